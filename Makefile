@@ -1,0 +1,45 @@
+# Everything a checkout needs; `make help` lists it. Nothing has to be installed by hand but
+# Python 3.11 or later and make.
+
+PYTHON ?=
+ROWS ?= 3000000
+SERVER ?= embedded
+PYTEST ?=
+
+BIN := .venv/bin
+READY := .venv/.ready
+MAKEFLAGS += --no-print-directory
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-tests demo test bench check clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+
+setup: $(READY)  ## everything that demo and bench need: packages, Java, Kafka
+
+$(READY): requirements.lock pyproject.toml scripts/setup
+	@PYTHON="$(PYTHON)" scripts/setup
+	@touch $@
+
+setup-tests: $(READY)  ## what only the tests need: ClickHouse 18.16 and ZooKeeper from Debian
+	@scripts/setup-tests
+
+demo: $(READY)  ## a million rows through kills and restarts, each audited
+	@$(BIN)/sluice demo
+
+test: setup-tests  ## all tests; PYTEST="-k name" for some
+	@$(BIN)/python -m pytest $(PYTEST)
+
+bench: $(READY)  ## rows/s and CPU per row; ROWS=3000000 SERVER=embedded|URL
+	@$(BIN)/sluice bench --rows $(ROWS) --server $(SERVER)
+
+check: $(READY)  ## lint, format, strict types, layers
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q tests/test_layers.py tests/test_tidy.py
+
+clean:  ## remove what set-up and tests made in this folder
+	rm -rf .venv .local build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
