@@ -1,0 +1,1 @@
+"""The protocol's decisions. Pure: no I/O, no clock, no randomness, no Spark."""

@@ -1,0 +1,186 @@
+"""What the ledger holds: every text, record, receipt and settle, each exactly once.
+
+Every entry is one JSON object. All entries are written in the transaction that also
+commits the offsets they speak about. Pure: `sluice.kafka.ledger` reads and writes them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sluice.core.ranges import Interval, Range, TopicPartition
+from sluice.core.receipts import DeadLetter, Loaded, Receipt
+from sluice.core.records import Record, encode
+
+#: Marks of the windows: "entry/shard" -> number.
+Marks = dict[str, int]
+Rest = dict[str, tuple[Interval, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One entry to be written. `body` must be JSON-serialisable."""
+
+    source: TopicPartition | None
+    body: dict[str, Any]
+
+
+def text_entry(digest: str, canonical: str) -> LedgerEntry:
+    """A configuration text; written by every owner that uses it, so that it stays near."""
+    return LedgerEntry(None, {"type": "text", "digest": digest, "text": canonical})
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """What belongs to a record in doubt and is too long for the offset's metadata.
+
+    :param marks: of the windows, taken before the range could first be inserted.
+    :param since_ms: when the range was first intended.
+    :param rest: what a probe found missing, by table entry.
+    :param bytes_max: size above which nobody ever inserted this range (rule 12).
+    """
+
+    marks: Marks = field(default_factory=dict)
+    since_ms: int = 0
+    rest: Rest = field(default_factory=dict)
+    bytes_max: int = 0
+
+
+def record_entry(
+    source: TopicPartition, record: Record, background: Background, why: str = ""
+) -> LedgerEntry:
+    """A record exactly as it stands in the group, with its background.
+
+    :param why: for a person's decisions, what was decided.
+    """
+    body: dict[str, Any] = {
+        "type": "record",
+        "kind": record.kind.name.lower(),
+        "begin": record.begin,
+        "end": record.end,
+        "batch": record.batch,
+        "attempt": record.attempt,
+        "owner": record.owner,
+        "metadata": encode(record),
+        "marks": background.marks,
+        "since_ms": background.since_ms,
+        "bytes_max": background.bytes_max,
+    }
+    if background.rest:
+        body["rest"] = {
+            entry: list(map(list, intervals)) for entry, intervals in background.rest.items()
+        }
+    if why:
+        body["why"] = why
+    return LedgerEntry(source, body)
+
+
+def receipt_entry(block_range: Range, batch: int, attempt: int, receipt: Receipt) -> LedgerEntry:
+    """One acknowledged block."""
+    body = {
+        "type": "receipt",
+        "begin": block_range.begin,
+        "end": block_range.end,
+        "batch": batch,
+        "attempt": attempt,
+        **asdict(receipt),
+    }
+    return LedgerEntry(block_range.source, body)
+
+
+def settled_entry(block_range: Range, batch: int, loaded: Loaded) -> LedgerEntry:
+    """A settled range with its counts, and where its task's time went."""
+    body = {
+        "type": "settled",
+        "begin": block_range.begin,
+        "end": block_range.end,
+        "batch": batch,
+        "messages": loaded.messages,
+        "bytes": loaded.bytes,
+        "rows": loaded.rows,
+        "skipped": loaded.skipped,
+        "dead_letters": len(loaded.dead_letters),
+        "seconds": {name: round(value, 4) for name, value in asdict(loaded.stages).items()},
+    }
+    return LedgerEntry(block_range.source, body)
+
+
+def suspect_entry(block_range: Range, deadline_ms: int, marks: Marks) -> LedgerEntry:
+    """A settled range of which a lost task may still try an insert until the deadline."""
+    body = {
+        "type": "suspect",
+        "begin": block_range.begin,
+        "end": block_range.end,
+        "deadline_ms": deadline_ms,
+        "marks": marks,
+    }
+    return LedgerEntry(block_range.source, body)
+
+
+def encode_entry(connector: str, now_ms: int, entry: LedgerEntry) -> tuple[bytes, bytes]:
+    """Key and value of the ledger message."""
+    body: dict[str, Any] = {"connector": connector, "at_ms": now_ms}
+    key = connector
+    if entry.source is not None:
+        body |= {"topic": entry.source.topic, "partition": entry.source.partition}
+        key = f"{connector}/{entry.source.topic}/{entry.source.partition}"
+    body |= entry.body
+    return key.encode(), json.dumps(body, separators=(",", ":")).encode()
+
+
+@dataclass(slots=True)
+class LedgerView:
+    """What a connector needs from the ledger when it takes partitions over.
+
+    :param records: last record entry of each partition.
+    :param texts: canonical texts by digest.
+    :param suspects: entries whose deadline may not have passed.
+    :param complete: whether the ledger was read from its very beginning.
+    """
+
+    records: dict[TopicPartition, dict[str, Any]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    suspects: list[dict[str, Any]] = field(default_factory=list)
+    complete: bool = False
+
+    def metadata(self, source: TopicPartition) -> str | None:
+        """The last record of a partition as the ledger has it."""
+        entry = self.records.get(source)
+        return None if entry is None else str(entry["metadata"])
+
+    def background(self, source: TopicPartition) -> Background:
+        """The background of its last record."""
+        entry = self.records.get(source)
+        if entry is None:
+            return Background()
+        return Background(
+            marks={str(name): int(mark) for name, mark in entry["marks"].items()},
+            since_ms=int(entry["since_ms"]),
+            rest={
+                name: tuple((int(begin), int(end)) for begin, end in intervals)
+                for name, intervals in entry.get("rest", {}).items()
+            },
+            bytes_max=int(entry["bytes_max"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One transaction: what becomes true together or not at all.
+
+    :param records: the new record of each partition; its begin becomes the offset.
+    """
+
+    records: dict[TopicPartition, Record]
+    entries: tuple[LedgerEntry, ...] = ()
+    dead_letters: tuple[DeadLetter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """A committed offset of the group as the broker has it."""
+
+    offset: int
+    metadata: str | None

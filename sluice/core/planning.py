@@ -1,0 +1,85 @@
+"""Which range of which partition is loaded next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sluice.core.ranges import Range, TopicPartition
+
+#: A range may exceed `max_bytes` by this factor before it is refused (rule 12).
+RANGE_BYTES_FACTOR = 1.5
+
+#: Assumed until a partition's messages were seen; errs on the large side.
+BYTES_PER_MESSAGE_UNKNOWN = 1024.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a range is full or due."""
+
+    messages_max: int
+    bytes_max: int
+    delay_ms_max: int
+
+    @property
+    def range_bytes_max(self) -> int:
+        """Size above which a range is inserted by nobody."""
+        return int(self.bytes_max * RANGE_BYTES_FACTOR)
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """One partition that could be given a range.
+
+    :param position: the settled position; the next range begins there.
+    :param stable_end: last stable offset, fresh from the broker.
+    :param waiting_since_ms: when the driver first saw a stable end beyond `position`.
+    :param bytes_per_message: observed, or None before the first range.
+    """
+
+    source: TopicPartition
+    position: int
+    stable_end: int
+    waiting_since_ms: int
+    bytes_per_message: float | None = None
+
+
+def messages_of_range(limits: Limits, bytes_per_message: float | None) -> int:
+    """How many offsets a full range spans; at least one."""
+    each = BYTES_PER_MESSAGE_UNKNOWN if bytes_per_message is None else bytes_per_message
+    return max(1, min(limits.messages_max, int(limits.bytes_max / max(each, 1.0))))
+
+
+def next_range(backlog: Backlog, limits: Limits, now_ms: int, *, flush: bool) -> Range | None:
+    """The range that is due now, or None.
+
+    A range is due when it is full, when its oldest message has waited, or on `flush`.
+    """
+    available = backlog.stable_end - backlog.position
+    if available <= 0:
+        return None
+    full = messages_of_range(limits, backlog.bytes_per_message)
+    waited = now_ms - backlog.waiting_since_ms >= limits.delay_ms_max
+    if available < full and not waited and not flush:
+        return None
+    end = backlog.position + min(available, full)
+    return Range(backlog.source, backlog.position, end)
+
+
+def smoothed_bytes(before: float | None, messages: int, observed_bytes: int) -> float | None:
+    """Bytes a message, following growth at once and shrinkage slowly.
+
+    Growth must be followed at once: the estimate is what keeps a worker's memory bounded.
+    """
+    if messages <= 0:
+        return before
+    now = observed_bytes / messages
+    if before is None or now >= before:
+        return now
+    return 0.7 * before + 0.3 * now
+
+
+def in_fair_order(backlogs: Iterable[Backlog]) -> list[Backlog]:
+    """Longest waiting first, so that no partition starves; ties by name."""
+    return sorted(backlogs, key=lambda backlog: (backlog.waiting_since_ms, backlog.source))

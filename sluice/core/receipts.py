@@ -1,0 +1,132 @@
+"""What a task reports about its range. Facts only; they cross from worker to driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sluice.core.errors import SluiceError
+from sluice.core.ranges import Range
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One block that ClickHouse acknowledged.
+
+    :param bytes: size of the Native block.
+    :param checksum: of the Native block; equal blocks have equal checksums.
+    :param replica: URL of the server that acknowledged.
+    :param entries: distinct ClickHouse partitions, i.e. window entries, of the block.
+    :param acknowledged_at_ms: the worker's wall time when the server's word had arrived.
+    """
+
+    entry: str
+    target: str
+    shard: str
+    token: str
+    rows: int
+    bytes: int
+    checksum: str
+    replica: str
+    entries: int
+    insert_ms: int
+    acknowledged_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that cannot become a row of one table, with where it came from.
+
+    :param value: the payload as it was, or its first bytes if `truncated`.
+    :param timestamp_ms: the message's Kafka timestamp, None if it has none.
+    :param table: name of the table entry.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    reason: str
+    error: str
+    table: str
+    column: str = ""
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Where a task's time went, in seconds of wall time; `cpu` is its process' CPU time."""
+
+    fetch: float = 0.0
+    decode: float = 0.0
+    insert: float = 0.0
+    total: float = 0.0
+    cpu: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Every block of the range is acknowledged.
+
+    :param messages: messages in the range, tombstones included.
+    :param bytes: bytes of their keys and values.
+    :param skipped: tombstones, i.e. messages without a value.
+    """
+
+    receipts: tuple[Receipt, ...]
+    dead_letters: tuple[DeadLetter, ...]
+    messages: int
+    bytes: int
+    skipped: int
+    stages: Stages = field(default_factory=Stages)
+
+    @property
+    def rows(self) -> int:
+        """Rows in all tables."""
+        return sum(receipt.rows for receipt in self.receipts)
+
+
+@dataclass(frozen=True, slots=True)
+class TooHeavy:
+    """Nobody inserted: the range is above the size limit at `end` (rule 12).
+
+    :param end: the largest end that keeps the range within the limit, above its begin.
+    """
+
+    end: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsGrant:
+    """This block was not inserted: it takes more window entries than granted (rule 10)."""
+
+    entry: str
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The range is not loaded, or nobody knows. The error's kind decides what follows."""
+
+    error: SluiceError
+
+
+Outcome = Loaded | TooHeavy | NeedsGrant | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """The answer of one task.
+
+    :param task_attempt: Spark's attempt number; above 0 an earlier attempt may still run.
+    :param worker_memory_bytes: peak resident memory of the worker process.
+    """
+
+    block_range: Range
+    batch: int
+    outcome: Outcome
+    task_attempt: int = 0
+    worker_memory_bytes: int = 0

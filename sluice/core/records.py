@@ -1,0 +1,175 @@
+"""The record of a partition: what stands in Kafka as the metadata of its committed offset.
+
+Rules 1 and 2. The committed offset itself is always `begin`, which is the settled
+position: nothing below it is outstanding, and everything from it on is still to load.
+A record is one line of printable ASCII below 200 bytes, closed by a checksum.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+from enum import Enum
+
+from sluice.core.errors import TerminalError
+
+FORMAT_VERSION = "S1"
+RECORD_BYTES_MAX = 200
+
+#: The owner of partitions that have no record yet. The first record of a partition is
+#: committed under the transactional id of this owner, so two first drivers fence each other.
+GENESIS = "genesis"
+
+_FIELD = re.compile(r"^[A-Za-z0-9_.-]*$")
+
+
+class Kind(Enum):
+    """What a record says about its range."""
+
+    INTEND = "i"  # the range after the one before; that one is settled by this record
+    RENEW = "r"  # same range, new deadline or grant
+    SHORTEN = "s"  # same begin, smaller end; only after "too heavy, nobody inserted"
+    PROBE = "p"  # same range, but only the offsets that a probe found missing
+    SETTLE = "e"  # empty range: nothing is outstanding (eBay's special block)
+
+
+class InvalidRecordError(TerminalError):
+    """The metadata of a committed offset is not a record of ours."""
+
+    hint = "Someone else committed in this consumer group; `sluice adopt` decides where to go on."
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record. Times are milliseconds of wall time since 1970.
+
+    :param batch: number of the transaction of this lane that wrote it, from 1 on.
+    :param attempt: how often this range was given a new lease, from 1 on; 0 when settled.
+    :param owner: last part of the transactional.id that may write the next record.
+    :param generation: raised by `sluice rewind`, so that tokens differ (C4).
+    :param topic_id: 11 characters that name this incarnation of the topic (C4).
+    :param text: digest of the configuration text that decides the rows.
+    :param grant: entries of a deduplication window that each block may take (rule 10).
+    :param deadline_ms: after this nobody starts an insert for this record (rule 9).
+    :param rest: digest of the offsets that a probe found missing, "" without a probe.
+    """
+
+    kind: Kind
+    batch: int
+    attempt: int
+    begin: int
+    end: int
+    owner: str
+    generation: int
+    topic_id: str
+    text: str
+    grant: int
+    deadline_ms: int
+    rest: str = ""
+
+    def __post_init__(self) -> None:
+        if self.begin < 0 or self.end < self.begin:
+            raise ValueError(f"not a range: {self}")
+        if (self.kind is Kind.SETTLE) != (self.begin == self.end):
+            raise ValueError(f"only a settle is empty, and it always is: {self}")
+        for field in (self.owner, self.topic_id, self.text, self.rest):
+            if not _FIELD.match(field):
+                raise ValueError(f"{field!r} cannot stand in a record")
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether its range may be loaded wholly, partly or not at all."""
+        return self.kind is not Kind.SETTLE
+
+
+def encode(record: Record) -> str:
+    """The record as offset metadata."""
+    body = "|".join(
+        (
+            FORMAT_VERSION,
+            record.kind.value,
+            str(record.batch),
+            str(record.attempt),
+            str(record.begin),
+            str(record.end),
+            record.owner,
+            str(record.generation),
+            record.topic_id,
+            record.text,
+            str(record.grant),
+            str(record.deadline_ms),
+            record.rest,
+        )
+    )
+    line = f"{body}|{zlib.crc32(body.encode()):08x}"
+    if len(line) > RECORD_BYTES_MAX:
+        raise ValueError(f"record of {len(line)} bytes, {RECORD_BYTES_MAX} allowed: {line}")
+    return line
+
+
+def decode(offset: int, metadata: str | None) -> Record:
+    """Read a committed offset and its metadata back.
+
+    :raises InvalidRecordError: not ours, damaged, or it contradicts its offset.
+    """
+    if not metadata:
+        raise InvalidRecordError(f"offset {offset} was committed without metadata")
+    body, _, checksum = metadata.rpartition("|")
+    fields = body.split("|")
+    if fields[0] != FORMAT_VERSION or len(fields) != 13:
+        raise InvalidRecordError(f"offset {offset} was committed with metadata {metadata[:80]!r}")
+    if f"{zlib.crc32(body.encode()):08x}" != checksum:
+        raise InvalidRecordError(f"the checksum of the record at offset {offset} does not fit")
+    try:
+        record = Record(
+            kind=Kind(fields[1]),
+            batch=int(fields[2]),
+            attempt=int(fields[3]),
+            begin=int(fields[4]),
+            end=int(fields[5]),
+            owner=fields[6],
+            generation=int(fields[7]),
+            topic_id=fields[8],
+            text=fields[9],
+            grant=int(fields[10]),
+            deadline_ms=int(fields[11]),
+            rest=fields[12],
+        )
+    except ValueError as error:
+        raise InvalidRecordError(f"the record at offset {offset} is damaged: {error}") from None
+    if record.begin != offset:
+        raise InvalidRecordError(f"offset {offset} carries a record that begins at {record.begin}")
+    return record
+
+
+def may_follow(previous: Record | None, following: Record) -> bool:
+    """Whether the chain of records allows this step (rule 2).
+
+    `adopt` and `rewind` are a person's steps and leave the chain on purpose; their entries
+    in the ledger say why. Where offsets may be loaded again they raise the generation.
+    """
+    if previous is None:
+        return following.kind is Kind.SETTLE
+    if following.generation > previous.generation:
+        return following.kind is Kind.SETTLE
+    same_begin = following.begin == previous.begin
+    same_end = following.end == previous.end
+    match following.kind:
+        case Kind.INTEND:
+            return following.begin == previous.end
+        case Kind.SETTLE:
+            return following.begin in (previous.end, previous.begin)
+        case Kind.RENEW:
+            return previous.in_doubt and same_begin and same_end and following.rest == previous.rest
+        case Kind.PROBE:
+            return previous.in_doubt and same_begin and same_end and following.rest != ""
+        case Kind.SHORTEN:
+            # Too heavy is a function of the range, so nobody ever inserted any of it, not
+            # even if a probe was recorded meanwhile; the rest begins anew.
+            return (
+                previous.in_doubt
+                and following.rest == ""
+                and same_begin
+                and following.end < previous.end
+            )

@@ -1,0 +1,133 @@
+"""The configuration text: everything that decides which rows a range becomes (rule 8).
+
+Two executions of the same range under the same text make the same rows. The text is
+canonical (sorted keys, no comments, no secrets), lives in the ledger, and is named by
+its digest in every intent. A replay executes the text from the ledger, never the
+configuration file or today's schema.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from sluice.core.errors import TerminalError
+
+TEXT_VERSION = 1
+
+ColumnKind = Literal["", "DEFAULT", "MATERIALIZED", "ALIAS", "EPHEMERAL"]
+
+#: The lineage columns, in the order in which a block carries them.
+LINEAGE_TYPES = {
+    "_topic": "String",
+    "_partition": "UInt32",
+    "_offset": "UInt64",
+    "_row": "UInt32",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a target table as the server describes it.
+
+    :param kind: "" for a plain column, else the kind of its default expression.
+    :param expression: the default expression in ClickHouse SQL, "" without one.
+    """
+
+    name: str
+    type: str
+    kind: ColumnKind = ""
+    expression: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableText:
+    """What decides the rows of one table entry.
+
+    :param entry: the `name` of the [[table]] entry; part of every token.
+    :param columns: all columns in the server's order, lineage columns included.
+    :param lineage: those of the lineage columns that blocks carry.
+    :param partition_key: the table's PARTITION BY expression, "" without one.
+    :param time_zone: the server's time zone; DateTime strings without a zone mean it.
+    :param shards: the names of the shards, sorted; identities, not positions (C9).
+    """
+
+    entry: str
+    database: str
+    table: str
+    topics: tuple[str, ...]
+    format: str
+    columns: tuple[Column, ...]
+    lineage: tuple[str, ...]
+    partition_key: str
+    sorting_key: str
+    unknown_fields: Literal["ignore", "refuse"]
+    on_null: Literal["dead-letter", "default"]
+    time_zone: str
+    shards: tuple[str, ...]
+
+    @property
+    def target(self) -> str:
+        """database.table, as it stands in tokens and messages."""
+        return f"{self.database}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationText:
+    """The whole text of one connector.
+
+    :param decoder: name and version of the engine that decodes, e.g. "chdb 26.9.0".
+    :param range_bytes_max: above this a range is inserted by nobody (rule 12).
+    """
+
+    pipeline: str
+    connector: str
+    decoder: str
+    range_bytes_max: int
+    tables: tuple[TableText, ...]
+    version: int = TEXT_VERSION
+
+    def canonical(self) -> str:
+        """The text itself: JSON with sorted keys and no spaces."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    def digest(self) -> str:
+        """16 hexadecimal digits that name this text."""
+        return digest_of(self.canonical())
+
+    def tables_of(self, topic: str) -> tuple[TableText, ...]:
+        """The table entries that a message of this topic goes to."""
+        return tuple(table for table in self.tables if topic in table.topics)
+
+
+def digest_of(canonical: str) -> str:
+    """The name of a canonical text: 16 hexadecimal digits of its SHA-256."""
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def parse_text(canonical: str) -> ConfigurationText:
+    """Rebuild a text from the ledger.
+
+    :raises TerminalError: this version of Sluice cannot execute it.
+    """
+    raw: dict[str, Any] = json.loads(canonical)
+    if raw.get("version") != TEXT_VERSION:
+        raise TerminalError(
+            f"configuration text version {raw.get('version')} was written by another Sluice",
+            "Replay with the Sluice version that wrote it, or run `sluice resolve`.",
+        )
+    tables = tuple(
+        TableText(
+            **{
+                **table,
+                "topics": tuple(table["topics"]),
+                "lineage": tuple(table["lineage"]),
+                "shards": tuple(table["shards"]),
+                "columns": tuple(Column(**column) for column in table["columns"]),
+            }
+        )
+        for table in raw.pop("tables")
+    )
+    return ConfigurationText(tables=tables, **raw)

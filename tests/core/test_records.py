@@ -1,0 +1,190 @@
+"""The record: its text in Kafka, and which may follow which."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.core.records import (
+    RECORD_BYTES_MAX,
+    InvalidRecordError,
+    Kind,
+    Record,
+    decode,
+    encode,
+    may_follow,
+)
+
+WORDS = st.text("ABCabc019_.-", max_size=20)
+NUMBERS = st.integers(0, 2**40)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> Record:
+    kind = draw(st.sampled_from(Kind))
+    begin = draw(NUMBERS)
+    return Record(
+        kind=kind,
+        batch=draw(NUMBERS),
+        attempt=draw(st.integers(0, 10**6)),
+        begin=begin,
+        end=begin if kind is Kind.SETTLE else begin + draw(st.integers(1, 10**7)),
+        owner=draw(WORDS),
+        generation=draw(st.integers(0, 999)),
+        topic_id=draw(st.text("ABCabc019_-", min_size=11, max_size=11)),
+        text=draw(st.text("0123456789abcdef", min_size=16, max_size=16)),
+        grant=draw(st.integers(0, 10**5)),
+        deadline_ms=draw(st.integers(0, 2**42)),
+        rest=draw(st.text("0123456789abcdef", max_size=12)),
+    )
+
+
+def a_record(kind: Kind = Kind.INTEND, begin: int = 10, end: int = 20, **changes: object) -> Record:
+    record = Record(
+        kind=kind,
+        batch=7,
+        attempt=1,
+        begin=begin,
+        end=end,
+        owner="driver-0a1b2c3d",
+        generation=0,
+        topic_id="abcdefghijk",
+        text="0123456789abcdef",
+        grant=4,
+        deadline_ms=1_800_000_000_000,
+    )
+    return replace(record, **changes)  # type: ignore[arg-type]
+
+
+def settled(at: int, **changes: object) -> Record:
+    return a_record(Kind.SETTLE, at, at, **changes)
+
+
+@given(records())
+def test_a_record_comes_back(record: Record) -> None:
+    assert decode(record.begin, encode(record)) == record
+
+
+def test_the_worst_record_fits() -> None:
+    worst = a_record(
+        begin=2**62,
+        end=2**63 - 1,
+        batch=2**40,
+        attempt=10**6,
+        owner="o" * 24,
+        generation=99_999,
+        grant=100_000,
+        deadline_ms=2**43,
+        rest="f" * 12,
+    )
+    line = encode(worst)
+    assert len(line) < RECORD_BYTES_MAX
+    assert line.isascii() and line.isprintable()
+
+
+def test_a_record_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="200 allowed"):
+        encode(a_record(owner="o" * 130))
+
+
+@given(records(), st.data())
+def test_every_damaged_byte_is_noticed(record: Record, data: st.DataObject) -> None:
+    line = encode(record)
+    at = data.draw(st.integers(0, len(line) - 1))
+    other = data.draw(st.characters(min_codepoint=32, max_codepoint=126))
+    for damaged in (line[:at] + other + line[at + 1 :], line[:at] + line[at + 1 :], line[:at]):
+        if damaged != line:
+            with pytest.raises(InvalidRecordError):
+                decode(record.begin, damaged)
+
+
+@pytest.mark.parametrize("metadata", [None, "", "from a console", "S1|i", "S2" + "|0" * 13])
+def test_what_is_not_ours_is_refused(metadata: str | None) -> None:
+    with pytest.raises(InvalidRecordError) as caught:
+        decode(5, metadata)
+    assert "offset 5" in str(caught.value)
+    assert "sluice adopt" in caught.value.hint
+
+
+def test_a_record_under_another_offset_is_refused() -> None:
+    with pytest.raises(InvalidRecordError, match="offset 11 carries a record that begins at 10"):
+        decode(11, encode(a_record()))
+
+
+def test_impossible_records_cannot_be_made() -> None:
+    for changes in (
+        {"begin": -1, "end": 3},
+        {"begin": 5, "end": 4},
+        {"begin": 5, "end": 5},
+        {"kind": Kind.SETTLE},
+        {"owner": "a|b"},
+        {"rest": "a b"},
+    ):
+        with pytest.raises(ValueError):
+            a_record(**changes)  # type: ignore[arg-type]
+
+
+INTENT = a_record()
+PROBED = a_record(Kind.PROBE, rest="aaaaaaaaaaaa")
+
+ALLOWED = {
+    "first settle": (None, settled(0)),
+    "intend after a settle": (settled(10), INTENT),
+    "intend settles the one before": (INTENT, a_record(begin=20, end=30)),
+    "intend settles a probed one": (PROBED, a_record(begin=20, end=30)),
+    "settle loaded": (INTENT, settled(20)),
+    "give back what nobody inserted": (INTENT, settled(10)),
+    "settle again": (settled(10), settled(10)),
+    "renew": (INTENT, a_record(Kind.RENEW, attempt=2)),
+    "renew a probe": (PROBED, a_record(Kind.RENEW, rest=PROBED.rest)),
+    "probe": (INTENT, PROBED),
+    "probe again": (PROBED, replace(PROBED, rest="bbbbbbbbbbbb")),
+    "shorten": (INTENT, a_record(Kind.SHORTEN, end=15)),
+    "shorten a renewed one": (a_record(Kind.RENEW), a_record(Kind.SHORTEN, end=11)),
+    "shorten a probed one: nobody inserted it": (PROBED, a_record(Kind.SHORTEN, end=15)),
+    "settle of a new generation": (INTENT, settled(3, generation=1)),
+}
+
+REFUSED = {
+    "first intend": (None, INTENT),
+    "gap": (settled(9), INTENT),
+    "overlap": (settled(11), INTENT),
+    "skip a range in doubt": (INTENT, a_record(begin=25, end=30)),
+    "settle in the middle": (INTENT, settled(15)),
+    "settle beyond": (settled(10), settled(11)),
+    "renew a settled one": (settled(10), a_record(Kind.RENEW)),
+    "renew longer": (INTENT, a_record(Kind.RENEW, end=21)),
+    "renew shorter": (INTENT, a_record(Kind.RENEW, end=19)),
+    "renew forgets the rest": (PROBED, a_record(Kind.RENEW)),
+    "renew invents a rest": (INTENT, a_record(Kind.RENEW, rest="aaaaaaaaaaaa")),
+    "probe without a rest": (INTENT, a_record(Kind.PROBE)),
+    "probe a settled one": (settled(10), PROBED),
+    "probe another range": (INTENT, replace(PROBED, end=21)),
+    "shorten to the same": (INTENT, a_record(Kind.SHORTEN)),
+    "lengthen": (INTENT, a_record(Kind.SHORTEN, end=21)),
+    "shorten keeps a rest": (PROBED, a_record(Kind.SHORTEN, end=15, rest=PROBED.rest)),
+    "shorten a settled one": (settled(10), a_record(Kind.SHORTEN, end=15)),
+    "new generation, but loading at once": (INTENT, a_record(begin=20, end=30, generation=1)),
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_the_chain_allows(name: str) -> None:
+    assert may_follow(*ALLOWED[name])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_chain_refuses(name: str) -> None:
+    assert not may_follow(*REFUSED[name])
+
+
+@given(st.lists(records(), min_size=1, max_size=1), records())
+def test_no_step_loses_offsets(previous: list[Record], following: Record) -> None:
+    """Within a generation, a step keeps the begin or goes on at the end; never elsewhere."""
+    before = previous[0]
+    after = replace(following, generation=before.generation)
+    if may_follow(before, after):
+        assert after.begin in (before.begin, before.end)
