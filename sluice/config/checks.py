@@ -1,0 +1,69 @@
+"""What must hold between the sections of the file. Values with findings of their own are
+empty here, and pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sluice.config.model import Configuration, ConnectorConfiguration, TableConfiguration
+from sluice.config.section import Section
+
+
+def check_across_sections(
+    configuration: Configuration,
+    root: Section,
+    connector_sections: Sequence[Section],
+    table_sections: Sequence[Section],
+) -> None:
+    """Report every disagreement; the sections are in the order of the configuration's."""
+    connectors = list(zip(connector_sections, configuration.connectors, strict=True))
+    tables = list(zip(table_sections, configuration.tables, strict=True))
+    _refuse_duplicate_names(connectors)
+    _refuse_duplicate_names(tables)
+    if connectors and tables:
+        _refuse_unmatched_topics(connectors, tables)
+    _refuse_loops(configuration, root, connectors)
+
+
+def _refuse_duplicate_names(
+    entries: Sequence[tuple[Section, ConnectorConfiguration | TableConfiguration]],
+) -> None:
+    seen: set[str] = set()
+    for section, entry in entries:
+        if entry.name in seen:
+            section.refuse(
+                "name", f'"{entry.name}" is the name of an earlier entry; choose another'
+            )
+        if entry.name:
+            seen.add(entry.name)
+
+
+def _refuse_unmatched_topics(
+    connectors: Sequence[tuple[Section, ConnectorConfiguration]],
+    tables: Sequence[tuple[Section, TableConfiguration]],
+) -> None:
+    read = {topic for _, connector in connectors for topic in connector.topics}
+    loaded = {topic for _, table in tables for topic in table.topics}
+    for section, connector in connectors:
+        for topic in connector.topics:
+            if topic not in loaded:
+                section.refuse("topics", f'no [[table]] takes the topic "{topic}"')
+    for section, table in tables:
+        for topic in table.topics:
+            if topic not in read:
+                section.refuse("topics", f'no [[connector]] has the topic "{topic}"')
+
+
+def _refuse_loops(
+    configuration: Configuration,
+    root: Section,
+    connectors: Sequence[tuple[Section, ConnectorConfiguration]],
+) -> None:
+    """Sluice's own topics are no sources, and differ from each other."""
+    own = (configuration.dead_letters_topic, configuration.ledger_topic)
+    for section, connector in connectors:
+        for topic in connector.topics:
+            if topic in own:
+                section.refuse("topics", f'"{topic}" is written by this pipeline itself')
+    if own[0] == own[1]:
+        root.refuse_inside("ledger", "topic", "is also dead_letters.topic; choose another")

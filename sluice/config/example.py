@@ -1,0 +1,62 @@
+"""The commented configuration file that `sluice init` writes. It loads as it is."""
+
+from __future__ import annotations
+
+EXAMPLE = """\
+# Sluice: Kafka topics into ClickHouse, every row exactly once.
+# Check it with:  sluice doctor sluice.toml
+# Run it with:    sluice run sluice.toml
+# ${NAME} in a string is replaced from the environment; "$${" stands for "${".
+
+[pipeline]
+name = "orders"                       # part of every token and topic name: keep it
+
+[spark]
+master = "local[*]"
+# Any property of Spark, except speculation.
+conf = { "spark.executor.memory" = "4g" }
+
+[[connector]]                         # one Kafka cluster; repeat the section for more
+name = "dc1"
+brokers = "localhost:9092"            # host:port, several separated by commas
+topics = ["orders"]
+start = "earliest"                    # or "latest", or "2026-01-31T00:00:00Z";
+                                      # only for a group that never existed
+# Any librdkafka property, for every client of this connector. Passwords and keys are masked.
+kafka = { "security.protocol" = "PLAINTEXT" }
+
+[batch]                               # a range is loaded when it is full or has waited
+max_messages = 250_000                # for one range; a range is one block for each table
+max_bytes = "64MiB"                   # likewise; 1.5 times that is refused and shortened
+max_delay = "1s"                      # how long the oldest message waits for company
+lease = "10m"                         # how late a task may still insert
+
+[clickhouse]
+database = "shop"
+shards = { s1 = ["http://localhost:8123"] }   # a named shard and its replicas
+user = "default"
+# password = "${CLICKHOUSE_PASSWORD}"
+durability = "single"                 # one replica's word is enough. With two or more
+                                      # replicas use "quorum", which is the default.
+
+[[table]]                             # an entry; repeat the section for more
+name = "orders"                       # unique, part of every token: keep it
+target = "orders"                     # or database.table; default: name
+topics = ["orders"]
+format = "JSONEachRow"
+lineage = true                        # the table has the columns _topic String,
+                                      # _partition UInt32, _offset UInt64, _row UInt32;
+                                      # or false, or "auto": those that exist
+unknown_fields = "ignore"             # or "refuse"
+on_null = "dead-letter"               # null for a non-nullable column; or "default"
+on_error = "stop-partition"           # what ClickHouse refuses for good stops its partition
+
+[dead_letters]
+topic = "sluice.orders.dead-letters"  # default: sluice.<pipeline>.dead-letters
+
+[ledger]
+topic = "sluice.orders.ledger"        # default: sluice.<pipeline>.ledger
+
+# [metrics]
+# listen = "127.0.0.1:9464"           # off by default
+"""

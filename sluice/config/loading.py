@@ -1,0 +1,263 @@
+"""Reads the configuration file. All findings are reported at once."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sluice.config.checks import check_across_sections
+from sluice.config.findings import Findings, RefusedError
+from sluice.config.interpolation import BROKEN, ResolvedText, interpolate_tree
+from sluice.config.model import (
+    DURABILITIES,
+    LINEAGES,
+    ON_ERROR,
+    ON_NULL,
+    UNKNOWN_FIELDS,
+    BatchConfiguration,
+    ClickHouseConfiguration,
+    Configuration,
+    ConnectorConfiguration,
+    Durability,
+    MetricsConfiguration,
+    OnError,
+    ShardConfiguration,
+    SparkConfiguration,
+    TableConfiguration,
+)
+from sluice.config.rules import refuse_kafka_property, refuse_spark_property
+from sluice.config.secret import Secret, is_secret_name
+from sluice.config.section import Section
+from sluice.config.values import (
+    NAME,
+    a_broker_list,
+    a_choice,
+    a_duration,
+    a_listen_address,
+    a_name,
+    a_property,
+    a_replica_url,
+    a_secret,
+    a_size,
+    a_start,
+    a_target,
+    a_text,
+    a_topic,
+    an_identifier,
+    an_integer,
+    flatten,
+    shown,
+)
+from sluice.core.errors import ConfigurationError
+
+#: One range is one block, and a block stays below what servers squash or split.
+MESSAGES_MAX = 1_000_000
+BYTES_MIN, BYTES_MAX = 1024, 256 * 1024**2
+DELAY_MIN_SECONDS, DELAY_MAX_SECONDS = 0.001, 3600.0
+LEASE_MIN_SECONDS, LEASE_MAX_SECONDS = 1.0, 86_400.0
+
+
+def load(path: Path, environment: Mapping[str, str]) -> Configuration:
+    """Read and check the file; no server is asked.
+
+    :param environment: where `${NAME}` comes from, normally `os.environ`.
+    :raises ConfigurationError: the file cannot be used; its message has one line for each
+        finding, `FILE: KEY: what`, and never holds a secret.
+    """
+    findings = Findings(str(path))
+    root = Section(findings, "", interpolate_tree(_read(path), environment, findings))
+    configuration = _read_root(root, path)
+    root.finish()
+    findings.raise_if_any()
+    return configuration
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"{path}: there is no such file", "Name the file, or write one with `sluice init`."
+        ) from None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: is not UTF-8 at byte {error.start}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(
+            f"{path}: is not TOML: {error}", "Correct the line that the message names."
+        ) from None
+
+
+def _read_root(root: Section, path: Path) -> Configuration:
+    pipeline_section = root.table("pipeline", is_required=True)
+    pipeline = pipeline_section.required("name", a_name, "")
+    pipeline_section.finish()
+    clickhouse = _read_clickhouse(root.table("clickhouse", is_required=True))
+    connector_sections = root.entries("connector")
+    table_sections = root.entries("table")
+    configuration = Configuration(
+        path=path,
+        pipeline=pipeline,
+        spark=_read_spark(root.table("spark")),
+        connectors=tuple(_read_connector(section) for section in connector_sections),
+        batch=_read_batch(root.table("batch")),
+        clickhouse=clickhouse,
+        tables=tuple(_read_table(section, clickhouse.database) for section in table_sections),
+        dead_letters_topic=_read_topic(root.table("dead_letters"), pipeline, "dead-letters"),
+        ledger_topic=_read_topic(root.table("ledger"), pipeline, "ledger"),
+        metrics=_read_metrics(root.table("metrics")) if root.has("metrics") else None,
+    )
+    check_across_sections(configuration, root, connector_sections, table_sections)
+    return configuration
+
+
+def _read_spark(section: Section) -> SparkConfiguration:
+    spark = SparkConfiguration(
+        master=section.optional("master", a_text, "local[*]"),
+        conf=_read_properties(section, "conf", refuse_spark_property),
+    )
+    section.finish()
+    return spark
+
+
+def _read_connector(section: Section) -> ConnectorConfiguration:
+    connector = ConnectorConfiguration(
+        name=section.required("name", a_name, ""),
+        brokers=section.required("brokers", a_broker_list, ""),
+        topics=section.required_list("topics", a_topic),
+        start=section.optional("start", a_start, "earliest"),
+        kafka=_read_properties(section, "kafka", lambda name, _: refuse_kafka_property(name)),
+    )
+    section.finish()
+    return connector
+
+
+def _read_properties(
+    section: Section, key: str, refuse: Callable[[str, str], str | None]
+) -> dict[str, str | Secret]:
+    """Free properties. What is named like a secret or comes from a variable is masked."""
+    properties: dict[str, str | Secret] = {}
+    for name, value in flatten(section.raw(key)):
+        if value is BROKEN:
+            continue
+        try:
+            text = a_property(value)
+        except RefusedError as refusal:
+            section.refuse_inside(key, name, str(refusal))
+            continue
+        reason = "is named twice" if name in properties else refuse(name, text)
+        if reason is not None:
+            section.refuse_inside(key, name, reason)
+        is_hidden = isinstance(value, ResolvedText) and value.is_from_environment
+        properties[name] = Secret(text) if is_hidden or is_secret_name(name) else text
+    return properties
+
+
+def _read_batch(section: Section) -> BatchConfiguration:
+    batch = BatchConfiguration(
+        max_messages=section.optional("max_messages", an_integer(1, MESSAGES_MAX), 250_000),
+        max_bytes=section.optional("max_bytes", a_size(BYTES_MIN, BYTES_MAX), 64 * 1024**2),
+        max_delay_seconds=section.optional(
+            "max_delay", a_duration(DELAY_MIN_SECONDS, DELAY_MAX_SECONDS), 1.0
+        ),
+        lease_seconds=section.optional(
+            "lease", a_duration(LEASE_MIN_SECONDS, LEASE_MAX_SECONDS), 600.0
+        ),
+    )
+    section.finish()
+    return batch
+
+
+def _read_clickhouse(section: Section) -> ClickHouseConfiguration:
+    durability: Durability = section.optional("durability", a_choice(*DURABILITIES), "quorum")
+    shards = _read_shards(section)
+    if durability == "quorum":
+        _refuse_lone_replicas(section)
+    clickhouse = ClickHouseConfiguration(
+        database=section.optional("database", an_identifier, "default"),
+        shards=shards,
+        user=section.optional("user", a_text, "default"),
+        password=section.optional("password", a_secret, Secret("")),
+        durability=durability,
+    )
+    section.finish()
+    return clickhouse
+
+
+def _refuse_lone_replicas(section: Section) -> None:
+    for name, replicas in section.raw("shards").items():
+        if isinstance(replicas, list) and len(replicas) == 1:
+            section.refuse(
+                "durability",
+                f'"quorum" needs two replicas, and the shard {name} has one; add its other'
+                ' replicas, or write durability = "single": then one machine\'s word is enough',
+            )
+
+
+def _read_shards(section: Section) -> tuple[ShardConfiguration, ...]:
+    if not section.has("shards"):
+        section.refuse("shards", 'is missing; write it like { s1 = ["http://localhost:8123"] }')
+        return ()
+    shards_section = section.table("shards")
+    names = shards_section.keys()
+    if len(names) != 1:
+        section.refuse(
+            "shards", f"has {len(names)} shards; this version loads into exactly one shard"
+        )
+    shards = []
+    for name in names:
+        if not NAME.fullmatch(name):
+            shards_section.refuse(
+                name, "is not a name; use 1 to 48 characters of A-Z a-z 0-9 _ . -"
+            )
+        replicas = shards_section.required_list(name, a_replica_url)
+        shards.append(ShardConfiguration(name, replicas))
+    return tuple(shards)
+
+
+def _read_table(section: Section, database: str) -> TableConfiguration:
+    name = section.required("name", a_name, "")
+    target_key = "target" if section.has("target") else "name"
+    no_target: tuple[str | None, str] = (None, "")
+    target_database, table = section.optional(target_key, a_target, no_target)
+    configuration = TableConfiguration(
+        name=name,
+        database=target_database or database,
+        table=table,
+        topics=section.required_list("topics", a_topic),
+        format=section.optional("format", _a_format, "JSONEachRow"),
+        lineage=section.optional("lineage", a_choice(*LINEAGES), True),
+        unknown_fields=section.optional("unknown_fields", a_choice(*UNKNOWN_FIELDS), "ignore"),
+        on_null=section.optional("on_null", a_choice(*ON_NULL), "dead-letter"),
+        on_error=section.optional("on_error", _an_error_reaction, "stop-partition"),
+    )
+    section.finish()
+    return configuration
+
+
+def _a_format(value: object) -> str:
+    text = a_text(value)
+    if text != "JSONEachRow":
+        raise RefusedError(f'{shown(value)} is not in this version; use "JSONEachRow"')
+    return text
+
+
+def _an_error_reaction(value: object) -> OnError:
+    if value == "park":
+        raise RefusedError('"park" is not in this version; use "stop-partition"')
+    return a_choice(*ON_ERROR)(value)
+
+
+def _read_topic(section: Section, pipeline: str, kind: str) -> str:
+    topic = section.optional("topic", a_topic, f"sluice.{pipeline}.{kind}")
+    section.finish()
+    return topic
+
+
+def _read_metrics(section: Section) -> MetricsConfiguration:
+    host, port = section.required("listen", a_listen_address, ("", 0))
+    section.finish()
+    return MetricsConfiguration(host, port)

@@ -1,0 +1,166 @@
+"""The configuration as the rest of Sluice sees it: checked, with units, secrets masked.
+
+Immutable by contract (the mappings too), and picklable: Spark's workers get parts of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from sluice.config.secret import Secret, reveal_all
+from sluice.core.errors import ConfigurationError
+
+Durability = Literal["quorum", "single"]
+Start = Literal["earliest", "latest"] | datetime
+Lineage = bool | Literal["auto"]
+UnknownFields = Literal["ignore", "refuse"]
+OnNull = Literal["dead-letter", "default"]
+OnError = Literal["stop-partition"]
+
+DURABILITIES: tuple[Durability, ...] = ("quorum", "single")
+LINEAGES: tuple[Lineage, ...] = (True, False, "auto")
+UNKNOWN_FIELDS: tuple[UnknownFields, ...] = ("ignore", "refuse")
+ON_ERROR: tuple[OnError, ...] = ("stop-partition",)
+ON_NULL: tuple[OnNull, ...] = ("dead-letter", "default")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkConfiguration:
+    """Where the tasks run. `conf` holds Spark's own properties."""
+
+    master: str
+    conf: Mapping[str, str | Secret]
+
+    def properties(self) -> dict[str, str]:
+        """`conf` as Spark takes it, secrets in the clear."""
+        return reveal_all(self.conf)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorConfiguration:
+    """One Kafka cluster and the topics to load from it.
+
+    :param start: where a group that never existed begins; a datetime has a zone.
+    :param kafka: librdkafka properties for every client of this connector.
+    """
+
+    name: str
+    brokers: str
+    topics: tuple[str, ...]
+    start: Start
+    kafka: Mapping[str, str | Secret]
+
+    def properties(self) -> dict[str, str]:
+        """`kafka` as librdkafka takes it, secrets in the clear."""
+        return reveal_all(self.kafka)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchConfiguration:
+    """When a range is planned, and how long its inserts may go on."""
+
+    max_messages: int
+    max_bytes: int
+    max_delay_seconds: float
+    lease_seconds: float
+
+    @property
+    def range_bytes_max(self) -> int:
+        """A range above this is inserted by nobody, and shortened (rule 12)."""
+        return self.max_bytes * 3 // 2
+
+
+@dataclass(frozen=True, slots=True)
+class ShardConfiguration:
+    """A shard is known by its name, not by its position (C9).
+
+    :param replicas: base URLs without a trailing slash, in order of preference.
+    """
+
+    name: str
+    replicas: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClickHouseConfiguration:
+    """The cluster that the rows go to."""
+
+    database: str
+    shards: tuple[ShardConfiguration, ...]
+    user: str
+    password: Secret
+    durability: Durability
+
+
+@dataclass(frozen=True, slots=True)
+class TableConfiguration:
+    """An entry: some topics go to a table.
+
+    :param name: unique among the entries, part of every token.
+    :param lineage: True: blocks carry all lineage columns; "auto": those that exist.
+    """
+
+    name: str
+    database: str
+    table: str
+    topics: tuple[str, ...]
+    format: str
+    lineage: Lineage
+    unknown_fields: UnknownFields
+    on_null: OnNull
+    on_error: OnError
+
+    @property
+    def target(self) -> str:
+        """database.table, as it stands in tokens and messages."""
+        return f"{self.database}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsConfiguration:
+    """Where metrics are served. Port 0 takes a free one."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The whole file.
+
+    :param path: the file as the user named it.
+    :param metrics: None: no metrics are served.
+    """
+
+    path: Path
+    pipeline: str
+    spark: SparkConfiguration
+    connectors: tuple[ConnectorConfiguration, ...]
+    batch: BatchConfiguration
+    clickhouse: ClickHouseConfiguration
+    tables: tuple[TableConfiguration, ...]
+    dead_letters_topic: str
+    ledger_topic: str
+    metrics: MetricsConfiguration | None
+
+    def group(self, connector: str) -> str:
+        """The consumer group of a connector, whose offsets carry the intents (rule 1)."""
+        return f"sluice.{self.pipeline}.{connector}"
+
+    def connector(self, name: str) -> ConnectorConfiguration:
+        """:raises ConfigurationError: there is no connector of this name."""
+        for connector in self.connectors:
+            if connector.name == name:
+                return connector
+        names = ", ".join(connector.name for connector in self.connectors)
+        raise ConfigurationError(
+            f'{self.path}: connector: none is named "{name}"', f"Name one of: {names}."
+        )
+
+    def tables_of(self, topic: str) -> tuple[TableConfiguration, ...]:
+        """The entries that a message of this topic goes to."""
+        return tuple(table for table in self.tables if topic in table.topics)

@@ -1,0 +1,260 @@
+"""What one value of the configuration file may be.
+
+Each function takes a value as TOML gives it, variables resolved, and returns it typed, or
+raises `RefusedError`. A message quotes what is written in the file, never what a variable
+held.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from sluice.config.findings import RefusedError
+from sluice.config.interpolation import ResolvedText
+from sluice.config.quantities import format_duration, format_size, parse_duration, parse_size
+from sluice.config.secret import Secret
+
+T = TypeVar("T")
+
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,48}", re.ASCII)
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+_IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
+_BROKER = re.compile(
+    r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?", re.ASCII
+)
+
+
+def shown(value: object) -> str:
+    """A value for a message: as written in the file, credentials before an @ hidden."""
+    if not isinstance(value, str):
+        return _kind(value)
+    written = value.written if isinstance(value, ResolvedText) else value
+    head, at, tail = written.rpartition("@")
+    text = f"***@{tail}" if at and head else written
+    return f'"{text if len(text) <= 80 else text[:77] + "..."}"'
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, dict):
+        return "a table"
+    return "a date or time" if isinstance(value, date | time) else "a string"
+
+
+def a_text(value: object) -> str:
+    """A string, not empty."""
+    if not isinstance(value, str):
+        raise RefusedError(f"must be a string, not {_kind(value)}")
+    if not value.strip():
+        raise RefusedError("must not be empty")
+    return str(value)
+
+
+def a_secret(value: object) -> Secret:
+    """A string that is never printed; it may be empty."""
+    if not isinstance(value, str):
+        raise RefusedError("must be a string")
+    return Secret(str(value))
+
+
+def a_name(value: object) -> str:
+    """A name that can be part of tokens, groups and topics."""
+    text = a_text(value)
+    if not NAME.fullmatch(text):
+        raise RefusedError(
+            f"{shown(value)} is not a name; use 1 to 48 characters of A-Z a-z 0-9 _ . -"
+        )
+    return text
+
+
+def a_topic(value: object) -> str:
+    """A topic name that Kafka takes."""
+    text = a_text(value)
+    if not _TOPIC.fullmatch(text) or text in (".", ".."):
+        raise RefusedError(
+            f"{shown(value)} is not a topic name; Kafka takes 1 to 249 characters of"
+            " A-Z a-z 0-9 . _ -"
+        )
+    return text
+
+
+def an_identifier(value: object) -> str:
+    """The name of a database."""
+    text = a_text(value)
+    if not _IDENTIFIER.fullmatch(text):
+        raise RefusedError(f"{shown(value)} is not a database name; use A-Z a-z 0-9 _ -")
+    return text
+
+
+def a_target(value: object) -> tuple[str | None, str]:
+    """`table` or `database.table`: the database if named, and the table."""
+    parts = a_text(value).split(".")
+    if len(parts) > 2 or not all(_IDENTIFIER.fullmatch(part) for part in parts):
+        raise RefusedError(
+            f"{shown(value)} is not a table; write table or database.table"
+            " with characters of A-Z a-z 0-9 _ -"
+        )
+    return (parts[0] if len(parts) == 2 else None), parts[-1]
+
+
+def an_integer(minimum: int, maximum: int) -> Callable[[object], int]:
+    """A whole number between two bounds, both included."""
+
+    def parse(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise RefusedError(f"must be a whole number, not {shown(value)}")
+        if not minimum <= value <= maximum:
+            raise RefusedError(f"{value} is out of range; use {minimum:,} to {maximum:,}")
+        return value
+
+    return parse
+
+
+def a_size(minimum_bytes: int, maximum_bytes: int) -> Callable[[object], int]:
+    """Bytes, as a number or with a unit."""
+
+    def parse(value: object) -> int:
+        if isinstance(value, str):
+            try:
+                size_bytes = parse_size(value)
+            except RefusedError as refusal:
+                raise RefusedError(f"{shown(value)} {refusal}") from None
+        elif isinstance(value, int) and not isinstance(value, bool):
+            size_bytes = value
+        else:
+            raise RefusedError(f'must be a size like 4096 or "64MiB", not {_kind(value)}')
+        if not minimum_bytes <= size_bytes <= maximum_bytes:
+            bounds = f"{format_size(minimum_bytes)} to {format_size(maximum_bytes)}"
+            raise RefusedError(f"{shown(value)} is out of range; use {bounds}")
+        return size_bytes
+
+    return parse
+
+
+def a_duration(minimum_seconds: float, maximum_seconds: float) -> Callable[[object], float]:
+    """Seconds, from a number with a unit."""
+
+    def parse(value: object) -> float:
+        if not isinstance(value, str):
+            raise RefusedError(f'must be a duration with its unit, like "1s", not {_kind(value)}')
+        try:
+            duration_seconds = parse_duration(value)
+        except RefusedError as refusal:
+            raise RefusedError(f"{shown(value)} {refusal}") from None
+        if not minimum_seconds <= duration_seconds <= maximum_seconds:
+            bounds = f"{format_duration(minimum_seconds)} to {format_duration(maximum_seconds)}"
+            raise RefusedError(f"{shown(value)} is out of range; use {bounds}")
+        return duration_seconds
+
+    return parse
+
+
+def a_choice(*choices: T) -> Callable[[object], T]:
+    """One of some fixed values, of exactly their type."""
+
+    def parse(value: object) -> T:
+        for choice in choices:
+            if value == choice and isinstance(value, type(choice)):
+                return choice
+        names = ", ".join(
+            f'"{choice}"' if isinstance(choice, str) else _kind(choice) for choice in choices
+        )
+        raise RefusedError(f"{shown(value)} is not possible; use {names}")
+
+    return parse
+
+
+def a_start(value: object) -> Literal["earliest", "latest"] | datetime:
+    """Where a new group begins: an end of the log, or a moment with its zone."""
+    if value == "earliest":
+        return "earliest"
+    if value == "latest":
+        return "latest"
+    moment = value
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            moment = None
+    if not isinstance(moment, datetime):
+        raise RefusedError(
+            f"{shown(value)} is not a start;"
+            ' use "earliest", "latest" or a time like "2026-01-31T00:00:00Z"'
+        )
+    if moment.tzinfo is None:
+        raise RefusedError(f"{shown(value)} has no time zone; write it like 2026-01-31T00:00:00Z")
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise RefusedError(f"{shown(value)} is out of range") from None
+
+
+def a_broker_list(value: object) -> str:
+    """`host:port`, several separated by commas."""
+    text = a_text(value)
+    for broker in text.split(","):
+        match = _BROKER.fullmatch(broker.strip())
+        if match is None or not 1 <= int(match[1] or 9092) <= 65535:
+            raise RefusedError(
+                f"{shown(value)} is not a list of brokers; write host:port,host:port"
+            )
+    return ",".join(broker.strip() for broker in text.split(","))
+
+
+def a_replica_url(value: object) -> str:
+    """The base URL of a replica's HTTP port, without a trailing slash."""
+    text = a_text(value)
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise RefusedError(f"{shown(value)} is not a URL; write it like http://host:8123") from None
+    if "@" in text:
+        raise RefusedError(
+            f"{shown(value)} carries credentials; move them to clickhouse.user and"
+            " clickhouse.password"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise RefusedError(f"{shown(value)} is not an HTTP URL; write it like http://host:8123")
+    if port is None or port == 0:
+        raise RefusedError(f"{shown(value)} names no port; write it like http://host:8123")
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise RefusedError(f"{shown(value)} must end after the port; settings are Sluice's to send")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def a_listen_address(value: object) -> tuple[str, int]:
+    """host:port to listen on; port 0 takes a free one."""
+    host, _, port = a_text(value).rpartition(":")
+    if not host or not re.fullmatch(r"[0-9]{1,5}", port, re.ASCII) or int(port) > 65535:
+        raise RefusedError(f"{shown(value)} is not an address; write it like 127.0.0.1:9464")
+    return host.strip("[]"), int(port)
+
+
+def a_property(value: object) -> str:
+    """A property of Kafka or Spark, as the text that those take. Never quoted: may be secret."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise RefusedError(f"must be a string, a number or true or false, not {_kind(value)}")
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Dotted names, whether the user quoted them or not: {a: {b: 1}} is a.b = 1."""
+    pairs: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            pairs += flatten(value, f"{prefix}{key}.")
+        else:
+            pairs.append((prefix + key, value))
+    return pairs
