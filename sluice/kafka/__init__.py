@@ -1,0 +1,1 @@
+"""Kafka: reading ranges, recording intents, the ledger, dead letters."""

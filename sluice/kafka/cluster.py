@@ -1,0 +1,86 @@
+"""Facts about a Kafka cluster that `doctor` judges: brokers, their settings, topics, groups."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import confluent_kafka as ck
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.kafka.errors import kafka_error
+from sluice.kafka.topics import TopicFacts, describe_topic
+
+#: An answer within this time, or the brokers count as away.
+CONTACT_SECONDS = 6.0
+_REQUEST_SECONDS = 10.0
+
+#: A cluster that never had a group makes the topic for it when it is first asked.
+_COORDINATOR_COMES = frozenset(
+    {
+        ck.KafkaError.COORDINATOR_NOT_AVAILABLE,
+        ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        ck.KafkaError.NOT_COORDINATOR,
+    }
+)
+
+
+class Cluster:
+    """A cluster that answered when this was made.
+
+    :raises TransientError: nobody answers within the time.
+    """
+
+    def __init__(self, access: KafkaAccess, timeout_seconds: float = CONTACT_SECONDS) -> None:
+        self._admin = make_admin(access)
+        try:
+            metadata = self._admin.list_topics(timeout=timeout_seconds)
+        except ck.KafkaException as error:
+            raise kafka_error(f"asking {access.brokers} for the brokers", error) from None
+        self.brokers: tuple[int, ...] = tuple(sorted(metadata.brokers))
+        self.topics: frozenset[str] = frozenset(metadata.topics)
+
+    def topic(self, name: str) -> TopicFacts | None:
+        """Facts about a topic, None if this user sees none of this name.
+
+        Asks only for topics that exist: asking for another one can create it.
+        """
+        return describe_topic(self._admin, name) if name in self.topics else None
+
+    def settings(self) -> dict[int, Mapping[str, str]]:
+        """The settings of each broker.
+
+        :raises TerminalError: this user may not read them.
+        """
+        resources = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in self.brokers]
+        futures = self._admin.describe_configs(resources, request_timeout=_REQUEST_SECONDS)
+        found: dict[int, Mapping[str, str]] = {}
+        for resource, future in futures.items():
+            try:
+                entries = future.result()
+            except ck.KafkaException as error:
+                raise kafka_error(f"reading settings of broker {resource.name}", error) from None
+            found[int(resource.name)] = {name: str(entry.value) for name, entry in entries.items()}
+        return found
+
+    def members(self, group: str) -> list[str]:
+        """Members of a consumer group, `client id at host`; none if the group does not exist."""
+        deadline = time.monotonic() + _REQUEST_SECONDS
+        while True:
+            futures = self._admin.describe_consumer_groups(
+                [group], request_timeout=_REQUEST_SECONDS
+            )
+            try:
+                description = futures[group].result()
+                break
+            except ck.KafkaException as error:
+                code = error.args[0].code()
+                if code == ck.KafkaError.GROUP_ID_NOT_FOUND:
+                    return []
+                if code not in _COORDINATOR_COMES or time.monotonic() > deadline:
+                    raise kafka_error(f"describing group {group}", error) from None
+            time.sleep(0.2)
+        return [
+            f"{member.client_id} at {member.host.lstrip('/')}" for member in description.members
+        ]

@@ -1,0 +1,77 @@
+"""What librdkafka's error codes mean for us, mapped once."""
+
+from __future__ import annotations
+
+import confluent_kafka as ck
+
+from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
+
+FENCED_CODES = frozenset(
+    {
+        ck.KafkaError._FENCED,
+        ck.KafkaError.INVALID_PRODUCER_EPOCH,
+        ck.KafkaError.PRODUCER_FENCED,
+    }
+)
+
+_TERMINAL_CODES = frozenset(
+    {
+        ck.KafkaError._AUTHENTICATION,
+        ck.KafkaError.SASL_AUTHENTICATION_FAILED,
+        ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        ck.KafkaError.GROUP_AUTHORIZATION_FAILED,
+        ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        ck.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ck.KafkaError._INVALID_ARG,
+        ck.KafkaError._SSL,
+    }
+)
+
+
+class KafkaTerminalError(TerminalError):
+    """Kafka refuses this for good."""
+
+    hint = "Check brokers, credentials and access rights of the connector."
+
+
+class KafkaUnavailableError(TransientError):
+    """Kafka did not answer, or cannot answer now."""
+
+    hint = "Check that the brokers run and can be reached; Sluice goes on by itself."
+
+
+class FencedError(TransientError):
+    """The transactional id was initialised again: by a successor, or by our own time-out (A4)."""
+
+    hint = "The owner is read from the group to tell which."
+
+
+class UnknownCommitError(InDoubtError):
+    """A transaction may have been committed (A6)."""
+
+    hint = "The committed records are read to tell; no action is needed."
+
+
+class RangeVanishedError(TerminalError):
+    """Offsets of a range are no longer in the log."""
+
+    hint = "Messages expired or the log was truncated: `sluice adopt` or `sluice rewind` decides."
+
+
+class StalledError(TransientError):
+    """The offsets exist, but reading makes no progress."""
+
+    hint = "Check the partition's leader; Sluice reads the range again."
+
+
+def kafka_error(action: str, error: ck.KafkaError | Exception) -> SluiceError:
+    """The typed error for what librdkafka answered to `action`."""
+    inner = error.args[0] if isinstance(error, ck.KafkaException) and error.args else error
+    if not isinstance(inner, ck.KafkaError):
+        return KafkaUnavailableError(f"{action}: {inner}")
+    text = f"{action}: {inner.name()}: {inner.str()}"
+    if inner.code() in FENCED_CODES:
+        return FencedError(text)
+    if inner.code() in _TERMINAL_CODES:
+        return KafkaTerminalError(text)
+    return KafkaUnavailableError(text)

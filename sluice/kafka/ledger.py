@@ -1,0 +1,131 @@
+"""Reading the ledger topic."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import confluent_kafka as ck
+
+from sluice.core.ledger import LedgerView
+from sluice.core.ranges import TopicPartition
+from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
+from sluice.kafka.errors import KafkaTerminalError, StalledError, kafka_error
+
+LEDGER_READER_GROUP = "sluice.ledger-reader"
+
+#: How far back from the end the ledger is read first; doubled until everything is found.
+FIRST_CHUNK_ENTRIES = 20_000
+
+#: Longer than a transaction that its producer left open lives (60 s, and the broker's check).
+_READ_TIMEOUT_SECONDS = 90.0
+
+
+def entries(
+    access: KafkaAccess, topic: str, begin: int | None = None, end: int | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Committed entries of the ledger in order, with their offsets, up to its stable end.
+
+    :param end: read up to here instead; waits for open transactions below it.
+    :raises StalledError: the ledger exists but cannot be read to its end.
+    """
+    consumer = make_consumer(access, LEDGER_READER_GROUP)
+    try:
+        low, high = _ends(consumer, topic)
+        position = low if begin is None else max(low, begin)
+        stop = high if end is None else end
+        consumer.assign([ck.TopicPartition(topic, 0, position)])
+        started_at = time.monotonic()
+        while position < stop:
+            for message in consumer.consume(500, 0.1):
+                if message.error() is not None:
+                    raise kafka_error(f"reading ledger {topic}", message.error())
+                started_at = time.monotonic()
+                if message.offset() < stop:
+                    yield message.offset(), _parsed(topic, message)
+            now = consumer.position([ck.TopicPartition(topic, 0)])[0].offset
+            position = max(position, now)
+            if time.monotonic() - started_at > _READ_TIMEOUT_SECONDS:
+                raise StalledError(
+                    f"ledger {topic} cannot be read beyond offset {position}; perhaps a "
+                    "transaction of another producer is open there"
+                )
+    finally:
+        consumer.close()
+
+
+def _ends(consumer: ck.Consumer, topic: str) -> tuple[int, int]:
+    try:
+        low, high = consumer.get_watermark_offsets(
+            ck.TopicPartition(topic, 0), timeout=15, cached=False
+        )
+    except ck.KafkaException as error:
+        raise kafka_error(f"reading ledger {topic}", error) from None
+    return low, high
+
+
+def _parsed(topic: str, message: ck.Message) -> dict[str, Any]:
+    try:
+        entry = json.loads(message.value())
+        return {"connector": entry["connector"], "at_ms": entry["at_ms"], **entry}
+    except (ValueError, TypeError, KeyError):
+        raise KafkaTerminalError(
+            f"ledger {topic} holds a message at offset {message.offset()} that is not an entry",
+            "Only Sluice may write to its ledger: find the other producer, and name another "
+            "topic in [ledger] or remove the message (delete-records).",
+        ) from None
+
+
+def read_view(
+    access: KafkaAccess,
+    topic: str,
+    sources: Iterable[TopicPartition],
+    texts_of: Callable[[str], str | None],
+    since_ms: int,
+) -> LedgerView:
+    """Read the ledger backwards until it answers for all partitions.
+
+    From its very end, not from its stable one: while another producer of the same ledger
+    has a transaction open, later entries are committed and still lie beyond the stable end.
+
+    :param texts_of: digest of the text that a record's metadata names; None to need none.
+    :param since_ms: everything younger is read in any case, for the suspects.
+    """
+    wanted = set(sources)
+    peek = make_unstable_reader(access, LEDGER_READER_GROUP)
+    try:
+        low, high = _ends(peek, topic)
+    finally:
+        peek.close()
+    view, stop, chunk = LedgerView(), high, FIRST_CHUNK_ENTRIES
+    while True:
+        begin = max(low, stop - chunk)
+        oldest_ms = _read_chunk(access, topic, begin, stop, view)
+        view.complete = begin == low
+        needed = {texts_of(str(entry["metadata"])) for entry in view.records.values()} - {None}
+        found = wanted <= view.records.keys() and needed <= view.texts.keys()
+        if view.complete or (found and oldest_ms < since_ms):
+            return view
+        stop, chunk = begin, chunk * 2
+
+
+def _read_chunk(access: KafkaAccess, topic: str, begin: int, end: int, view: LedgerView) -> int:
+    """Add an older chunk to the view; what is there already is younger and stays."""
+    records: dict[TopicPartition, dict[str, Any]] = {}
+    suspects: list[dict[str, Any]] = []
+    oldest_ms = 1 << 62
+    for _, entry in entries(access, topic, begin, end):
+        oldest_ms = min(oldest_ms, int(entry["at_ms"]))
+        if entry["connector"] != access.connector:
+            continue
+        if entry["type"] == "text":
+            view.texts.setdefault(entry["digest"], entry["text"])
+        elif entry["type"] == "record":
+            records[TopicPartition(entry["topic"], entry["partition"])] = entry
+        elif entry["type"] == "suspect":
+            suspects.append(entry)
+    view.records = records | view.records
+    view.suspects = suspects + view.suspects
+    return oldest_ms

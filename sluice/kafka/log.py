@@ -1,0 +1,119 @@
+"""Facts about source topics: stable ends, beginnings, ids."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from sluice.core.errors import SluiceError, TerminalError
+from sluice.core.ranges import TopicPartition
+from sluice.kafka.errors import kafka_error
+
+ADMIN_TIMEOUT_SECONDS = 15.0
+
+
+class TopicMissingError(TerminalError):
+    """A configured topic does not exist."""
+
+    hint = "Create the topic, or take it out of `topics` in the connector and its tables."
+
+
+def short_topic_id(most: int, least: int) -> str:
+    """11 characters of a topic id: its lower 64 bits, base64url without padding (C4).
+
+    :param most: most significant 64 bits, signed as librdkafka gives them.
+    :param least: least significant 64 bits, likewise.
+    """
+    mixed = (least ^ (most * 0x9E3779B97F4A7C15)) & 0xFFFFFFFFFFFFFFFF
+    return base64.urlsafe_b64encode(mixed.to_bytes(8, "big")).decode().rstrip("=")
+
+
+class SourceLog:
+    """Reads facts about topics through one admin client."""
+
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
+
+    def topics(self, names: Iterable[str]) -> dict[str, tuple[str, int]]:
+        """Short id and number of partitions of each topic.
+
+        :raises TopicMissingError: one of them does not exist.
+        """
+        wanted = sorted(set(names))
+        futures = self._admin.describe_topics(
+            ck.TopicCollection(wanted), request_timeout=ADMIN_TIMEOUT_SECONDS
+        )
+        found: dict[str, tuple[str, int]] = {}
+        for name, future in futures.items():
+            try:
+                description = future.result()
+            except ck.KafkaException as error:
+                if error.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise TopicMissingError(f"topic {name} does not exist") from None
+                raise kafka_error(f"describing topic {name}", error) from None
+            uuid = description.topic_id
+            identity = short_topic_id(
+                uuid.get_most_significant_bits(), uuid.get_least_significant_bits()
+            )
+            found[name] = (identity, len(description.partitions))
+        return found
+
+    def stable_ends(
+        self, sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Last stable offset of each partition, fresh from the broker; ends are exclusive.
+
+        :param partial: leave out partitions that do not answer, unless none does.
+        """
+        return self._offsets(sources, OffsetSpec.latest(), partial=partial)
+
+    def log_ends(
+        self, sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Ends of the logs, open transactions included; ends are exclusive."""
+        return self._offsets(
+            sources, OffsetSpec.latest(), ck.IsolationLevel.READ_UNCOMMITTED, partial=partial
+        )
+
+    def begins(self, sources: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """First offset that each log still holds."""
+        return self._offsets(sources, OffsetSpec.earliest())
+
+    def at_time(
+        self, sources: Iterable[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """First offset whose message is not older; -1 if there is none."""
+        return self._offsets(sources, OffsetSpec.for_timestamp(timestamp_ms))
+
+    def _offsets(
+        self,
+        sources: Iterable[TopicPartition],
+        spec: OffsetSpec,
+        isolation: ck.IsolationLevel = ck.IsolationLevel.READ_COMMITTED,
+        *,
+        partial: bool = False,
+    ) -> dict[TopicPartition, int]:
+        request = {ck.TopicPartition(s.topic, s.partition): spec for s in sources}
+        if not request:
+            return {}
+        futures = self._admin.list_offsets(
+            request,
+            isolation_level=isolation,
+            request_timeout=ADMIN_TIMEOUT_SECONDS,
+        )
+        found: dict[TopicPartition, int] = {}
+        failure: SluiceError | None = None
+        for source, future in futures.items():
+            try:
+                offset = future.result().offset
+            except ck.KafkaException as error:
+                where = f"{source.topic}[{source.partition}]"
+                failure = kafka_error(f"listing offsets of {where}", error)
+                continue
+            found[TopicPartition(source.topic, source.partition)] = offset
+        if failure is not None and not (partial and found):
+            raise failure
+        return found

@@ -1,0 +1,297 @@
+"""Reading exactly one range (hazard F). Runs in Spark's workers.
+
+A range is done when `position() >= end`, checked after every poll: the last message may
+be a control record, part of an aborted transaction, or compacted away, so seeing the
+last offset is no criterion.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import confluent_kafka as ck
+
+from sluice.core.ranges import Range, TopicPartition
+from sluice.core.receipts import DeadLetter
+from sluice.kafka.clients import KafkaAccess, make_consumer
+from sluice.kafka.errors import RangeVanishedError, StalledError, kafka_error
+
+#: Messages in one poll: what a poll brings stays in the processor's cache; 5,000 cost a
+#: quarter more [measured].
+POLL_MESSAGES = 500
+POLL_TIMEOUT_SECONDS = 0.1
+
+#: Without progress for so long, the log's ends are asked again.
+STALL_SECONDS = 15.0
+
+#: Consumers that a worker keeps; each holds up to 4 MiB of prefetched messages.
+CONSUMERS_MAX = 16
+
+_READER_GROUP = "sluice.range-reader"  # librdkafka wants a name; nothing joins or commits
+
+_TUNING: dict[str, str | int | bool] = {
+    # Short queues, refilled at once: what was prefetched beyond a range is thrown away
+    # when another worker takes the next one. The default backoff of one second would let
+    # a consumer with short queues stand still.
+    "queued_min_messages": 20_000,
+    "queued_max_messages_kbytes": 4_096,
+    "max_partition_fetch_bytes": 1024 * 1024,
+    "fetch_queue_backoff_ms": 1,
+    "check_crcs": False,
+    "statistics_interval_ms": 0,
+}
+
+#: Called with the values and offsets of one poll; no value is None.
+Deliver = Callable[[list[bytes], list[int]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """What a range held.
+
+    :param messages: all messages, tombstones included.
+    :param bytes: of keys and values.
+    :param skipped: tombstones.
+    :param heavy_at: None, or the end at which the range would still be within the limit.
+    """
+
+    messages: int
+    bytes: int
+    skipped: int
+    heavy_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a message cannot become a row of a table entry."""
+
+    entry: str
+    reason: str
+    error: str
+    column: str = ""
+
+
+class RangeReader:
+    """Reads ranges with consumers that are kept: a range that continues the last one of
+    its partition finds its messages prefetched. Not thread-safe."""
+
+    def __init__(self, access: KafkaAccess) -> None:
+        self._access = access
+        self._consumers: OrderedDict[TopicPartition, tuple[ck.Consumer, int]] = OrderedDict()
+
+    def read(self, block_range: Range, bytes_max: int, deliver: Deliver) -> ReadResult:
+        """Deliver every message of the range in offset order.
+
+        Stops early when the range is heavier than `bytes_max`; one message is always
+        allowed (rule 12). The verdict is a function of the range alone.
+
+        :raises RangeVanishedError: offsets of the range are gone.
+        :raises StalledError: no progress although the offsets exist.
+        """
+        consumer = self._consumer_at(block_range.source, block_range.begin)
+        try:
+            result, position = _read(consumer, block_range, bytes_max, deliver)
+        except ck.KafkaException as error:
+            consumer.close()
+            raise kafka_error(f"reading {block_range}", error) from None
+        except BaseException:
+            consumer.close()
+            raise
+        if result.heavy_at is None:
+            self._keep(block_range.source, consumer, position)
+        else:
+            consumer.close()
+        return result
+
+    def close(self) -> None:
+        """Close every consumer."""
+        while self._consumers:
+            self._consumers.popitem()[1][0].close()
+
+    def _consumer_at(self, source: TopicPartition, begin: int) -> ck.Consumer:
+        consumer, position = self._consumers.pop(source, (None, -1))
+        if consumer is not None and position == begin:
+            return consumer
+        if consumer is None:
+            consumer = make_consumer(self._access, _READER_GROUP, **_TUNING)
+        consumer.assign([ck.TopicPartition(source.topic, source.partition, begin)])
+        return consumer
+
+    def _keep(self, source: TopicPartition, consumer: ck.Consumer, position: int) -> None:
+        self._consumers[source] = (consumer, position)
+        while len(self._consumers) > CONSUMERS_MAX:
+            self._consumers.popitem(last=False)[1][0].close()
+
+
+def _read(
+    consumer: ck.Consumer, block_range: Range, bytes_max: int, deliver: Deliver
+) -> tuple[ReadResult, int]:
+    source, end = block_range.source, block_range.end
+    where = [ck.TopicPartition(source.topic, source.partition)]
+    messages_seen = bytes_seen = skipped = 0
+    position = block_range.begin
+    progress_at = time.monotonic()
+    while position < end:
+        batch = consumer.consume(min(POLL_MESSAGES, end - position), POLL_TIMEOUT_SECONDS)
+        errors = [message.error() for message in batch]
+        if any(errors):  # never compared: a KafkaError raises when it meets None
+            batch = _without_errors(block_range, batch)
+        offsets: list[int] = [message.offset() for message in batch]
+        if offsets and offsets[-1] >= end:
+            del batch[bisect_left(offsets, end) :]
+            del offsets[len(batch) :]
+            # A message at or beyond the end proves that nothing below it is to come; but
+            # the consumer has swallowed it, so it cannot simply be continued.
+            position = end
+            consumer.seek(ck.TopicPartition(source.topic, source.partition, end))
+        values: list[bytes | None] = [message.value() for message in batch]
+        sizes = _sizes(batch, values)
+        total = sum(sizes)
+        if bytes_seen + total > bytes_max:
+            crossed = _crossing(offsets, sizes, bytes_seen, bytes_max, messages_seen)
+            if crossed is not None:
+                return ReadResult(messages_seen, bytes_seen, skipped, heavy_at=crossed), -1
+        messages_seen += len(batch)
+        bytes_seen += total
+        if None in values:
+            kept = [i for i, value in enumerate(values) if value is not None]
+            skipped += len(values) - len(kept)
+            offsets = [offsets[i] for i in kept]
+            values = [values[i] for i in kept]
+        if values:
+            deliver(values, offsets)  # type: ignore[arg-type]
+        if position < end:
+            before = position
+            position = _position(consumer, where, position)
+            if position > before or batch:
+                progress_at = time.monotonic()
+            elif time.monotonic() - progress_at > STALL_SECONDS:
+                _explain_stall(consumer, block_range, position)
+    return ReadResult(messages_seen, bytes_seen, skipped), position
+
+
+def _position(consumer: ck.Consumer, where: list[ck.TopicPartition], before: int) -> int:
+    position: int = consumer.position(where)[0].offset
+    return position if position >= 0 else before
+
+
+def _sizes(batch: list[ck.Message], values: list[bytes | None]) -> list[int]:
+    """Bytes of key and value of each message; headers are not kept by a worker."""
+    keys = [message.key() for message in batch]
+    if keys.count(None) == len(keys) and None not in values:
+        return list(map(len, values))  # type: ignore[arg-type]
+    return [len(key or b"") + len(value or b"") for key, value in zip(keys, values, strict=True)]
+
+
+def _crossing(
+    offsets: list[int], sizes: list[int], bytes_before: int, bytes_max: int, messages_before: int
+) -> int | None:
+    """The offset of the message that crosses the limit, unless it is the range's first."""
+    total = bytes_before
+    for index, size in enumerate(sizes):
+        total += size
+        if total > bytes_max and (messages_before > 0 or index > 0):
+            return offsets[index]
+    return None
+
+
+def _without_errors(block_range: Range, batch: list[ck.Message]) -> list[ck.Message]:
+    """The messages of a poll that are messages.
+
+    :raises RangeVanishedError: the broker no longer has the offsets.
+    """
+    good: list[ck.Message] = []
+    for message in batch:
+        error = message.error()
+        if error is None:
+            good.append(message)
+        elif error.code() in (
+            ck.KafkaError._AUTO_OFFSET_RESET,
+            ck.KafkaError.OFFSET_OUT_OF_RANGE,
+        ):
+            raise RangeVanishedError(f"{block_range} is not wholly in the log: {error.str()}")
+        elif error.code() != ck.KafkaError._PARTITION_EOF:
+            raise kafka_error(f"reading {block_range}", error)
+    return good
+
+
+def _explain_stall(consumer: ck.Consumer, block_range: Range, position: int) -> None:
+    """Ask for the log's ends: either the range vanished, or the broker is slow."""
+    source = block_range.source
+    try:
+        low, high = consumer.get_watermark_offsets(
+            ck.TopicPartition(source.topic, source.partition), timeout=10, cached=False
+        )
+    except ck.KafkaException as error:
+        raise kafka_error(f"reading {block_range} at {position}", error) from None
+    if high < block_range.end or low > position:
+        raise RangeVanishedError(
+            f"{block_range} is not wholly in the log any more: it holds [{low}, {high})"
+        )
+    raise StalledError(f"no message of {block_range} came for {STALL_SECONDS:.0f} s at {position}")
+
+
+def read_originals(
+    access: KafkaAccess,
+    block_range: Range,
+    wanted: Mapping[int, Sequence[Fault]],
+    bytes_max: int,
+) -> tuple[DeadLetter, ...]:
+    """Read the messages of a range that become dead letters, with key, headers and time.
+
+    A second pass, because keeping every message object of a range would cost more memory
+    than the range itself, and bad messages are rare.
+
+    :param wanted: offset -> what is wrong with its message, once for each table entry.
+    :param bytes_max: payloads beyond this total become pointers: no value, truncated.
+    """
+    letters: list[DeadLetter] = []
+    left = bytes_max
+    consumer = make_consumer(access, _READER_GROUP)
+    source, end = block_range.source, block_range.end
+    where = [ck.TopicPartition(source.topic, source.partition)]
+    position = min(wanted)
+    consumer.assign([ck.TopicPartition(source.topic, source.partition, position)])
+    stop = max(wanted) + 1
+    progress_at = time.monotonic()
+    try:
+        while position < min(stop, end):
+            batch = consumer.consume(min(POLL_MESSAGES, stop - position), POLL_TIMEOUT_SECONDS)
+            for message in _without_errors(block_range, batch):
+                for fault in wanted.get(message.offset(), ()):
+                    letter = _letter(message, fault, left)
+                    left -= len(letter.value or b"")
+                    letters.append(letter)
+            before = position
+            position = _position(consumer, where, position)
+            if position > before:
+                progress_at = time.monotonic()
+            elif time.monotonic() - progress_at > STALL_SECONDS:
+                _explain_stall(consumer, block_range, position)
+    finally:
+        consumer.close()
+    return tuple(letters)
+
+
+def _letter(message: ck.Message, fault: Fault, left: int) -> DeadLetter:
+    kind, timestamp = message.timestamp()
+    value = message.value()
+    pointer = value is not None and len(value) > left
+    return DeadLetter(
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=message.offset(),
+        timestamp_ms=None if kind == ck.TIMESTAMP_NOT_AVAILABLE else timestamp,
+        key=message.key(),
+        value=None if pointer else value,
+        headers=tuple(message.headers() or ()),
+        reason=fault.reason,
+        error=fault.error,
+        table=fault.entry,
+        column=fault.column,
+        truncated=pointer,
+    )

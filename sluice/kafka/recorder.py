@@ -1,0 +1,283 @@
+"""Recording intents: one Kafka transaction for many partitions (rules 1 to 5).
+
+Fencing (rule 4). Kafka fences per `transactional.id` and does not tie partitions to one
+(A1). So each record names its owner, and only a producer with the owner's id writes the
+next record. Who takes over initialises the old owner's id, which fences the old owner,
+then reads, then commits its first record under that old id, naming itself. Two
+successors therefore use the same id, and Kafka lets one of them through.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import confluent_kafka as ck
+
+from sluice.core.errors import ForeignHandsError, OwnerChangedError, TransientError
+from sluice.core.ledger import Commit, CommittedOffset
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import GENESIS, Record, encode
+from sluice.kafka.clients import KafkaAccess, make_consumer, make_producer, make_unstable_reader
+from sluice.kafka.errors import FencedError, KafkaUnavailableError, UnknownCommitError
+from sluice.kafka.offsets import ask, owner_in, shown
+from sluice.kafka.transactions import (
+    COMMIT_PATIENCE_SECONDS,
+    Content,
+    RecorderNames,
+    initialise,
+    transact,
+)
+
+_logger = logging.getLogger("sluice.kafka")
+
+#: A fenced owner that still stands in the group waits for the successor's first record.
+SUCCESSOR_PATIENCE_SECONDS = 3.0
+
+
+class StopRequestedError(TransientError):
+    """The driver was asked to stop while Kafka was away."""
+
+    hint = "The intents stay in doubt; the next start resolves them."
+
+
+@dataclass(slots=True)
+class TakeOver:
+    """Old owners are fenced; the stable view that the first records must build on."""
+
+    found: dict[TopicPartition, CommittedOffset | None]
+    owners: dict[TopicPartition, str]
+    producers: dict[str, ck.Producer]
+
+
+class Recorder:
+    """The intent log of one lane. One thread uses it at a time."""
+
+    def __init__(
+        self,
+        access: KafkaAccess,
+        names: RecorderNames,
+        *,
+        now_ms: Callable[[], int],
+        stop: threading.Event | None = None,
+    ) -> None:
+        self._access = access
+        self.names = names
+        self._now_ms = now_ms
+        self._stop = stop or threading.Event()
+        self._reader = make_consumer(access, names.group, retry_backoff_ms=10)
+        self._producer: ck.Producer | None = None
+
+    # Reading
+
+    def committed(
+        self, sources: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        """What the group holds, stable reads only (A5); waits while a transaction is open.
+
+        :raises KafkaUnavailableError: no stable answer within the time limit.
+        """
+        wanted = list(sources)
+        if not wanted:
+            return {}
+        deadline = time.monotonic() + COMMIT_PATIENCE_SECONDS
+        while True:
+            try:
+                return ask(self._reader, wanted, 5.0)
+            except TransientError:
+                if time.monotonic() > deadline:
+                    raise
+                self._pause(0.1)
+
+    def differences(self, expected: Mapping[TopicPartition, Record]) -> dict[TopicPartition, str]:
+        """Partitions whose committed record is not the expected one (rule 5), and how.
+
+        :raises OwnerChangedError: the difference is a valid record of another owner.
+        """
+        found = self.committed(expected)
+        different: dict[TopicPartition, str] = {}
+        for source, record in expected.items():
+            now = found[source]
+            if now == CommittedOffset(record.begin, encode(record)):
+                continue
+            other = owner_in(now)
+            if other not in (self.names.owner, GENESIS):
+                raise OwnerChangedError(f"{source} of group {self.names.group} belongs to {other}")
+            different[source] = (
+                f"{source}: the group {self.names.group} holds {shown(now)}, "
+                f"this owner wrote {shown(CommittedOffset(record.begin, encode(record)))}"
+            )
+        return different
+
+    # Taking over
+
+    def take_over(
+        self,
+        sources: Iterable[TopicPartition],
+        owner_of: Callable[[TopicPartition, CommittedOffset | None], str] | None = None,
+    ) -> TakeOver:
+        """Fence the old owners of these partitions, then read what they left.
+
+        :param owner_of: replaces the recorded owner, for partitions whose record is gone.
+        """
+        sources = list(sources)
+        self._own_producer()
+        producers: dict[str, ck.Producer] = {}
+        while True:
+            discovered = self._discover(sources)
+            owners = {s: _owner(s, found, owner_of) for s, found in discovered.items()}
+            for owner in set(owners.values()) - producers.keys():
+                producers[owner] = self._initialised(owner)
+            found = self.committed(sources)
+            if {s: _owner(s, now, owner_of) for s, now in found.items()} == owners:
+                return TakeOver(found, owners, producers)
+
+    def finish_take_over(self, take_over: TakeOver, commit: Commit) -> None:
+        """Commit the first records under the ids of the old owners (rule 4).
+
+        :raises OwnerChangedError: another successor was let through.
+        :raises TransientError: it is known not to be committed; take over again.
+        """
+        own = {source: take_over.owners[source] for source in commit.records}
+        owners = sorted(set(own.values()))
+        for number, owner in enumerate(owners):
+            records = {s: r for s, r in commit.records.items() if own[s] == owner}
+            entries = tuple(
+                entry
+                for entry in commit.entries
+                if (entry.source is None and number == 0) or entry.source in records
+            )
+            try:
+                self._transact(take_over.producers[owner], Commit(records, entries))
+            except FencedError:
+                raise OwnerChangedError(
+                    f"another driver took group {self.names.group} over at the same moment"
+                ) from None
+            except UnknownCommitError as error:
+                _logger.warning("%s; reading what is committed", error)
+                self._find_out_first(records, take_over)
+        take_over.producers.clear()
+
+    # Recording
+
+    def record(self, commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
+        """Commit one transaction; returns only when it is known to be committed.
+
+        The caller has just compared `expected` with the group (rule 5).
+
+        :param expected: the records that this one replaces.
+        :raises TransientError: it is known not to be committed; may be repeated.
+        :raises OwnerChangedError: another owner wrote.
+        """
+        try:
+            self._transact(self._own_producer(), commit)
+        except (FencedError, UnknownCommitError) as error:
+            _logger.warning("%s; reading what is committed", error)
+            self._producer = None
+            if isinstance(error, FencedError):
+                self._wait_for_successor(commit.records)
+            self._find_out(commit, expected)
+
+    def close(self) -> None:
+        """Close the clients. An open transaction is left to its time-out."""
+        self._producer = None
+        self._reader.close()
+
+    # Steps
+
+    def _transact(self, producer: ck.Producer, commit: Commit) -> None:
+        metadata = self._reader.consumer_group_metadata()
+        content = Content(self._access.connector, self.names, self._now_ms(), commit)
+        transact(producer, content, metadata, self._stop)
+
+    def _wait_for_successor(self, records: Mapping[TopicPartition, Record]) -> None:
+        """Fenced: by a successor, or by our own transaction's time-out (A4)?
+
+        A successor that fenced us may not have committed yet; initialising at once would
+        fence it in turn, for ever.
+        """
+        deadline = time.monotonic() + SUCCESSOR_PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            for source, found in self.committed(records).items():
+                other = owner_in(found)
+                if other not in (self.names.owner, GENESIS):
+                    raise OwnerChangedError(
+                        f"{source} of group {self.names.group} was taken over by {other}"
+                    )
+            self._pause(0.3)
+
+    def _find_out(self, commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
+        self._own_producer()
+        if not self.differences(commit.records):
+            return
+        different = self.differences(expected)
+        if different:
+            raise ForeignHandsError("; ".join(different.values()))
+        raise KafkaUnavailableError("the transaction was not committed")
+
+    def _find_out_first(
+        self, records: Mapping[TopicPartition, Record], take_over: TakeOver
+    ) -> None:
+        """Like `_find_out`, when the record before belongs to the old owner."""
+        for source, now in self.committed(records).items():
+            if now == take_over.found[source]:
+                raise TransientError("the take-over was not committed", "It is repeated.")
+            if now != CommittedOffset(records[source].begin, encode(records[source])):
+                raise OwnerChangedError(
+                    f"{source} of group {self.names.group} was taken over by {owner_in(now)}"
+                )
+
+    def _discover(
+        self, sources: list[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        """Owners only: a pending transaction of the old owner must not block finding it.
+
+        What an unstable read shows is the last committed record, whose owner is the one to
+        fence; everything else is read again, stably, after that.
+        """
+        peek = make_unstable_reader(self._access, self.names.group)
+        try:
+            while True:
+                try:
+                    return ask(peek, sources, 10.0)
+                except TransientError as error:
+                    _logger.warning("%s", error)
+                    self._pause(0.5)
+        finally:
+            peek.close()
+
+    def _own_producer(self) -> ck.Producer:
+        if self._producer is None:
+            self._producer = self._initialised(self.names.owner)
+        return self._producer
+
+    def _initialised(self, owner: str) -> ck.Producer:
+        """A producer that fenced everyone else with this id; waits for Kafka without end."""
+        identity = f"{self.names.group}.{owner}"
+        producer = make_producer(self._access, identity, self.names.transaction_timeout_ms)
+        while True:
+            failure = initialise(producer)
+            if failure is None:
+                return producer
+            if not isinstance(failure, TransientError | UnknownCommitError):
+                raise failure
+            _logger.warning("%s", failure)
+            if not isinstance(failure, KafkaUnavailableError):
+                # Fenced or hanging: this producer is of no use any more.
+                producer = make_producer(self._access, identity, self.names.transaction_timeout_ms)
+            self._pause(0.5)
+
+    def _pause(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise StopRequestedError("asked to stop while Kafka did not answer")
+
+
+def _owner(
+    source: TopicPartition,
+    found: CommittedOffset | None,
+    owner_of: Callable[[TopicPartition, CommittedOffset | None], str] | None,
+) -> str:
+    return owner_in(found) if owner_of is None else owner_of(source, found)

@@ -1,0 +1,86 @@
+"""The topics that Sluice owns, made with explicit settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from sluice.kafka.errors import kafka_error
+
+#: Largest message of a topic that Sluice owns; its producers send no larger ones.
+OWN_MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+
+#: Settings of the ledger and the dead letters: nothing expires unless a person says so.
+OWN_TOPIC_SETTINGS = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "unclean.leader.election.enable": "false",
+    # What a probe found missing may be a long list of offsets, and a transaction that
+    # cannot write it could never be committed.
+    "max.message.bytes": str(OWN_MESSAGE_BYTES_MAX),
+}
+
+_TIMEOUT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic as the broker describes it.
+
+    :param replication: replicas of its least replicated partition.
+    """
+
+    name: str
+    partitions: int
+    replication: int
+    settings: dict[str, str]
+
+
+def broker_count(admin: AdminClient) -> int:
+    """Brokers in the cluster."""
+    try:
+        return len(admin.list_topics(timeout=_TIMEOUT_SECONDS).brokers)
+    except ck.KafkaException as error:
+        raise kafka_error("asking for the brokers", error) from None
+
+
+def ensure_own_topic(admin: AdminClient, name: str) -> bool:
+    """Create a topic of one partition unless it exists.
+
+    Replication is min(3, brokers); with two replicas or more, two must have every write.
+
+    :returns: whether it was created now.
+    """
+    brokers = broker_count(admin)
+    replication = min(3, brokers)
+    settings = {**OWN_TOPIC_SETTINGS, "min.insync.replicas": str(min(2, replication))}
+    new = NewTopic(name, num_partitions=1, replication_factor=replication, config=settings)
+    future = admin.create_topics([new], operation_timeout=_TIMEOUT_SECONDS)[name]
+    try:
+        future.result()
+    except ck.KafkaException as error:
+        if error.args[0].code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
+            return False
+        raise kafka_error(f"creating topic {name}", error) from None
+    return True
+
+
+def describe_topic(admin: AdminClient, name: str) -> TopicFacts | None:
+    """Facts about a topic, None if it does not exist."""
+    try:
+        found = admin.list_topics(name, timeout=_TIMEOUT_SECONDS).topics.get(name)
+        if found is None or found.error is not None or not found.partitions:
+            return None
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        described = admin.describe_configs([resource])[resource].result()
+    except ck.KafkaException as error:
+        raise kafka_error(f"describing topic {name}", error) from None
+    return TopicFacts(
+        name=name,
+        partitions=len(found.partitions),
+        replication=min(len(partition.replicas) for partition in found.partitions.values()),
+        settings={key: str(entry.value) for key, entry in described.items()},
+    )

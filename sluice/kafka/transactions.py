@@ -1,0 +1,172 @@
+"""One Kafka transaction: entries, dead letters and offsets become true together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import confluent_kafka as ck
+
+from sluice.core.errors import SluiceError
+from sluice.core.ledger import Commit, encode_entry
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import Record, encode
+from sluice.kafka.dead_letters import wrap
+from sluice.kafka.errors import FencedError, UnknownCommitError, kafka_error
+from sluice.kafka.patience import within
+
+#: A send of offsets is one record batch of the broker, limited by message.max.bytes (E).
+SEND_BYTES_MAX = 500_000
+
+CALL_TIMEOUT_SECONDS = 15.0
+#: A call that takes longer hangs, whatever its own time-out.
+HANG_SECONDS = 30.0
+#: A commit whose answer is missing is repeated for so long before the outcome is read.
+COMMIT_PATIENCE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderNames:
+    """What a recorder writes to, and as whom.
+
+    :param owner: last part of the own transactional id; unique for each driver process.
+    :param dead_letter_bytes_max: max.message.bytes of the dead-letter topic.
+    """
+
+    group: str
+    ledger_topic: str
+    dead_letter_topic: str
+    owner: str
+    dead_letter_bytes_max: int = 1_000_000
+    transaction_timeout_ms: int = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What one transaction writes, and where."""
+
+    connector: str
+    names: RecorderNames
+    now_ms: int
+    commit: Commit
+
+
+def initialise(producer: ck.Producer) -> SluiceError | None:
+    """Initialise transactions; gives what went wrong."""
+    action = "initialising transactions"
+    try:
+        within(action, HANG_SECONDS, lambda: producer.init_transactions(CALL_TIMEOUT_SECONDS))
+        return None
+    except UnknownCommitError as error:
+        return error
+    except ck.KafkaException as error:
+        if error.args[0].fatal():
+            return FencedError(kafka_error(action, error).message)
+        return kafka_error(action, error)
+
+
+def transact(
+    producer: ck.Producer, content: Content, group_metadata: Any, stop: threading.Event
+) -> None:
+    """1. Begin. 2. Write entries. 3. Send offsets. 4. Commit.
+
+    :param group_metadata: of a consumer of the group, as librdkafka wants it.
+    :param stop: set when waiting for an answer is to end.
+    :raises TransientError: aborted, nothing is committed.
+    :raises FencedError: this id was initialised again.
+    :raises UnknownCommitError: nobody knows.
+    """
+    try:
+        within("recording intents", HANG_SECONDS, lambda: _send(producer, content, group_metadata))
+    except (ck.KafkaException, BufferError) as error:
+        _abort(producer, kafka_error("recording intents", error))
+    _commit(producer, stop)
+
+
+def _send(producer: ck.Producer, content: Content, group_metadata: Any) -> None:
+    producer.begin_transaction()
+    _write(producer, content)
+    for part in _split(content.commit.records):
+        producer.send_offsets_to_transaction(part, group_metadata, CALL_TIMEOUT_SECONDS)
+
+
+def _write(producer: ck.Producer, content: Content) -> None:
+    names = content.names
+    for entry in content.commit.entries:
+        key, value = encode_entry(content.connector, content.now_ms, entry)
+        _produce(producer, names.ledger_topic, key, value, [])
+    for letter in content.commit.dead_letters:
+        wrapped = wrap(letter, names.dead_letter_bytes_max)
+        _produce(producer, names.dead_letter_topic, wrapped.key, wrapped.value, wrapped.headers)
+
+
+def _abort(producer: ck.Producer, failure: SluiceError) -> None:
+    if isinstance(failure, FencedError):
+        raise failure
+    try:
+        within(
+            "aborting a transaction",
+            HANG_SECONDS,
+            lambda: producer.abort_transaction(CALL_TIMEOUT_SECONDS),
+        )
+    except ck.KafkaException as error:
+        again = kafka_error(failure.message, error)
+        if isinstance(again, FencedError):
+            raise again from None
+        raise UnknownCommitError(failure.message) from None
+    raise failure
+
+
+def _commit(producer: ck.Producer, stop: threading.Event) -> None:
+    """Repeat only the commit while its answer is missing, never abort (A6)."""
+    deadline = time.monotonic() + COMMIT_PATIENCE_SECONDS
+    while True:
+        try:
+            within(
+                "committing a transaction",
+                HANG_SECONDS,
+                lambda: producer.commit_transaction(CALL_TIMEOUT_SECONDS),
+            )
+            return
+        except ck.KafkaException as error:
+            inner = error.args[0]
+            failure = kafka_error("committing a transaction", error)
+            if isinstance(failure, FencedError):
+                raise failure from None
+            if not inner.retriable() or time.monotonic() > deadline or stop.is_set():
+                raise UnknownCommitError(failure.message) from None
+
+
+def _produce(
+    producer: ck.Producer,
+    topic: str,
+    key: bytes | None,
+    value: bytes | None,
+    headers: list[tuple[str, bytes | None]],
+) -> None:
+    while True:
+        try:
+            producer.produce(topic, value=value, key=key, headers=headers)
+            return
+        except BufferError:
+            producer.poll(0.05)
+
+
+def _split(records: Mapping[TopicPartition, Record]) -> list[list[ck.TopicPartition]]:
+    """Cut one transaction's offsets into sends below the broker's batch limit (E)."""
+    parts: list[list[ck.TopicPartition]] = [[]]
+    size = 0
+    for source, record in sorted(records.items()):
+        metadata = encode(record)
+        weight = len(metadata) + len(source.topic) + 64
+        if parts[-1] and size + weight > SEND_BYTES_MAX:
+            parts.append([])
+            size = 0
+        parts[-1].append(
+            ck.TopicPartition(source.topic, source.partition, record.begin, metadata=metadata)
+        )
+        size += weight
+    return parts

@@ -1,0 +1,208 @@
+"""The ledger, facts about topics, and a look at a group, on a real broker."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.ledger import (
+    Background,
+    Commit,
+    CommittedOffset,
+    LedgerEntry,
+    record_entry,
+    suspect_entry,
+    text_entry,
+)
+from sluice.core.ranges import Range, TopicPartition
+from sluice.core.records import encode
+from sluice.kafka import ledger as ledger_module
+from sluice.kafka.ledger import entries, read_view
+from sluice.kafka.log import TopicMissingError, short_topic_id
+from sluice.kafka.offsets import look, owner_in
+from sluice.kafka.topics import OWN_TOPIC_SETTINGS, describe_topic, ensure_own_topic
+from tests.kafka.groups import NOW, SETTLED, Group, intend
+from tests.support.kafka import Kafka, numbered
+
+ANY_AGE = 1 << 63
+PATIENCE = 0.5
+
+
+def no_text(metadata: str) -> str | None:
+    return None
+
+
+def text_of(metadata: str) -> str | None:
+    return metadata.split("|")[9]
+
+
+def test_what_was_recorded_is_found(group: Group) -> None:
+    source = group.sources[0]
+    driver = group.owning("a")
+    background = Background({"orders/s1": 5}, NOW, {"orders": ((1, 3), (5, 6))}, 1000)
+    record = intend("a", 0, 10)
+    suspect = suspect_entry(Range(source, 0, 5), NOW + 1, {"orders/s1": 2})
+    driver.record(
+        Commit(
+            {source: record},
+            (text_entry(record.text, '{"a":1}'), record_entry(source, record, background), suspect),
+        ),
+        {},
+    )
+    view = read_view(group.kafka.access(), group.ledger, [source], text_of, ANY_AGE)
+    assert view.metadata(source) == encode(record)
+    assert view.background(source) == background
+    assert view.texts == {record.text: '{"a":1}'}
+    assert [entry["deadline_ms"] for entry in view.suspects] == [NOW + 1]
+    other = TopicPartition(group.topic, 77)
+    assert view.metadata(other) is None and view.background(other) == Background()
+
+
+def test_entries_of_another_connector_are_not_ours(group: Group) -> None:
+    group.owning("a")
+    view = read_view(group.kafka.access("dc2"), group.ledger, group.sources, no_text, ANY_AGE)
+    assert view.records == {} and view.complete
+    ours = read_view(group.kafka.access("dc1"), group.ledger, group.sources, no_text, ANY_AGE)
+    assert ours.metadata(group.sources[0]) == encode(replace(SETTLED, owner="a"))
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 1000])
+def test_it_is_read_backwards_only_as_far_as_needed(
+    group: Group, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old text, then many records; the last record is found whatever the chunks."""
+    monkeypatch.setattr(ledger_module, "FIRST_CHUNK_ENTRIES", chunk)
+    source = group.sources[0]
+    driver = group.owning("a")
+    driver.record(Commit({source: SETTLED}, (text_entry(SETTLED.text, "{}"),)), {})
+    last = SETTLED
+    for number in range(6):
+        last = intend("a", number * 10, number * 10 + 10)
+        driver.record(Commit({source: last}, (record_entry(source, last, Background()),)), {})
+    access = group.kafka.access()
+    view = read_view(access, group.ledger, [source], no_text, ANY_AGE)
+    assert view.metadata(source) == encode(last)
+    assert view.complete == (chunk == 1000)
+    with_text = read_view(access, group.ledger, [source], text_of, ANY_AGE)
+    assert with_text.texts == {SETTLED.text: "{}"}
+    assert with_text.metadata(source) == encode(last)
+    old = read_view(access, group.ledger, [source], no_text, 0)
+    assert old.complete, "everything that is younger must be read"
+
+
+def test_aborted_entries_are_not_there(group: Group) -> None:
+    group.kafka.transaction(group.ledger, [(b"dc1", b'{"type":"record"}')], commit=False)
+    group.owning("a")
+    found = list(entries(group.kafka.access(), group.ledger))
+    assert [body["type"] for _, body in found] == ["record"]
+    offsets = [offset for offset, _ in found]
+    assert list(entries(group.kafka.access(), group.ledger, begin=offsets[0] + 1)) == []
+
+
+def test_an_empty_ledger(group: Group) -> None:
+    view = read_view(group.kafka.access(), group.ledger, group.sources, no_text, ANY_AGE)
+    assert view.complete and view.records == {} and view.texts == {}
+
+
+def test_own_topics_have_explicit_settings(kafka: Kafka) -> None:
+    name = kafka.own_topic()
+    facts = describe_topic(kafka.admin, name)
+    assert facts is not None
+    assert (facts.partitions, facts.replication) == (1, 1)
+    assert {key: facts.settings[key] for key in OWN_TOPIC_SETTINGS} == OWN_TOPIC_SETTINGS
+    assert facts.settings["min.insync.replicas"] == "1"
+    assert ensure_own_topic(kafka.admin, name) is False
+    assert describe_topic(kafka.admin, "does-not-exist") is None
+
+
+# Facts about topics
+
+
+def test_a_topic_made_again_has_another_id(kafka: Kafka) -> None:
+    name = kafka.topic(partitions=3)
+    first, partitions = kafka.log.topics([name])[name]
+    assert partitions == 3
+    assert kafka.log.topics([name])[name][0] == first
+    kafka.delete_topic(name)
+    kafka.topic(partitions=2, name=name)
+    second, partitions = kafka.log.topics([name])[name]
+    assert partitions == 2 and second != first
+    for identity in (first, second, short_topic_id(-1, -1), short_topic_id(2**62, -(2**63))):
+        assert re.fullmatch(r"[A-Za-z0-9_-]{11}", identity)
+
+
+def test_a_missing_topic_is_told(kafka: Kafka) -> None:
+    with pytest.raises(TopicMissingError, match="nowhere") as caught:
+        kafka.log.topics(["nowhere"])
+    assert "Create the topic" in caught.value.hint
+
+
+def test_begins_ends_and_times(kafka: Kafka) -> None:
+    name = kafka.topic()
+    source = TopicPartition(name, 0)
+    kafka.produce(name, numbered(10))
+    kafka.delete_records(name, 4)
+    assert kafka.log.begins([source]) == {source: 4}
+    assert kafka.log.stable_ends([source]) == {source: 10}
+    time.sleep(0.01)
+    moment = int(time.time() * 1000)
+    kafka.produce(name, numbered(5))
+    assert kafka.log.at_time([source], moment) == {source: 10}
+    assert kafka.log.at_time([source], 0) == {source: 4}
+    assert kafka.log.at_time([source], moment + 3_600_000) == {source: -1}
+    assert kafka.log.begins([]) == {}
+
+
+# A look at a group
+
+
+def test_a_look_tells_what_is_open(kafka: Kafka) -> None:
+    group = Group(kafka, partitions=3)
+    open_one, settled, never = group.sources
+    driver = group.recorder("a")
+    taken = driver.take_over([open_one, settled])
+    first = replace(SETTLED, owner="a")
+    driver.finish_take_over(taken, Commit({open_one: first, settled: first}))
+    held = CommittedOffset(0, encode(first))
+    calm = look(kafka.access(), group.name, group.sources, PATIENCE)
+    assert calm.found == {open_one: held, settled: held, never: None}
+    assert calm.unstable == frozenset()
+    producer = driver._own_producer()
+    producer.begin_transaction()
+    from sluice.kafka.transactions import _split
+
+    (part,) = _split({open_one: intend("a", 0, 10)})
+    metadata = driver._reader.consumer_group_metadata()
+    producer.send_offsets_to_transaction(part, metadata, 10)
+    started = time.monotonic()
+    during = look(kafka.access(), group.name, group.sources, PATIENCE)
+    assert time.monotonic() - started < 8
+    assert during.unstable == {open_one}
+    assert during.found == calm.found
+    producer.commit_transaction(10)
+    kafka.until(lambda: not look(kafka.access(), group.name, group.sources, PATIENCE).unstable)
+    assert look(kafka.access(), group.name, [], PATIENCE).found == {}
+    group.close()
+
+
+def test_the_owner_in_what_is_found() -> None:
+    record = intend("a", 5, 10)
+    assert owner_in(CommittedOffset(5, encode(record))) == "a"
+    assert owner_in(None) == "genesis"
+    assert owner_in(CommittedOffset(6, encode(record))) == "genesis"
+    assert owner_in(CommittedOffset(6, "from a console")) == "genesis"
+
+
+def test_an_entry_without_a_partition_belongs_to_the_connector(group: Group) -> None:
+    driver = group.owning("a")
+    driver.record(
+        Commit(
+            dict.fromkeys(group.sources, SETTLED), (LedgerEntry(None, {"type": "text", "x": 1}),)
+        ),
+        {},
+    )
+    (message,) = [m for m in group.kafka.read(group.ledger) if b'"x"' in m.value()]
+    assert message.key() == b"dc1"

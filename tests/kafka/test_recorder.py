@@ -1,0 +1,250 @@
+"""Recording on a real broker: what is committed, and what is noticed (rules 1 to 5)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.errors import ForeignHandsError, OwnerChangedError, TransientError
+from sluice.core.ledger import Commit, CommittedOffset
+from sluice.core.records import Kind, encode
+from sluice.kafka import recorder as recorder_module
+from sluice.kafka import transactions as transactions_module
+from sluice.kafka.dead_letters import read_dead_letters
+from tests.kafka.groups import SETTLED, Group, intend, letter
+from tests.support.kafka import Kafka
+
+
+def test_a_chain_of_records(group: Group) -> None:
+    driver = group.owning("a")
+    first = replace(SETTLED, owner="a")
+    assert group.holds(first)
+    second, third = intend("a", 0, 10), intend("a", 10, 25)
+    driver.record(group.commit(second), dict.fromkeys(group.sources, first))
+    assert driver.differences(dict.fromkeys(group.sources, second)) == {}
+    driver.record(group.commit(third), dict.fromkeys(group.sources, second))
+    assert group.holds(third)
+    assert group.ledger_kinds() == [("a", "settle"), ("a", "intend"), ("a", "intend")]
+
+
+def test_any_subset_goes_on(kafka: Kafka) -> None:
+    group = Group(kafka, partitions=3)
+    driver = group.owning("a")
+    record = intend("a", 0, 10)
+    one = group.sources[1]
+    driver.record(Commit({one: record}), {one: replace(SETTLED, owner="a")})
+    found = driver.committed(group.sources)
+    assert [found[source] for source in group.sources] == [
+        CommittedOffset(0, encode(replace(SETTLED, owner="a"))),
+        CommittedOffset(0, encode(record)),
+        CommittedOffset(0, encode(replace(SETTLED, owner="a"))),
+    ]
+    group.close()
+
+
+def test_a_foreign_commit_is_noticed(group: Group) -> None:
+    """A real consumer joins the group and commits over ours (A2)."""
+    driver = group.owning("a")
+    record = replace(SETTLED, owner="a")
+    group.kafka.commit_as_consumer(group.name, group.topic, 3)
+    (how,) = driver.differences(dict.fromkeys(group.sources, record)).values()
+    assert "holds offset 3 with None" in how and encode(record) in how
+    assert str(group.sources[0]) in how
+
+
+def test_a_record_of_another_owner_is_told_apart_from_foreign_hands(group: Group) -> None:
+    driver = group.owning("a")
+    group.owning("b")
+    with pytest.raises(OwnerChangedError, match="belongs to b"):
+        driver.differences({group.sources[0]: replace(SETTLED, owner="a")})
+
+
+def test_lost_offsets_are_noticed(group: Group) -> None:
+    driver = group.owning("a")
+    group.kafka.admin.delete_consumer_groups([group.name])[group.name].result(20)
+    (how,) = driver.differences({group.sources[0]: replace(SETTLED, owner="a")}).values()
+    assert "holds nothing" in how
+
+
+def test_dead_letters_ride_in_the_transaction(group: Group) -> None:
+    driver = group.owning("a")
+    letters = (letter(3), letter(4, None, truncated=True, timestamp_ms=None, key=None))
+    driver.record(group.commit(intend("a", 0, 10), *letters), {})
+    assert list(read_dead_letters(group.kafka.access(), group.letters)) == list(letters)
+    (first, _) = group.kafka.read(group.letters)
+    headers = dict(first.headers())
+    assert (first.key(), first.value()) == (b"key", b"{")
+    assert (headers["sluice.topic"], headers["sluice.offset"]) == (b"events", b"3")
+    assert (headers["sluice.reason"], headers["sluice.header.trace"]) == (b"syntax", b"t")
+
+
+def test_nothing_of_a_zombie_becomes_visible(group: Group) -> None:
+    zombie = group.owning("a")
+    successor = group.owning("b")
+    with pytest.raises(OwnerChangedError):
+        zombie.record(
+            group.commit(intend("a", 0, 10), letter()),
+            dict.fromkeys(group.sources, replace(SETTLED, owner="a")),
+        )
+    assert group.holds(replace(SETTLED, owner="b"))
+    assert list(read_dead_letters(group.kafka.access(), group.letters)) == []
+    assert group.ledger_kinds() == [("a", "settle"), ("b", "settle")]
+    successor.record(group.commit(intend("b", 0, 10), letter()), {})
+    assert len(list(read_dead_letters(group.kafka.access(), group.letters))) == 1
+
+
+def test_letters_that_are_too_long_are_cut_and_never_wedge(kafka: Kafka) -> None:
+    group = Group(kafka, letters_max=100_000)
+    driver = group.owning("a")
+    too_long = (
+        letter(1, b"v" * 5_000_000),
+        letter(2, b"v" * 200_000, key=b"k" * 300_000),
+        letter(3, b"v", headers=tuple((f"h{number}", b"x" * 1000) for number in range(500))),
+        letter(4, b"v", error="e" * 500_000),
+    )
+    driver.record(group.commit(intend("a", 0, 10), *too_long), {})
+    found = kafka.read(group.letters)
+    cut = [dict(message.headers())["sluice.truncated"] for message in found]
+    assert cut == [b"value", b"key,value", b"headers", b""]
+    assert [dict(message.headers())["sluice.offset"] for message in found] == [
+        b"1",
+        b"2",
+        b"3",
+        b"4",
+    ]
+    assert all(len(message.value()) > 0 for message in found)
+    assert all(len(message.key() or b"") <= 100_000 for message in found)
+    group.close()
+
+
+def test_a_long_rest_of_a_probe_can_be_recorded(group: Group) -> None:
+    """Every second offset of a large range is missing: 3 MB in the ledger, one record."""
+    from sluice.core.ledger import Background, record_entry
+
+    driver = group.owning("a")
+    rest = {"orders": tuple((2 * n, 2 * n + 1) for n in range(10**8, 10**8 + 125_000))}
+    probe = intend("a", 0, 10, rest="0123456789ab")
+    source = group.sources[0]
+    entry = record_entry(source, probe, Background(rest=rest))
+    assert len(json.dumps(entry.body)) > 2_500_000
+    driver.record(Commit({source: probe}, (entry,)), {})
+    assert group.holds(probe)
+
+
+def test_a_thousand_partitions_in_one_transaction(kafka: Kafka) -> None:
+    group = Group(kafka, partitions=1000)
+    driver = group.owning("driver-0a1b2c3d")
+    record = intend("driver-0a1b2c3d", 0, 250_000)
+    started = time.monotonic()
+    driver.record(group.commit(record), {})
+    assert time.monotonic() - started < 5
+    assert driver.differences(dict.fromkeys(group.sources, record)) == {}
+    assert len(driver.committed(group.sources)) == 1000
+    group.close()
+    kafka.delete_topic(group.topic)
+
+
+def test_sends_are_split_below_the_brokers_limit(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions_module, "SEND_BYTES_MAX", 600)
+    group = Group(kafka, partitions=12)
+    driver = group.owning("a")
+    record = intend("a", 0, 10)
+    parts = transactions_module._split(dict.fromkeys(group.sources, record))
+    assert len(parts) >= 3
+    driver.record(group.commit(record), {})
+    assert driver.differences(dict.fromkeys(group.sources, record)) == {}
+    group.close()
+
+
+def test_fenced_by_its_own_time_out_it_goes_on(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker ends a transaction that takes too long, which looks like a successor (A4)."""
+    monkeypatch.setattr(recorder_module, "SUCCESSOR_PATIENCE_SECONDS", 0.5)
+    driver = group.owning("a", timeout_ms=1000)
+    before = replace(SETTLED, owner="a")
+    record = intend("a", 0, 10)
+    write = transactions_module._write
+
+    def write_slowly(producer: object, content: transactions_module.Content) -> None:
+        write(producer, content)
+        producer.flush(10)  # type: ignore[attr-defined]
+        written = group.kafka.written_end(group.ledger)
+        group.kafka.until(lambda: group.kafka.written_end(group.ledger) > written, 30)
+
+    monkeypatch.setattr(transactions_module, "_write", write_slowly)
+    with pytest.raises(TransientError, match="was not committed"):
+        driver.record(group.commit(record), dict.fromkeys(group.sources, before))
+    assert group.holds(before)
+    monkeypatch.setattr(transactions_module, "_write", write)
+    driver.record(group.commit(record), dict.fromkeys(group.sources, before))
+    assert group.holds(record)
+    assert group.ledger_kinds() == [("a", "settle"), ("a", "intend")]
+
+
+def test_fenced_by_itself_and_overwritten_by_foreign_hands(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_module, "SUCCESSOR_PATIENCE_SECONDS", 0.5)
+    driver = group.owning("a")
+    before = replace(SETTLED, owner="a")
+    group.kafka.writer(f"{group.name}.a")  # as a time-out does: another epoch
+    group.kafka.commit_as_consumer(group.name, group.topic, 7)
+    with pytest.raises(ForeignHandsError, match="holds offset 7"):
+        driver.record(group.commit(intend("a", 0, 9)), dict.fromkeys(group.sources, before))
+
+
+@contextmanager
+def frozen(pid: int, seconds: float) -> Iterator[None]:
+    """Stop a process now, and let it go on after a while."""
+    os.kill(pid, signal.SIGSTOP)
+    timer = threading.Timer(seconds, os.kill, (pid, signal.SIGCONT))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+def test_a_commit_of_unknown_outcome_is_found_out(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker stops answering while a commit is under way (A6)."""
+    monkeypatch.setattr(transactions_module, "CALL_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(transactions_module, "COMMIT_PATIENCE_SECONDS", 1.5)
+    monkeypatch.setattr(recorder_module, "SUCCESSOR_PATIENCE_SECONDS", 0.5)
+    driver = group.owning("a")
+    before, record = replace(SETTLED, owner="a"), intend("a", 0, 10)
+    commit = transactions_module._commit
+    asked: list[float] = []
+
+    def commit_while_frozen(producer: object, stop: threading.Event) -> None:
+        with frozen(group.kafka.broker.jvm_pid, 4.0):
+            started = time.monotonic()
+            try:
+                commit(producer, stop)
+            finally:
+                asked.append(time.monotonic() - started)
+
+    monkeypatch.setattr(transactions_module, "_commit", commit_while_frozen)
+    try:
+        driver.record(group.commit(record), dict.fromkeys(group.sources, before))
+        outcome = record
+    except TransientError:
+        outcome = before
+    assert len(asked) == 1 and 1.0 < asked[0] < 4.0, "it was answered, or nobody gave up"
+    monkeypatch.setattr(transactions_module, "_commit", commit)
+    group.kafka.until(lambda: group.holds(outcome))
+    following = replace(intend("a", outcome.end, outcome.end + 5), kind=Kind.INTEND)
+    driver.record(group.commit(following), dict.fromkeys(group.sources, outcome))
+    assert group.holds(following)
