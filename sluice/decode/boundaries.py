@@ -1,0 +1,175 @@
+"""Where one message ends: the proof that row i of a block is message i (C11).
+
+A message is accepted if, and only if,
+  1. its structure is one object: after JSON whitespace a `{`, its matching `}` as the last
+     byte before JSON whitespace, brackets properly nested, strings closed, no backslash
+     outside strings, no raw newline inside one; and
+  2. the engine reads that text as one row.
+Both are functions of the message alone, so its neighbours cannot change the verdict.
+
+Why joining messages of that structure with newlines is safe: every reader of the engine,
+the lenient ones included (`readJSONObjectPossiblyInvalid` counts only its own kind of
+bracket, skipped fields may lack commas), consumes text in which brackets nest and strings
+close, so it ends where the structure ends. Even quotes alone are not enough, and neither are
+rows = messages: `{"a":1,"n":{"q":{}`, `{"b":2}}}` and `{"a":2}{"a":3}` end outside strings and
+give three rows, the first of which is made of two messages.
+
+`flat_ends` proves it for a whole chunk by counting: every message starts with its only `{`, ends
+with `}`, and holds no newline and no `[`. Opening a row consumes a `{` outside a string; n rows
+from n braces mean that every row opens at the start of a message and ends before the next
+one, at a `}` that nothing but a separator may follow, so at the last byte of its message.
+There is no bracket for a lenient reader to skip over: what the engine accepts is one object
+in the sense of 1. Braces or brackets inside strings only make this test say "perhaps not".
+
+Invalid UTF-8 is no fault: String holds bytes in ClickHouse, and all structure is ASCII.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+JSON_WHITESPACE = b" \t\r\n"
+
+Mask = NDArray[np.bool_]
+Positions = NDArray[np.int64]
+
+
+def flat_ends(chunk: bytes, messages: int) -> Positions | None:
+    """The cheap test of newline-joined messages.
+
+    :returns: where each message ends, exclusive, if each is provably one object provided
+        that the engine makes n rows of them; None if this test cannot tell.
+    """
+    if b"[" in chunk or not chunk.startswith(b"{") or not chunk.endswith(b"}"):
+        return None
+    symbols = np.frombuffer(chunk, np.uint8)
+    newlines = np.flatnonzero(symbols == ord("\n"))
+    if len(newlines) != messages - 1 or np.count_nonzero(symbols == ord("{")) != messages:
+        return None
+    starts_well = bool((symbols[newlines + 1] == ord("{")).all())
+    ends_well = bool((symbols[newlines - 1] == ord("}")).all())
+    return np.append(newlines, len(chunk)) if starts_well and ends_well else None
+
+
+def faults_of(values: list[bytes]) -> Mask:
+    """`structure_faults` for a list of messages of any length."""
+    parts = []
+    for begin in range(0, len(values), 500):
+        part = values[begin : begin + 500]
+        lengths = np.fromiter(map(len, part), np.int64, len(part))
+        ends = np.cumsum(lengths + 1) - 1
+        parts.append(structure_faults(b"\n".join(part), ends - lengths, ends))
+    return np.concatenate(parts) if parts else np.zeros(0, np.bool_)
+
+
+def structure_faults(chunk: bytes, starts: Positions, ends: Positions) -> Mask:
+    """The exact test of structure, for all messages of a chunk at once.
+
+    :param chunk: the messages; a newline between two of them.
+    :param starts: where each message begins, ascending.
+    :param ends: where it ends, exclusive.
+    :returns: True for each message that is not one object.
+    """
+    visible = np.frombuffer(_without_escapes(chunk), np.uint8)
+    marks = np.flatnonzero(_is_mark(visible))
+    symbols = visible[marks]
+    first, beyond = np.searchsorted(marks, starts), np.searchsorted(marks, ends)
+    quotes = symbols == ord('"')
+    # Only the parity is used, so bytes that wrap at 256 are enough, and quick.
+    quotes_seen = np.zeros(len(marks) + 1, np.uint8)
+    np.cumsum(quotes, dtype=np.uint8, out=quotes_seen[1:])
+    quotes_seen &= 1
+    inside = (quotes_seen[1:] ^ np.repeat(quotes_seen[first], beyond - first)).view(np.bool_)
+    faults: Mask = quotes_seen[beyond] != quotes_seen[first]
+
+    def blame(positions: Positions, where_inside: bool) -> None:
+        """Messages with one of these bytes inside a string, or outside."""
+        owner = np.searchsorted(starts, positions, side="right") - 1
+        seen = np.searchsorted(marks, positions)
+        is_inside = quotes_seen[seen] != quotes_seen[first[owner]]
+        faults[owner[(is_inside == where_inside) & (positions < ends[owner])]] = True
+
+    if b"\\" in chunk:
+        blame(np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\\")), False)
+    newlines = visible == ord("\n")
+    if np.count_nonzero(newlines) >= len(starts):
+        blame(np.flatnonzero(newlines), True)
+    brackets = np.flatnonzero(~(quotes | inside))
+    owners = np.searchsorted(first, brackets, side="right") - 1
+    faults |= _nesting_faults(chunk, starts, ends, marks[brackets], symbols[brackets], owners)
+    return faults
+
+
+def _is_mark(visible: NDArray[np.uint8]) -> Mask:
+    """Quotes and brackets."""
+    mask: Mask = visible == ord('"')
+    for bracket in b"{}[]":
+        mask |= visible == bracket
+    return mask
+
+
+def _without_escapes(chunk: bytes) -> bytes:
+    """The same length, without quotes that do not delimit: pairs of backslashes go first, left
+    to right, so what is left before a quote escapes it."""
+    if b"\\" not in chunk:
+        return chunk
+    return chunk.replace(b"\\\\", b"\x01\x01").replace(b'\\"', b"\x01\x01")
+
+
+def _nesting_faults(
+    chunk: bytes,
+    starts: Positions,
+    ends: Positions,
+    positions: Positions,
+    symbols: NDArray[np.uint8],
+    owners: Positions,
+) -> Mask:
+    """Messages whose brackets outside strings are not one properly nested object.
+
+    :param positions: of the brackets, `symbols` and `owners` (messages) along with them.
+    """
+    count = len(starts)
+    brackets = np.bincount(owners, minlength=count)
+    faults: Mask = brackets == 0
+    if not len(positions):
+        return faults
+    beyond = np.cumsum(brackets)
+    first = np.minimum(beyond - brackets, len(positions) - 1)
+    last = np.maximum(beyond - 1, 0)
+    opening = (symbols == ord("{")) | (symbols == ord("["))
+    depths = np.concatenate(([0], np.cumsum(np.where(opening, 1, -1))))
+    depth = depths[1:] - depths[first][owners]
+    is_last = np.zeros(len(positions), np.bool_)
+    is_last[last[~faults]] = True
+    faults[owners[(depth == 0) != is_last]] = True
+    faults[owners[depth < 0]] = True
+    faults |= ~_encloses(chunk, starts, ends, positions[first], positions[last])
+    faults |= symbols[first] != ord("{")
+    # The n-th bracket of a level opens, the next of that level closes it: same kind?
+    level = np.where(opening, depth, depth + 1)
+    sound = ~faults[owners]
+    if not sound.all():
+        level, symbols, owners = level[sound], symbols[sound], owners[sound]
+    if len(level):
+        order = np.argsort(owners * (int(level.max()) + 1) + level, kind="stable")
+        opened, closed = symbols[order[::2]], symbols[order[1::2]]
+        # "{" and "}", "[" and "]" are two apart in ASCII.
+        faults[owners[order[::2]][closed - opened != 2]] = True
+    return faults
+
+
+def _encloses(chunk: bytes, starts: Any, ends: Any, first: Any, last: Any) -> Mask:
+    """Whether first and last bracket are the message but for JSON whitespace around."""
+    sound: Mask = (first == starts) & (last == ends - 1)
+    for index in np.flatnonzero(~sound):
+        begin, end = int(starts[index]), int(ends[index])
+        opens, closes = int(first[index]), int(last[index])
+        sound[index] = (
+            begin <= opens <= closes < end
+            and not chunk[begin:opens].strip(JSON_WHITESPACE)
+            and not chunk[closes + 1 : end].strip(JSON_WHITESPACE)
+        )
+    return sound

@@ -1,0 +1,96 @@
+"""ClickHouse type names, taken apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sluice.core.errors import TerminalError
+
+
+@dataclass(frozen=True, slots=True)
+class TypeNode:
+    """A type and its arguments.
+
+    :param text: as the server writes it.
+    :param arguments: the parts between the brackets, untouched: types, numbers, names.
+    """
+
+    text: str
+    name: str
+    arguments: tuple[str, ...]
+
+    def inner(self, index: int = 0) -> TypeNode:
+        """The argument at this position, as a type."""
+        return parse_type(self.arguments[index])
+
+    def elements(self) -> tuple[tuple[str, TypeNode], ...]:
+        """Names ("" without one) and types of a Tuple's or Nested's elements."""
+        return tuple(_element(argument) for argument in self.arguments)
+
+
+def parse_type(text: str) -> TypeNode:
+    """Take a type name apart.
+
+    :raises TerminalError: brackets or quotes do not match.
+    """
+    text = text.strip()
+    opening = text.find("(")
+    if opening < 0:
+        return TypeNode(text, text, ())
+    if not text.endswith(")"):
+        raise TerminalError(f"type {text!r} is not understood", "Report it with the table's DDL.")
+    return TypeNode(text, text[:opening].strip(), tuple(_split(text[opening + 1 : -1])))
+
+
+def _split(text: str) -> list[str]:
+    """Arguments, cut at commas outside quotes and brackets."""
+    parts, depth, begin, quote = [], 0, 0, ""
+    position = 0
+    while position < len(text):
+        symbol = text[position]
+        if quote:
+            if symbol == "\\":
+                position += 1
+            elif symbol == quote:
+                quote = ""
+        elif symbol in "'`\"":
+            quote = symbol
+        elif symbol == "(":
+            depth += 1
+        elif symbol == ")":
+            depth -= 1
+        elif symbol == "," and depth == 0:
+            parts.append(text[begin:position].strip())
+            begin = position + 1
+        position += 1
+    if quote or depth:
+        raise TerminalError(f"type {text!r} is not understood", "Report it with the table's DDL.")
+    parts.append(text[begin:].strip())
+    return [part for part in parts if part]
+
+
+def _element(argument: str) -> tuple[str, TypeNode]:
+    """`name Type`, or only a type."""
+    if argument.startswith(("`", '"')):
+        end = argument.index(argument[0], 1)
+        while argument[end - 1] == "\\":
+            end = argument.index(argument[0], end + 1)
+        return argument[1:end].replace("\\" + argument[0], argument[0]), parse_type(
+            argument[end + 1 :]
+        )
+    head, separator, tail = argument.partition(" ")
+    if separator and "(" not in head and tail.strip():
+        return head, parse_type(tail)
+    return "", parse_type(argument)
+
+
+def enum_values(node: TypeNode) -> list[str]:
+    """SQL literals of what an Enum's field may say: its names, and its numbers as text."""
+    values = []
+    for argument in node.arguments:
+        name, separator, number = argument.rpartition("=")
+        if separator:
+            values += [name.strip(), f"'{number.strip()}'"]
+        else:
+            values.append(argument)
+    return values

@@ -1,0 +1,131 @@
+"""The structure test against a plain scanner, and the holes that cheaper proofs leave (C11)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluice.decode import boundaries
+from sluice.decode.boundaries import flat_ends
+
+PAIRS = {"}": "{", "]": "["}
+
+
+def is_one_object(value: bytes) -> bool:
+    """The definition, byte by byte."""
+    text = value.strip(b" \t\r\n").decode("latin-1")
+    if not text.startswith("{"):
+        return False
+    open_brackets: list[str] = []
+    in_string = escaped = False
+    for position, symbol in enumerate(text):
+        if in_string:
+            if symbol == "\n":
+                return False
+            if escaped:
+                escaped = False
+            elif symbol == "\\":
+                escaped = True
+            elif symbol == '"':
+                in_string = False
+            continue
+        if symbol == "\\":
+            return False
+        if symbol == '"':
+            in_string = True
+        elif symbol in "{[":
+            open_brackets.append(symbol)
+        elif symbol in "}]":
+            if not open_brackets or open_brackets.pop() != PAIRS[symbol]:
+                return False
+            if not open_brackets:
+                return position == len(text) - 1
+    return False
+
+
+def faults_of(values: list[bytes]) -> list[bool]:
+    result: list[bool] = boundaries.faults_of(values).tolist()
+    return result
+
+
+ONE = [
+    b"{}",
+    b' {"a":1}\r\n\t',
+    b'{"a":"}{"}',
+    b'{"a":"\\"}"}',
+    b'{"a":"\\\\"}',
+    b'{"a":[{},[]],\n"b":{}}',
+    b'{"a":"\xff\xfe"}',
+    b'{"a":"\\\\\\""}',
+]
+NOT_ONE = [
+    b"",
+    b" ",
+    b"[]",
+    b"5",
+    b'"x"',
+    b"null",
+    b'{"a":1',
+    b'{"a":1}}',
+    b'{"a":1},',
+    b'{"a":1} x',
+    b'{"a":1}{"b":2}',
+    b"[{}]",
+    b"{[}]",
+    b'{"a":[}]',
+    b'{"a":"b',
+    b'{"a":"b\\"}',
+    b'{"a":"\n"}',
+    b'{"a":\\"}"}',
+    b"\xef\xbb\xbf{}",
+    b"x{}",
+    b"\x0b{}",
+    b"}{",
+    b"\\",
+]
+
+
+@pytest.mark.parametrize("value", ONE)
+def test_one_object(value: bytes) -> None:
+    assert is_one_object(value)
+    assert faults_of([value]) == [False]
+
+
+@pytest.mark.parametrize("value", NOT_ONE)
+def test_not_one_object(value: bytes) -> None:
+    assert not is_one_object(value)
+    assert faults_of([value]) == [True]
+
+
+PIECES = st.lists(
+    st.sampled_from([b"{", b"}", b"[", b"]", b'"', b"\\", b"a", b":", b",", b" ", b"\n", b"\r"]),
+    max_size=12,
+).map(b"".join)
+NEAR = st.builds(
+    lambda inner, tail: b"{" + inner + b"}" + tail, PIECES, st.sampled_from([b"", b" "])
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.one_of(PIECES, NEAR, st.sampled_from(ONE + NOT_ONE)), min_size=1, max_size=8))
+def test_all_messages_of_a_chunk_are_judged_as_alone(values: list[bytes]) -> None:
+    assert faults_of(values) == [not is_one_object(value) for value in values]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(NEAR, st.sampled_from(ONE + NOT_ONE)), min_size=1, max_size=4))
+def test_flat_ends_are_the_ends(values: list[bytes]) -> None:
+    ends = flat_ends(b"\n".join(values), len(values))
+    if ends is not None:
+        lengths = np.array([len(value) for value in values])
+        assert ends.tolist() == (np.cumsum(lengths + 1) - 1).tolist()
+        assert all(value.startswith(b"{") and value.endswith(b"}") for value in values)
+
+
+def test_flat_messages_are_recognised() -> None:
+    values = [b'{"a":1,"b":"x"}', b"{}", b'{"c":"}"}']
+    assert flat_ends(b"\n".join(values), 3) is not None
+    assert flat_ends(b"\n".join([*values, b'{"a":{}}']), 4) is None
+    assert flat_ends(b"\n".join([*values, b'{"a":"[" }']), 4) is None

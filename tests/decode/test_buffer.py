@@ -1,0 +1,70 @@
+"""What a buffer keeps of the messages, and that its memory is reused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sluice.decode.buffer import MessageBuffer, shorten_digits
+from tests.decode.support import FIRST_OFFSET, fill
+
+
+def test_messages_come_back_as_they_were() -> None:
+    values = [b'{"a":1}', b"", b'{"a":\n2}', b"[", b'{"a":"' + b"x" * 100_000 + b'"}', b"{}"]
+    with fill(MessageBuffer(), values, poll=2) as buffer:
+        assert buffer.messages == 6
+        assert buffer.bytes == sum(map(len, values))
+        assert [buffer.message(index) for index in range(6)] == values
+        assert buffer.offsets.tolist() == [FIRST_OFFSET + 2 * index for index in range(6)]
+        assert list(buffer.iterate(np.array([1, 4, 5]))) == [values[1], values[4], values[5]]
+        assert Path(buffer.path).read_bytes() == b"\n".join(values) + b"\n"
+        assert buffer.faults == [1, 3]
+
+
+def test_subset_is_a_buffer_of_its_own() -> None:
+    with fill(MessageBuffer(), [b"%d" % n for n in range(2000)]) as buffer:
+        indices = np.array([0, 3, 1999])
+        with buffer.subset(indices) as part:
+            assert [part.message(n) for n in range(3)] == [b"0", b"3", b"1999"]
+            assert part.offsets.tolist() == (FIRST_OFFSET + 2 * indices).tolist()
+
+
+def test_clear_forgets_messages() -> None:
+    with MessageBuffer() as buffer:
+        fill(buffer, [b"[", b'{"a":' + b"9" * 80 + b"}", b"{}"] * 100)
+        assert buffer.faults and buffer.long_digits
+        buffer.clear()
+        assert (buffer.messages, buffer.bytes, buffer.faults, buffer.long_digits) == (0, 0, [], [])
+        fill(buffer, [b"{}"])
+        assert Path(buffer.path).read_bytes() == b"{}\n"
+
+
+def test_closing_gives_the_file_back() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(50):
+        with fill(MessageBuffer(), [b"{}"]):
+            pass
+    MessageBuffer()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("digits", [61, 70, 200])
+@pytest.mark.parametrize("shift", range(0, 40, 3))
+def test_long_digits_are_found_at_every_position(digits: int, shift: int) -> None:
+    value = b'{"%b":%b,"b":"x"}' % (b"k" * (1 + shift), b"7" * digits)
+    other = b'{"a":"2026-01-02 03:04:05","b":1234567890123456789012345678901}'
+    with fill(MessageBuffer(), [other] * 7 + [value] + [other] * 5) as buffer:
+        assert buffer.long_digits == [7]
+
+
+def test_identifiers_are_not_long_digits() -> None:
+    value = b'{"a":"' + b"1" * 60 + b'"}'
+    with fill(MessageBuffer(), [value] * 50) as buffer:
+        assert buffer.long_digits == []
+
+
+def test_shortened_digits() -> None:
+    assert shorten_digits(b'{"a":-' + b"1" * 61 + b"}") == b'{"a":-' + b"9" * 60 + b"}"
+    assert shorten_digits(b'{"a":12}') == b'{"a":12}'

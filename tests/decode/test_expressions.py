@@ -1,0 +1,53 @@
+"""Which functions make another value of the same row on a repetition (C3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.core.errors import TerminalError
+from sluice.core.text import Column
+from sluice.decode.expressions import nondeterministic_functions, referenced_columns
+
+COLUMNS = (
+    Column("id", "UInt64"),
+    Column("at", "DateTime", "DEFAULT", "now()"),
+    Column("day", "Date", "MATERIALIZED", "toDate(at)"),
+    Column("month", "UInt32", "ALIAS", "toYYYYMM(day)"),
+    Column("odd name", "UInt8", "DEFAULT", "rand() % 10"),
+    Column("fine", "UInt64", "DEFAULT", "cityHash64(id, 'now()')"),
+)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("", ()),
+        ("tuple()", ()),
+        ("id", ()),
+        ("cityHash64(id, 'rand()')", ()),
+        ("(fine, toYYYYMM(toDateTime(id)))", ()),
+        ("toYYYYMM(now())", ("now",)),
+        ("NOW()", ("NOW",)),
+        ("at", ("now",)),
+        ("month", ("now",)),
+        ("(id, `odd name`)", ("rand",)),
+        ("(month, `odd name`, today())", ("now", "rand", "today")),
+        ("generateUUIDv4()", ("generateUUIDv4",)),
+        ("dictGet('d', 'a', id)", ("dictGet",)),
+        ("hostName()", ("hostName",)),
+        ("arrayMap(x -> x + rand64(), [id])", ("rand64",)),
+        ("id IN (SELECT 1)", ("subquery",)),
+    ],
+)
+def test_nondeterministic_functions(expression: str, expected: tuple[str, ...]) -> None:
+    assert nondeterministic_functions(expression, COLUMNS) == expected
+
+
+def test_referenced_columns() -> None:
+    names = [column.name for column in referenced_columns("id + length(`odd name`)", COLUMNS)]
+    assert names == ["id", "odd name"]
+
+
+def test_what_cannot_be_parsed_is_terminal() -> None:
+    with pytest.raises(TerminalError, match="cannot be parsed"):
+        nondeterministic_functions("toYYYYMM(", COLUMNS)
