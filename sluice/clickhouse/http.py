@@ -1,0 +1,326 @@
+"""A thin client for one ClickHouse server over HTTP, on a connection that is kept.
+
+Reads reconnect by themselves. An insert does not: `/ping`, the check of the lease and the
+POST use one connection (rule 9), because a fresh connection after the check would let the
+block arrive long after the lease (hazard B2).
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlencode, urlsplit
+
+from sluice.clickhouse import sql as sql_text
+from sluice.clickhouse.connection import (
+    FAILURES,
+    Address,
+    Reply,
+    Request,
+    exchange,
+    has_ended,
+    open_connection,
+    reason_of,
+)
+from sluice.clickhouse.insert import InsertPlan
+from sluice.clickhouse.reactions import (
+    ServerError,
+    code_in_text,
+    error_from_reply,
+    nothing_sent,
+    reply_lost,
+)
+from sluice.core.errors import ConfigurationError
+
+CONNECT_TIMEOUT_SECONDS = 5.0
+PING_TIMEOUT_SECONDS = 5.0
+QUERY_TIMEOUT_SECONDS = 30.0
+INSERT_TIMEOUT_SECONDS = 30.0
+
+#: The server answers when it is done; 64-bit integers as numbers, which Python reads exactly.
+_QUERY_SETTINGS = {"wait_end_of_query": "1", "output_format_json_quote_64bit_integers": "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class InsertReply:
+    """An acknowledged insert: the server said OK.
+
+    :param written_rows: as the server counts them, views' targets included; None if it
+        does not say (18.16). A deduplicated block may count as written.
+    :param seconds: from the first byte sent to the end of the reply.
+    """
+
+    query_id: str
+    url: str
+    written_rows: int | None
+    seconds: float
+
+
+class Server:
+    """One ClickHouse server. Not for several threads at once; cheap to create, connects late.
+
+    :param url: http(s)://host:port; the user and password in it are used if none are given.
+    :param password: sent in a header only; never part of a message.
+    :raises ConfigurationError: a URL that is not http or https.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        user: str = "",
+        password: str = "",
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
+    ) -> None:
+        parts = urlsplit(url)
+        try:
+            self._address = Address.of(parts)
+        except ValueError:
+            raise ConfigurationError(
+                f"not a ClickHouse URL: {url.rpartition('@')[2]}",
+                'Write shards like { s1 = ["http://host:8123"] }; https is 8443 as a rule.',
+            ) from None
+        self.connects = 0
+        self._user = user or unquote(parts.username or "")
+        self._password = password or unquote(parts.password or "")
+        self._ssl_context = ssl_context
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._connection: http.client.HTTPConnection | None = None
+        self._version: tuple[int, ...] | None = None
+
+    @property
+    def url(self) -> str:
+        """The address without user and password."""
+        return self._address.url
+
+    def __repr__(self) -> str:
+        return f"Server({self.url!r}, user={self._user!r})"
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def ping(self, timeout_seconds: float = PING_TIMEOUT_SECONDS) -> None:
+        """Ask whether the server answers, and leave a live connection behind.
+
+        :raises TransientServerError: it does not.
+        """
+        self._ping("ping", timeout_seconds)
+
+    def version(self) -> tuple[int, ...]:
+        """The server's version, read once for each connection: upgrades are noticed."""
+        if self._version is None or self._connection is None:
+            text = str(self.query("SELECT version() AS version")[0]["version"])
+            self._version = tuple(int(part) for part in text.split(".") if part.isdigit())
+        return self._version
+
+    def query(
+        self,
+        sql: str,
+        parameters: Mapping[str, sql_text.Parameter] | None = None,
+        settings: Mapping[str, str] | None = None,
+        timeout_seconds: float = QUERY_TIMEOUT_SECONDS,
+    ) -> list[dict[str, Any]]:
+        """Run a SELECT without FORMAT; `{name:Type}` stands for a parameter.
+
+        :returns: all rows, by column name; integers are exact. The reply is one JSON
+            document, so a reply that was cut off or ends in an exception never passes.
+        :raises ServerError: terminal or transient; a read is never in doubt.
+        """
+        text = sql_text.render(sql, parameters or {}) + "\nFORMAT JSONCompact"
+        request = self._statement(text, settings)
+        stale_possible = self._connection is not None
+        try:
+            reply = self._exchange("query", self._connect("query"), request, timeout_seconds, True)
+        except ServerError as error:
+            if not stale_possible or error.name != "CONNECTION_LOST":
+                raise
+            connection = self._connect("query")
+            reply = self._exchange("query", connection, request, timeout_seconds, True)
+        if reply.status != 200 or reply.header_code:
+            raise self._reply_error("query", reply, read_only=True)
+        try:
+            document = json.loads(reply.body)
+            names = [column["name"] for column in document["meta"]]
+            return [dict(zip(names, row, strict=True)) for row in document["data"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._reply_error("query", reply, read_only=True) from error
+
+    def execute(
+        self,
+        sql: str,
+        parameters: Mapping[str, sql_text.Parameter] | None = None,
+        settings: Mapping[str, str] | None = None,
+        timeout_seconds: float = QUERY_TIMEOUT_SECONDS,
+    ) -> str:
+        """Run any statement as it stands, once; gives the text of the reply.
+
+        :raises ServerError: of any kind.
+        """
+        text = sql_text.render(sql, parameters) if parameters else sql
+        connection = self._ping("statement", PING_TIMEOUT_SECONDS)
+        request = self._statement(text, settings)
+        reply = self._exchange("statement", connection, request, timeout_seconds, False)
+        if reply.status != 200 or reply.header_code:
+            raise self._reply_error("statement", reply, read_only=False)
+        return reply.text
+
+    def insert(
+        self,
+        plan: InsertPlan,
+        lease: Callable[[], None],
+        timeout_seconds: float = INSERT_TIMEOUT_SECONDS,
+    ) -> InsertReply:
+        """Insert one block: /ping, `lease()`, POST on that same connection (rule 9).
+
+        :param lease: raises when the lease is over; then nothing was sent.
+        :param timeout_seconds: for the POST as a whole; afterwards the block is in doubt.
+        :raises TransientServerError: not a byte of the insert was sent, or the server
+            refused before it began.
+        :raises InDoubtServerError: the block may be stored, now or later.
+        :raises TerminalServerError: the identical block can never succeed.
+        """
+        what = f"insert into {plan.target}"
+        request = Request(
+            self._address.path + plan.path, plan.body, {**self._headers(), **dict(plan.headers)}
+        )
+        connection = self._ping(what, PING_TIMEOUT_SECONDS)
+        lease()
+        if has_ended(connection):
+            self.close()
+            why = "the connection was closed after /ping"
+            raise nothing_sent(self.url, what, "CONNECTION_CLOSED", why, _KEEP_ALIVE)
+        begun = time.monotonic()
+        reply = self._exchange(what, connection, request, timeout_seconds, False)
+        if reply.status != 200 or reply.header_code or reply.body.strip():
+            raise self._reply_error(what, reply, read_only=False)
+        seconds = time.monotonic() - begun
+        return InsertReply(plan.query_id, self.url, _written_rows(reply.summary), seconds)
+
+    def _ping(self, what: str, timeout_seconds: float) -> http.client.HTTPConnection:
+        """A connection that has just answered /ping; a stale one is replaced once.
+
+        A reply that closes the connection is for the caller to see (`has_ended`).
+        """
+        stale_possible = self._connection is not None
+        connection = self._connect(what)
+        try:
+            return self._ping_on(connection, what, timeout_seconds)
+        except FAILURES as error:
+            self.close()
+            if not stale_possible:
+                raise self._ping_failed(what, reason_of(error)) from None
+        try:
+            return self._ping_on(self._connect(what), what, timeout_seconds)
+        except FAILURES as error:
+            self.close()
+            raise self._ping_failed(what, reason_of(error)) from None
+
+    def _ping_on(
+        self, connection: http.client.HTTPConnection, what: str, timeout_seconds: float
+    ) -> http.client.HTTPConnection:
+        connection.sock.settimeout(timeout_seconds)
+        connection.request("GET", f"{self._address.path}/ping")
+        response = connection.getresponse()
+        body = response.read()
+        if response.status != 200:
+            self.close()
+            raise self._ping_failed(what, f"HTTP status {response.status}: {body[:100]!r}")
+        return connection
+
+    def _ping_failed(self, what: str, why: str) -> ServerError:
+        return nothing_sent(self.url, what, "PING_FAILED", f"/ping: {why}")
+
+    def _connect(self, what: str) -> http.client.HTTPConnection:
+        """The kept connection if it is open, else a new one."""
+        if self._connection is not None and not has_ended(self._connection):
+            return self._connection
+        self.close()
+        try:
+            self._connection = open_connection(
+                self._address, self._connect_timeout_seconds, self._ssl_context
+            )
+        except OSError as error:
+            refused = isinstance(error, ConnectionRefusedError)
+            name = "CONNECTION_REFUSED" if refused else "CONNECT_FAILED"
+            raise nothing_sent(self.url, what, name, reason_of(error)) from None
+        self._version = None
+        self.connects += 1
+        return self._connection
+
+    def _exchange(
+        self,
+        what: str,
+        connection: http.client.HTTPConnection,
+        request: Request,
+        timeout_seconds: float,
+        read_only: bool,
+    ) -> Reply:
+        """Any failure closes the connection, so that a late reply meets nobody."""
+        try:
+            return exchange(connection, request, timeout_seconds)
+        except TimeoutError:
+            self.close()
+            why = f"nothing within {timeout_seconds:g} s"
+            raise reply_lost(self.url, what, "SOCKET_TIMEOUT", why, read_only) from None
+        except FAILURES as error:
+            self.close()
+            why = reason_of(error)
+            raise reply_lost(self.url, what, "CONNECTION_LOST", why, read_only) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _statement(self, text: str, settings: Mapping[str, str] | None) -> Request:
+        keys = urlencode({**_QUERY_SETTINGS, **(settings or {})})
+        return Request(f"{self._address.path}/?{keys}", (text.encode(),), self._headers())
+
+    def _headers(self) -> dict[str, str | bytes]:
+        headers: dict[str, str | bytes] = {"User-Agent": "sluice"}
+        if self._user:
+            headers["X-ClickHouse-User"] = self._user.encode()
+        if self._password:
+            headers["X-ClickHouse-Key"] = self._password.encode()
+        return headers
+
+    def _reply_error(self, what: str, reply: Reply, *, read_only: bool) -> ServerError:
+        code, text = reply.header_code, reply.text
+        if code is None and reply.status == 200:
+            # An exception after HTTP 200 stands at the end, behind what was already sent.
+            text = text[max(text.rfind("Code: "), 0) :]
+        if code is None and (found := code_in_text(text)) is not None:
+            code = str(found)
+        if self._password:
+            text = text.replace(self._password, "***")
+        return error_from_reply(
+            url=self.url,
+            what=what,
+            status=reply.status,
+            header_code=code,
+            text=text,
+            read_only=read_only,
+        )
+
+
+_KEEP_ALIVE = "The server, or a proxy before it, must keep connections alive (keep_alive_timeout)."
+
+
+def _written_rows(summary: str | None) -> int | None:
+    try:
+        return int(json.loads(summary or "")["written_rows"])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,171 @@
+"""What a probe looks at before it loads the rest of a range (rule 11)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.schema import TableFacts
+
+PRESENT_TIMEOUT_SECONDS = 120.0
+SECOND_LOOK_SECONDS = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class SyncState:
+    """Whether a replica has everything that any replica acknowledged.
+
+    :param why: what is missing, one line; "" if in sync.
+    """
+
+    in_sync: bool
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PresentOffsets:
+    """Offsets [begin, end) that are all present, each with the same number of rows.
+
+    :param rows: rows in the table for each of these offsets.
+    :param rows_distinct: of which different in `_row`; if fewer than `rows`, some are doubled.
+    """
+
+    begin: int
+    end: int
+    rows: int
+    rows_distinct: int
+
+    @property
+    def doubled(self) -> bool:
+        return self.rows > self.rows_distinct
+
+
+def running_query_ids(server: Server, prefix: str) -> list[str]:
+    """Query ids with this prefix that run on this server now, sorted."""
+    rows = server.query(
+        "SELECT DISTINCT query_id FROM system.processes "
+        "WHERE substring(query_id, 1, {length:UInt32}) = {prefix:String} ORDER BY query_id",
+        {"prefix": prefix, "length": len(prefix.encode())},
+    )
+    return [str(row["query_id"]) for row in rows]
+
+
+def replicas_in_sync(server: Server, facts: TableFacts) -> SyncState:
+    """Whether this server's replica lacks nothing; ask every replica of the shard.
+
+    Looks twice: a replica moves its log pointer before the entry counts as queued, and in
+    between it seems to have everything.
+    """
+    if not facts.replicated:
+        return SyncState(True)
+    state = _look_at_replica(server, facts)
+    if state.in_sync:
+        time.sleep(SECOND_LOOK_SECONDS)
+        state = _look_at_replica(server, facts)
+    return state
+
+
+def _look_at_replica(server: Server, facts: TableFacts) -> SyncState:
+    where = f"{facts.target} on {server.url}"
+    rows = server.query(
+        "SELECT * FROM system.replicas "
+        "WHERE database = {database:String} AND table = {table:String}",
+        {"database": facts.database, "table": facts.table},
+    )
+    if not rows:
+        return SyncState(False, f"{where} is not in system.replicas")
+    row = rows[0]
+    log_end = _log_end(server, facts)
+    active, total = int(row["active_replicas"]), int(row["total_replicas"])
+    waiting = int(row["inserts_in_queue"])
+    checks = (
+        (bool(row["is_readonly"]), "is read-only"),
+        (bool(row["is_session_expired"]), "has lost its ZooKeeper session"),
+        (active < total, f"has {active} of {total} replicas active"),
+        (int(row["parts_to_check"]) > 0, "has parts to check"),
+        (waiting > 0, f"waits for {waiting} inserted parts of other replicas"),
+        (int(row["log_pointer"]) < log_end, "has not read the replication log to its end"),
+    )
+    for fails, why in checks:
+        if fails:
+            return SyncState(False, f"{where} {why}")
+    return SyncState(True)
+
+
+def _log_end(server: Server, facts: TableFacts) -> int:
+    """The number after the last entry of the replication log, 0 for an empty log."""
+    rows = server.query(
+        "SELECT max(name) AS last FROM system.zookeeper WHERE path = {path:String}",
+        {"path": f"{facts.zookeeper_path}/log"},
+    )
+    last = str(rows[0]["last"]) if rows else ""
+    return int(last.removeprefix("log-")) + 1 if last.startswith("log-") else 0
+
+
+def present_offsets(
+    server: Server,
+    facts: TableFacts,
+    topic: str,
+    partition: int,
+    begin: int,
+    end: int,
+    timeout_seconds: float = PRESENT_TIMEOUT_SECONDS,
+) -> list[PresentOffsets]:
+    """Which offsets of [begin, end) are in the table, compressed on the server.
+
+    Reads the lineage columns. Without a column `_row`, a second row of an offset counts
+    as doubled.
+
+    :returns: sorted, without overlap; what lies between is missing.
+    """
+    lineage: Collection[str] = {column.name for column in facts.columns}
+    row_column = "toUInt64(_row)" if "_row" in lineage else "toUInt64(0)"
+    rows = server.query(
+        _PRESENT.replace("ROW", row_column),
+        {
+            "database": facts.database,
+            "table": facts.table,
+            "topic": topic,
+            "partition": partition,
+            "begin": begin,
+            "end": end,
+        },
+        timeout_seconds=timeout_seconds,
+    )
+    return [
+        PresentOffsets(
+            int(row["first"]), int(row["last"]) + 1, int(row["found"]), int(row["different"])
+        )
+        for row in rows
+    ]
+
+
+# Inside out: rows of each (offset, _row); rows of each offset; offsets with equal counts
+# in one sorted array; an offset minus its place in that array is constant in a run without
+# gaps. Works without window functions, which 18.16 does not have.
+_PRESENT = """
+SELECT min(o) AS first, max(o) AS last, found, different
+FROM (
+    SELECT found, different, o, toInt64(o) - toInt64(place) AS run
+    FROM (
+        SELECT found, different, arraySort(groupArray(o)) AS offsets
+        FROM (
+            SELECT o, sum(n) AS found, count() AS different
+            FROM (
+                SELECT toUInt64(_offset) AS o, ROW AS r, count() AS n
+                FROM {database:Identifier}.{table:Identifier}
+                WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
+                    AND _offset >= {begin:UInt64} AND _offset < {end:UInt64}
+                GROUP BY o, r
+            )
+            GROUP BY o
+        )
+        GROUP BY found, different
+    )
+    ARRAY JOIN offsets AS o, arrayEnumerate(offsets) AS place
+)
+GROUP BY found, different, run
+ORDER BY first
+"""

@@ -1,0 +1,340 @@
+"""What a target table is: columns, keys, deduplication window, and every view behind it.
+
+System tables differ between versions, so rows are read whole (SELECT *) and a column that
+this version lacks counts as empty. 18.16.1 and 26.9 are tested.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.sql import qualified
+from sluice.core.errors import TerminalError
+from sluice.core.text import Column, ColumnKind
+
+
+@dataclass(frozen=True, slots=True)
+class Dependent:
+    """A materialized view that an insert feeds, and the table that it writes to.
+
+    :param view: database.view.
+    """
+
+    view: str
+    target: TableFacts
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """Facts of one table on one server.
+
+    :param engine_full: the engine with keys and SETTINGS.
+    :param replicas_total: 1 for a table that is not replicated.
+    :param window_blocks: entries that the table's deduplication window keeps; 0 is none.
+    :param window_seconds: how long it keeps them; None where time does not count.
+    :param async_insert: the table setting, which is OR-ed to the one of an insert.
+    :param dependents: views fed by this table; their targets carry their own dependents.
+    """
+
+    url: str
+    database: str
+    table: str
+    uuid: str
+    engine: str
+    engine_full: str
+    columns: tuple[Column, ...]
+    partition_key: str
+    sorting_key: str
+    replicated: bool
+    zookeeper_path: str
+    replicas_total: int
+    replicas_active: int
+    is_readonly: bool
+    window_blocks: int
+    window_seconds: int | None
+    async_insert: bool
+    dependents: tuple[Dependent, ...]
+
+    @property
+    def target(self) -> str:
+        return f"{self.database}.{self.table}"
+
+    @property
+    def deduplicates(self) -> bool:
+        return self.window_blocks > 0
+
+    def all_dependents(self) -> Iterator[Dependent]:
+        """Every view behind this table, however deep."""
+        for dependent in self.dependents:
+            yield dependent
+            yield from dependent.target.all_dependents()
+
+
+def describe_table(server: Server, database: str, table: str) -> TableFacts:
+    """Read the facts of a table that Sluice may load into.
+
+    :raises TerminalError: no such database or table, or an engine without a contract.
+    :raises ServerError: terminal or transient.
+    """
+    facts = _read_facts(server, database, table, frozenset(), via="")
+    where = f"{facts.target} on {server.url}"
+    if facts.engine.startswith("Shared"):
+        raise TerminalError(
+            f"{where} is a {facts.engine}: its deduplication window cannot be observed",
+            "Load into a MergeTree or ReplicatedMergeTree table of your own servers.",
+        )
+    if not facts.engine.endswith("MergeTree"):
+        raise TerminalError(
+            f"{where} has the engine {facts.engine}, which does not deduplicate inserts",
+            _ENGINE_HINTS.get(
+                facts.engine, "Name a table of the MergeTree family as `target` instead."
+            ),
+        )
+    return facts
+
+
+_ENGINE_HINTS = {
+    "Distributed": "Name the local table as `target`, and every shard in [clickhouse] shards.",
+    "Buffer": "Name the table behind the Buffer as `target`; Sluice's blocks are large already.",
+    "Null": "Name the table that the views of this Null table write to as `target`.",
+    "MaterializedView": "Name the table that the view reads from, or its TO table, as `target`.",
+    "View": "Name the table behind the view as `target`.",
+}
+
+
+def check_header(columns: Sequence[Column], facts: TableFacts) -> None:
+    """Compare a block's columns with this replica's, before the first insert of a text.
+
+    Columns that only the replica has are filled by it, as for a column added later; all
+    that the block carries must exist there, with the same type, and be insertable: 18.16
+    drops extra columns without a word, 26.9 converts other types (C10).
+
+    :param columns: what the block carries, in its order.
+    :raises TerminalError: they differ.
+    """
+    known = {column.name: column for column in facts.columns}
+    where = f"{facts.target} on {facts.url}"
+    for column in columns:
+        there = known.get(column.name)
+        if there is None:
+            raise TerminalError(
+                f"{where} has no column {column.name}, which the block carries",
+                f"ALTER TABLE {qualified(facts.database, facts.table)} "
+                f"ADD COLUMN {column.name} {column.type}; or run `sluice resolve`.",
+            )
+        if _without_spaces(there.type) != _without_spaces(column.type):
+            raise TerminalError(
+                f"{where}: column {column.name} is {there.type}, the block carries {column.type}",
+                "Give all replicas the same columns, or run `sluice resolve`.",
+            )
+        if there.kind in ("MATERIALIZED", "ALIAS"):
+            raise TerminalError(
+                f"{where}: column {column.name} is {there.kind} and takes no values",
+                "Make it a DEFAULT column, or leave it out of the block.",
+            )
+
+
+def _without_spaces(text: str) -> str:
+    return "".join(text.split())
+
+
+def _read_facts(
+    server: Server, database: str, table: str, path: frozenset[tuple[str, str]], via: str
+) -> TableFacts:
+    """The facts of any table.
+
+    :param path: the tables above this one, against circles of views.
+    :param via: the view that writes to it, for messages; "" for the target itself.
+    """
+    row = _table_row(server, database, table, via)
+    engine = str(row["engine"])
+    replicated = engine.startswith(("Replicated", "Shared")) and engine.endswith("MergeTree")
+    replica = _replica_row(server, database, table) if replicated else {}
+    own = table_settings(str(row["engine_full"]))
+    blocks, seconds = _window(server, engine, replicated, own)
+    return TableFacts(
+        url=server.url,
+        database=database,
+        table=table,
+        uuid=str(row.get("uuid", "")),
+        engine=engine,
+        engine_full=str(row["engine_full"]),
+        columns=_columns(server, database, table),
+        partition_key=str(row["partition_key"]),
+        sorting_key=str(row["sorting_key"]),
+        replicated=replicated,
+        zookeeper_path=str(replica.get("zookeeper_path", "")),
+        replicas_total=int(replica.get("total_replicas", 1)),
+        replicas_active=int(replica.get("active_replicas", 1)),
+        is_readonly=bool(replica.get("is_readonly", 0)),
+        window_blocks=blocks,
+        window_seconds=seconds,
+        async_insert=own.get("async_insert", "0") not in ("0", "false"),
+        dependents=_dependents(server, row, path | {(database, table)}),
+    )
+
+
+_BY_NAME = "WHERE database = {database:String} AND {key:Identifier} = {table:String}"
+
+
+def _rows(server: Server, source: str, key: str, database: str, table: str) -> list[dict[str, Any]]:
+    return server.query(
+        f"SELECT * FROM system.{source} {_BY_NAME}",
+        {"database": database, "table": table, "key": key},
+    )
+
+
+def _table_row(server: Server, database: str, table: str, via: str) -> dict[str, Any]:
+    rows = _rows(server, "tables", "name", database, table)
+    if rows:
+        return rows[0]
+    name = qualified(database, table)
+    if via:
+        raise TerminalError(
+            f"the materialized view {via} on {server.url} writes to {name}, which does not exist",
+            f"CREATE TABLE {name} (…), or DROP TABLE {via}.",
+        )
+    if not server.query(
+        "SELECT name FROM system.databases WHERE name = {database:String}", {"database": database}
+    ):
+        raise TerminalError(
+            f"there is no database {database} on {server.url}",
+            f"CREATE DATABASE {qualified(database, table).partition('.')[0]}, "
+            "or correct `database` in [clickhouse].",
+        )
+    raise TerminalError(
+        f"there is no table {database}.{table} on {server.url}, or its user may not see it",
+        f"CREATE TABLE {name} (…) ENGINE = MergeTree ORDER BY … "
+        "SETTINGS non_replicated_deduplication_window = 10000; or correct `target`.",
+    )
+
+
+def _replica_row(server: Server, database: str, table: str) -> dict[str, Any]:
+    rows = _rows(server, "replicas", "table", database, table)
+    return rows[0] if rows else {}
+
+
+def _columns(server: Server, database: str, table: str) -> tuple[Column, ...]:
+    rows = _rows(server, "columns", "table", database, table)
+    rows.sort(key=lambda row: int(row.get("position", 0)))  # 18.16 has none and keeps the order
+    return tuple(
+        Column(
+            name=str(row["name"]),
+            type=str(row["type"]),
+            kind=_column_kind(str(row["default_kind"])),
+            expression=str(row["default_expression"]),
+        )
+        for row in rows
+    )
+
+
+def _column_kind(text: str) -> ColumnKind:
+    for kind in get_args(ColumnKind):
+        if text == kind:
+            return kind  # type: ignore[no-any-return]
+    raise TerminalError(
+        f"a column has the unknown default kind {text!r}", "Use a newer version of Sluice."
+    )
+
+
+def _window(
+    server: Server, engine: str, replicated: bool, own: dict[str, str]
+) -> tuple[int, int | None]:
+    """(blocks, seconds) of the window: the table's own settings over the server's."""
+    if not engine.endswith("MergeTree"):
+        return 0, None
+    names = (
+        ("replicated_deduplication_window", "replicated_deduplication_window_seconds")
+        if replicated
+        else ("non_replicated_deduplication_window", "")
+    )
+    defaults = _merge_tree_defaults(server, replicated, [name for name in names if name])
+    values = {**defaults, **own}
+    return int(values.get(names[0], 0)), int(values[names[1]]) if names[1] else None
+
+
+def _merge_tree_defaults(server: Server, replicated: bool, names: list[str]) -> dict[str, str]:
+    """Server-wide values; newer servers keep those of Replicated tables apart."""
+    tables = server.query(
+        "SELECT name FROM system.tables WHERE database = 'system' AND name IN "
+        "('merge_tree_settings', 'replicated_merge_tree_settings') ORDER BY name"
+    )
+    source = tables[-1 if replicated else 0]["name"]
+    rows = server.query(
+        f"SELECT name, value FROM system.{source} WHERE has({{names:Array(String)}}, name)",
+        {"names": names},
+    )
+    return {str(row["name"]): str(row["value"]) for row in rows}
+
+
+_TOKENS = re.compile(r"'(?:[^'\\]|\\.|'')*'|`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"|\w+|[^\w\s]")
+
+
+def table_settings(engine_full: str) -> dict[str, str]:
+    """The SETTINGS clause at the end of an engine's description, unquoted."""
+    tokens = _TOKENS.findall(engine_full)
+    if "SETTINGS" not in tokens:
+        return {}
+    begin = len(tokens) - tokens[::-1].index("SETTINGS")
+    settings: dict[str, str] = {}
+    name = ""
+    for before, token in zip(tokens[begin - 1 :], tokens[begin:], strict=False):
+        if before in ("SETTINGS", ","):
+            name = token
+            settings[name] = ""
+        elif token not in ("=", ","):
+            settings[name] += token.strip("'")
+    return settings
+
+
+def _dependents(
+    server: Server, row: dict[str, Any], path: frozenset[tuple[str, str]]
+) -> tuple[Dependent, ...]:
+    names = sorted(zip(row["dependencies_database"], row["dependencies_table"], strict=True))
+    dependents = []
+    for database, name in names:
+        view = _rows(server, "tables", "name", database, name)
+        if not view or view[0]["engine"] != "MaterializedView":
+            continue
+        statement = str(view[0]["create_table_query"])
+        if _REFRESHABLE.match(statement):
+            continue  # runs by the clock; an insert does not feed it
+        target = _view_target(view[0], statement)
+        if target in path:
+            raise TerminalError(
+                f"the materialized view {database}.{name} on {server.url} writes back to "
+                f"{target[0]}.{target[1]}, which feeds it",
+                f"DROP TABLE {qualified(database, name)}.",
+            )
+        via = f"{database}.{name}"
+        dependents.append(Dependent(via, _read_facts(server, *target, path, via)))
+    return tuple(dependents)
+
+
+_NAME = r"(`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"|\w+)"
+_HEAD = rf"CREATE MATERIALIZED VIEW {_NAME}\.{_NAME}(?: UUID '[^']*')?(?: ON CLUSTER {_NAME})?"
+_REFRESHABLE = re.compile(rf"{_HEAD} REFRESH\b")
+_TO = re.compile(rf"{_HEAD} TO {_NAME}\.{_NAME}")
+
+
+def _view_target(view: dict[str, Any], statement: str) -> tuple[str, str]:
+    """(database, table) that a materialized view writes to."""
+    if view.get("target_table"):
+        return str(view["target_database"]), str(view["target_table"])
+    named = _TO.match(statement)
+    if named:
+        return _unquoted(named.group(4)), _unquoted(named.group(5))
+    uuid = str(view.get("uuid", ""))
+    if uuid.strip("0-"):
+        return str(view["database"]), f".inner_id.{uuid}"
+    return str(view["database"]), f".inner.{view['name']}"
+
+
+def _unquoted(name: str) -> str:
+    if name[0] in '`"':
+        return re.sub(r"\\(.)", r"\1", name[1:-1])
+    return name

@@ -1,0 +1,129 @@
+"""Settings by capability, and what they do on the real servers."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.clickhouse.capabilities import Capabilities, insert_settings, read_capabilities
+from sluice.clickhouse.http import Server
+from sluice.core.errors import ConfigurationError
+from tests.clickhouse.helpers import count, insert, native
+
+
+def make(**settings: str) -> Capabilities:
+    return Capabilities("http://h:1", (24, 8), "UTC", "h", settings, frozenset())
+
+
+def test_18_16(old: Server) -> None:
+    capabilities = read_capabilities(old)
+    assert capabilities.version == (18, 16, 1)
+    assert capabilities.version_text == "18.16.1"
+    assert capabilities.time_zone == "Etc/UTC"
+    assert capabilities.host_name
+    assert not capabilities.tokens
+    settings = insert_settings(capabilities, "quorum")
+    assert settings["insert_quorum"] == "2"
+    assert settings["insert_quorum_timeout"] == "25000"
+    assert "async_insert" not in settings
+    assert "insert_quorum" not in insert_settings(capabilities, "single")
+
+
+def test_embedded(embedded: Server) -> None:
+    capabilities = read_capabilities(embedded)
+    assert capabilities.version >= (26, 9)
+    assert capabilities.tokens
+    settings = insert_settings(capabilities, "single")
+    wanted = {
+        "async_insert": "0",
+        "insert_deduplicate": "1",
+        "deduplicate_insert": "enable",
+        "max_partitions_per_insert_block": "0",
+        "deduplicate_blocks_in_dependent_materialized_views": "1",
+    }
+    assert wanted.items() <= settings.items()
+
+
+def test_a_profile_with_a_time_limit_is_overruled() -> None:
+    assert "max_execution_time" not in insert_settings(make(max_execution_time="0"), "single")
+    limited = insert_settings(make(max_execution_time="60"), "single")
+    assert limited["max_execution_time"] == "0"
+
+
+def test_a_locked_setting_is_left_out_only_where_it_has_our_value() -> None:
+    for value, sent in (("0", False), ("1", True)):
+        locked = Capabilities(
+            "u", (24,), "UTC", "h", {"async_insert": value}, frozenset({"async_insert"})
+        )
+        assert ("async_insert" in insert_settings(locked, "single")) == sent
+
+
+def test_no_quorum_without_the_setting() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        insert_settings(make(), "quorum")
+    assert "durability" in caught.value.hint
+
+
+def test_one_native_block_stays_one_part(server: Server, database: str) -> None:
+    target = f"{database}.t"
+    server.execute(f"CREATE TABLE {target} (a UInt64) ENGINE = MergeTree ORDER BY a")
+    capabilities = read_capabilities(server)
+    one_block = f"numbers(2000000) SETTINGS max_block_size = 2000000{_threads(capabilities)}"
+    insert(server, target, ["a"], f"SELECT number AS a FROM {one_block}", "one")
+    assert _parts(server, database) == [2_000_000]
+
+
+def test_many_native_blocks_of_one_body_become_one_part(server: Server, database: str) -> None:
+    target = f"{database}.t"
+    server.execute(f"CREATE TABLE {target} (a UInt64) ENGINE = MergeTree ORDER BY a")
+    insert(server, target, ["a"], "SELECT number AS a FROM numbers(1500000)", "many")
+    assert _parts(server, database) == [1_500_000]
+
+
+def _threads(capabilities: Capabilities) -> str:
+    return ", max_threads = 1" if capabilities.tokens else ""
+
+
+def _parts(server: Server, database: str) -> list[int]:
+    rows = server.query(
+        "SELECT rows FROM system.parts WHERE database = {d:String} AND table = 't' AND active",
+        {"d": database},
+    )
+    return [int(row["rows"]) for row in rows]
+
+
+def test_more_than_100_partitions_in_a_block(server: Server, database: str) -> None:
+    target = f"{database}.t"
+    server.execute(f"CREATE TABLE {target} (a UInt64) ENGINE = MergeTree PARTITION BY a ORDER BY a")
+    insert(server, target, ["a"], "SELECT number AS a FROM numbers(120)", "wide")
+    assert count(server, target) == 120
+
+
+def test_same_token_twice_stores_rows_once(embedded: Server, embedded_database: str) -> None:
+    target = f"{embedded_database}.t"
+    embedded.execute(
+        f"CREATE TABLE {target} (a UInt64, d UInt8) ENGINE = MergeTree PARTITION BY d ORDER BY a "
+        "SETTINGS non_replicated_deduplication_window = 100"
+    )
+    select = "SELECT number AS a, toUInt8(number % 3) AS d FROM numbers(1000)"
+    for _ in range(3):
+        insert(embedded, target, ["a", "d"], select, "token/10-20")
+    assert count(embedded, target) == 1000
+    insert(embedded, target, ["a", "d"], select, "token/20-30")
+    assert count(embedded, target) == 2000
+
+
+def test_same_token_twice_stores_a_views_rows_once(
+    embedded: Server, embedded_database: str
+) -> None:
+    name = embedded_database
+    window = "SETTINGS non_replicated_deduplication_window = 100"
+    embedded.execute(f"CREATE TABLE {name}.t (a UInt64) ENGINE = MergeTree ORDER BY a {window}")
+    embedded.execute(f"CREATE TABLE {name}.v (a UInt64) ENGINE = MergeTree ORDER BY a {window}")
+    embedded.execute(f"CREATE MATERIALIZED VIEW {name}.mv TO {name}.v AS SELECT a FROM {name}.t")
+    for _ in range(2):
+        insert(embedded, f"{name}.t", ["a"], "SELECT number AS a FROM numbers(10)", "token")
+    assert (count(embedded, f"{name}.t"), count(embedded, f"{name}.v")) == (10, 10)
+
+
+def test_native_helper_gives_bytes(server: Server) -> None:
+    assert native(server, "SELECT toUInt8(7) AS a").startswith(b"\x01\x01\x01a\x05UInt8")

@@ -1,0 +1,169 @@
+"""What a probe sees: running inserts, lagging replicas, offsets that are present."""
+
+from __future__ import annotations
+
+import threading
+import time
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
+
+from sluice.clickhouse.capabilities import insert_settings, read_capabilities
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.insert import query_id_of, query_id_prefix
+from sluice.clickhouse.probe import (
+    PresentOffsets,
+    present_offsets,
+    replicas_in_sync,
+    running_query_ids,
+)
+from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.core.errors import InDoubtError
+from tests.clickhouse.helpers import count, insert
+from tests.support.clickhouse_server import ClickHouseServer
+
+LINEAGE = "_topic String, _partition UInt32, _offset UInt64, _row UInt32"
+NAMES = ["_topic", "_partition", "_offset", "_row"]
+
+
+def table(server: Server, database: str, columns: str = LINEAGE) -> TableFacts:
+    server.execute(f"CREATE TABLE {database}.t ({columns}) ENGINE = MergeTree ORDER BY _offset")
+    return describe_table(server, database, "t")
+
+
+def add(
+    server: Server, database: str, begin: int, end: int, row: int = 0, partition: int = 1
+) -> None:
+    select = (
+        f"SELECT 'o''s' AS _topic, toUInt32({partition}) AS _partition, "
+        f"number + {begin} AS _offset, toUInt32({row}) AS _row FROM numbers({end - begin})"
+    )
+    insert(server, f"{database}.t", NAMES, select, f"{begin}-{end}-{row}-{time.monotonic_ns()}")
+
+
+def test_present_offsets(server: Server, database: str) -> None:
+    facts = table(server, database)
+    add(server, database, 0, 10)
+    add(server, database, 20, 30)
+    add(server, database, 24, 26)  # doubled
+    add(server, database, 28, 29, row=1)  # a second row of the message
+    add(server, database, 30, 31)
+    add(server, database, 5, 100, partition=2)  # another partition
+    found = present_offsets(server, facts, "o's", 1, 3, 1000)
+    assert found == [
+        PresentOffsets(3, 10, 1, 1),
+        PresentOffsets(20, 24, 1, 1),
+        PresentOffsets(24, 26, 2, 1),
+        PresentOffsets(26, 28, 1, 1),
+        PresentOffsets(28, 29, 2, 2),
+        PresentOffsets(29, 31, 1, 1),
+    ]
+    assert [each.begin for each in found if each.doubled] == [24]
+    assert present_offsets(server, facts, "o's", 1, 10, 20) == []
+    assert present_offsets(server, facts, "o's", 1, 9, 21) == [
+        PresentOffsets(9, 10, 1, 1),
+        PresentOffsets(20, 21, 1, 1),
+    ]
+
+
+def test_present_offsets_without_row_numbers(server: Server, database: str) -> None:
+    facts = table(server, database, "_topic String, _partition UInt32, _offset UInt64")
+    select = "SELECT 't' AS _topic, toUInt32(0) AS _partition, number AS _offset FROM numbers(5)"
+    for token in ("a", "b"):
+        insert(server, f"{database}.t", NAMES[:3], select, token)
+    found = present_offsets(server, facts, "t", 0, 0, 3)
+    assert found == [PresentOffsets(0, 3, 2, 1)]
+    assert found[0].doubled
+
+
+def test_a_million_offsets_are_compressed_on_the_server(server: Server, database: str) -> None:
+    facts = table(server, database)
+    add(server, database, 1_000, 1_001_000)
+    begun = time.monotonic()
+    found = present_offsets(server, facts, "o's", 1, 1_000, 1_001_000)
+    assert found == [PresentOffsets(1_000, 1_001_000, 1, 1)]
+    assert time.monotonic() - begun < 5
+
+
+def test_running_query_ids(server: Server) -> None:
+    prefix = query_id_prefix("some/token/%")
+    assert running_query_ids(server, prefix) == []
+    query_id = query_id_of("some/token/%", "1")
+    keys = urlencode({"query_id": query_id, "query": "SELECT sleep(1) FORMAT Null"})
+    thread = threading.Thread(target=lambda: urlopen(f"{server.url}/?{keys}", timeout=30).close())
+    thread.start()
+    try:
+        deadline = time.monotonic() + 0.9
+        while not (found := running_query_ids(server, prefix)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert found == [query_id]
+        assert running_query_ids(server, query_id_prefix("another")) == []
+    finally:
+        thread.join()
+
+
+@pytest.fixture
+def pair(old: Server, second: Server, replicated: str) -> str:
+    for each in (old, second):
+        each.execute(
+            f"CREATE TABLE {replicated}.t (a UInt64) "
+            f"ENGINE = ReplicatedMergeTree('/{replicated}/t', '{{replica}}') ORDER BY a"
+        )
+    return replicated
+
+
+def test_identical_block_twice_on_two_replicas(old: Server, second: Server, pair: str) -> None:
+    for each in (old, second, old):
+        insert(each, f"{pair}.t", ["a"], "SELECT number AS a FROM numbers(100)", "token")
+    deadline = time.monotonic() + 10
+    facts = describe_table(second, pair, "t")
+    for each in (old, second):
+        while not replicas_in_sync(each, facts).in_sync and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert (count(old, f"{pair}.t"), count(second, f"{pair}.t")) == (100, 100)
+
+
+def test_a_quorum_that_cannot_be_reached_is_in_doubt(
+    old: Server, second: Server, pair: str
+) -> None:
+    quorum = insert_settings(read_capabilities(old), "quorum", insert_timeout_seconds=6)
+    target, select = f"{pair}.t", "SELECT number AS a FROM numbers(100)"
+    insert(old, target, ["a"], select, "token", quorum)
+    second.execute(f"DETACH TABLE {target}")
+    try:
+        with pytest.raises(InDoubtError) as caught:
+            insert(old, target, ["a"], "SELECT number AS a FROM numbers(99)", "other", quorum)
+        assert (caught.value.code, caught.value.action) == (285, "back-off")
+    finally:
+        second.execute(f"ATTACH TABLE {target}")
+
+
+def test_replicas_in_sync(old: Server, second: Server, pair: str) -> None:
+    facts = describe_table(second, pair, "t")
+    assert replicas_in_sync(second, facts).in_sync
+    second.execute(f"SYSTEM STOP FETCHES {pair}.t")
+    insert(old, f"{pair}.t", ["a"], "SELECT number AS a FROM numbers(100)", "token")
+    behind = replicas_in_sync(second, facts)
+    assert not behind.in_sync
+    assert f"{pair}.t on {second.url}" in behind.why
+    second.execute(f"SYSTEM START FETCHES {pair}.t")
+
+
+def test_a_plain_table_is_its_only_replica(
+    server: Server, database: str, clickhouse_url: str
+) -> None:
+    assert replicas_in_sync(server, table(server, database)).in_sync
+
+
+def test_a_dead_replica_is_not_in_sync(
+    old: Server, second: Server, pair: str, clickhouse_18_second: ClickHouseServer
+) -> None:
+    facts = describe_table(old, pair, "t")
+    second.execute(f"DETACH TABLE {pair}.t")
+    try:
+        state = replicas_in_sync(old, facts)
+        assert not state.in_sync
+        assert "1 of 2 replicas" in state.why
+    finally:
+        second.execute(f"ATTACH TABLE {pair}.t")

@@ -1,0 +1,169 @@
+"""Every code has one reaction; errors are typed, carry their facts, and survive pickling."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from sluice.clickhouse.reactions import (
+    REACTIONS,
+    InDoubtServerError,
+    ServerError,
+    TerminalServerError,
+    TransientServerError,
+    code_in_text,
+    error_from_reply,
+    nothing_sent,
+    reaction_to,
+    reply_lost,
+)
+from sluice.core.errors import InDoubtError, TerminalError, TransientError
+
+TERMINAL = [16, 53, 60, 62, 115, 192, 193, 497, 516]
+SAME_BLOCK = [319, 159, 394, 999, 244, 225, 236, 235, 384]
+THEN_NEXT = [209, 210, 32]
+NEXT_REPLICA = [242, 279]
+BACK_OFF_IN_DOUBT = [286, 285, 241, 203, 243]
+
+
+def error(code: int, text: str = "", read_only: bool = False, status: int = 500) -> ServerError:
+    return error_from_reply(
+        url="http://h:1",
+        what="insert into shop.orders",
+        status=status,
+        header_code=None,
+        text=f"Code: {code}, e.displayText() = DB::Exception: {text}",
+        read_only=read_only,
+    )
+
+
+@pytest.mark.parametrize("code", TERMINAL)
+def test_deterministic_refusals_are_terminal(code: int) -> None:
+    assert isinstance(error(code), TerminalError)
+    assert reaction_to(code).action == "stop"
+
+
+@pytest.mark.parametrize("code", SAME_BLOCK)
+def test_same_block_again(code: int) -> None:
+    assert isinstance(error(code), InDoubtError)
+    assert reaction_to(code).action == "same-block"
+
+
+@pytest.mark.parametrize(
+    ("codes", "action"),
+    [
+        (THEN_NEXT, "same-block-then-next-replica"),
+        (NEXT_REPLICA, "next-replica"),
+        (BACK_OFF_IN_DOUBT, "back-off"),
+    ],
+)
+def test_in_doubt_with_another_action(codes: list[int], action: str) -> None:
+    for code in codes:
+        assert isinstance(error(code), InDoubtError), code
+        assert reaction_to(code).action == action, code
+
+
+def test_too_many_queries_is_refused_before_anything_happened() -> None:
+    assert isinstance(error(202), TransientError)
+
+
+def test_logical_error_stops_but_is_in_doubt() -> None:
+    assert isinstance(error(49), InDoubtError)
+    assert reaction_to(49).action == "stop"
+
+
+def test_252_means_two_things() -> None:
+    parts = error(252, "Too many parts (300). Merges are processing significantly slower")
+    partitions = error(252, "Too many partitions for single INSERT block (more than 100)")
+    assert isinstance(parts, InDoubtError)
+    assert parts.action == "back-off"
+    assert isinstance(partitions, TerminalError)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Cannot insert into table in readonly mode",
+        "reader: Cannot execute query in readonly mode",
+        "Cannot modify 'async_insert' setting in readonly mode",
+    ],
+)
+def test_164_of_a_read_only_user_is_terminal(text: str) -> None:
+    assert isinstance(error(164, text), TerminalError)
+
+
+def test_164_of_a_replica_is_in_doubt() -> None:
+    inactive = error(164, "Replica is not active")
+    assert isinstance(inactive, InDoubtError)
+    assert inactive.action == "next-replica"
+
+
+def test_unlisted_code_is_in_doubt_with_an_alert() -> None:
+    unknown = error(7777)
+    assert isinstance(unknown, InDoubtServerError)
+    assert (unknown.code, unknown.name, unknown.alert) == (7777, "ERROR_7777", True)
+
+
+def test_the_outermost_code_counts() -> None:
+    text = "Unknown status, client must retry. Reason: Code: 159, e.displayText() = Timeout"
+    assert error(319, text).code == 319
+    assert code_in_text("no code here") is None
+
+
+def test_the_header_wins_over_the_text() -> None:
+    both = error_from_reply(
+        url="u", what="w", status=500, header_code="60", text="Code: 319.", read_only=False
+    )
+    assert both.code == 60
+
+
+@pytest.mark.parametrize("code", [*sorted(REACTIONS), 7777])
+def test_a_read_is_never_in_doubt(code: int) -> None:
+    kind = error(code, read_only=True)
+    assert not isinstance(kind, InDoubtError)
+    assert isinstance(kind, TerminalError) == isinstance(error(code), TerminalError)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (404, TerminalServerError),
+        (413, TerminalServerError),
+        (302, TerminalServerError),
+        (429, InDoubtServerError),
+        (502, InDoubtServerError),
+        (200, InDoubtServerError),
+    ],
+)
+def test_replies_that_are_not_of_clickhouse(status: int, kind: type[ServerError]) -> None:
+    reply = error_from_reply(
+        url="u", what="w", status=status, header_code=None, text="<html>", read_only=False
+    )
+    assert isinstance(reply, kind)
+    assert reply.code == 0
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        error(60, "no table"),
+        error(202),
+        error(319),
+        nothing_sent("http://h:1", "insert", "CONNECTION_REFUSED", "refused"),
+        reply_lost("http://h:1", "insert", "SOCKET_TIMEOUT", "30 s", False),
+    ],
+)
+def test_errors_survive_pickling(made: ServerError) -> None:
+    copy = pickle.loads(pickle.dumps(made))
+    assert type(copy) is type(made)
+    assert str(copy) == str(made)
+    assert copy.__dict__ == made.__dict__
+    assert copy.hint
+    assert copy.url == made.url
+
+
+def test_messages_say_what_and_where() -> None:
+    made = error(60, "Table default.nope doesn't exist")
+    assert "insert into shop.orders on http://h:1: UNKNOWN_TABLE (60)" in str(made)
+    assert isinstance(nothing_sent("u", "w", "N", "y"), TransientServerError)
