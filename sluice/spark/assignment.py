@@ -1,0 +1,74 @@
+"""What the driver sends to a worker: a range to load, and how to reach the world."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sluice.core.ledger import Rest
+from sluice.core.ranges import Range
+from sluice.core.records import Record
+from sluice.kafka.clients import KafkaAccess
+
+
+@dataclass(frozen=True, slots=True)
+class ClickHouseAccess:
+    """How to reach the shards. Travels to the workers; holds the password in the clear.
+
+    :param shards: URLs of the replicas of each shard, in order of preference.
+    """
+
+    shards: Mapping[str, tuple[str, ...]]
+    user: str
+    password: str = field(repr=False)
+    durability: Literal["quorum", "single"]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all tasks of one job share.
+
+    :param texts: canonical configuration texts by digest.
+    :param dead_letter_bytes_max: payload bytes that one task may send to the driver; what
+        is beyond becomes a pointer to the original message.
+    """
+
+    pipeline: str
+    kafka: KafkaAccess
+    clickhouse: ClickHouseAccess
+    texts: Mapping[str, str]
+    insert_timeout_seconds: float = 30.0
+    dead_letter_bytes_max: int = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One range for one task.
+
+    :param record: the committed record that allows it.
+    :param rest: for a probe's record, the offsets to load by table entry; else empty.
+    :param bytes_max: above it nobody inserts (rule 12).
+    :param sent_at_ms: the driver's wall time when it was sent.
+    """
+
+    block_range: Range
+    record: Record
+    rest: Rest
+    bytes_max: int
+    sent_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Ranges that run as one Spark job, and come back together."""
+
+    lane: str
+    batch: int
+    assignments: tuple[Assignment, ...]
+
+    @property
+    def description(self) -> str:
+        """What Spark's UI shows."""
+        ranges = ", ".join(str(assignment.block_range) for assignment in self.assignments)
+        return f"{self.lane} batch {self.batch}: {ranges}"

@@ -1,0 +1,40 @@
+"""What a lane has done since it started; read by progress, metrics and the benchmark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sluice.core.receipts import Loaded
+
+
+@dataclass(slots=True)
+class Counters:
+    """Sums over all settled ranges; seconds are wall time inside tasks."""
+
+    messages: int = 0
+    rows: int = 0
+    bytes: int = 0
+    dead_letters: int = 0
+    skipped: int = 0
+    blocks: int = 0
+    batches: int = 0
+    retries: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+    fetch_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    insert_seconds: float = 0.0
+    task_seconds: float = 0.0
+    worker_memory_bytes_max: int = 0
+
+    def settled(self, loaded: Loaded) -> None:
+        """Count a range that was settled now."""
+        self.messages += loaded.messages
+        self.rows += loaded.rows
+        self.bytes += loaded.bytes
+        self.dead_letters += len(loaded.dead_letters)
+        self.skipped += loaded.skipped
+        self.blocks += len(loaded.receipts)
+        self.fetch_seconds += loaded.stages.fetch
+        self.decode_seconds += loaded.stages.decode
+        self.insert_seconds += loaded.stages.insert
+        self.task_seconds += loaded.stages.total

@@ -1,0 +1,176 @@
+"""Deciding a round: which partition takes which step, within the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from sluice.core.budget import Site
+from sluice.core.errors import SluiceError
+from sluice.core.ranges import TopicPartition, digest_of_rest
+from sluice.core.records import Kind
+from sluice.core.text import ConfigurationText
+from sluice.spark.ports import Windows
+from sluice.spark.state import Claims, PartitionState, site_key
+from sluice.spark.steps import (
+    RESETTLE_MS,
+    Budget,
+    Planner,
+    Step,
+    WindowTooSmallError,
+    refresh,
+    settle,
+    sites_of,
+)
+
+
+class Decider:
+    """Decides the rounds of one lane. Reads the world only through `windows`.
+
+    :param states: the lane's own mapping; partitions may join it later.
+    :param texts: the texts that can be executed, by digest.
+    :param slots: tasks that can run at once; twice as many may be under way.
+    :param stop: called for a partition that cannot go on.
+    """
+
+    def __init__(
+        self,
+        states: dict[TopicPartition, PartitionState],
+        planner: Planner,
+        claims: Claims,
+        texts: Mapping[str, ConfigurationText],
+        windows: Windows,
+        slots: int,
+        stop: Callable[[PartitionState, SluiceError], None],
+    ) -> None:
+        self._states = states
+        self._planner = planner
+        self._claims = claims
+        self._texts = texts
+        self._windows = windows
+        self._slots = slots
+        self._stop = stop
+
+    def plan(
+        self, now_ms: int, *, flush: bool, stopping: bool
+    ) -> tuple[list[Step], list[PartitionState]]:
+        """Steps that need a record, and partitions whose committed record may run as it is.
+
+        :param flush: partial ranges are due at once.
+        :param stopping: nothing new is intended.
+        """
+        windows = self._windows.current()
+        self._claims.forget(now_ms, min((w.read_started_ms for w in windows.values()), default=0))
+        budget = Budget(windows, self._claims, list(self._states.values()), now_ms)
+        steps: list[Step] = []
+        ready: list[PartitionState] = []
+        free = [s for s in self._states.values() if s.stopped is None and not s.out]
+        idle = [s for s in free if s.loaded is not None or not s.record.in_doubt]
+        for state in free:
+            if state in idle:
+                continue
+            step, runs = self._again(state, budget, now_ms)
+            if step is None and not runs and now_ms - state.committed_at_ms > RESETTLE_MS:
+                step = refresh(state)
+            steps += [step] if step else []
+            ready += [state] if runs else []
+        intended = [] if stopping else self._intend(idle, budget, now_ms, flush=flush)
+        steps += intended
+        planned = {step.source for step in steps}
+        for state in idle:
+            stale = now_ms - state.committed_at_ms > RESETTLE_MS
+            if state.source not in planned and (state.loaded is not None or stale):
+                steps.append(settle(state, self._planner.owner, now_ms))
+        return steps, ready
+
+    def _intend(
+        self, idle: list[PartitionState], budget: Budget, now_ms: int, *, flush: bool
+    ) -> list[Step]:
+        room_left = 2 * self._slots - sum(s.out for s in self._states.values())
+        steps: list[Step] = []
+        for backlog in self._planner.due(idle, now_ms, flush=flush):
+            if room_left <= 0:
+                break
+            topic = backlog.source.topic
+            sites = sites_of(self._planner.text, topic)
+            if self._outage(sites):
+                continue
+            state = self._states[backlog.source]
+            grant = budget.affordable(sites, self._planner.grant(topic))
+            try:
+                if not budget.take(sites, grant):
+                    continue
+            except WindowTooSmallError as error:
+                self._stop(state, error)
+                continue
+            steps.append(self._planner.intend(state, backlog, budget.windows, grant, now_ms))
+            room_left -= 1
+        return steps
+
+    def _again(
+        self, state: PartitionState, budget: Budget, now_ms: int
+    ) -> tuple[Step | None, bool]:
+        """A range in doubt that is not out: its next step, and whether it may run as it is."""
+        if state.probing or state.probe_out or now_ms < state.retry_at_ms:
+            return None, False
+        if state.shorten_to is not None:
+            return self._planner.shorten(state, state.shorten_to, now_ms), False
+        if self._outage(sites_of(self.text_of(state), state.source.topic)):
+            return None, False
+        if state.background.rest and state.record.rest != digest_of_rest(state.background.rest):
+            return self._record_probe(state, budget, now_ms), False
+        remembered = self._planner.remembered(state, budget.windows, now_ms)
+        if remembered is None:
+            return None, False
+        if not remembered:
+            state.probing = True
+            return None, False
+        if state.grant_wanted is not None:
+            return self._regrant(state, budget, now_ms), False
+        left_ms = state.record.deadline_ms - now_ms
+        if left_ms > self._planner.lease_seconds * 1000 / 2:
+            return None, True
+        return self._planner.renew(state, now_ms), False
+
+    def _regrant(self, state: PartitionState, budget: Budget, now_ms: int) -> Step | None:
+        """The same range with the grant that one of its blocks needs."""
+        wanted = state.grant_wanted or 1
+        held = state.record.grant if state.may_insert(now_ms) else 0
+        try:
+            if budget.take(sites_of(self.text_of(state), state.source.topic), wanted, held):
+                return self._planner.renew(state, now_ms, grant=wanted)
+        except WindowTooSmallError as error:
+            self._stop(state, error)
+        return None
+
+    def _record_probe(self, state: PartitionState, budget: Budget, now_ms: int) -> Step | None:
+        """What a probe found is recorded before it is loaded (rule 11). Its blocks are new to
+        the window, so they need room in it like those of a new range."""
+        text, windows = self.text_of(state), budget.windows
+        sites = sites_of(text, state.source.topic)
+        try:
+            if not budget.take(sites, state.record.grant):
+                return None
+        except WindowTooSmallError as error:
+            self._stop(state, error)
+            return None
+        background = replace(
+            state.background,
+            marks={site_key(site): windows[site].state.mark for site in sites},
+            since_ms=now_ms,
+        )
+        renewed = self._planner.renew(state, now_ms)
+        record = replace(
+            renewed.record,
+            kind=Kind.PROBE,
+            text=text.digest(),
+            rest=digest_of_rest(background.rest),
+        )
+        return Step(state.source, record, background, True)
+
+    def text_of(self, state: PartitionState) -> ConfigurationText:
+        """The recorded text if it can be executed; else today's, under a probe (rule 8)."""
+        return self._texts.get(state.record.text, self._planner.text)
+
+    def _outage(self, sites: list[Site]) -> bool:
+        return any(self._windows.outage(site) for site in sites)

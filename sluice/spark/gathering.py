@@ -1,0 +1,163 @@
+"""Taking in what tasks and probes report: each outcome becomes a fact about its partition."""
+
+from __future__ import annotations
+
+import logging
+import random
+
+from sluice.core.errors import InDoubtError, SluiceError, TerminalError
+from sluice.core.lease import LeaseOverError
+from sluice.core.ledger import Background
+from sluice.core.planning import smoothed_bytes
+from sluice.core.ranges import TopicPartition
+from sluice.core.receipts import Failed, Loaded, NeedsGrant, TaskReport, TooHeavy
+from sluice.spark.counters import Counters
+from sluice.spark.jobs import JobResult, SparkGoneError
+from sluice.spark.ports import Clock, ProbeFound
+from sluice.spark.state import PartitionState
+from sluice.spark.steps import Planner
+
+_logger = logging.getLogger("sluice.lane")
+
+BACKOFF_MS_FIRST = 500
+BACKOFF_MS_MAX = 30_000
+#: The same failure so often in a row is worth a person's attention.
+ALARM_FAILURES = 5
+
+
+def backoff_ms(failures: int) -> int:
+    """Capped exponential pause before the next attempt."""
+    return min(BACKOFF_MS_MAX, BACKOFF_MS_FIRST << min(failures, 10))
+
+
+class Gatherer:
+    """Takes events in for one lane.
+
+    :param states: the lane's own mapping; partitions may join it later.
+    """
+
+    def __init__(
+        self,
+        lane: str,
+        states: dict[TopicPartition, PartitionState],
+        planner: Planner,
+        counters: Counters,
+        now_ms: Clock,
+    ) -> None:
+        self._lane = lane
+        self._states = states
+        self._planner = planner
+        self._counters = counters
+        self._now_ms = now_ms
+
+    def take(self, event: object) -> None:
+        """Take a finished job or probe in.
+
+        :raises SparkGoneError: no job can run any more.
+        """
+        if isinstance(event, JobResult):
+            self._take_result(event)
+        elif isinstance(event, ProbeFound):
+            self._take_probe(event)
+
+    def _take_result(self, result: JobResult) -> None:
+        now_ms = self._now_ms()
+        for assignment in result.job.assignments:
+            state = self._states[assignment.block_range.source]
+            state.out, state.back_at_ms = False, now_ms
+        if isinstance(result.error, SparkGoneError):
+            raise result.error
+        if result.error is not None:
+            for assignment in result.job.assignments:
+                state = self._states[assignment.block_range.source]
+                state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
+                if state.stopped is None:
+                    self._failed(state, result.error, now_ms)
+            return
+        for report in result.reports:
+            self._take_report(self._states[report.block_range.source], report, now_ms)
+
+    def _take_report(self, state: PartitionState, report: TaskReport, now_ms: int) -> None:
+        counters = self._counters
+        counters.worker_memory_bytes_max = max(
+            counters.worker_memory_bytes_max, report.worker_memory_bytes
+        )
+        if report.task_attempt > 0:
+            state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
+        if state.stopped is not None:
+            return  # It stays in doubt; the next start decides.
+        match report.outcome:
+            case Loaded() as loaded:
+                state.loaded = loaded
+                state.failures = 0
+                state.bytes_per_message = smoothed_bytes(
+                    state.bytes_per_message, loaded.messages, loaded.bytes
+                )
+                for receipt in loaded.receipts:
+                    self._planner.learn(receipt.entry, receipt.entries)
+            case TooHeavy(end=end, bytes=size):
+                state.shorten_to = end
+                state.bytes_per_message = max(1.0, size / max(1, end - state.record.begin))
+            case NeedsGrant(entry=entry, entries=entries):
+                self._planner.learn(entry, entries)
+                state.grant_wanted = entries
+            case Failed(error=error):
+                self._failed(state, error, now_ms)
+
+    def _failed(self, state: PartitionState, error: SluiceError, now_ms: int) -> None:
+        kind = type(error).__name__
+        self._counters.failures[kind] = self._counters.failures.get(kind, 0) + 1
+        if isinstance(error, TerminalError):
+            self.stop(state, error)
+            return
+        if isinstance(error, LeaseOverError) and now_ms >= state.record.deadline_ms:
+            _logger.warning("%s; it gets a new one", error)
+            state.retry_at_ms = now_ms
+            return
+        if isinstance(error, InDoubtError):
+            # The server may still finish what it was sent, after the repeat is settled.
+            state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
+        # A lease that is over there and not here is a clock that runs ahead: sent again at
+        # once, the range would come back at once, for ever.
+        delay = backoff_ms(state.failures)
+        state.fail(error, now_ms + int(delay * random.uniform(0.5, 1.0)))
+        level = logging.ERROR if state.failures % ALARM_FAILURES == 0 else logging.WARNING
+        _logger.log(
+            level,
+            "%s is not loaded yet (attempt %d, next in %.1f s): %s",
+            state.block_range,
+            state.failures,
+            (state.retry_at_ms - now_ms) / 1000,
+            error,
+            extra={"hint": error.hint, "in_doubt": isinstance(error, InDoubtError)},
+        )
+
+    def stop(self, state: PartitionState, error: SluiceError) -> None:
+        """Stop one partition, in words; the others go on."""
+        state.stop(error)
+        _logger.error(
+            "%s of lane %s stops at %d: %s. Try: %s",
+            state.source,
+            self._lane,
+            state.settled,
+            error,
+            error.hint,
+        )
+
+    def _take_probe(self, found: ProbeFound) -> None:
+        state = self._states[found.source]
+        state.probe_out = False
+        now_ms = self._now_ms()
+        if state.stopped is not None:
+            return
+        if found.error is not None:
+            self._failed(state, found.error, now_ms)
+            return
+        state.probing = False
+        state.background = Background(
+            since_ms=now_ms, rest=found.rest, bytes_max=state.background.bytes_max
+        )
+        missing = sum(end - begin for rest in found.rest.values() for begin, end in rest)
+        _logger.warning(
+            "%s was probed: %d of its offsets have no row yet", state.block_range, missing
+        )

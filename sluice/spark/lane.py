@@ -1,0 +1,398 @@
+"""The loop that drives a lane: the partitions of one connector that this driver owns.
+
+One round (docs/ARCHITECTURE.md, "One round"):
+1. Gather: take finished jobs in.
+2. Observe: stable ends, windows.
+3. Plan: each partition's next record, within the budget.
+4. Check: the committed offsets are still what we wrote (rule 5).
+5. Record: one transaction settles what is loaded and intends what is next.
+6. Dispatch: the intended ranges go to Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sluice.core.errors import ForeignHandsError, SluiceError, TransientError
+from sluice.core.lease import has_expired
+from sluice.core.ledger import Commit
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import may_follow
+from sluice.core.text import ConfigurationText
+from sluice.kafka.log import TopicMissingError
+from sluice.spark.assignment import Assignment, Job, Surroundings
+from sluice.spark.counters import Counters
+from sluice.spark.deciding import Decider
+from sluice.spark.gathering import Gatherer, backoff_ms
+from sluice.spark.jobs import Inbox
+from sluice.spark.ports import (
+    Clock,
+    IntentLog,
+    Jobs,
+    Prober,
+    SourceOffsets,
+    Windows,
+)
+from sluice.spark.start import PartitionStoppedError, Started
+from sluice.spark.state import Claims, PartitionState, Suspect
+from sluice.spark.steps import (
+    Planner,
+    Step,
+    bounded,
+)
+
+_logger = logging.getLogger("sluice.lane")
+
+#: Workers end after a minute without work.
+WARM_EVERY_MS = 20_000
+#: Fresh stable ends are read at most so often, and take at most a tenth of the loop's time.
+OBSERVE_EVERY_MS = 50
+OBSERVE_SHARE = 10
+TOPICS_EVERY_MS = 30_000
+#: A stable end below what is recorded, for so long, is a truncated log.
+SHORT_LOG_MS = 10_000
+#: The wall clock may go back by so much without being noticed.
+CLOCK_STEP_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class LaneParts:
+    """The world around a lane."""
+
+    log: IntentLog
+    offsets: SourceOffsets
+    windows: Windows
+    jobs: Jobs
+    prober: Prober
+    now_ms: Clock
+    inbox: Inbox
+
+
+class Lane:
+    """One lane's loop; `run` returns when it has stopped.
+
+    :param name: shown in Spark's UI and in logs.
+    :param states: from `sluice.spark.start`.
+    :param texts: the texts that can be executed, by digest.
+    :param batch: number of the last batch that is committed.
+    :param take_over_new: called for partitions that appeared; takes them over.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parts: LaneParts,
+        planner: Planner,
+        around: Surroundings,
+        states: list[PartitionState],
+        claims: Claims,
+        texts: Mapping[str, ConfigurationText],
+        batch: int,
+        take_over_new: Callable[[list[TopicPartition]], Started],
+    ) -> None:
+        self.name = name
+        self.states = {state.source: state for state in states}
+        self.counters = Counters()
+        self.stopping = threading.Event()
+        self._parts = parts
+        self._around = around
+        self._claims = claims
+        self._gatherer = Gatherer(name, self.states, planner, self.counters, parts.now_ms)
+        self._decider = Decider(
+            self.states,
+            planner,
+            claims,
+            texts,
+            parts.windows,
+            parts.jobs.slots,
+            self._gatherer.stop,
+        )
+        self.batch = batch
+        self._take_over_new = take_over_new
+        self._observe_again_at_ms = 0
+        self._topics_at_ms = parts.now_ms()
+        self._worked_at_ms = parts.now_ms()
+        self._round_at_ms = parts.now_ms()
+        self._record_failures = 0
+        self._record_again_at_ms = 0
+
+    # The loop
+
+    def run(self, targets: Mapping[TopicPartition, int] | None, grace_seconds: float) -> None:
+        """Run until stopped, or until every partition that goes on is settled to its target.
+
+        :param targets: stable ends to reach; None to run for ever.
+        :raises OwnerChangedError: another driver owns the lane now.
+        """
+        grace_until_ms: int | None = None
+        while True:
+            self._gather(self._patience_seconds())
+            now_ms = self._parts.now_ms()
+            self._notice_clock(now_ms)
+            if self.stopping.is_set():
+                grace_until_ms = grace_until_ms or now_ms + int(grace_seconds * 1000)
+                if self._is_settled() or now_ms >= grace_until_ms:
+                    return
+            elif targets is not None and self._reached(targets):
+                return
+            self._observe(now_ms)
+            self._round(now_ms, flush=targets is not None)
+
+    def in_doubt(self) -> list[PartitionState]:
+        """Partitions whose record names a range that may be loaded or not."""
+        return [state for state in self.states.values() if state.record.in_doubt]
+
+    def _round(self, now_ms: int, *, flush: bool) -> None:
+        stopping = self.stopping.is_set()
+        steps, ready = self._decider.plan(now_ms, flush=flush, stopping=stopping)
+        if steps and now_ms >= self._record_again_at_ms:
+            ready += self._record(steps, now_ms)
+        self._dispatch(ready)
+        self._probe(now_ms)
+        self._keep_warm(now_ms)
+
+    def _patience_seconds(self) -> float:
+        """How long to wait for events before looking around again."""
+        waiting = any(state.loaded is not None for state in self.states.values())
+        if waiting and self._record_again_at_ms <= self._parts.now_ms():
+            return 0.0
+        return OBSERVE_EVERY_MS / 1000
+
+    def _is_settled(self) -> bool:
+        return all(
+            state.stopped is not None or not state.record.in_doubt for state in self.states.values()
+        )
+
+    def _reached(self, targets: Mapping[TopicPartition, int]) -> bool:
+        return all(
+            state.stopped is not None
+            or (not state.record.in_doubt and state.settled >= targets.get(source, 0))
+            for source, state in self.states.items()
+        )
+
+    def _notice_clock(self, now_ms: int) -> None:
+        """A wall clock that was set back must not make the loop wait until it has caught up."""
+        if now_ms < self._round_at_ms - CLOCK_STEP_MS:
+            back_ms = self._round_at_ms - now_ms
+            _logger.warning("lane %s: the clock went back by %d ms", self.name, back_ms)
+            self._observe_again_at_ms = self._record_again_at_ms = now_ms
+            self._topics_at_ms = self._worked_at_ms = now_ms
+            for state in self.states.values():
+                state.retry_at_ms = min(state.retry_at_ms, now_ms)
+                state.committed_at_ms = min(state.committed_at_ms, now_ms)
+                state.waiting_since_ms = None if state.waiting_since_ms is None else now_ms
+                state.back_at_ms = min(state.back_at_ms, now_ms)
+                state.short_since_ms = None
+            self._claims.ended = [
+                (min(at_ms, now_ms), marks, grant) for at_ms, marks, grant in self._claims.ended
+            ]
+        self._round_at_ms = now_ms
+
+    # 1. Gather
+
+    def _gather(self, timeout_seconds: float) -> None:
+        for event in self._parts.inbox.take(timeout_seconds):
+            self._gatherer.take(event)
+            self._worked_at_ms = self._parts.now_ms()
+
+    # 2. Observe
+
+    def _observe(self, now_ms: int) -> None:
+        if now_ms < self._observe_again_at_ms:
+            return
+        going = [source for source, state in self.states.items() if state.stopped is None]
+        try:
+            for source, end in self._parts.offsets.stable_ends(going, partial=True).items():
+                self.states[source].see_end(end, now_ms)
+                self._notice_short_log(self.states[source], end, now_ms)
+            if now_ms - self._topics_at_ms >= TOPICS_EVERY_MS and not self.stopping.is_set():
+                self._topics_at_ms = now_ms
+                self._observe_topics(now_ms)
+            took_ms = self._parts.now_ms() - now_ms
+            self._observe_again_at_ms = now_ms + max(OBSERVE_EVERY_MS, OBSERVE_SHARE * took_ms)
+        except TransientError as error:
+            self._observe_again_at_ms = now_ms + 2000
+            _logger.warning("lane %s: %s", self.name, error)
+
+    def _notice_short_log(self, state: PartitionState, end: int, now_ms: int) -> None:
+        """A log that ends before what is recorded was truncated, or is another topic's."""
+        if end >= state.record.end:
+            state.short_since_ms = None
+        elif state.short_since_ms is None:
+            state.short_since_ms = now_ms
+            self._topics_at_ms = now_ms - TOPICS_EVERY_MS  # look at once for another topic id
+        elif now_ms - state.short_since_ms >= SHORT_LOG_MS:
+            self._gatherer.stop(
+                state,
+                PartitionStoppedError(
+                    f"{state.source}: the log ends at {end}, but offsets up to "
+                    f"{state.record.end} are recorded; the log was truncated",
+                    "Restore the log, or `sluice adopt` decides where to go on.",
+                ),
+            )
+
+    def _observe_topics(self, now_ms: int) -> None:
+        """Topics that are gone, created again or larger, tasks that do not come back, and
+        stable ends that a foreign open transaction holds back (F)."""
+        for topic in sorted({s.topic for s, state in self.states.items() if state.stopped is None}):
+            self._observe_topic(topic)
+        for state in self.states.values():
+            if state.out and has_expired(state.record.deadline_ms, now_ms):
+                _logger.warning(
+                    "%s: its task has not come back, and its lease ended %d s ago; does Spark "
+                    "have executors?",
+                    state.block_range,
+                    (now_ms - state.record.deadline_ms) // 1000,
+                )
+        going = [source for source, state in self.states.items() if state.stopped is None]
+        for source, end in self._parts.offsets.log_ends(going, partial=True).items():
+            state = self.states[source]
+            if end > state.stable_end == state.held_back_at:
+                _logger.warning(
+                    "%s: the stable end stands at %d for %d s although the log ends at %d; "
+                    "an open transaction of a producer holds it back",
+                    source,
+                    state.stable_end,
+                    TOPICS_EVERY_MS // 1000,
+                    end,
+                )
+            state.held_back_at = state.stable_end
+
+    def _observe_topic(self, topic: str) -> None:
+        states = [state for source, state in self.states.items() if source.topic == topic]
+        try:
+            identity, count = self._parts.offsets.topics([topic])[topic]
+        except TopicMissingError as error:
+            for state in states:
+                self._stop_going(state, error)
+            return
+        for state in states:
+            if state.record.topic_id != identity:
+                message = (
+                    f"{state.source}: the topic was deleted and created again "
+                    f"(its id is {identity} now)"
+                )
+                hint = "`sluice adopt --offset 0` loads the new one from its beginning."
+                self._stop_going(state, PartitionStoppedError(message, hint))
+        known = {state.source.partition for state in states}
+        new = [TopicPartition(topic, number) for number in range(count) if number not in known]
+        if new:
+            started = self._take_over_new(new)
+            self.batch = started.batch
+            self.states.update({state.source: state for state in started.states})
+
+    def _stop_going(self, state: PartitionState, error: SluiceError) -> None:
+        if state.stopped is None:
+            self._gatherer.stop(state, error)
+
+    # 4. Check, 5. Record
+
+    def _record(self, steps: list[Step], now_ms: int) -> list[PartitionState]:
+        """Commit the steps; gives the partitions that are to be loaded now."""
+        try:
+            steps = self._unchanged(bounded(steps))
+            if not steps:
+                return []
+            numbered = [step.numbered(self.batch + 1) for step in steps]
+            for step in numbered:
+                previous = self.states[step.source].record
+                assert may_follow(previous, step.record), (previous, step.record)
+            commit = Commit(
+                {step.source: step.record for step in numbered},
+                tuple(entry for step in numbered for entry in step.entries),
+                tuple(letter for step in numbered for letter in step.dead_letters),
+            )
+            expected = {step.source: self.states[step.source].record for step in numbered}
+            self._parts.log.record(commit, expected)
+        except ForeignHandsError as error:
+            _logger.warning("lane %s: %s", self.name, error)
+            return []
+        except TransientError as error:
+            self._record_failures += 1
+            delay = backoff_ms(self._record_failures)
+            self._record_again_at_ms = now_ms + delay
+            _logger.warning(
+                "lane %s cannot record (next in %.1f s): %s", self.name, delay / 1000, error
+            )
+            return []
+        self.batch += 1
+        self._record_failures = 0
+        self.counters.batches += 1
+        return [state for step in numbered if (state := self._committed(step)) is not None]
+
+    def _unchanged(self, steps: list[Step]) -> list[Step]:
+        """Steps of partitions whose committed offset is still ours; the others stop."""
+        expected = {step.source: self.states[step.source].record for step in steps}
+        different = self._parts.log.differences(expected)
+        for source, how in different.items():
+            self._gatherer.stop(self.states[source], ForeignHandsError(how))
+        return [step for step in steps if step.source not in different]
+
+    def _committed(self, step: Step) -> PartitionState | None:
+        """Take a committed step over into the partition's state."""
+        state = self.states[step.source]
+        now_ms = self._parts.now_ms()
+        if state.loaded is not None:
+            self.counters.settled(state.loaded)
+            _logger.debug("%s is settled: %d rows", state.block_range, state.loaded.rows)
+            self._claims.end(now_ms, state.background.marks, state.record.grant)
+            if state.suspect_until_ms > now_ms:
+                self._claims.suspects.append(
+                    Suspect(state.background.marks, state.suspect_until_ms)
+                )
+            state.suspect_until_ms = 0
+        state.loaded = state.shorten_to = state.grant_wanted = None
+        state.record, state.background = step.record, step.background
+        state.committed_at_ms = now_ms
+        state.waiting_since_ms = None
+        state.see_end(state.stable_end, now_ms)
+        return state if step.dispatch else None
+
+    # 6. Dispatch
+
+    def _dispatch(self, ready: list[PartitionState]) -> None:
+        """Send ranges to Spark; those that failed before run alone, so that a failing shard
+        holds no slot and no receipt of the others (rule 3)."""
+        healthy = [state for state in ready if state.failures == 0]
+        slots = self._parts.jobs.slots
+        groups = [healthy[i : i + slots] for i in range(0, len(healthy), slots)]
+        groups += [[state] for state in ready if state.failures > 0]
+        for group in groups:
+            self._worked_at_ms = now_ms = self._parts.now_ms()
+            assignments = tuple(
+                Assignment(
+                    block_range=state.block_range,
+                    record=state.record,
+                    rest=state.background.rest,
+                    bytes_max=state.background.bytes_max,
+                    sent_at_ms=now_ms,
+                )
+                for state in group
+            )
+            for state in group:
+                state.out = True
+                self.counters.retries += state.record.attempt > 1
+            batch = max(state.record.batch for state in group)
+            self._parts.jobs.submit(
+                Job(self.name, batch, assignments), self._around, self._parts.inbox.put
+            )
+
+    def _probe(self, now_ms: int) -> None:
+        for state in self.states.values():
+            waiting = state.probing and not state.probe_out and state.stopped is None
+            if not waiting or now_ms < state.retry_at_ms:
+                continue
+            if state.out or not has_expired(state.record.deadline_ms, now_ms):
+                continue
+            state.probe_out = True
+            self._parts.prober.submit(
+                state.block_range, state.record, self._decider.text_of(state), self._parts.inbox.put
+            )
+
+    def _keep_warm(self, now_ms: int) -> None:
+        if now_ms - self._worked_at_ms > WARM_EVERY_MS:
+            self._worked_at_ms = now_ms
+            self._parts.jobs.warm()

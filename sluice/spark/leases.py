@@ -1,0 +1,26 @@
+"""A lease in a worker's hands, measured by the machine's boot clock."""
+
+from __future__ import annotations
+
+import time
+
+from sluice.core.lease import LeaseOverError, remaining_ms
+from sluice.core.ranges import Range
+
+
+class HeldLease:
+    """Made on receipt of an assignment; `check` is called directly before each insert.
+
+    The boot clock goes on while the machine sleeps and ignores a clock that is set.
+    """
+
+    def __init__(self, block_range: Range, deadline_ms: int, sent_at_ms: int) -> None:
+        left_ms = remaining_ms(deadline_ms, sent_at_ms, int(time.time() * 1000))
+        self._range = block_range
+        self._ends_at = time.clock_gettime(time.CLOCK_BOOTTIME) + left_ms / 1000
+
+    def check(self) -> None:
+        """:raises LeaseOverError: no insert may start any more."""
+        over = time.clock_gettime(time.CLOCK_BOOTTIME) - self._ends_at
+        if over >= 0:
+            raise LeaseOverError(f"the lease of {self._range} ended {over:.1f} s ago")

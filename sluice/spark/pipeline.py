@@ -1,0 +1,345 @@
+"""A pipeline: one lane for each connector, run to its end.
+
+One connector may be down for days; the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import FrameType
+from typing import TypeVar
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.config.model import Configuration, ConnectorConfiguration
+from sluice.core.errors import ConfigurationError, OwnerChangedError, SluiceError, TransientError
+from sluice.core.ledger import LedgerView
+from sluice.core.planning import Limits
+from sluice.core.ranges import TopicPartition
+from sluice.core.text import ConfigurationText
+from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.kafka.ledger import read_view
+from sluice.kafka.log import SourceLog
+from sluice.kafka.recorder import Recorder
+from sluice.kafka.topics import describe_topic, ensure_own_topic
+from sluice.kafka.transactions import RecorderNames
+from sluice.spark.assignment import ClickHouseAccess, Surroundings
+from sluice.spark.jobs import Inbox, SparkJobs
+from sluice.spark.lane import Lane, LaneParts
+from sluice.spark.monitor import WindowMonitor
+from sluice.spark.probing import ClickHouseProber, why_no_probe
+from sluice.spark.progress import Reporter
+from sluice.spark.session import start_session
+from sluice.spark.start import Started, StartParts, take_over, text_needed
+from sluice.spark.state import Claims
+from sluice.spark.steps import Planner
+from sluice.spark.texts import (
+    access_of,
+    kafka_access,
+    read_text,
+    read_today,
+    why_not_executable,
+)
+
+_logger = logging.getLogger("sluice.pipeline")
+
+DONE, BROKEN, CONFIGURATION, IN_DOUBT, OWNER_CHANGED = 0, 1, 2, 3, 4
+_RETRY_SECONDS_MAX = 30.0
+
+_Made = TypeVar("_Made")
+
+
+def now_ms() -> int:
+    """Wall time in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def run_pipeline(
+    configuration: Configuration,
+    until_caught_up: bool,
+    grace_seconds: float,
+    *,
+    examine: Callable[[str], None] = lambda connector: None,
+    observe: Callable[[Sequence[Callable[[], Lane | None]]], None] = lambda lanes: None,
+    unsafe_no_dedup: bool = False,
+) -> int:
+    """Run all connectors; returns the exit status of `sluice run`.
+
+    :param examine: called with a connector's name before its first range; raises what
+        keeps that connector from loading. The other connectors go on.
+    :param observe: called once with a getter for each lane, e.g. to serve metrics.
+    :param unsafe_no_dedup: load tables that cannot deduplicate; only for a benchmark.
+    """
+    stopping = threading.Event()
+    _on_signals(stopping)
+    with ThreadPoolExecutor(1, thread_name_prefix="spark-session") as pool:
+        session = pool.submit(
+            start_session,
+            configuration.pipeline,
+            configuration.spark.master,
+            configuration.spark.properties(),
+        )
+        jobs: Future[SparkJobs] = pool.submit(lambda: SparkJobs(session.result()))
+        runs = [
+            ConnectorRun(configuration, connector, jobs, stopping, examine, not unsafe_no_dedup)
+            for connector in configuration.connectors
+        ]
+        lanes = [run.progress for run in runs]
+        observe(lanes)
+        threads = [
+            threading.Thread(
+                target=run.run, args=(until_caught_up, grace_seconds), name=run.connector.name
+            )
+            for run in runs
+        ]
+        for thread in threads:
+            thread.start()
+        reporter = Reporter(lanes)
+        gave_up_after = 0.0
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(timeout=0.2)
+                reporter.report(now_ms())
+                if stopping.is_set():
+                    gave_up_after += 0.2
+                if gave_up_after > grace_seconds:
+                    for run in runs:
+                        run.give_up()
+        reporter.finish(now_ms())
+        if jobs.exception() is None:
+            jobs.result().close()
+            session.result().stop()
+    return max(run.status for run in runs)
+
+
+def _on_signals(stopping: threading.Event) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        _logger.info("asked to stop by %s; settling", signal.Signals(number).name)
+        stopping.set()
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+
+
+class ConnectorRun:
+    """One connector from its first contact to its last settle."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        connector: ConnectorConfiguration,
+        jobs: Future[SparkJobs],
+        stopping: threading.Event,
+        examine: Callable[[str], None],
+        bounded: bool,
+    ) -> None:
+        self.connector = connector
+        self.status = DONE
+        self.lane: Lane | None = None
+        self._configuration = configuration
+        self._jobs = jobs
+        self._stopping = stopping
+        self._examine = examine
+        self._bounded = bounded
+        self._give_up = threading.Event()
+
+    def progress(self) -> Lane | None:
+        """The lane, once there is one."""
+        return self.lane
+
+    def give_up(self) -> None:
+        """The time to settle is over: stop waiting for a Kafka that does not answer."""
+        self._give_up.set()
+
+    def run(self, until_caught_up: bool, grace_seconds: float) -> None:
+        """Run until done or stopped; sets `status`."""
+        try:
+            self._run(until_caught_up, grace_seconds)
+        except OwnerChangedError as error:
+            _logger.error("connector %s: %s. Try: %s", self.connector.name, error, error.hint)
+            self.status = OWNER_CHANGED
+        except ConfigurationError as error:
+            _logger.error("connector %s: %s. Try: %s", self.connector.name, error, error.hint)
+            self.status = CONFIGURATION
+        except SluiceError as error:
+            _logger.error("connector %s: %s. Try: %s", self.connector.name, error, error.hint)
+            doubtful = self.lane is not None and self.lane.in_doubt()
+            self.status = IN_DOUBT if doubtful or self._stopping.is_set() else BROKEN
+        except Exception:
+            _logger.exception("connector %s ends on a bug", self.connector.name)
+            self.status = BROKEN
+
+    def _run(self, until_caught_up: bool, grace_seconds: float) -> None:
+        self._patiently("being examined", lambda: self._examine(self.connector.name))
+        assembled = self._patiently("starting", lambda: _Assembly(self))
+        try:
+            lane = self.lane = self._patiently("taking over", assembled.lane)
+            targets = None
+            if until_caught_up:
+                going = [s.source for s in lane.states.values()]
+                targets = self._patiently(
+                    "reading stable ends", lambda: assembled.log.stable_ends(going)
+                )
+            lane.stopping = self._stopping
+            lane.run(targets, grace_seconds)
+            stopped = [s for s in lane.states.values() if s.stopped is not None]
+            doubtful = [s for s in lane.in_doubt() if s.stopped is None]
+            self.status = IN_DOUBT if doubtful else BROKEN if stopped else DONE
+            for state in doubtful:
+                _logger.warning("%s stays in doubt", state.block_range)
+        finally:
+            assembled.close()
+
+    def _patiently(self, action: str, attempt: Callable[[], _Made]) -> _Made:
+        """Repeat what fails transiently, without end, until asked to stop."""
+        seconds = 0.5
+        while True:
+            try:
+                return attempt()
+            except TransientError as error:
+                if self._stopping.is_set():
+                    raise
+                _logger.warning(
+                    "connector %s is %s (next in %.1f s): %s",
+                    self.connector.name,
+                    action,
+                    seconds,
+                    error,
+                )
+                self._stopping.wait(seconds)
+                seconds = min(seconds * 2, _RETRY_SECONDS_MAX)
+
+
+class _Assembly:
+    """The parts of one connector's lane, made once ClickHouse and Kafka answer."""
+
+    def __init__(self, run: ConnectorRun) -> None:
+        configuration, connector = run._configuration, run.connector
+        self.run = run
+        self.kafka: KafkaAccess = kafka_access(configuration, connector.name)
+        self.clickhouse: ClickHouseAccess = access_of(configuration)
+        self.text: ConfigurationText = read_text(configuration, connector.name)
+        self.admin = make_admin(self.kafka)
+        self.log = SourceLog(self.admin)
+        for topic in (configuration.ledger_topic, configuration.dead_letters_topic):
+            ensure_own_topic(self.admin, topic)
+        letters = describe_topic(self.admin, configuration.dead_letters_topic)
+        bytes_max = int(letters.settings["max.message.bytes"]) if letters else 1_000_000
+        self.names = RecorderNames(
+            group=configuration.group(connector.name),
+            ledger_topic=configuration.ledger_topic,
+            dead_letter_topic=configuration.dead_letters_topic,
+            owner=f"run-{uuid.uuid4().hex[:10]}",
+            dead_letter_bytes_max=min(bytes_max, 15 * 1024 * 1024),
+        )
+        self.monitor = WindowMonitor(self.clickhouse, self.text, now_ms, bounded=run._bounded)
+        self.monitor.start()
+        failure = self.monitor.failure()
+        if failure is not None:
+            self.monitor.stop()
+            raise failure
+        self.recorder = Recorder(self.kafka, self.names, now_ms=now_ms, stop=run._give_up)
+        self.prober = ClickHouseProber(self.clickhouse, configuration.pipeline, connector.name)
+        self.planner = Planner(
+            text=self.text,
+            owner=self.names.owner,
+            limits=Limits(
+                configuration.batch.max_messages,
+                configuration.batch.max_bytes,
+                int(configuration.batch.max_delay_seconds * 1000),
+            ),
+            lease_seconds=configuration.batch.lease_seconds,
+        )
+
+    def close(self) -> None:
+        """End everything that belongs to this connector."""
+        self.monitor.stop()
+        self.prober.close()
+        self.recorder.close()
+
+    def lane(self) -> Lane:
+        """Take the connector's partitions over and build the lane on them."""
+        topics = self.log.topics(self.run.connector.topics)
+        sources = [
+            TopicPartition(topic, number)
+            for topic, (_, count) in topics.items()
+            for number in range(count)
+        ]
+        started = take_over(self._start_parts(), sources)
+        configuration = self.run._configuration
+        around = Surroundings(
+            pipeline=configuration.pipeline,
+            kafka=self.kafka,
+            clickhouse=self.clickhouse,
+            texts=started.canonical,
+        )
+        inbox = Inbox()
+        parts = LaneParts(
+            log=self.recorder,
+            offsets=self.log,
+            windows=self.monitor,
+            jobs=self.run._jobs.result(),
+            prober=self.prober,
+            now_ms=now_ms,
+            inbox=inbox,
+        )
+        return Lane(
+            name=f"{configuration.pipeline}.{self.run.connector.name}",
+            parts=parts,
+            planner=self.planner,
+            around=around,
+            states=started.states,
+            claims=Claims(suspects=started.suspects),
+            texts=started.texts,
+            batch=started.batch,
+            take_over_new=self._take_over_new,
+        )
+
+    def _take_over_new(self, sources: list[TopicPartition]) -> Started:
+        assert self.run.lane is not None
+        return take_over(self._start_parts(), sources, self.run.lane.batch)
+
+    def _start_parts(self) -> StartParts:
+        configuration = self.run._configuration
+        lease_ms = int(configuration.batch.lease_seconds * 1000)
+
+        def read_ledger(sources: list[TopicPartition]) -> LedgerView:
+            since_ms = now_ms() - 2 * lease_ms
+            return read_view(self.kafka, configuration.ledger_topic, sources, text_needed, since_ms)
+
+        return StartParts(
+            recorder=self.recorder,
+            log=self.log,
+            read_ledger=read_ledger,
+            windows=self.monitor,
+            planner=self.planner,
+            watch=self.monitor.watch,
+            why_not_executable=self._why_not_executable,
+            why_no_probe=self._why_no_probe,
+            start=self.run.connector.start,
+            now_ms=now_ms,
+        )
+
+    def _why_not_executable(self, recorded: ConfigurationText, topic: str) -> str | None:
+        today = read_today(self.run._configuration, [recorded])
+        return why_not_executable(recorded, today, topic)
+
+    def _why_no_probe(self, text: ConfigurationText, topic: str, generation: int) -> str | None:
+        for table in text.tables_of(topic):
+            facts = self._describe(table.database, table.table)
+            why = why_no_probe(table, len(list(facts.all_dependents())), generation)
+            if why is not None:
+                return why
+        return None
+
+    def _describe(self, database: str, table: str) -> TableFacts:
+        (urls,) = self.clickhouse.shards.values()
+        with Server(urls[0], self.clickhouse.user, self.clickhouse.password) as server:
+            return describe_table(server, database, table)

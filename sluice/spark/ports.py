@@ -1,0 +1,112 @@
+"""What the lane's loop needs from the world. The real parts and the simulator's provide it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sluice.core.budget import Site, WindowState
+from sluice.core.errors import SluiceError
+from sluice.core.ledger import Commit, Rest
+from sluice.core.ranges import Range, TopicPartition
+from sluice.core.records import Record
+from sluice.core.text import ConfigurationText
+from sluice.spark.assignment import Job, Surroundings
+
+
+class IntentLog(Protocol):
+    """Where records are committed; `sluice.kafka.recorder` for real."""
+
+    def differences(self, expected: Mapping[TopicPartition, Record]) -> dict[TopicPartition, str]:
+        """Partitions whose committed record is not the expected one (rule 5)."""
+
+    def record(self, commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
+        """Commit one transaction; returns only when it is known to be committed."""
+
+
+class SourceOffsets(Protocol):
+    """Facts about the topics; `sluice.kafka.log` for real."""
+
+    def stable_ends(
+        self, sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Last stable offset of each partition, fresh.
+
+        :param partial: leave out partitions that do not answer, unless none does.
+        """
+
+    def log_ends(
+        self, sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Ends of the logs, open transactions included; missing as in `stable_ends`."""
+
+    def topics(self, names: Iterable[str]) -> dict[str, tuple[str, int]]:
+        """Short id and number of partitions of each topic.
+
+        :raises TopicMissingError: one of them does not exist.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class SiteWindow:
+    """A site's deduplication window as last read.
+
+    :param read_started_ms: entries created later may be missing in the mark.
+    :param seconds: how long the window remembers; None where time does not count.
+    """
+
+    state: WindowState
+    read_started_ms: int
+    seconds: int | None
+
+
+class Windows(Protocol):
+    """Knows the windows of all sites; `sluice.spark.monitor` for real."""
+
+    def current(self) -> Mapping[Site, SiteWindow]:
+        """The last reading of each site; a site that never answered is missing."""
+
+    def outage(self, site: Site) -> str | None:
+        """Why a site's window cannot be read now, None if it can."""
+
+
+class Jobs(Protocol):
+    """Runs ranges; `sluice.spark.jobs` for real."""
+
+    slots: int
+
+    def submit(self, job: Job, around: Surroundings, finished: Callable[[Any], None]) -> None:
+        """Start a job; `finished` gets its JobResult, from another thread."""
+
+    def warm(self) -> None:
+        """Keep idle workers alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeFound:
+    """What a probe found missing in each table entry, or why it could not tell."""
+
+    source: TopicPartition
+    rest: Rest
+    error: SluiceError | None = None
+
+
+class Prober(Protocol):
+    """Looks before it loads (rule 11); `sluice.spark.probing` for real."""
+
+    def submit(
+        self,
+        block_range: Range,
+        record: Record,
+        text: ConfigurationText,
+        finished: Callable[[ProbeFound], None],
+    ) -> None:
+        """Look which offsets of the range are missing; the lease is known to be over."""
+
+
+class Clock(Protocol):
+    """Wall time."""
+
+    def __call__(self) -> int:
+        """Milliseconds since 1970."""

@@ -1,0 +1,149 @@
+"""The probe: what of a range is missing in the tables (rule 11).
+
+It may be believed only when nobody can insert any more: the lease has run out, no query of
+ours runs on any replica, and the replicas have everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.insert import query_id_prefix
+from sluice.clickhouse.probe import present_offsets, replicas_in_sync, running_query_ids
+from sluice.clickhouse.schema import describe_table
+from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.core.ledger import Rest
+from sluice.core.ranges import Interval, Range, subtract
+from sluice.core.records import Record
+from sluice.core.text import ConfigurationText, TableText
+from sluice.core.tokens import block_token
+from sluice.spark.assignment import ClickHouseAccess
+from sluice.spark.ports import ProbeFound
+
+#: What a probe needs to tell one message's row from another's.
+NEEDED_LINEAGE = frozenset({"_topic", "_partition", "_offset"})
+
+
+class StillRunningError(TransientError):
+    """An insert of this range runs on a server, or replicas are behind."""
+
+    hint = "The probe is repeated; nothing is loaded before it can be believed."
+
+
+class DoubledRowsError(TerminalError):
+    """A probe found rows twice."""
+
+    hint = "Run `sluice audit`, remove the doubled rows, then `sluice resolve`."
+
+
+def why_no_probe(table: TableText, dependents: int, generation: int) -> str | None:
+    """Why a probe of this table could not tell what is missing; None if it can."""
+    lacking = NEEDED_LINEAGE - set(table.lineage)
+    if lacking:
+        return f"{table.target} has no lineage column {', '.join(sorted(lacking))}"
+    if dependents:
+        return f"{table.target} feeds {dependents} materialized views, which a probe cannot see"
+    if generation:
+        return "the partition was rewound, so older rows carry the same offsets"
+    return None
+
+
+class ClickHouseProber:
+    """Runs probes in the background.
+
+    :param pipeline: part of the tokens, from which the query ids derive.
+    """
+
+    def __init__(self, access: ClickHouseAccess, pipeline: str, connector: str) -> None:
+        self._access = access
+        self._pipeline = pipeline
+        self._connector = connector
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="probe")
+
+    def submit(
+        self,
+        block_range: Range,
+        record: Record,
+        text: ConfigurationText,
+        finished: Callable[[ProbeFound], None],
+    ) -> None:
+        """See `sluice.spark.ports.Prober`."""
+        self._pool.submit(self._run, block_range, record, text, finished)
+
+    def close(self) -> None:
+        """End without waiting."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _run(
+        self,
+        block_range: Range,
+        record: Record,
+        text: ConfigurationText,
+        finished: Callable[[ProbeFound], None],
+    ) -> None:
+        try:
+            rest: Rest = {
+                table.entry: self._missing(block_range, record, table)
+                for table in text.tables_of(block_range.source.topic)
+            }
+            finished(ProbeFound(block_range.source, rest))
+        except SluiceError as error:
+            finished(ProbeFound(block_range.source, {}, error))
+        except Exception as error:
+            failure = TransientError(f"probing {block_range}: {type(error).__name__}: {error}")
+            finished(ProbeFound(block_range.source, {}, failure))
+
+    def _missing(
+        self, block_range: Range, record: Record, table: TableText
+    ) -> tuple[Interval, ...]:
+        (shard,) = table.shards
+        for url in self._access.shards[shard]:
+            self._quiet(url, block_range, record, table, shard)
+        url = self._access.shards[shard][0]
+        with Server(url, self._access.user, self._access.password) as server:
+            facts = describe_table(server, table.database, table.table)
+            why = why_no_probe(table, len(list(facts.all_dependents())), record.generation)
+            if why is not None:
+                raise TerminalError(
+                    f"{block_range} cannot be probed: {why}",
+                    "`sluice resolve` decides, after a look at the table.",
+                )
+            source = block_range.source
+            present = present_offsets(
+                server, facts, source.topic, source.partition, block_range.begin, block_range.end
+            )
+        for run in present:
+            if run.doubled:
+                raise DoubledRowsError(
+                    f"{table.target}: offsets [{run.begin}, {run.end}) of {source} "
+                    f"have {run.rows} rows each"
+                )
+        found = [(run.begin, run.end) for run in present]
+        return subtract((block_range.begin, block_range.end), found)
+
+    def _quiet(
+        self, url: str, block_range: Range, record: Record, table: TableText, shard: str
+    ) -> None:
+        """:raises StillRunningError: somebody may still insert this block."""
+        with Server(url, self._access.user, self._access.password) as server:
+            facts = describe_table(server, table.database, table.table)
+            for rest in {"", record.rest}:
+                token = block_token(
+                    pipeline=self._pipeline,
+                    generation=record.generation,
+                    connector=self._connector,
+                    topic_id=record.topic_id,
+                    block_range=block_range,
+                    entry=table.entry,
+                    target=table.target,
+                    shard=shard,
+                    rest=rest,
+                )
+                running = running_query_ids(server, query_id_prefix(token))
+                if running:
+                    raise StillRunningError(f"{url} still runs {running[0]} for {block_range}")
+            sync = replicas_in_sync(server, facts)
+            if not sync.in_sync:
+                raise StillRunningError(f"{table.target}: {sync.why}")

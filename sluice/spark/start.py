@@ -1,0 +1,364 @@
+"""Taking partitions over: from what Kafka holds to states that a lane can go on with.
+
+1. Fence the old owners and read what they left, stably (rule 4).
+2. Read the ledger: it must agree with the group (A3).
+3. Decide for each partition by the replay table.
+4. Commit the first records under the old owners' ids.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Literal
+
+from sluice.core.errors import SluiceError, TerminalError
+from sluice.core.ledger import (
+    Background,
+    Commit,
+    CommittedOffset,
+    LedgerEntry,
+    LedgerView,
+    record_entry,
+    text_entry,
+)
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import InvalidRecordError, Kind, Record, decode
+from sluice.core.replay import (
+    Committed,
+    Decision,
+    Executable,
+    Facts,
+    Ledger,
+    Log,
+    Memory,
+    Probe,
+    Topic,
+    decide,
+)
+from sluice.core.text import ConfigurationText, parse_text
+from sluice.kafka.log import SourceLog
+from sluice.kafka.recorder import Recorder, TakeOver
+from sluice.spark.ports import Clock, Windows
+from sluice.spark.state import PartitionState, Suspect, site_key
+from sluice.spark.steps import Planner, sites_of
+
+_logger = logging.getLogger("sluice.lane")
+
+
+class PartitionStoppedError(TerminalError):
+    """A partition cannot be taken over without a person's decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartParts:
+    """The world around a take-over.
+
+    :param read_ledger: the view for these partitions; see `sluice.kafka.ledger.read_view`.
+    :param watch: makes `windows` watch the sites of a recorded text too.
+    :param why_not_executable: why a recorded text cannot be executed for a topic, or None.
+    :param why_no_probe: why a text's tables of a topic cannot be probed, or None.
+    :param start: where a topic begins that never existed here.
+    """
+
+    recorder: Recorder
+    log: SourceLog
+    read_ledger: Callable[[list[TopicPartition]], LedgerView]
+    windows: Windows
+    planner: Planner
+    watch: Callable[[ConfigurationText], None]
+    why_not_executable: Callable[[ConfigurationText, str], str | None]
+    why_no_probe: Callable[[ConfigurationText, str, int], str | None]
+    start: Literal["earliest", "latest"] | datetime
+    now_ms: Clock
+
+
+@dataclass(slots=True)
+class Started:
+    """What a take-over found. `batch` is the number of the last committed batch."""
+
+    states: list[PartitionState] = field(default_factory=list)
+    suspects: list[Suspect] = field(default_factory=list)
+    texts: dict[str, ConfigurationText] = field(default_factory=dict)
+    canonical: dict[str, str] = field(default_factory=dict)
+    batch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """Everything that was read about one partition."""
+
+    source: TopicPartition
+    found: CommittedOffset | None
+    record: Record | None
+    topic: Topic
+    topic_id: str
+    log_begin: int
+    stable_end: int
+
+
+def text_needed(metadata: str) -> str | None:
+    """Digest of the text that a record in doubt needs; None for a settled one."""
+    fields = metadata.split("|")
+    return None if len(fields) < 10 or fields[1] == Kind.SETTLE.value else fields[9]
+
+
+def take_over(parts: StartParts, sources: list[TopicPartition], batch: int = 0) -> Started:
+    """Take these partitions over; the steps are the module's.
+
+    :raises OwnerChangedError: another successor was let through.
+    """
+    taken = parts.recorder.take_over(sources)
+    view = parts.read_ledger(sources)
+    started = Started(batch=batch)
+    _load_texts(parts, view, started)
+    observed = _observe(parts, taken, view, sources)
+    started.batch = 1 + max([batch, *(o.record.batch for o in observed if o.record)])
+    records: dict[TopicPartition, Record] = {}
+    entries: list[LedgerEntry] = [
+        text_entry(digest, canonical) for digest, canonical in started.canonical.items()
+    ]
+    for item in observed:
+        state, record, stop = _decide(parts, item, view, started)
+        started.states.append(state)
+        if stop is not None:
+            state.stop(stop)
+            _logger.error("%s stops at the start: %s. Try: %s", item.source, stop, stop.hint)
+            continue
+        records[item.source] = record
+        entries.append(record_entry(item.source, record, state.background))
+    if records:
+        parts.recorder.finish_take_over(taken, Commit(records, tuple(entries)))
+    started.suspects = [
+        Suspect({str(k): int(v) for k, v in entry["marks"].items()}, int(entry["deadline_ms"]))
+        for entry in view.suspects
+    ]
+    return started
+
+
+def _load_texts(parts: StartParts, view: LedgerView, started: Started) -> None:
+    today = parts.planner.text
+    started.texts[today.digest()] = today
+    started.canonical[today.digest()] = today.canonical()
+    for entry in view.records.values():
+        digest = text_needed(str(entry["metadata"]))
+        if digest is None or digest in started.texts or digest not in view.texts:
+            continue
+        try:
+            recorded = parse_text(view.texts[digest])
+        except TerminalError as error:
+            _logger.warning("recorded text %s: %s", digest, error)
+            continue
+        why = parts.why_not_executable(recorded, str(entry["topic"]))
+        if why is not None:
+            _logger.warning("recorded text %s cannot be executed today: %s", digest, why)
+            continue
+        parts.watch(recorded)
+        started.texts[digest] = recorded
+        started.canonical[digest] = view.texts[digest]
+
+
+def _observe(
+    parts: StartParts, taken: TakeOver, view: LedgerView, sources: list[TopicPartition]
+) -> list[_Observed]:
+    begins = parts.log.begins(sources)
+    ends = parts.log.stable_ends(sources)
+    topics = parts.log.topics({source.topic for source in sources})
+    records: dict[TopicPartition, Record] = {}
+    for source, found in taken.found.items():
+        try:
+            if found is not None:
+                records[source] = decode(found.offset, found.metadata)
+        except InvalidRecordError as error:
+            _logger.warning("%s: %s", source, error)
+    known: dict[str, set[str]] = {}
+    for source, record in records.items():
+        known.setdefault(source.topic, set()).add(record.topic_id)
+    for source, entry in view.records.items():
+        known.setdefault(source.topic, set()).add(str(entry["metadata"]).split("|")[8])
+    observed = []
+    for source in sources:
+        topic_id = topics[source.topic][0]
+        own = records.get(source)
+        ids = {own.topic_id} if own is not None else known.get(source.topic, set())
+        topic = Topic.NEW if not ids else Topic.KNOWN if ids == {topic_id} else Topic.RECREATED
+        observed.append(
+            _Observed(
+                source, taken.found[source], own, topic, topic_id, begins[source], ends[source]
+            )
+        )
+    return observed
+
+
+def _decide(
+    parts: StartParts, item: _Observed, view: LedgerView, started: Started
+) -> tuple[PartitionState, Record, SluiceError | None]:
+    """The partition's state, its first record, and why it stops if it does."""
+    now_ms = parts.now_ms()
+    background = view.background(item.source)
+    record = item.record or _settled_at(parts, item, 0)
+    state = PartitionState(
+        source=item.source,
+        record=record,
+        background=background,
+        stable_end=item.stable_end,
+        committed_at_ms=now_ms,
+    )
+    facts, why = _facts(parts, item, view, started, state, now_ms)
+    decision = decide(facts)
+    if decision.stops:
+        return state, record, _stop_error(decision, item, why)
+    if decision is Decision.START:
+        record = _settled_at(parts, item, _start_offset(parts, item))
+    elif decision is Decision.CONSUME:
+        record = replace(record, owner=parts.planner.owner, text=parts.planner.text.digest())
+    elif decision is Decision.REPLAY:
+        if _is_fresh(record):
+            record = _fresh_probe(parts, item, state, started, now_ms)
+        state.suspect_until_ms = record.deadline_ms
+        state.back_at_ms = now_ms
+        record = parts.planner.renew(state, now_ms).record
+        _logger.warning("%s is in doubt; it is loaded again, identically", state.block_range)
+    elif decision is Decision.PROBE:
+        # Ownership changes hands, the lease does not: nobody gets more time to insert.
+        record = replace(record, kind=Kind.RENEW, owner=parts.planner.owner)
+        state.probing = True
+        _logger.warning("%s is in doubt and %s; it is probed", state.block_range, why)
+    state.record = replace(record, batch=started.batch)
+    if not state.record.in_doubt:
+        state.background = Background(since_ms=now_ms)
+    state.see_end(item.stable_end, now_ms)
+    return state, state.record, None
+
+
+def _settled_at(parts: StartParts, item: _Observed, offset: int) -> Record:
+    return Record(
+        kind=Kind.SETTLE,
+        batch=0,
+        attempt=0,
+        begin=offset,
+        end=offset,
+        owner=parts.planner.owner,
+        generation=0,
+        topic_id=item.topic_id,
+        text=parts.planner.text.digest(),
+        grant=0,
+        deadline_ms=0,
+    )
+
+
+def _start_offset(parts: StartParts, item: _Observed) -> int:
+    if parts.start == "earliest":
+        return item.log_begin
+    if parts.start == "latest":
+        return item.stable_end
+    offset = parts.log.at_time([item.source], int(parts.start.timestamp() * 1000))[item.source]
+    return item.stable_end if offset < 0 else offset
+
+
+def _facts(
+    parts: StartParts,
+    item: _Observed,
+    view: LedgerView,
+    started: Started,
+    state: PartitionState,
+    now_ms: int,
+) -> tuple[Facts, str]:
+    """What the replay table looks at, and why a replay is not possible if it is not."""
+    record, why = item.record, ""
+    if item.found is None:
+        committed = Committed.ABSENT
+    elif record is None:
+        committed = Committed.INVALID
+    else:
+        committed = Committed.IN_DOUBT if record.in_doubt else Committed.SETTLED
+    recorded = view.metadata(item.source)
+    ledger = Ledger.ABSENT
+    if recorded is not None:
+        same = item.found is not None and recorded == item.found.metadata
+        ledger = Ledger.AGREES if same else Ledger.DIFFERS
+    log = Log.COVERS
+    if item.log_begin > (record.begin if record else 0):
+        log = Log.BEGIN_LOST
+    elif item.stable_end < (record.end if record else 0):
+        log = Log.END_LOST
+    memory, executable, probe = Memory.HOLDS, Executable.YES, Probe.POSSIBLE
+    if committed is Committed.IN_DOUBT and record is not None and not _is_fresh(record):
+        if record.text not in started.texts:
+            executable, why = Executable.NO, "its configuration text cannot be executed any more"
+        if not parts.planner.remembered(state, parts.windows.current(), now_ms):
+            memory, why = Memory.OVERRUN, "ClickHouse may have forgotten its blocks"
+        text = started.texts.get(record.text, parts.planner.text)
+        no_probe = parts.why_no_probe(text, item.source.topic, record.generation)
+        if no_probe is not None and why:
+            probe, why = Probe.IMPOSSIBLE, f"{why}, and it cannot be probed: {no_probe}"
+    return Facts(committed, ledger, item.topic, log, memory, executable, probe), why
+
+
+def _is_fresh(record: Record) -> bool:
+    """A person's `probe` record that nobody was ever allowed to insert for: its tokens are
+    new, so there is nothing that ClickHouse could have forgotten."""
+    return record.kind is Kind.PROBE and record.deadline_ms == 0
+
+
+def _fresh_probe(
+    parts: StartParts, item: _Observed, state: PartitionState, started: Started, now_ms: int
+) -> Record:
+    """Such a record under a text that can be executed, with the marks of now."""
+    assert item.record is not None
+    text = started.texts.get(item.record.text, parts.planner.text)
+    windows = parts.windows.current()
+    sites = sites_of(text, item.source.topic)
+    state.background = replace(
+        state.background,
+        marks={site_key(site): windows[site].state.mark for site in sites if site in windows},
+        since_ms=now_ms,
+    )
+    state.record = replace(item.record, text=text.digest())
+    return state.record
+
+
+def _stop_error(decision: Decision, item: _Observed, why: str) -> PartitionStoppedError:
+    source, record = item.source, item.record
+    where = f"{source}"
+    held = f"[{item.log_begin}, {item.stable_end})"
+    which = f"--topic {source.topic} --partition {source.partition}"
+    position = record.begin if record else 0
+    texts: Mapping[Decision, tuple[str, str]] = {
+        Decision.STOP_FOREIGN: (
+            f"{where}: someone else committed offset "
+            f"{item.found.offset if item.found else '-'} in this consumer group",
+            f"Find and stop that client, then `sluice adopt CONFIG {which} --offset N`.",
+        ),
+        Decision.STOP_OFFSETS_LOST: (
+            f"{where}: the group has no offset any more, but the ledger has a record of it",
+            f"`sluice status` and `sluice ledger` show the last one; then "
+            f"`sluice adopt CONFIG {which} --offset N`.",
+        ),
+        Decision.STOP_LEDGER: (
+            f"{where}: the group and the ledger disagree about the last record",
+            f"Compare both, then `sluice adopt CONFIG {which} --offset N`.",
+        ),
+        Decision.STOP_RECREATED: (
+            f"{where}: the topic was deleted and created again (its id is {item.topic_id} now)",
+            f"`sluice adopt CONFIG {which} --offset 0` loads the new one from its beginning.",
+        ),
+        Decision.STOP_LOG_BEGIN: (
+            f"{where}: the log holds {held}, but {position} is the next offset to load; "
+            "messages expired before they were loaded",
+            f"`sluice adopt CONFIG {which} --offset {item.log_begin}` accepts the loss.",
+        ),
+        Decision.STOP_LOG_END: (
+            f"{where}: the log holds {held}, but offsets up to "
+            f"{record.end if record else position} are recorded; the log was truncated",
+            f"Restore the log, or `sluice adopt CONFIG {which} --offset N`.",
+        ),
+        Decision.STOP_RESOLVE: (
+            f"{where}: [{position}, {record.end if record else position}) is in doubt: {why}",
+            f"Look into the table, then `sluice resolve CONFIG {which} --as loaded|not-loaded`.",
+        ),
+    }
+    message, hint = texts[decision]
+    return PartitionStoppedError(message, hint)

@@ -1,0 +1,136 @@
+"""What a lane knows of each of its partitions, and of inserts that may come late."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sluice.core.budget import Claim, Site
+from sluice.core.errors import SluiceError
+from sluice.core.lease import has_expired
+from sluice.core.ledger import Background, Marks
+from sluice.core.ranges import Range, TopicPartition
+from sluice.core.receipts import Loaded
+from sluice.core.records import Record
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """One partition of a lane. `record` is always what is committed in Kafka.
+
+    :param out: a task of this record may be running.
+    :param loaded: the report that the next record will settle.
+    :param shorten_to: the range was refused as too heavy; its new end.
+    :param grant_wanted: the range was refused; the window entries that it needs.
+    :param probing: the range left the window and has to be probed.
+    :param probe_out: a probe is running.
+    :param suspect_until_ms: until then a lost task of this range may still insert.
+    :param waiting_since_ms: when the stable end was first seen beyond the record's end.
+    :param held_back_at: the stable end at the last look for open transactions.
+    :param back_at_ms: when its task last came back; a repeat needs a younger look at the
+        windows, since entries that are younger than the look may have pushed its block out.
+    :param short_since_ms: since when the log ends before the record's end.
+    :param stopped: why this partition stopped, if it did.
+    """
+
+    source: TopicPartition
+    record: Record
+    background: Background
+    stable_end: int
+    committed_at_ms: int
+    out: bool = False
+    loaded: Loaded | None = None
+    shorten_to: int | None = None
+    grant_wanted: int | None = None
+    probing: bool = False
+    probe_out: bool = False
+    suspect_until_ms: int = 0
+    waiting_since_ms: int | None = None
+    bytes_per_message: float | None = None
+    retry_at_ms: int = 0
+    failures: int = 0
+    back_at_ms: int = 0
+    held_back_at: int = -1
+    short_since_ms: int | None = None
+    stopped: SluiceError | None = None
+
+    @property
+    def block_range(self) -> Range:
+        """The recorded range."""
+        return Range(self.source, self.record.begin, self.record.end)
+
+    @property
+    def settled(self) -> int:
+        """Nothing below this offset is outstanding."""
+        return self.record.begin
+
+    def see_end(self, stable_end: int, now_ms: int) -> None:
+        """Take a fresh stable end in."""
+        self.stable_end = max(stable_end, self.stable_end)
+        if self.stable_end <= self.record.end:
+            self.waiting_since_ms = None
+        elif self.waiting_since_ms is None:
+            self.waiting_since_ms = now_ms
+
+    def fail(self, error: SluiceError, retry_at_ms: int) -> None:
+        """A range came back unloaded; it is sent again at `retry_at_ms`."""
+        self.failures += 1
+        self.retry_at_ms = retry_at_ms
+
+    def stop(self, error: SluiceError) -> None:
+        """Stop this partition; the others go on."""
+        self.stopped = error
+        self.loaded = None
+        self.shorten_to = None
+        self.grant_wanted = None
+
+    def may_insert(self, now_ms: int) -> bool:
+        """Whether anybody may still insert for the committed record."""
+        return self.out or (
+            self.record.in_doubt and not has_expired(self.record.deadline_ms, now_ms)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A settled range of which a lost task may still try an insert."""
+
+    marks: Marks
+    deadline_ms: int
+
+
+@dataclass(slots=True)
+class Claims:
+    """Everything that holds on to a window: rule 10's bookkeeping for one lane."""
+
+    suspects: list[Suspect] = field(default_factory=list)
+    ended: list[tuple[int, Marks, int]] = field(default_factory=list)
+
+    def end(self, now_ms: int, marks: Marks, grant: int) -> None:
+        """A claim ended; its entries may be missing in marks that were read before."""
+        self.ended.append((now_ms, marks, grant))
+
+    def forget(self, now_ms: int, read_started_ms: int) -> None:
+        """Drop what no longer counts."""
+        self.suspects = [s for s in self.suspects if not has_expired(s.deadline_ms, now_ms)]
+        self.ended = [item for item in self.ended if item[0] >= read_started_ms]
+
+    def ended_since(self, site: Site, read_started_ms: int) -> int:
+        """Grants that ended after a mark's reading began."""
+        key = site_key(site)
+        return sum(
+            grant for at, marks, grant in self.ended if at >= read_started_ms and key in marks
+        )
+
+    def at(self, site: Site, states: list[PartitionState], now_ms: int) -> list[Claim]:
+        """The claims on one site's window."""
+        key = site_key(site)
+        held = [Claim(s.marks[key], 0) for s in self.suspects if key in s.marks]
+        for state in states:
+            if key in state.background.marks and state.may_insert(now_ms):
+                held.append(Claim(state.background.marks[key], state.record.grant))
+        return held
+
+
+def site_key(site: Site) -> str:
+    """How a site is called in the ledger's marks."""
+    return f"{site.entry}/{site.shard}"

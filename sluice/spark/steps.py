@@ -1,0 +1,303 @@
+"""Deciding each partition's next record. No I/O: everything that was observed is passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sluice.core.budget import Site, room, still_remembered
+from sluice.core.errors import TerminalError
+from sluice.core.lease import deadline_ms
+from sluice.core.ledger import (
+    Background,
+    LedgerEntry,
+    receipt_entry,
+    record_entry,
+    settled_entry,
+    suspect_entry,
+)
+from sluice.core.planning import Backlog, Limits, in_fair_order, next_range
+from sluice.core.ranges import TopicPartition
+from sluice.core.receipts import DeadLetter
+from sluice.core.records import Kind, Record
+from sluice.core.text import ConfigurationText
+from sluice.spark.ports import SiteWindow
+from sluice.spark.state import Claims, PartitionState, site_key
+
+#: Entries granted to a block of a partitioned table before any was seen.
+FIRST_GRANT = 8
+
+#: Dead letters of one transaction; ranges beyond it are settled by the next ones.
+LETTER_BYTES_MAX = 64 * 1024 * 1024
+
+#: A settled partition that stays idle is settled again, long before its offsets expire.
+RESETTLE_MS = 6 * 3600 * 1000
+
+
+class WindowTooSmallError(TerminalError):
+    """One block alone needs more of a deduplication window than may be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A partition's next record.
+
+    :param dispatch: whether its range is to be loaded after the commit.
+    """
+
+    source: TopicPartition
+    record: Record
+    background: Background
+    dispatch: bool
+    entries: tuple[LedgerEntry, ...] = ()
+    dead_letters: tuple[DeadLetter, ...] = ()
+
+    def numbered(self, batch: int) -> Step:
+        """The step as part of this batch, with its ledger entry for the record."""
+        record = replace(self.record, batch=batch)
+        entry = record_entry(self.source, record, self.background)
+        return replace(self, record=record, entries=(*self.entries, entry))
+
+
+def sites_of(text: ConfigurationText, topic: str) -> list[Site]:
+    """Every window that a range of this topic takes entries of."""
+    return [Site(table.entry, shard) for table in text.tables_of(topic) for shard in table.shards]
+
+
+class Budget:
+    """The budget of one round (rule 10): what may still be granted at each site."""
+
+    def __init__(
+        self,
+        windows: Mapping[Site, SiteWindow],
+        claims: Claims,
+        states: list[PartitionState],
+        now_ms: int,
+    ) -> None:
+        self.windows = windows
+        self._claims = claims
+        self._states = states
+        self._now_ms = now_ms
+        self._rooms: dict[Site, int] = {}
+
+    def affordable(self, sites: list[Site], grant: int) -> int:
+        """The grant, or the most that the narrowest window may ever give; at least one.
+
+        What one block needed must not stop the partitions whose blocks need less.
+        """
+        usable = [self.windows[site].state.usable for site in sites if site in self.windows]
+        return max(1, min([grant, *usable]))
+
+    def take(self, sites: list[Site], grant: int, held: int = 0) -> bool:
+        """Take the grant at every one of the sites, or at none.
+
+        :param held: grant of the same range that is among the claims, and that this replaces.
+        :raises WindowTooSmallError: the grant can never be given.
+        """
+        for site in sites:
+            window = self.windows.get(site)
+            if window is None:
+                return False
+            if grant > window.state.usable:
+                raise too_small(site, grant, window)
+            if self._room(site, window) + held < grant:
+                return False
+        for site in sites:
+            self._rooms[site] -= grant - held
+        return True
+
+    def _room(self, site: Site, window: SiteWindow) -> int:
+        if site not in self._rooms:
+            held = self._claims.at(site, self._states, self._now_ms)
+            ended = self._claims.ended_since(site, window.read_started_ms)
+            self._rooms[site] = room(window.state, held, ended)
+        return self._rooms[site]
+
+
+@dataclass(slots=True)
+class Planner:
+    """Makes steps for a lane.
+
+    :param text: today's configuration text; new ranges are intended under it.
+    :param owner: this driver's owner id.
+    :param grants: entries that a block of each table entry took at most, as learned.
+    """
+
+    text: ConfigurationText
+    owner: str
+    limits: Limits
+    lease_seconds: float
+    grants: dict[str, int] = field(default_factory=dict)
+
+    def grant(self, topic: str) -> int:
+        """How many entries to grant each block of a range of this topic."""
+        wanted = 1
+        for table in self.text.tables_of(topic):
+            if table.partition_key:
+                wanted = max(wanted, 2 * self.grants.get(table.entry, FIRST_GRANT // 2))
+        return wanted
+
+    def learn(self, entry: str, entries: int) -> None:
+        """Remember what a block took: growth at once, shrinkage slowly."""
+        before = self.grants.get(entry, 0)
+        self.grants[entry] = max(entries, before - 1)
+
+    # New ranges
+
+    def due(self, states: list[PartitionState], now_ms: int, *, flush: bool) -> list[Backlog]:
+        """Partitions whose next range is due, longest waiting first."""
+        backlogs = []
+        for state in states:
+            if state.waiting_since_ms is None:
+                continue
+            backlog = Backlog(
+                state.source,
+                state.record.end,
+                state.stable_end,
+                state.waiting_since_ms,
+                state.bytes_per_message,
+            )
+            if next_range(backlog, self.limits, now_ms, flush=flush) is not None:
+                backlogs.append(backlog)
+        return in_fair_order(backlogs)
+
+    def intend(
+        self,
+        state: PartitionState,
+        backlog: Backlog,
+        windows: Mapping[Site, SiteWindow],
+        grant: int,
+        now_ms: int,
+    ) -> Step:
+        """The next range of a partition whose grant was found affordable."""
+        block_range = next_range(backlog, self.limits, now_ms, flush=True)
+        assert block_range is not None
+        record = Record(
+            kind=Kind.INTEND,
+            batch=0,
+            attempt=1,
+            begin=block_range.begin,
+            end=block_range.end,
+            owner=self.owner,
+            generation=state.record.generation,
+            topic_id=state.record.topic_id,
+            text=self.text.digest(),
+            grant=grant,
+            deadline_ms=deadline_ms(now_ms, self.lease_seconds),
+        )
+        background = Background(
+            marks={
+                site_key(site): windows[site].state.mark
+                for site in sites_of(self.text, state.source.topic)
+            },
+            since_ms=now_ms,
+            bytes_max=self.text.range_bytes_max,
+        )
+        return Step(state.source, record, background, True, *settling(state, now_ms))
+
+    # The same range again
+
+    def renew(self, state: PartitionState, now_ms: int, grant: int | None = None) -> Step:
+        """The same range with a new lease."""
+        record = replace(
+            state.record,
+            kind=Kind.RENEW,
+            attempt=state.record.attempt + 1,
+            owner=self.owner,
+            grant=grant or state.record.grant,
+            deadline_ms=deadline_ms(now_ms, self.lease_seconds),
+        )
+        return Step(state.source, record, state.background, True)
+
+    def shorten(self, state: PartitionState, end: int, now_ms: int) -> Step:
+        """The same begin with a smaller end: nobody inserted, so the tokens may change."""
+        record = replace(
+            state.record,
+            kind=Kind.SHORTEN,
+            end=end,
+            rest="",
+            deadline_ms=deadline_ms(now_ms, self.lease_seconds),
+        )
+        return Step(state.source, record, replace(state.background, rest={}), True)
+
+    def remembered(
+        self, state: PartitionState, windows: Mapping[Site, SiteWindow], now_ms: int
+    ) -> bool | None:
+        """Whether the windows surely still know the blocks of a range in doubt.
+
+        :returns: None if a window was not read since the range came back.
+        """
+        by_key = {site_key(site): window for site, window in windows.items()}
+        for key, mark in state.background.marks.items():
+            window = by_key.get(key)
+            if window is None or window.read_started_ms < state.back_at_ms:
+                return None
+            if not still_remembered(window.state, mark):
+                return False
+            age_seconds = (now_ms - state.background.since_ms) / 1000
+            if window.seconds is not None and age_seconds > window.seconds / 2:
+                return False
+        return True
+
+
+def settling(
+    state: PartitionState, now_ms: int
+) -> tuple[tuple[LedgerEntry, ...], tuple[DeadLetter, ...]]:
+    """Ledger entries and dead letters of a loaded range that this step settles."""
+    loaded = state.loaded
+    if loaded is None:
+        return (), ()
+    batch, attempt = state.record.batch, state.record.attempt
+    entries = [receipt_entry(state.block_range, batch, attempt, r) for r in loaded.receipts]
+    entries.append(settled_entry(state.block_range, batch, loaded))
+    if state.suspect_until_ms > now_ms:
+        entries.append(
+            suspect_entry(state.block_range, state.suspect_until_ms, state.background.marks)
+        )
+    return tuple(entries), loaded.dead_letters
+
+
+def refresh(state: PartitionState) -> Step:
+    """A range that stays in doubt is recorded again as it is, long before its offset expires;
+    nobody gets more time to insert."""
+    record = replace(state.record, kind=Kind.RENEW)
+    return Step(state.source, record, state.background, False)
+
+
+def settle(state: PartitionState, owner: str, now_ms: int) -> Step:
+    """Nothing is outstanding: an empty range at the end of what is loaded."""
+    record = replace(
+        state.record,
+        kind=Kind.SETTLE,
+        attempt=0,
+        begin=state.record.end,
+        owner=owner,
+        grant=0,
+        deadline_ms=0,
+        rest="",
+    )
+    return Step(state.source, record, Background(since_ms=now_ms), False, *settling(state, now_ms))
+
+
+def too_small(site: Site, grant: int, window: SiteWindow) -> WindowTooSmallError:
+    """A block needs more entries than the window may give."""
+    return WindowTooSmallError(
+        f"a block of table entry {site.entry} takes {grant} entries of the deduplication window "
+        f"in shard {site.shard}, which holds {window.state.blocks}; half of it may be used",
+        f"ALTER TABLE … MODIFY SETTING non_replicated_deduplication_window = {4 * grant} "
+        f"(replicated_deduplication_window for a Replicated table), or load less late data.",
+    )
+
+
+def bounded(steps: list[Step]) -> list[Step]:
+    """As many steps as one transaction can take with their dead letters; at least one that
+    has any. The others are planned again in the next round."""
+    taken: list[Step] = []
+    size = 0
+    for step in steps:
+        weight = sum(len(letter.value or b"") + 1024 for letter in step.dead_letters)
+        if size and weight and size + weight > LETTER_BYTES_MAX:
+            continue
+        size += weight
+        taken.append(step)
+    return taken

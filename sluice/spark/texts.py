@@ -1,0 +1,282 @@
+"""Today's configuration text, from the file and the tables, and whether an older one still
+can be executed (rule 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TypeVar
+
+from sluice.clickhouse.capabilities import read_capabilities
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.reactions import TerminalServerError
+from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.sql import identifier, qualified
+from sluice.config.model import Configuration, TableConfiguration
+from sluice.core.errors import ConfigurationError, TerminalError, TransientError
+from sluice.core.text import LINEAGE_TYPES, Column, ConfigurationText, TableText
+from sluice.kafka.clients import KafkaAccess
+from sluice.spark.assignment import ClickHouseAccess
+
+#: The distribution that carries the decoding engine; "chdb" itself is only its wrapper.
+_ENGINE_DISTRIBUTION = "chdb-core"
+
+#: Kinds of columns that take values from a block.
+_INSERTABLE = ("", "DEFAULT")
+
+_T = TypeVar("_T")
+
+
+def decoder_version() -> str:
+    """Name and version of the engine that decodes, without loading it."""
+    return f"chdb {version(_ENGINE_DISTRIBUTION)}"
+
+
+def access_of(configuration: Configuration) -> ClickHouseAccess:
+    """How to reach the shards, password in the clear."""
+    clickhouse = configuration.clickhouse
+    return ClickHouseAccess(
+        shards={shard.name: shard.replicas for shard in clickhouse.shards},
+        user=clickhouse.user,
+        password=clickhouse.password.reveal(),
+        durability=clickhouse.durability,
+    )
+
+
+def kafka_access(configuration: Configuration, connector_name: str) -> KafkaAccess:
+    """How to reach a connector's brokers, secrets in the clear.
+
+    :raises ConfigurationError: there is no connector of this name.
+    """
+    connector = configuration.connector(connector_name)
+    return KafkaAccess(connector.name, connector.brokers, connector.properties())
+
+
+def tables_of_connector(
+    configuration: Configuration, connector_name: str
+) -> tuple[TableConfiguration, ...]:
+    """The entries that a topic of this connector goes to, in the file's order."""
+    topics = set(configuration.connector(connector_name).topics)
+    return tuple(table for table in configuration.tables if topics & set(table.topics))
+
+
+def build_text(
+    configuration: Configuration,
+    connector_name: str,
+    facts: Mapping[str, TableFacts],
+    time_zone: str,
+    decoder: str,
+) -> ConfigurationText:
+    """Today's text of a connector; pure.
+
+    :param facts: of every table that the connector loads, by name of the table entry.
+    :param time_zone: of the servers.
+    :raises ConfigurationError: lineage = true and the table lacks lineage columns.
+    """
+    topics = set(configuration.connector(connector_name).topics)
+    return ConfigurationText(
+        pipeline=configuration.pipeline,
+        connector=connector_name,
+        decoder=decoder,
+        range_bytes_max=configuration.batch.range_bytes_max,
+        tables=tuple(
+            TableText(
+                entry=table.name,
+                database=table.database,
+                table=table.table,
+                topics=tuple(sorted(topics & set(table.topics))),
+                format=table.format,
+                columns=facts[table.name].columns,
+                lineage=lineage_columns(table, facts[table.name]),
+                partition_key=facts[table.name].partition_key,
+                sorting_key=facts[table.name].sorting_key,
+                unknown_fields=table.unknown_fields,
+                on_null=table.on_null,
+                time_zone=time_zone,
+                shards=tuple(sorted(shard.name for shard in configuration.clickhouse.shards)),
+            )
+            for table in sorted(
+                tables_of_connector(configuration, connector_name), key=lambda table: table.name
+            )
+        ),
+    )
+
+
+def lineage_columns(table: TableConfiguration, facts: TableFacts) -> tuple[str, ...]:
+    """The lineage columns that blocks of this entry carry, in the order of LINEAGE_TYPES.
+
+    :raises ConfigurationError: lineage = true and some are missing or take no values.
+    """
+    if table.lineage is False:
+        return ()
+    kinds = {column.name: column.kind for column in facts.columns}
+    present = tuple(name for name in LINEAGE_TYPES if kinds.get(name) in _INSERTABLE)
+    missing = [name for name in LINEAGE_TYPES if name not in present]
+    if table.lineage is True and missing:
+        names = ", ".join(missing)
+        raise ConfigurationError(
+            f"table entry {table.name}: {facts.target} on {facts.url} has no lineage column "
+            f"{names} that takes values",
+            f'{add_lineage_statement(facts, missing)}; or lineage = "auto" or false.',
+        )
+    return present
+
+
+def add_lineage_statement(facts: TableFacts, missing: Iterable[str]) -> str:
+    """The ALTER TABLE that gives a table these lineage columns."""
+    columns = ", ".join(f"ADD COLUMN {identifier(name)} {LINEAGE_TYPES[name]}" for name in missing)
+    return f"ALTER TABLE {qualified(facts.database, facts.table)} {columns}"
+
+
+def read_text(configuration: Configuration, connector_name: str) -> ConfigurationText:
+    """Today's text of a connector, its tables read from the servers.
+
+    :raises ConfigurationError: see `build_text`.
+    :raises TerminalError: a table that cannot be loaded, or shards that differ.
+    :raises TransientError: no replica of a shard answers.
+    """
+    tables = tables_of_connector(configuration, connector_name)
+    names = {(table.database, table.table) for table in tables}
+    today = _read(access_of(configuration), names, strict=True)
+    facts = {table.name: today.tables[table.target] for table in tables}
+    return build_text(configuration, connector_name, facts, today.time_zone, today.decoder)
+
+
+@dataclass(frozen=True, slots=True)
+class Today:
+    """What a recorded text is compared with.
+
+    :param shards: names of the shards that are configured.
+    :param tables: facts by database.table; a table that cannot be loaded now is missing.
+    """
+
+    decoder: str
+    time_zone: str
+    shards: frozenset[str]
+    tables: Mapping[str, TableFacts]
+
+
+def read_today(configuration: Configuration, recorded: Iterable[ConfigurationText]) -> Today:
+    """Read every table that the recorded texts name, also those no longer configured.
+
+    :raises TerminalError: shards that differ.
+    :raises TransientError: no replica of a shard answers.
+    """
+    names = {(table.database, table.table) for text in recorded for table in text.tables}
+    return _read(access_of(configuration), names, strict=False)
+
+
+def why_not_executable(recorded: ConfigurationText, today: Today, topic: str) -> str | None:
+    """Why the recorded text would not make the same rows of this topic today; None if it does.
+
+    Columns that were added since do not matter: blocks name their columns.
+    """
+    if recorded.decoder != today.decoder:
+        return f"it was decoded by {recorded.decoder}, and today's decoder is {today.decoder}"
+    for table in recorded.tables_of(topic):
+        why = _why_not_insertable(table, today)
+        if why is not None:
+            return why
+    return None
+
+
+def _why_not_insertable(table: TableText, today: Today) -> str | None:
+    gone = sorted(set(table.shards) - today.shards)
+    if gone:
+        return f"shard {gone[0]} of table entry {table.entry} is not configured any more"
+    facts = today.tables.get(table.target)
+    if facts is None:
+        return f"{table.target} of table entry {table.entry} cannot be loaded any more"
+    if facts.partition_key != table.partition_key:
+        return (
+            f"{table.target} was partitioned by {table.partition_key or 'nothing'}, "
+            f"and is by {facts.partition_key or 'nothing'} today"
+        )
+    if table.partition_key and today.time_zone != table.time_zone:
+        # The same time may lie in another ClickHouse partition, and tokens end there.
+        return f"the server's time zone was {table.time_zone}, and is {today.time_zone} today"
+    return _why_other_columns(table, facts.columns)
+
+
+def _why_other_columns(table: TableText, columns: Iterable[Column]) -> str | None:
+    now = {column.name: column for column in columns}
+    for column in table.columns:
+        if column.kind not in _INSERTABLE:
+            continue
+        there = now.get(column.name)
+        if there is None:
+            return f"{table.target} has no column {column.name} any more"
+        if there.type != column.type:
+            return f"{table.target}: column {column.name} was {column.type}, and is {there.type}"
+        if there.kind not in _INSERTABLE:
+            return f"{table.target}: column {column.name} is {there.kind} now"
+    return None
+
+
+def _read(access: ClickHouseAccess, names: Iterable[tuple[str, str]], *, strict: bool) -> Today:
+    """Facts of the tables, equal on all shards.
+
+    :param strict: a table that cannot be loaded is an error; else it is left out.
+    """
+    wanted = sorted(names)
+    found: dict[str, TableFacts] = {}
+    zones: dict[str, str] = {}
+
+    def ask(server: Server) -> tuple[str, list[TableFacts | None]]:
+        zone = read_capabilities(server).time_zone
+        return zone, [_describe(server, database, table, strict) for database, table in wanted]
+
+    for shard in sorted(access.shards):
+        zones[shard], tables = _on_shard(access, shard, ask)
+        for facts in tables:
+            if facts is not None:
+                _refuse_difference(found.setdefault(facts.target, facts), facts)
+    if len(set(zones.values())) > 1:
+        shown = ", ".join(f"{shard}: {zone}" for shard, zone in zones.items())
+        raise ConfigurationError(
+            f"the shards have different time zones: {shown}",
+            "Set the same <timezone> on all servers: DateTime strings mean it.",
+        )
+    return Today(decoder_version(), next(iter(zones.values())), frozenset(access.shards), found)
+
+
+def _describe(server: Server, database: str, table: str, strict: bool) -> TableFacts | None:
+    try:
+        return describe_table(server, database, table)
+    except TerminalServerError:
+        raise
+    except TerminalError:
+        if strict:
+            raise
+        return None
+
+
+def _on_shard(access: ClickHouseAccess, shard: str, ask: Callable[[Server], _T]) -> _T:
+    """Ask the first replica of a shard that answers.
+
+    :raises TransientError: none does; the error of the last one.
+    """
+    *first, last = access.shards[shard]
+    for url in first:
+        try:
+            with Server(url, access.user, access.password) as server:
+                return ask(server)
+        except TransientError:
+            continue
+    with Server(last, access.user, access.password) as server:
+        return ask(server)
+
+
+def _refuse_difference(known: TableFacts, other: TableFacts) -> None:
+    """:raises ConfigurationError: two shards decide rows differently."""
+    for what, left, right in (
+        ("columns", known.columns, other.columns),
+        ("partition key", known.partition_key, other.partition_key),
+        ("sorting key", known.sorting_key, other.sorting_key),
+    ):
+        if left != right:
+            raise ConfigurationError(
+                f"{known.target} has another {what} on {known.url} than on {other.url}",
+                "Give the table the same definition on all shards.",
+            )

@@ -1,0 +1,284 @@
+"""The lane's loop over a world in memory: what happens, in which order, exactly."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.budget import Site
+from sluice.core.errors import OwnerChangedError
+from sluice.core.lease import LeaseOverError
+from sluice.core.ranges import TopicPartition
+from sluice.core.receipts import Failed, NeedsGrant, TooHeavy
+from sluice.spark.assignment import Assignment
+from sluice.spark.jobs import JobLostError, SparkGoneError
+from sluice.spark.lane import Lane
+from tests.spark.lane_world import START_MS, Answer, World, table_text
+
+P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
+OTHER = TopicPartition("b", 0)
+
+
+def run(world: World, lane: Lane | None = None) -> Lane:
+    """Run until everything that goes on is loaded."""
+    lane = lane or world.lane()
+    lane.run(dict(world.ends), 5.0)
+    return lane
+
+
+def kinds(world: World, source: TopicPartition) -> list[tuple[str, int, int]]:
+    """The chain of records of a partition."""
+    return [
+        (record.kind.name, record.begin, record.end)
+        for commit in world.commits
+        for at, record in commit.records.items()
+        if at == source
+    ]
+
+
+def test_ranges_follow_one_another_and_the_last_one_is_settled() -> None:
+    world = World([P0])
+    world.ends[P0] = 25
+    run(world)
+    assert kinds(world, P0) == [
+        ("INTEND", 0, 10),
+        ("INTEND", 10, 20),
+        ("INTEND", 20, 25),
+        ("SETTLE", 25, 25),
+    ]
+    assert world.rows_of(P0) == [1] * 25
+
+
+def test_too_heavy_after_a_lost_job_is_shortened_and_loses_nothing() -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    tries: list[tuple[int, int]] = []
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        tries.append((assignment.block_range.begin, assignment.block_range.end))
+        if len(tries) == 1:
+            return JobLostError("lost")
+        if assignment.block_range.span > 4:
+            return TooHeavy(assignment.block_range.begin + 4, 1000)
+        return world.load(assignment)
+
+    world.script = script
+    run(world)
+    assert tries[:3] == [(0, 10), (0, 10), (0, 4)]
+    assert kinds(world, P0)[:3] == [("INTEND", 0, 10), ("SHORTEN", 0, 4), ("INTEND", 4, 10)]
+    assert world.rows_of(P0) == [1] * 10
+
+
+def test_a_block_that_needs_more_gets_it_and_stops_nobody_else() -> None:
+    """Half of the window is 50. One range of partition 0 needs 40 entries, so that twice as
+    much, the next grant, could never be given; partition 1 needs 1."""
+    world = World([P0, P1], (table_text("t", ("a",), "day"),), blocks=100)
+    world.ends.update({P0: 30, P1: 200})
+    needs = {(P0, 0): 40}
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        entries = needs.get((assignment.block_range.source, assignment.block_range.begin), 1)
+        if entries > assignment.record.grant:
+            return NeedsGrant("t", entries)
+        return world.load(assignment, entries)
+
+    world.script = script
+    lane = run(world)
+    assert [state.stopped for state in lane.states.values()] == [None, None]
+    assert world.rows_of(P0) == [1] * 30
+    assert world.rows_of(P1) == [1] * 200
+    assert world.now < START_MS + 600_000  # it does not wait for its own first lease to end
+    assert max(record.grant for commit in world.commits for record in commit.records.values()) == 50
+
+
+def test_a_block_that_no_window_holds_stops_its_partition_only() -> None:
+    world = World([P0, P1], (table_text("t", ("a",), "day"),), blocks=100)
+    world.ends.update({P0: 30, P1: 60})
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        if assignment.block_range.source == P0:
+            return NeedsGrant("t", 51)
+        return world.load(assignment)
+
+    world.script = script
+    lane = run(world)
+    assert "51 entries" in str(lane.states[P0].stopped)
+    assert lane.states[P1].stopped is None
+    assert world.rows_of(P1) == [1] * 60
+
+
+def test_what_left_the_window_is_probed_after_its_lease_and_loaded_once() -> None:
+    world = World([P0], blocks=20)
+    world.ends[P0] = 10
+    lost = [True]
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        loaded = world.load(assignment)
+        if lost.pop() if lost else False:
+            world.tables[Site("t", "s1")].fill(30)
+            return JobLostError("lost after the insert")
+        return loaded
+
+    world.script = script
+    run(world)
+    assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "PROBE", "SETTLE"]
+    ((probed_at, _),) = world.probes
+    assert probed_at > START_MS + 610_000
+    assert world.rows_of(P0) == [1] * 10
+
+
+def test_probed_ranges_share_the_window_like_new_ones() -> None:
+    """Six ranges, granted 8 each, left a window of which 10 entries may be used."""
+    sources = [TopicPartition("a", number) for number in range(6)]
+    world = World(sources, (table_text("t", ("a",), "day"),), blocks=20)
+    world.ends.update(dict.fromkeys(sources, 10))
+    lane = world.lane([world.overrun(source, 10, grant=8) for source in sources])
+    run(world, lane)
+    held: dict[TopicPartition, int] = {}
+    most = 0
+    for commit in world.commits:
+        held.update({source: record.grant for source, record in commit.records.items()})
+        most = max(most, sum(held.values()))
+    assert most == 8
+    assert all(world.rows_of(source) == [1] * 10 for source in sources)
+
+
+def test_a_clock_ahead_of_the_drivers_is_said_and_not_hammered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    world.script = lambda world, assignment: (
+        Failed(LeaseOverError("the lease ended 900.0 s ago"))
+        if world.now < START_MS + 120_000
+        else world.load(assignment)
+    )
+    run(world)
+    assert len(world.jobs) < 20
+    assert "ended 900.0 s ago" in caplog.text
+    assert world.rows_of(P0) == [1] * 10
+
+
+def test_a_deleted_topic_and_a_silent_partition_hold_nobody_else() -> None:
+    world = World([P0, P1, OTHER])
+    world.ends.update({P0: 20, P1: 20, OTHER: 20})
+    lane = world.lane()
+    del world.ids["b"]
+    world.unreadable |= {OTHER}
+    lane.run({P0: 20, P1: 20, OTHER: 20}, 5.0)
+    assert "does not exist" in str(lane.states[OTHER].stopped)
+    assert world.rows_of(P0) == world.rows_of(P1) == [1] * 20
+
+
+def test_a_topic_that_is_created_again_while_the_lane_runs_is_not_read() -> None:
+    world = World([P0])
+    world.ends[P0] = 20
+    lane = world.lane()
+
+    def again() -> None:
+        world.ids["a"] = "BBBBBBBBBBB"
+        world.ends[P0] = 3
+
+    world.at(60_000, again)
+    world.at(62_000, lambda: world.ends.update({P0: 40}))
+    lane.run({P0: 40}, 5.0)
+    assert "created again" in str(lane.states[P0].stopped)
+    assert kinds(world, P0)[-1] == ("SETTLE", 20, 20)
+
+
+def test_a_report_after_a_stop_changes_nothing() -> None:
+    """And the loop does not spin on it."""
+    world = World([P0, P1], rounds_max=3000)
+    world.ends.update({P0: 10, P1: 0})
+    lane = world.lane()
+    world.at(50, lambda: world.ids.update({"a": "BBBBBBBBBBB"}))
+    world.at(60, lambda: setattr(lane, "_topics_at_ms", 0))
+    world.at(60_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert lane.states[P0].loaded is None
+    assert world.now >= START_MS + 60_000
+
+
+def test_a_clock_that_is_set_back_does_not_stop_the_loop() -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    lane = world.lane()
+
+    def back() -> None:
+        world.now -= 3_600_000
+        world._events = []
+        world.ends[P0] = 500
+
+    world.at(5_000, back)
+    lane.run({P0: 500}, 5.0)
+    assert world.rows_of(P0) == [1] * 500
+    assert world.now < START_MS - 3_000_000
+
+
+def test_a_task_that_never_returns_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    world.script = lambda world, assignment: None
+    lane = world.lane()
+    world.at(700_000, lane.stopping.set)
+    with caplog.at_level(logging.WARNING):
+        lane.run(None, 5.0)
+    assert "has not come back" in caplog.text
+    assert lane.in_doubt() == [lane.states[P0]]
+
+
+def test_another_owner_ends_the_lane() -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    lane = world.lane()
+    world.group[P0] = replace(world.group[P0], owner="somebody")
+    with pytest.raises(OwnerChangedError):
+        run(world, lane)
+    assert world.jobs == []
+
+
+def test_a_foreign_commit_stops_its_partition_only() -> None:
+    world = World([P0, P1])
+    world.ends.update({P0: 10, P1: 10})
+    lane = world.lane()
+    del world.group[P0]
+    run(world, lane)
+    assert lane.states[P0].stopped is not None
+    assert world.rows_of(P0) == [0] * 10
+    assert world.rows_of(P1) == [1] * 10
+
+
+def test_spark_that_is_gone_ends_the_lane_in_doubt() -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    world.script = lambda world, assignment: SparkGoneError("gone")
+    lane = world.lane()
+    with pytest.raises(SparkGoneError):
+        run(world, lane)
+    assert lane.in_doubt() == [lane.states[P0]]
+
+
+def test_hours_leave_nothing_behind() -> None:
+    world = World([P0], rounds_max=10**6)
+    world.task_attempt = 1
+    lane = world.lane()
+    for minute in range(1, 30):
+        world.at(minute * 60_000, lambda: world.ends.update({P0: world.ends[P0] + 10}))
+    world.at(2 * 3_600_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert world.rows_of(P0) == [1] * 290
+    assert lane._claims.suspects == []
+    assert len(lane._claims.ended) <= 1
+
+
+def test_an_idle_partition_is_settled_again_before_its_offset_expires(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sluice.spark.lane.OBSERVE_EVERY_MS", 30_000)
+    world = World([P0])
+    lane = world.lane()
+    world.at(13 * 3_600_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert kinds(world, P0) == [("SETTLE", 0, 0), ("SETTLE", 0, 0)]

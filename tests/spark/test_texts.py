@@ -1,0 +1,248 @@
+"""Today's configuration text, and whether an older one can still be executed (rule 8)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.config import Configuration
+from sluice.core.errors import ConfigurationError, TerminalError, TransientError
+from sluice.core.text import Column, ConfigurationText, parse_text
+from sluice.spark.texts import (
+    Today,
+    access_of,
+    build_text,
+    decoder_version,
+    kafka_access,
+    read_text,
+    read_today,
+    why_not_executable,
+)
+from tests.config.support import load_text
+from tests.support.processes import free_ports
+
+LINEAGE = "_topic String, _partition UInt32, _offset UInt64, _row UInt32"
+ENGINE = "ENGINE = MergeTree PARTITION BY toYYYYMM(d) ORDER BY id"
+
+
+def configuration_of(
+    folder: Path, url: str = "http://localhost:8123", lineage: str = "true", more: str = ""
+) -> Configuration:
+    return load_text(
+        folder,
+        f"""
+[pipeline]
+name = "p"
+[[connector]]
+name = "dc1"
+brokers = "one:9092"
+topics = ["b", "a"]
+kafka = {{ "sasl.password" = "secret" }}
+[[connector]]
+name = "dc2"
+brokers = "two:9092"
+topics = ["c"]
+[batch]
+max_bytes = "2MiB"
+[clickhouse]
+database = "shop"
+shards = {{ s1 = ["{url}"] }}
+user = "u"
+password = "hidden"
+durability = "single"
+{more}
+[[table]]
+name = "orders"
+topics = ["c", "b", "a"]
+lineage = {lineage}
+[[table]]
+name = "late"
+target = "other.late"
+topics = ["c"]
+lineage = false
+""",
+    )
+
+
+COLUMNS = (
+    Column("id", "UInt64"),
+    Column("d", "Date", "DEFAULT", "toDate(id)"),
+    Column("m", "UInt64", "MATERIALIZED", "id * 2"),
+    Column("_topic", "String"),
+    Column("_partition", "UInt32"),
+    Column("_offset", "UInt64"),
+    Column("_row", "UInt32"),
+)
+
+
+def facts_of(columns: tuple[Column, ...] = COLUMNS, table: str = "orders") -> TableFacts:
+    return TableFacts(
+        url="http://localhost:8123",
+        database="shop",
+        table=table,
+        uuid="",
+        engine="MergeTree",
+        engine_full="MergeTree",
+        columns=columns,
+        partition_key="toYYYYMM(d)",
+        sorting_key="id",
+        replicated=False,
+        zookeeper_path="",
+        replicas_total=1,
+        replicas_active=1,
+        is_readonly=False,
+        window_blocks=100,
+        window_seconds=None,
+        async_insert=False,
+        dependents=(),
+    )
+
+
+def test_a_text_holds_what_decides_the_rows_of_its_connector(tmp_path: Path) -> None:
+    configuration = configuration_of(tmp_path)
+    text = build_text(configuration, "dc1", {"orders": facts_of()}, "UTC", "chdb 1")
+    assert (text.pipeline, text.connector, text.decoder) == ("p", "dc1", "chdb 1")
+    assert text.range_bytes_max == 3 * 1024**2
+    (table,) = text.tables
+    assert (table.entry, table.target, table.topics) == ("orders", "shop.orders", ("a", "b"))
+    assert table.lineage == ("_topic", "_partition", "_offset", "_row")
+    assert (table.shards, table.time_zone, table.columns) == (("s1",), "UTC", COLUMNS)
+    assert parse_text(text.canonical()) == text
+    assert "secret" not in text.canonical() and "hidden" not in text.canonical()
+    both = {"orders": facts_of(), "late": facts_of(table="late")}
+    other = build_text(configuration, "dc2", both, "UTC", "chdb 1")
+    assert [(t.entry, t.topics, t.lineage) for t in other.tables] == [
+        ("late", ("c",), ()),
+        ("orders", ("c",), table.lineage),
+    ]
+
+
+def test_missing_lineage_names_the_statement(tmp_path: Path) -> None:
+    without = (*COLUMNS[:3], Column("_topic", "String"), Column("_row", "UInt32", "ALIAS", "1"))
+    with pytest.raises(ConfigurationError) as caught:
+        build_text(configuration_of(tmp_path), "dc1", {"orders": facts_of(without)}, "UTC", "x")
+    assert "shop.orders" in str(caught.value)
+    assert "_partition, _offset, _row" in str(caught.value)
+    assert caught.value.hint.startswith(
+        "ALTER TABLE `shop`.`orders` ADD COLUMN `_partition` UInt32, ADD COLUMN `_offset` UInt64"
+    )
+    auto = configuration_of(tmp_path, lineage='"auto"')
+    text = build_text(auto, "dc1", {"orders": facts_of(without)}, "UTC", "x")
+    assert text.tables[0].lineage == ("_topic",)
+    never = configuration_of(tmp_path, lineage="false")
+    assert build_text(never, "dc1", {"orders": facts_of()}, "UTC", "x").tables[0].lineage == ()
+
+
+def test_access_carries_secrets_and_hides_them(tmp_path: Path) -> None:
+    configuration = configuration_of(tmp_path)
+    clickhouse = access_of(configuration)
+    assert dict(clickhouse.shards) == {"s1": ("http://localhost:8123",)}
+    assert (clickhouse.user, clickhouse.password) == ("u", "hidden")
+    kafka = kafka_access(configuration, "dc1")
+    assert (kafka.connector, kafka.brokers) == ("dc1", "one:9092")
+    assert kafka.properties == {"sasl.password": "secret"}
+    assert "hidden" not in repr(clickhouse) and "secret" not in repr(kafka)
+    with pytest.raises(ConfigurationError, match="none is named"):
+        kafka_access(configuration, "dc9")
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> ConfigurationText:
+    return build_text(configuration_of(tmp_path), "dc1", {"orders": facts_of()}, "UTC", "chdb 1")
+
+
+def today_of(facts: TableFacts | None = None, **changes: object) -> Today:
+    facts = facts or facts_of()
+    today = Today("chdb 1", "UTC", frozenset({"s1"}), {facts.target: facts})
+    return replace(today, **changes)  # type: ignore[arg-type]
+
+
+def with_column(name: str, changed: Column | None) -> TableFacts:
+    kept = [changed if c.name == name else c for c in COLUMNS]
+    return facts_of(tuple(c for c in kept if c is not None))
+
+
+def test_what_does_not_matter_leaves_a_text_executable(recorded: ConfigurationText) -> None:
+    assert why_not_executable(recorded, today_of(), "a") is None
+    added = facts_of((*COLUMNS, Column("new", "String")))
+    assert why_not_executable(recorded, today_of(added), "a") is None
+    assert why_not_executable(recorded, today_of(with_column("m", None)), "a") is None
+    assert why_not_executable(recorded, today_of(tables={}), "not a topic of it") is None
+
+
+@pytest.mark.parametrize(
+    ("today", "why"),
+    [
+        (today_of(decoder="chdb 2"), "decoded by chdb 1"),
+        (today_of(shards=frozenset({"s2"})), "shard s1"),
+        (today_of(tables={}), "shop.orders of table entry orders"),
+        (today_of(replace(facts_of(), partition_key="d")), "is by d today"),
+        (today_of(time_zone="Asia/Tokyo"), "time zone was UTC"),
+        (today_of(with_column("id", None)), "no column id"),
+        (today_of(with_column("_offset", None)), "no column _offset"),
+        (today_of(with_column("d", Column("d", "Date32"))), "d was Date, and is Date32"),
+        (today_of(with_column("d", Column("d", "Date", "ALIAS", "x"))), "d is ALIAS now"),
+    ],
+)
+def test_what_makes_a_text_impossible(recorded: ConfigurationText, today: Today, why: str) -> None:
+    found = why_not_executable(recorded, today, "b")
+    assert found is not None and why in found
+
+
+def test_a_text_is_read_from_the_server(
+    tmp_path: Path, clickhouse_url: str, server: Server, database: str
+) -> None:
+    server.execute(
+        f"CREATE TABLE {database}.orders (id UInt64, d Date DEFAULT toDate(0), {LINEAGE}) {ENGINE}"
+    )
+    path = configuration_of(tmp_path, clickhouse_url)
+    clickhouse = replace(path.clickhouse, user="", password=type(path.clickhouse.password)(""))
+    tables = (replace(path.tables[0], database=database),)
+    configuration = replace(path, clickhouse=clickhouse, tables=tables)
+    text = read_text(configuration, "dc1")
+    (table,) = text.tables
+    assert table.columns == describe_table(server, database, "orders").columns
+    assert (table.partition_key, table.sorting_key) == ("toYYYYMM(d)", "id")
+    assert table.time_zone == server.query("SELECT timezone() AS zone")[0]["zone"]
+    assert text.decoder == decoder_version()
+
+    assert why_not_executable(text, read_today(configuration, [text]), "a") is None
+    server.execute(f"ALTER TABLE {database}.orders MODIFY COLUMN _row UInt64")
+    why = why_not_executable(text, read_today(configuration, [text]), "a")
+    assert why is not None and "_row was UInt32" in why
+    server.execute(f"DROP TABLE {database}.orders")
+    why = why_not_executable(text, read_today(configuration, [text]), "a")
+    assert why is not None and "cannot be loaded any more" in why
+    with pytest.raises(TerminalError, match="no table"):
+        read_text(configuration, "dc1")
+
+
+def test_the_first_replica_that_answers_is_read(
+    tmp_path: Path, embedded: Server, embedded_url: str
+) -> None:
+    dead = f"http://127.0.0.1:{free_ports(1)[0]}"
+    name = f"texts_{tmp_path.name}".replace("-", "_")[:40]
+    embedded.execute(f"CREATE DATABASE {name}")
+    try:
+        embedded.execute(f"CREATE TABLE {name}.orders (id UInt64, d Date, {LINEAGE}) {ENGINE}")
+        configuration = configuration_of(tmp_path, dead)
+        tables = (replace(configuration.tables[0], database=name),)
+        (shard,) = configuration.clickhouse.shards
+        with pytest.raises(TransientError):
+            read_text(replace(configuration, tables=tables), "dc1")
+        both = replace(shard, replicas=(dead, embedded_url))
+        clickhouse = replace(configuration.clickhouse, shards=(both,))
+        text = read_text(replace(configuration, tables=tables, clickhouse=clickhouse), "dc1")
+        assert text.tables[0].target == f"{name}.orders"
+    finally:
+        embedded.execute(f"DROP DATABASE {name}")
+
+
+def test_the_decoder_is_named_without_loading_it() -> None:
+    from importlib.metadata import version
+
+    assert decoder_version() == f"chdb {version('chdb-core')}"
