@@ -1,0 +1,1 @@
+"""Looking at a pipeline from outside, and the decisions that a person takes."""

@@ -1,0 +1,175 @@
+"""`doctor`: everything that would break the promise, before the first range.
+
+Connectors and servers are examined each by itself and at the same time, so that one that
+is away costs seconds and hides nothing of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from sluice.clickhouse.schema import TableFacts
+from sluice.config.model import Configuration, ConnectorConfiguration, TableConfiguration
+from sluice.core.errors import SluiceError
+from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
+from sluice.ops.doctor_decode import Key, look_at_decoding
+from sluice.ops.doctor_findings import Examination, Finding, refusal
+from sluice.ops.doctor_kafka import look_at_kafka
+from sluice.ops.doctor_shards import check_contact, check_differences
+from sluice.ops.doctor_tables import TableNeeds, check_entry, check_table
+from sluice.spark.texts import access_of, build_text, decoder_version, tables_of_connector
+from sluice.verify.audit import refuse_ambiguous
+
+__all__ = ["Finding", "examine", "refusal"]
+
+_THREADS_MAX = 16
+
+
+def examine(configuration: Configuration, connector: str | None = None) -> list[Finding]:
+    """Examine a pipeline; takes seconds, also when something does not answer.
+
+    Nothing is changed: the inserts that are tried hold no row.
+
+    :param connector: only this one and its tables; None examines all.
+    :raises ConfigurationError: there is no connector of this name.
+    """
+    connectors = configuration.connectors
+    if connector is not None:
+        connectors = (configuration.connector(connector),)
+    entries = _entries(configuration, connectors)
+    names = sorted({(table.database, table.table) for table in entries})
+    access = access_of(configuration)
+    with ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="doctor") as pool:
+        clusters = [pool.submit(look_at_kafka, configuration, each) for each in connectors]
+        servers = [
+            pool.submit(look_at_replica, access, shard, url, names)
+            for shard, urls in access.shards.items()
+            for url in urls
+        ]
+    kafka = {each.name: future.result() for each, future in zip(connectors, clusters, strict=True)}
+    looks = [future.result() for future in servers]
+    partitions = _partitions_by_target(
+        entries, connectors, {name: look.partitions for name, look in kafka.items()}
+    )
+    findings = _look_at_lineage(configuration)
+    findings += [finding for look in kafka.values() for finding in look.findings]
+    findings += check_contact(looks, configuration.clickhouse.durability)
+    for look in looks:
+        findings += look.findings
+        findings += _look_at_tables(configuration, look, entries, partitions)
+    findings += check_differences(looks)
+    findings += _look_at_decoding(configuration, connectors, looks)
+    return findings
+
+
+def _look_at_lineage(configuration: Configuration) -> list[Finding]:
+    found = Examination("[[connector]] topics")
+    try:
+        refuse_ambiguous(configuration)
+    except SluiceError as error:
+        found.error("lineage", error.message, error.hint)
+    return found.findings
+
+
+def _entries(
+    configuration: Configuration, connectors: Sequence[ConnectorConfiguration]
+) -> list[TableConfiguration]:
+    """Every table entry that a topic of these connectors goes to, once."""
+    names = {
+        table.name
+        for connector in connectors
+        for table in tables_of_connector(configuration, connector.name)
+    }
+    return [table for table in configuration.tables if table.name in names]
+
+
+def _partitions_by_target(
+    entries: Sequence[TableConfiguration],
+    connectors: Sequence[ConnectorConfiguration],
+    seen: Mapping[str, Mapping[str, int]],
+) -> dict[str, int]:
+    """How many Kafka partitions load into each table; those that were seen."""
+    partitions: dict[str, int] = {}
+    for entry in entries:
+        for connector in connectors:
+            for topic in set(entry.topics) & set(connector.topics):
+                count = seen[connector.name].get(topic, 0)
+                partitions[entry.target] = partitions.get(entry.target, 0) + count
+    return partitions
+
+
+def _look_at_tables(
+    configuration: Configuration,
+    look: ReplicaLook,
+    entries: Sequence[TableConfiguration],
+    partitions: Mapping[str, int],
+) -> list[Finding]:
+    if look.capabilities is None:
+        return []
+    urls = next(s.replicas for s in configuration.clickhouse.shards if s.name == look.shard)
+    findings: list[Finding] = []
+    for name, facts in look.tables.items():
+        found = Examination(f"{facts.target} on {look.url}")
+        needs = TableNeeds(
+            partitions=partitions.get(facts.target, 0),
+            lease_seconds=configuration.batch.lease_seconds,
+            durability=configuration.clickhouse.durability,
+            urls=urls,
+        )
+        check_table(found, facts, look.capabilities, needs)
+        for entry in entries:
+            if (entry.database, entry.table) == name:
+                check_entry(found, facts, look.capabilities, entry)
+        findings += found.findings
+    return findings
+
+
+def _look_at_decoding(
+    configuration: Configuration,
+    connectors: Sequence[ConnectorConfiguration],
+    looks: Sequence[ReplicaLook],
+) -> list[Finding]:
+    """Texts and partition keys by the first server that knows each table."""
+    facts: dict[str, TableFacts] = {}
+    zone = ""
+    for look in looks:
+        for table in look.tables.values():
+            facts.setdefault(table.target, table)
+        if look.capabilities is not None and not zone:
+            zone = look.capabilities.time_zone
+    texts = [
+        text
+        for connector in connectors
+        if (text := _text(configuration, connector.name, facts, zone)) is not None
+    ]
+    keys = {}
+    for table in facts.values():
+        keys[table.target] = Key(table.target, table.partition_key, table.columns)
+        for dependent in table.all_dependents():
+            target = dependent.target
+            keys.setdefault(
+                target.target,
+                Key(
+                    f"{target.target} (written by the view {dependent.view})",
+                    target.partition_key,
+                    target.columns,
+                ),
+            )
+    return look_at_decoding(texts, keys.values())
+
+
+def _text(
+    configuration: Configuration, connector: str, facts: Mapping[str, TableFacts], zone: str
+) -> str | None:
+    """The canonical text; None where a table is missing or its lineage is, which is found
+    elsewhere."""
+    tables = tables_of_connector(configuration, connector)
+    if any(table.target not in facts for table in tables):
+        return None
+    by_entry = {table.name: facts[table.target] for table in tables}
+    try:
+        text = build_text(configuration, connector, by_entry, zone, decoder_version())
+    except SluiceError:
+        return None
+    return text.canonical()

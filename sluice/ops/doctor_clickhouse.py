@@ -1,0 +1,172 @@
+"""What `doctor` looks at in one ClickHouse server: whether it answers, its clock, its tables,
+and whether an insert would be let in."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sluice.clickhouse.capabilities import Capabilities, insert_settings, read_capabilities
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.insert import plan_insert, query_id_of
+from sluice.clickhouse.probe import running_query_ids
+from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.window import window_mark
+from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.core.lease import CLOCK_SKEW_MS_MAX
+from sluice.ops.doctor_findings import Examination, Finding
+from sluice.spark.assignment import ClickHouseAccess
+
+_Name = tuple[str, str]
+
+
+@dataclass(slots=True)
+class ReplicaLook:
+    """What was seen of one server.
+
+    :param away: why it does not answer, None if it does.
+    :param capabilities: None if they could not be read.
+    :param tables: facts by (database, table) of the targets that may be loaded.
+    """
+
+    shard: str
+    url: str
+    findings: list[Finding] = field(default_factory=list)
+    away: SluiceError | None = None
+    capabilities: Capabilities | None = None
+    tables: dict[_Name, TableFacts] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        return f"shard {self.shard} at {self.url}"
+
+
+def look_at_replica(
+    access: ClickHouseAccess, shard: str, url: str, names: Sequence[_Name]
+) -> ReplicaLook:
+    """Examine one server. What cannot be read is a finding, never an exception.
+
+    :param names: (database, table) of the targets.
+    """
+    with Server(url, access.user, access.password) as server:
+        look = ReplicaLook(shard, server.url)
+        try:
+            server.ping()
+            look.capabilities = read_capabilities(server)
+        except TransientError as error:
+            look.away = error
+            return look
+        except SluiceError as error:
+            _refused(look, "access", error)
+            return look
+        found = Examination(look.where)
+        found.ok("clickhouse", f"version {look.capabilities.version_text} answers")
+        _try(found, "clock", lambda: _check_clock(found, server))
+        _try(found, "rights", lambda: _check_rights(found, server))
+        look.findings += found.findings
+        for database, table in names:
+            _look_at_table(look, server, access, database, table)
+        return look
+
+
+def _try(found: Examination, check: str, action: Callable[[], None]) -> None:
+    try:
+        action()
+    except SluiceError as error:
+        found.failed(check, error)
+
+
+def _refused(look: ReplicaLook, check: str, error: SluiceError) -> None:
+    look.findings.append(Finding("error", check, look.where, error.message, error.hint))
+
+
+def _check_clock(found: Examination, server: Server) -> None:
+    """Lease and window are measured by two clocks."""
+    ahead_ms = clock_ahead_ms(server)
+    if abs(ahead_ms) > CLOCK_SKEW_MS_MAX:
+        found.error(
+            "clock",
+            f"its clock is {abs(ahead_ms) / 1000:.1f} s "
+            f"{'ahead of' if ahead_ms > 0 else 'behind'} the clock here",
+            "Synchronise the clocks of both machines (chrony, ntpd).",
+        )
+    found.ok("clock", f"its clock differs by less than {CLOCK_SKEW_MS_MAX // 1000} s")
+
+
+def clock_ahead_ms(server: Server) -> int:
+    """How far the server's clock is surely ahead of ours; negative if it is behind, 0 if the
+    difference drowns in the answer's travel time and in the clock's resolution."""
+    server.ping()
+    for text, resolution_ms in (
+        ("SELECT toUnixTimestamp64Milli(now64(3)) AS now_ms", 1),
+        ("SELECT toUInt64(toUnixTimestamp(now())) * 1000 AS now_ms", 1000),
+    ):
+        before_ms = time.time_ns() // 1_000_000
+        try:
+            earliest_ms = int(server.query(text)[0]["now_ms"])
+        except TerminalError:
+            if resolution_ms > 1:
+                raise
+            continue  # a server before 20.1 has no now64
+        after_ms = time.time_ns() // 1_000_000
+        if earliest_ms > after_ms:
+            return earliest_ms - after_ms
+        return min(0, earliest_ms + resolution_ms - before_ms)
+    return 0
+
+
+def _check_rights(found: Examination, server: Server) -> None:
+    running_query_ids(server, "sluice-doctor")
+    found.ok("rights", "the system tables that Sluice reads can be read")
+
+
+def _look_at_table(
+    look: ReplicaLook, server: Server, access: ClickHouseAccess, database: str, table: str
+) -> None:
+    found = Examination(f"{database}.{table} on {server.url}")
+    try:
+        facts = describe_table(server, database, table)
+        look.tables[database, table] = facts
+    except TransientError as error:
+        found.failed("table", error)
+    except SluiceError as error:
+        found.error("table", error.message, error.hint)
+    else:
+        _try(found, "window-mark", lambda: _check_mark(found, server, facts))
+        assert look.capabilities is not None
+        _rehearse_insert(found, server, access, look.capabilities, facts)
+    look.findings += found.findings
+
+
+def _check_mark(found: Examination, server: Server, facts: TableFacts) -> None:
+    window_mark(server, facts)
+    found.ok("window-mark", "how much of the window is used can be read")
+
+
+def _rehearse_insert(
+    found: Examination,
+    server: Server,
+    access: ClickHouseAccess,
+    capabilities: Capabilities,
+    facts: TableFacts,
+) -> None:
+    """Insert no row at all, with the settings of a real insert: rights, locked settings,
+    columns and quorum answer as they will for a block."""
+    token = f"sluice-doctor-{os.urandom(8).hex()}"
+    columns = [column.name for column in facts.columns if column.kind in ("", "DEFAULT")]
+    try:
+        plan = plan_insert(
+            facts.database,
+            facts.table,
+            columns,
+            b"",
+            token if capabilities.tokens else None,
+            query_id_of(token, "0"),
+            insert_settings(capabilities, access.durability),
+        )
+        server.insert(plan, lambda: None)
+    except SluiceError as error:
+        found.error("insert", f"an insert of no rows is refused: {error.message}", error.hint)
+    found.ok("insert", "an insert of no rows is accepted")

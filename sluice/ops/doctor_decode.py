@@ -1,0 +1,113 @@
+"""What only the decoding engine can tell of a table: whether its columns can be read from
+messages, and whether its partition key is the same on a repetition (C3).
+
+Runs in a process of its own (`python -m sluice.ops.doctor_decode`): the engine takes 300 MB
+and its process may not fork, while the driver is about to start Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import sluice
+from sluice.core.errors import SluiceError
+from sluice.core.text import Column, TableText, parse_text
+from sluice.ops.doctor_findings import Examination, Finding
+
+_TIMEOUT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A partition key on which blocks and their repetitions must agree.
+
+    :param where: the table, and who writes to it.
+    """
+
+    where: str
+    expression: str
+    columns: tuple[Column, ...]
+
+
+def look_at_decoding(texts: Iterable[str], keys: Iterable[Key]) -> list[Finding]:
+    """Examine canonical configuration texts and partition keys in a process of its own."""
+    question = {"texts": list(texts), "keys": [asdict(key) for key in keys]}
+    if not question["texts"] and not question["keys"]:
+        return []
+    package = str(Path(sluice.__file__).parent.parent)
+    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    found = Examination("the decoding engine")
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "sluice.ops.doctor_decode"],
+            input=json.dumps(question),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_TIMEOUT_SECONDS,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        return [Finding(**finding) for finding in json.loads(ended.stdout)]
+    except subprocess.TimeoutExpired:
+        why = f"nothing within {_TIMEOUT_SECONDS:.0f} s"
+    except subprocess.CalledProcessError as error:
+        why = f"status {error.returncode}: {str(error.stderr).strip()[-300:]}"
+    found.error("decoding", f"cannot be checked: {why}", "Install the package chdb as pinned.")
+    return found.findings
+
+
+def answer(question: dict[str, Any]) -> list[Finding]:
+    """The findings about texts and keys; loads the engine."""
+    findings: list[Finding] = []
+    for canonical in question["texts"]:
+        text = parse_text(canonical)
+        for table in text.tables:
+            findings += _look_at_columns(f"{text.connector}: table entry {table.entry}", table)
+    for key in question["keys"]:
+        columns = tuple(Column(**column) for column in key["columns"])
+        findings += _look_at_key(Key(key["where"], key["expression"], columns))
+    return findings
+
+
+def _look_at_columns(where: str, table: TableText) -> list[Finding]:
+    from sluice.decode.decoder import Decoder
+
+    found = Examination(where)
+    try:
+        decoder = Decoder(table)
+        found.ok("decoding", f"{len(decoder.columns)} columns can be filled")
+    except SluiceError as error:
+        found.error("decoding", error.message, error.hint)
+    return found.findings
+
+
+def _look_at_key(key: Key) -> list[Finding]:
+    from sluice.decode.expressions import nondeterministic_functions
+
+    found = Examination(key.where)
+    shown = key.expression or "nothing"
+    try:
+        functions = nondeterministic_functions(key.expression, key.columns)
+    except SluiceError as error:
+        found.warning("partition-key", f"{shown} is not understood: {error.message}", error.hint)
+        return found.findings
+    if functions:
+        found.error(
+            "partition-key",
+            f"PARTITION BY {shown} depends on {', '.join(functions)}: a repeated block would land "
+            "in another partition, where its token is unknown",
+            "Partition by columns that messages fill, or by a deterministic DEFAULT.",
+        )
+    found.ok("partition-key", f"partitioned by {shown}")
+    return found.findings
+
+
+if __name__ == "__main__":
+    print(json.dumps([asdict(finding) for finding in answer(json.load(sys.stdin))]))

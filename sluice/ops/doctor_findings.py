@@ -1,0 +1,84 @@
+"""What an examination finds, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sluice.core.errors import SluiceError, TerminalError, TransientError
+
+Level = Literal["error", "warning", "ok"]
+
+#: Checks whose errors pass by themselves: something does not answer now.
+AWAY_CHECKS = frozenset({"kafka", "clickhouse"})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    :param level: "error": exactly once cannot be promised. "warning": it can, with a limit
+        that a person should know.
+    :param check: what was looked at, the same word for each place.
+    :param where: connector and topic, or table and server.
+    :param what: what was found, one line.
+    :param mend: the statement or setting that mends it; "" if nothing is to mend.
+    :param passing: an error that goes away by itself: something does not answer now.
+    """
+
+    level: Level
+    check: str
+    where: str
+    what: str
+    mend: str = ""
+    passing: bool = False
+
+
+class Examination:
+    """Collects the findings about one place."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.findings: list[Finding] = []
+
+    def error(self, check: str, what: str, mend: str) -> None:
+        """The promise would break."""
+        self._add(Finding("error", check, self.where, what, mend))
+
+    def warning(self, check: str, what: str, mend: str) -> None:
+        """The promise holds, within a limit."""
+        self._add(Finding("warning", check, self.where, what, mend))
+
+    def ok(self, check: str, what: str) -> None:
+        """It is as it should be; not said beside an error or warning of the same check."""
+        if all(finding.check != check for finding in self.findings):
+            self.findings.append(Finding("ok", check, self.where, what))
+
+    def _add(self, finding: Finding) -> None:
+        self.findings = [
+            other for other in self.findings if other.level != "ok" or other.check != finding.check
+        ]
+        self.findings.append(finding)
+
+    def failed(self, check: str, error: SluiceError) -> None:
+        """A check that could not be made: unknown if it is refused, an error if it broke off."""
+        what = f"cannot be checked: {error.message}"
+        if isinstance(error, TransientError):
+            self._add(Finding("error", check, self.where, what, error.hint, passing=True))
+        else:
+            self.warning(check, what, error.hint)
+
+
+def refusal(findings: Sequence[Finding]) -> SluiceError | None:
+    """Why nothing may be loaded now; None if it may.
+
+    :returns: a TransientError if all that is wrong is that something does not answer.
+    """
+    errors = [finding for finding in findings if finding.level == "error"]
+    if not errors:
+        return None
+    text = "\n".join(f"{finding.where}: {finding.what}; {finding.mend}" for finding in errors)
+    if all(finding.passing or finding.check in AWAY_CHECKS for finding in errors):
+        return TransientError(text, errors[0].mend)
+    return TerminalError(text, "`sluice doctor` shows everything that was looked at.")

@@ -1,0 +1,237 @@
+"""What `doctor` looks at in a Kafka cluster: brokers, topics, the consumer group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sluice.config.model import Configuration, ConnectorConfiguration
+from sluice.core.errors import SluiceError
+from sluice.core.records import RECORD_BYTES_MAX
+from sluice.kafka.cluster import Cluster
+from sluice.kafka.topics import TopicFacts
+from sluice.kafka.transactions import SEND_BYTES_MAX, RecorderNames
+from sluice.ops.doctor_findings import Examination, Finding
+from sluice.ops.doctor_topics import (
+    SourceNeeds,
+    check_dead_letters,
+    check_ledger,
+    check_replication,
+    check_source,
+)
+from sluice.spark.steps import RESETTLE_MS
+from sluice.spark.texts import kafka_access
+
+#: Kafka's own topics that hold intents, and the settings that decide when they are made.
+_INTERNAL = {
+    "__consumer_offsets": "offsets.topic.replication.factor",
+    "__transaction_state": "transaction.state.log.replication.factor",
+}
+_OFFSETS_RETENTION_MINUTES = 7 * 24 * 60
+_TRANSACTION_TIMEOUT_MS = RecorderNames("", "", "", "").transaction_timeout_ms
+
+
+@dataclass(slots=True)
+class KafkaLook:
+    """What was seen of one connector.
+
+    :param partitions: of each configured topic that exists.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    partitions: dict[str, int] = field(default_factory=dict)
+
+
+def look_at_kafka(configuration: Configuration, connector: ConnectorConfiguration) -> KafkaLook:
+    """Examine a connector. What cannot be read is a finding, never an exception."""
+    look = KafkaLook()
+    contact = Examination(f"{connector.name} at {connector.brokers}")
+    try:
+        cluster = Cluster(kafka_access(configuration, connector.name))
+    except SluiceError as error:
+        contact.error("kafka", f"cannot be reached: {error.message}", error.hint)
+        return KafkaLook(contact.findings)
+    contact.ok("kafka", f"brokers: {len(cluster.brokers)}")
+    if len(cluster.brokers) == 1:
+        contact.warning(
+            "brokers",
+            "one broker: its disk holds the only copy of messages, intents and ledger",
+            "Run three brokers where the rows matter.",
+        )
+    settings: dict[int, Mapping[str, str]] = {}
+
+    def read_settings() -> None:
+        settings.update(cluster.settings())
+        _check_brokers(contact, settings)
+
+    _try(contact, "broker-settings", read_settings)
+    look.findings += contact.findings
+    bytes_max = _look_at_sources(configuration, connector, cluster, look)
+    _look_at_own_topics(configuration, connector, cluster, bytes_max, look)
+    _look_at_internal_topics(connector, cluster, settings, look)
+    group = Examination(f"{connector.name}: group {configuration.group(connector.name)}")
+    _try(group, "group", lambda: _check_group(group, cluster, configuration.group(connector.name)))
+    look.findings += group.findings
+    return look
+
+
+def _try(found: Examination, check: str, action: Callable[[], None]) -> None:
+    try:
+        action()
+    except SluiceError as error:
+        found.failed(check, error)
+
+
+def _check_brokers(found: Examination, settings: Mapping[int, Mapping[str, str]]) -> None:
+    """Settings that every broker must have; the worst of them counts."""
+    by_broker = list(settings.items())
+    for broker, values in by_broker:
+        verifies = values.get("transaction.partition.verification.enable")
+        if verifies != "true":
+            why = "is older than Kafka 3.6" if verifies is None else "has it switched off"
+            found.error(
+                "transactions",
+                f"broker {broker} does not verify transactional writes ({why}): a fenced driver's "
+                "late commit can come through",
+                "transaction.partition.verification.enable=true, on Kafka 3.6 or newer",
+            )
+    found.ok("transactions", "every broker verifies transactional writes")
+
+    def least(name: str, otherwise: int) -> int:
+        return min(int(values.get(name, otherwise)) for _, values in by_broker)
+
+    kept_minutes = least("offsets.retention.minutes", _OFFSETS_RETENTION_MINUTES)
+    mend = f"offsets.retention.minutes={_OFFSETS_RETENTION_MINUTES} on every broker"
+    if kept_minutes * 60_000 < 2 * RESETTLE_MS:
+        found.error(
+            "offsets-retention",
+            f"offsets expire after {kept_minutes} minutes, while an idle partition is settled "
+            f"every {RESETTLE_MS // 60_000}",
+            mend,
+        )
+    elif kept_minutes < 24 * 60:
+        found.warning(
+            "offsets-retention",
+            f"offsets expire after {kept_minutes} minutes: a pipeline that is down for longer "
+            "stops, and `sluice adopt` has to decide",
+            mend,
+        )
+    found.ok("offsets-retention", f"offsets stay for {kept_minutes // 60} hours")
+    for name, needed, otherwise in (
+        ("message.max.bytes", SEND_BYTES_MAX * 6 // 5, 1_048_588),
+        ("offset.metadata.max.bytes", RECORD_BYTES_MAX, 4096),
+        ("transaction.max.timeout.ms", _TRANSACTION_TIMEOUT_MS, 900_000),
+    ):
+        value = least(name, otherwise)
+        if value < needed:
+            found.error(
+                "broker-limits",
+                f"{name} = {value}; recording intents needs {needed}",
+                f"{name}={otherwise} on every broker",
+            )
+    found.ok("broker-limits", "records and transactions are within the brokers' limits")
+
+
+def _look_at_sources(
+    configuration: Configuration,
+    connector: ConnectorConfiguration,
+    cluster: Cluster,
+    look: KafkaLook,
+) -> int:
+    """:returns: the largest message that a source topic takes."""
+    needs = SourceNeeds(connector.brokers, configuration.batch.lease_seconds)
+    bytes_max = 0
+    for name in connector.topics:
+        found = Examination(f"{connector.name}: topic {name}")
+        topic = _describe(found, cluster, name)
+        if topic is not None:
+            look.partitions[name] = topic.partitions
+            found.ok("topic", f"{topic.partitions} partitions")
+            check_source(found, topic, needs)
+            bytes_max = max(bytes_max, int(topic.settings.get("max.message.bytes", 0)))
+        elif not found.findings:
+            found.error(
+                "topic",
+                "does not exist, or its user may not see it",
+                f"kafka-topics.sh --bootstrap-server {connector.brokers} --create --topic {name}, "
+                "or take it out of `topics`",
+            )
+        look.findings += found.findings
+    return bytes_max
+
+
+def _look_at_own_topics(
+    configuration: Configuration,
+    connector: ConnectorConfiguration,
+    cluster: Cluster,
+    bytes_max: int,
+    look: KafkaLook,
+) -> None:
+    for name in (configuration.ledger_topic, configuration.dead_letters_topic):
+        found = Examination(f"{connector.name}: topic {name}")
+        topic = _describe(found, cluster, name)
+        if topic is not None:
+            check_replication(found, topic, len(cluster.brokers), connector.brokers)
+            if name == configuration.ledger_topic:
+                check_ledger(found, topic, connector.brokers)
+            else:
+                check_dead_letters(found, topic, bytes_max, connector.brokers)
+        elif not found.findings:
+            _check_future(found, len(cluster.brokers), min(3, len(cluster.brokers)), "sluice run")
+        look.findings += found.findings
+
+
+def _look_at_internal_topics(
+    connector: ConnectorConfiguration,
+    cluster: Cluster,
+    settings: Mapping[int, Mapping[str, str]],
+    look: KafkaLook,
+) -> None:
+    for name, factor in _INTERNAL.items():
+        found = Examination(f"{connector.name}: topic {name}")
+        topic = _describe(found, cluster, name)
+        if topic is not None:
+            check_replication(found, topic, len(cluster.brokers), connector.brokers)
+        elif not found.findings and settings:
+            replicas = min(int(values.get(factor, 3)) for values in settings.values())
+            _check_future(found, len(cluster.brokers), replicas, "the first transaction", factor)
+        look.findings += found.findings
+
+
+def _check_future(
+    found: Examination, brokers: int, replicas: int, maker: str, factor: str = ""
+) -> None:
+    """A topic that is still to be made."""
+    wanted = min(3, brokers)
+    if replicas < wanted:
+        found.error(
+            "replication",
+            f"{maker} will create it with {replicas} replicas, where {wanted} are possible",
+            f"{factor}={wanted} on every broker",
+        )
+    elif replicas > brokers:
+        found.error(
+            "replication",
+            f"{maker} cannot create it: {replicas} replicas are wanted, brokers: {brokers}",
+            f"{factor}={wanted} on every broker, or start the others",
+        )
+    found.ok("replication", f"{maker} will create it with {replicas} replicas")
+
+
+def _describe(found: Examination, cluster: Cluster, name: str) -> TopicFacts | None:
+    try:
+        return cluster.topic(name)
+    except SluiceError as error:
+        found.failed("topic", error)
+        return None
+
+
+def _check_group(found: Examination, cluster: Cluster, group: str) -> None:
+    members = cluster.members(group)
+    if members:
+        found.error(
+            "group",
+            f"has {len(members)} members that may commit offsets: {', '.join(members[:3])}",
+            "Stop them: this group is Sluice's, and its offsets carry the intents.",
+        )
+    found.ok("group", "no members")

@@ -1,0 +1,290 @@
+"""What `doctor` asks of a target table; pure, over facts that were read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sluice.clickhouse.capabilities import Capabilities
+from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.sql import qualified
+from sluice.config.model import Durability, TableConfiguration
+from sluice.core.budget import WINDOW_SHARE
+from sluice.core.errors import SluiceError
+from sluice.core.lease import LEASE_SHARE_OF_WINDOW, lease_seconds_max
+from sluice.ops.doctor_findings import Examination
+from sluice.spark.probing import NEEDED_LINEAGE
+from sluice.spark.steps import FIRST_GRANT
+from sluice.spark.texts import add_lineage_statement, lineage_columns
+
+#: Kafka partitions times grant times this: room for a range in doubt and its successor.
+_ROUNDS_IN_WINDOW = 4
+_WINDOW_BLOCKS_WANTED = 10_000
+#: A range in doubt for longer than half a window is probed instead of replayed.
+_WINDOW_SECONDS_WANTED = 24 * 3600
+#: MODIFY SETTING for the MergeTree family.
+_MODIFY_SETTING_SINCE = (19, 14)
+_MERGING = (
+    "Replacing",
+    "Collapsing",
+    "VersionedCollapsing",
+    "Summing",
+    "Aggregating",
+    "Graphite",
+)
+_VIEWS_SETTING = "deduplicate_blocks_in_dependent_materialized_views"
+
+
+@dataclass(frozen=True, slots=True)
+class TableNeeds:
+    """What a table is measured by.
+
+    :param partitions: Kafka partitions whose blocks go to it, all connectors together.
+    :param urls: replicas of the shard as configured.
+    """
+
+    partitions: int
+    lease_seconds: float
+    durability: Durability
+    urls: tuple[str, ...]
+
+
+def check_table(
+    found: Examination, facts: TableFacts, capabilities: Capabilities, needs: TableNeeds
+) -> None:
+    """Every check of one table on one server, whichever entries go to it."""
+    for table, view in _with_views(facts):
+        _check_blocks(found, table, view, capabilities, needs, facts.partition_key)
+        _check_seconds(found, table, view, capabilities, needs)
+        _check_async(found, table, capabilities)
+    window = f"{facts.window_blocks} blocks"
+    if facts.window_seconds is not None:
+        window += f" for {facts.window_seconds} s"
+    found.ok("window", window)
+    _check_views(found, facts, capabilities)
+    _check_engine(found, facts)
+    _check_replicas(found, facts, needs)
+
+
+def _with_views(facts: TableFacts) -> Iterator[tuple[TableFacts, str]]:
+    """The table and all targets of views behind it, each with a word on who writes to it (C7)."""
+    yield facts, ""
+    for dependent in facts.all_dependents():
+        yield dependent.target, f" (written by the view {dependent.view})"
+
+
+def set_table(facts: TableFacts, capabilities: Capabilities, setting: str, value: int) -> str:
+    """The statement that changes a setting of a table."""
+    if capabilities.version >= _MODIFY_SETTING_SINCE:
+        name = qualified(facts.database, facts.table)
+        return f"ALTER TABLE {name} MODIFY SETTING {setting} = {value}"
+    return (
+        f"Server {capabilities.version_text} cannot alter it: re-create {facts.target} with "
+        f"SETTINGS {setting} = {value}, or set it in <merge_tree> of the server's configuration"
+    )
+
+
+def _setting(facts: TableFacts) -> str:
+    kind = "replicated" if facts.replicated else "non_replicated"
+    return f"{kind}_deduplication_window"
+
+
+def _check_blocks(
+    found: Examination,
+    facts: TableFacts,
+    view: str,
+    capabilities: Capabilities,
+    needs: TableNeeds,
+    feeding_key: str,
+) -> None:
+    name = f"{facts.target}{view}"
+    if not facts.engine.endswith("MergeTree"):
+        found.error(
+            "window",
+            f"{name} has the engine {facts.engine}, which does not deduplicate: a repeated block "
+            "is stored twice there",
+            "Let the view write to a table of the MergeTree family with a deduplication window.",
+        )
+        return
+    if facts.window_blocks == 0:
+        mend = set_table(facts, capabilities, _setting(facts), _WINDOW_BLOCKS_WANTED)
+        if not facts.replicated and not capabilities.tokens:
+            mend = "Use a ReplicatedMergeTree table, or ClickHouse 22.2 or newer."
+        found.error("window", f"{name} has no deduplication window", mend)
+        return
+    grant = FIRST_GRANT if facts.partition_key else 1
+    wanted = _ROUNDS_IN_WINDOW * max(1, needs.partitions) * grant
+    larger = max(_WINDOW_BLOCKS_WANTED, wanted)
+    mend = set_table(facts, capabilities, _setting(facts), larger)
+    if facts.window_blocks // WINDOW_SHARE < grant:
+        found.error(
+            "window",
+            f"the window of {name} keeps {facts.window_blocks} blocks, of which half may be used; "
+            f"one range needs {grant}",
+            mend,
+        )
+    elif facts.window_blocks < wanted:
+        found.warning(
+            "window",
+            f"the window of {name} keeps {facts.window_blocks} blocks; {needs.partitions} Kafka "
+            f"partitions load side by side with {wanted}",
+            mend,
+        )
+    if view and facts.partition_key not in ("", feeding_key):
+        found.warning(
+            "window",
+            f"{name} is partitioned otherwise than the table that feeds it, so a block may take "
+            "more entries there than are counted",
+            mend,
+        )
+
+
+def _check_seconds(
+    found: Examination,
+    facts: TableFacts,
+    view: str,
+    capabilities: Capabilities,
+    needs: TableNeeds,
+) -> None:
+    longest = lease_seconds_max(facts.window_seconds)
+    if longest is None or facts.window_blocks == 0:
+        return
+    name = f"{facts.target}{view}"
+    wanted = max(_WINDOW_SECONDS_WANTED, int(needs.lease_seconds * LEASE_SHARE_OF_WINDOW))
+    mend = set_table(facts, capabilities, f"{_setting(facts)}_seconds", wanted)
+    if needs.lease_seconds > longest:
+        found.error(
+            "lease",
+            f"{name} remembers blocks for {facts.window_seconds} s; the lease of "
+            f"{needs.lease_seconds:g} s may be at most a sixth of that",
+            f'{mend}; or lease = "{int(longest)}s" in [batch]',
+        )
+    elif facts.window_seconds is not None and facts.window_seconds < _WINDOW_SECONDS_WANTED:
+        found.warning(
+            "window",
+            f"{name} remembers blocks for {facts.window_seconds} s: a range in doubt that is "
+            "older than half of that is looked for in the table instead of repeated",
+            mend,
+        )
+    found.ok("lease", f"{needs.lease_seconds:g} s is within the window")
+
+
+def _check_async(found: Examination, facts: TableFacts, capabilities: Capabilities) -> None:
+    if facts.async_insert:
+        found.error(
+            "async-insert",
+            f"{facts.target} has the setting async_insert, which overrides that of an insert",
+            set_table(facts, capabilities, "async_insert", 0),
+        )
+
+
+def _check_views(found: Examination, facts: TableFacts, capabilities: Capabilities) -> None:
+    dependents = list(facts.all_dependents())
+    if not dependents:
+        return
+    names = ", ".join(dependent.view for dependent in dependents)
+    if _VIEWS_SETTING not in capabilities.settings:
+        found.error(
+            "views",
+            f"server {capabilities.version_text} does not deduplicate what views write: {names}",
+            "Use ClickHouse 20.1 or newer, or drop the views and fill their tables otherwise.",
+        )
+        return
+    found.warning(
+        "views",
+        f"feeds {names}: a range in doubt that left the window cannot be probed, and stops for "
+        "`sluice resolve`",
+        "Keep the windows large; see `window`.",
+    )
+
+
+def check_entry(
+    found: Examination, facts: TableFacts, capabilities: Capabilities, entry: TableConfiguration
+) -> None:
+    """What blocks of one entry carry: for tokens' sake, for a probe's and an audit's."""
+    where = f"table entry {entry.name}"
+    try:
+        carried = lineage_columns(entry, facts)
+    except SluiceError as error:
+        found.error("lineage", error.message, error.hint)
+        return
+    missing = sorted(NEEDED_LINEAGE - set(carried))
+    mend = 'lineage = true in its [[table]], or "auto"'
+    absent = [name for name in missing if all(c.name != name for c in facts.columns)]
+    if absent:
+        mend = f"{add_lineage_statement(facts, absent)}; and {mend}"
+    if missing and not capabilities.tokens:
+        found.error(
+            "tokens",
+            f"server {capabilities.version_text} knows no tokens and compares rows, and blocks of "
+            f"{where} carry no {', '.join(missing)}: two equal blocks would become one",
+            mend,
+        )
+    elif missing:
+        found.warning(
+            "lineage",
+            f"blocks of {where} carry no {', '.join(missing)}: a range in doubt that left "
+            "the window stops for `sluice resolve`, and `sluice audit` cannot look",
+            mend,
+        )
+    how = "tokens" if capabilities.tokens else "the hash of rows that carry their offset"
+    found.ok("tokens", f"blocks are known by {how}")
+    found.ok("lineage", f"blocks of {where} carry {', '.join(carried)}")
+
+
+def _check_engine(found: Examination, facts: TableFacts) -> None:
+    kind = facts.engine.removeprefix("Replicated")
+    identified = all(name in facts.sorting_key for name in NEEDED_LINEAGE)
+    if kind.startswith(_MERGING) and not identified:
+        found.warning(
+            "engine",
+            f"{facts.engine} merges rows of one sorting key; `sluice audit` counts those that "
+            "are merged away as missing",
+            "Load a plain MergeTree table, and fill this one by a view.",
+        )
+    found.ok("engine", facts.engine)
+
+
+def _check_replicas(found: Examination, facts: TableFacts, needs: TableNeeds) -> None:
+    replicas = facts.replicas_total
+    if not facts.replicated and len(needs.urls) > 1:
+        found.error(
+            "replicas",
+            f"{facts.engine} is not replicated, and the shard names {len(needs.urls)} servers: "
+            "each would have a window of its own",
+            "Make each server a shard of its own, or use a ReplicatedMergeTree table.",
+        )
+    if facts.is_readonly:
+        found.error(
+            "replicas",
+            "this replica is read-only",
+            "Restore its session with ZooKeeper or Keeper (system.replicas, SYSTEM RESTART "
+            "REPLICA).",
+        )
+    if needs.durability == "quorum" and replicas < 2:
+        found.error(
+            "durability",
+            'durability = "quorum" waits for two replicas, and there is one',
+            'durability = "single" in [clickhouse] if one copy is enough; else add a replica',
+        )
+    elif needs.durability == "quorum" and facts.replicas_active < 2:
+        found.error(
+            "durability",
+            f"{facts.replicas_active} of {replicas} replicas is active, and a quorum needs two",
+            "Bring the missing replicas back (system.replicas).",
+        )
+    elif needs.durability == "single" and replicas > 1:
+        found.warning(
+            "durability",
+            f'durability = "single", though there are {replicas} replicas: rows that only one has '
+            "acknowledged are lost with it",
+            'durability = "quorum" in [clickhouse]',
+        )
+    if facts.replicas_active < replicas:
+        found.warning(
+            "replicas",
+            f"{facts.replicas_active} of {replicas} replicas are active",
+            "Bring the missing replicas back: a probe needs all of them.",
+        )
+    found.ok("durability", needs.durability)
+    found.ok("replicas", f"{facts.replicas_active} of {replicas} active")

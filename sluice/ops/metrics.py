@@ -1,0 +1,117 @@
+"""Metrics of a running pipeline, in Prometheus' text format.
+
+Everything is read from the lanes when it is asked for; nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from sluice.config.model import MetricsConfiguration
+from sluice.core.errors import ConfigurationError
+from sluice.spark.lane import Lane
+
+Lanes = Sequence[Callable[[], Lane | None]]
+
+#: name -> (attribute of a lane's counters, help)
+_COUNTERS = {
+    "sluice_messages": ("messages", "Messages in settled ranges, tombstones included."),
+    "sluice_rows": ("rows", "Rows in settled blocks, all tables."),
+    "sluice_bytes": ("bytes", "Bytes of keys and values in settled ranges."),
+    "sluice_blocks": ("blocks", "Blocks acknowledged by ClickHouse and settled."),
+    "sluice_batches": ("batches", "Transactions that recorded intents or settles."),
+    "sluice_dead_letters": ("dead_letters", "Dead letters written."),
+    "sluice_tombstones": ("skipped", "Messages without a value, skipped."),
+    "sluice_renewed_ranges": ("retries", "Ranges sent again under a new lease."),
+    "sluice_fetch_seconds": ("fetch_seconds", "Time that tasks spent reading Kafka."),
+    "sluice_decode_seconds": ("decode_seconds", "Time that tasks spent decoding."),
+    "sluice_insert_seconds": ("insert_seconds", "Time that tasks spent inserting."),
+    "sluice_task_seconds": ("task_seconds", "Time that tasks took in all."),
+}
+
+#: name -> help; a value for each partition
+_PARTITION_GAUGES = {
+    "sluice_settled_offset": "Nothing below this offset is outstanding.",
+    "sluice_stable_end_offset": "Last stable offset as last read.",
+    "sluice_lag_messages": "Stable end minus settled offset.",
+    "sluice_in_doubt": "1 while a recorded range is not settled.",
+    "sluice_stopped": "1 once the partition stopped; a person must decide.",
+    "sluice_probing": "1 while a range waits for its probe.",
+    "sluice_consecutive_failures": "Failed attempts at the recorded range.",
+}
+
+
+class LaneCollector(Collector):
+    """Reads all lanes."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics now."""
+        lanes = [lane for lane in (get() for get in self._lanes) if lane is not None]
+        yield from self._counters(lanes)
+        yield from self._partitions(lanes)
+
+    def _counters(self, lanes: list[Lane]) -> Iterator[Metric]:
+        for name, (attribute, text) in _COUNTERS.items():
+            family = CounterMetricFamily(name, text, labels=["lane"])
+            for lane in lanes:
+                family.add_metric([lane.name], float(getattr(lane.counters, attribute)))
+            yield family
+        failures = CounterMetricFamily(
+            "sluice_failures", "Ranges that came back unloaded, by error.", labels=["lane", "error"]
+        )
+        memory = GaugeMetricFamily(
+            "sluice_worker_memory_bytes_max",
+            "Largest resident memory of a worker.",
+            labels=["lane"],
+        )
+        for lane in lanes:
+            for error, count in list(lane.counters.failures.items()):
+                failures.add_metric([lane.name, error], float(count))
+            memory.add_metric([lane.name], float(lane.counters.worker_memory_bytes_max))
+        yield failures
+        yield memory
+
+    def _partitions(self, lanes: list[Lane]) -> Iterator[Metric]:
+        families = {
+            name: GaugeMetricFamily(name, text, labels=["lane", "topic", "partition"])
+            for name, text in _PARTITION_GAUGES.items()
+        }
+        for lane in lanes:
+            for source, state in list(lane.states.items()):
+                values = (
+                    state.settled,
+                    state.stable_end,
+                    max(0, state.stable_end - state.settled),
+                    state.record.in_doubt,
+                    state.stopped is not None,
+                    state.probing,
+                    state.failures,
+                )
+                labels = [lane.name, source.topic, str(source.partition)]
+                for family, value in zip(families.values(), values, strict=True):
+                    family.add_metric(labels, float(value))
+        yield from families.values()
+
+
+def serve(where: MetricsConfiguration, lanes: Lanes) -> int:
+    """Serve the metrics over HTTP in a thread; gives the port.
+
+    :raises ConfigurationError: the address cannot be listened on.
+    """
+    registry = CollectorRegistry()
+    registry.register(LaneCollector(lanes))
+    try:
+        server, _ = start_http_server(where.port, addr=where.host, registry=registry)
+    except OSError as error:
+        raise ConfigurationError(
+            f"metrics.listen: {where.host}:{where.port} cannot be listened on: {error}",
+            "Choose another address in [metrics] listen, or leave the section out.",
+        ) from None
+    return int(server.server_port)

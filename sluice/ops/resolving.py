@@ -1,0 +1,229 @@
+"""`sluice resolve`: a person says what became of a range in doubt."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.schema import describe_table
+from sluice.clickhouse.window import window_mark
+from sluice.config.model import Configuration
+from sluice.core.budget import Site
+from sluice.core.errors import TerminalError
+from sluice.core.ledger import Background, Marks, Rest
+from sluice.core.ranges import Range, digest_of_rest
+from sluice.core.records import Kind, Record
+from sluice.core.text import ConfigurationText, parse_text
+from sluice.ops.deciding import (
+    Decided,
+    DecisionRefusedError,
+    Plan,
+    Situation,
+    decided,
+    finished_plan,
+    read_situation,
+    refuse_outside_log,
+    settle,
+    shown_state,
+    with_owner,
+)
+from sluice.ops.partitions import PartitionFacts
+from sluice.spark.ports import ProbeFound
+from sluice.spark.probing import ClickHouseProber, DoubledRowsError
+from sluice.spark.state import site_key
+from sluice.spark.texts import access_of
+
+Outcome = Literal["loaded", "not-loaded", "probe"]
+
+_PROBE_SECONDS_MAX = 600.0
+_LOOK = "Look into the tables, then `sluice resolve --as loaded` or `--as not-loaded`."
+
+
+def plan_resolve(
+    configuration: Configuration,
+    *,
+    connector: str,
+    topic: str,
+    partitions: Sequence[int],
+    take_over: bool,
+    outcome: Outcome,
+) -> Plan:
+    """Decide ranges in doubt.
+
+    * loaded: the range is settled as it is; its dead letters are not written.
+    * not-loaded: the whole range is loaded, under a token of its own.
+    * probe: the tables are looked at now, and what is missing is loaded.
+
+    :raises DecisionRefusedError: a partition has no range in doubt that this could decide.
+    :raises LeaseRunsError: tasks may still insert, and `take_over` is not set.
+    :raises SluiceError: ClickHouse cannot be read, or cannot tell what is missing.
+    """
+    situation = read_situation(configuration, connector, topic, partitions, take_over)
+    decisions: list[Decided] = []
+    steps: list[str] = []
+    for facts in situation.partitions:
+        record = _in_doubt(facts)
+        refuse_outside_log(facts, record.end)
+        if outcome == "loaded":
+            decision, said = _as_loaded(situation, facts, record, "resolve --as loaded")
+        else:
+            refuse_outside_log(facts, record.begin)
+            decide = _as_not_loaded if outcome == "not-loaded" else _as_probed
+            decision, said = decide(situation, facts, record)
+        decisions.append(decision)
+        steps += said
+    return finished_plan(situation, decisions, steps, "the range is decided")
+
+
+def _in_doubt(facts: PartitionFacts) -> Record:
+    """:raises DecisionRefusedError: this partition has no range in doubt."""
+    record = facts.record
+    if record is None or not facts.agrees or record.topic_id != facts.topic_id:
+        raise DecisionRefusedError(
+            f"{facts.source}: the group holds {shown_state(facts)}, which is not the ledger's last "
+            "record of this topic",
+            "`sluice adopt --offset N` goes on from any offset.",
+        )
+    if not record.in_doubt:
+        raise DecisionRefusedError(
+            f"{facts.source} is {shown_state(facts)}: no range is in doubt",
+            "`sluice run` goes on from there; `sluice rewind` loads again.",
+        )
+    return record
+
+
+def _as_loaded(
+    situation: Situation, facts: PartitionFacts, record: Record, why: str
+) -> tuple[Decided, list[str]]:
+    source = facts.source
+    decision = settle(situation, facts, record.end, why)
+    return decision, [
+        f"{source}: from {shown_state(facts)} to settled at {record.end}; what of "
+        f"[{record.begin}, {record.end}) is not in the tables is never loaded",
+        f"{source}: dead letters of [{record.begin}, {record.end}) are not written",
+    ]
+
+
+def _as_not_loaded(
+    situation: Situation, facts: PartitionFacts, record: Record
+) -> tuple[Decided, list[str]]:
+    source, whole = facts.source, (record.begin, record.end)
+    configured = situation.configuration.tables_of(source.topic)
+    recorded = _recorded_text(situation, record)
+    entries = {table.name for table in configured}
+    if recorded is not None:
+        entries |= {table.entry for table in recorded.tables_of(source.topic)}
+    rest: Rest = dict.fromkeys(sorted(entries), (whole,))
+    decision = _as_rest(situation, facts, record, rest, "resolve --as not-loaded")
+    targets = ", ".join(sorted({table.target for table in configured}))
+    return decision, [
+        f"{source}: {shown_state(facts)} stays to be loaded, wholly, under a token of its own; "
+        f"rows of it that are in {targets} after all are doubled"
+    ]
+
+
+def _as_probed(
+    situation: Situation, facts: PartitionFacts, record: Record
+) -> tuple[Decided, list[str]]:
+    source = facts.source
+    rest = _missing(situation, facts, record)
+    found = ", ".join(f"{entry}: {_shown(rest[entry])}" for entry in sorted(rest))
+    said = [f"{source}: probed [{record.begin}, {record.end}); without a row are: {found}"]
+    if not any(rest.values()):
+        decision, more = _as_loaded(situation, facts, record, "resolve --as probe: nothing missing")
+        return decision, [*said, *more]
+    decision = _as_rest(situation, facts, record, rest, "resolve --as probe")
+    return decision, [
+        *said,
+        f"{source}: {shown_state(facts)} stays to be loaded, but only those offsets, under a "
+        "token of their own; those that are no message, or a bad one, make no row",
+    ]
+
+
+def _as_rest(
+    situation: Situation, facts: PartitionFacts, record: Record, rest: Rest, why: str
+) -> Decided:
+    """A probe's record. Its deadline is 0: nobody was ever allowed to insert for it, and the
+    next driver renews it before it is loaded."""
+    probe = replace(
+        with_owner(record, situation),
+        kind=Kind.PROBE,
+        attempt=record.attempt + 1,
+        deadline_ms=0,
+        rest=digest_of_rest(rest),
+    )
+    background = Background(
+        marks=_marks(situation, facts),
+        since_ms=situation.now_ms,
+        rest=rest,
+        bytes_max=facts.background.bytes_max or situation.configuration.batch.range_bytes_max,
+    )
+    return decided(situation, facts, probe, background, why)
+
+
+def _recorded_text(situation: Situation, record: Record) -> ConfigurationText | None:
+    canonical = situation.view.texts.get(record.text)
+    try:
+        return None if canonical is None else parse_text(canonical)
+    except TerminalError:
+        return None
+
+
+def _marks(situation: Situation, facts: PartitionFacts) -> Marks:
+    """The windows' marks now.
+
+    :raises SluiceError: a shard does not answer.
+    """
+    access = access_of(situation.configuration)
+    marks: Marks = {}
+    for shard, urls in access.shards.items():
+        with Server(urls[0], access.user, access.password) as server:
+            for table in situation.configuration.tables_of(facts.source.topic):
+                described = describe_table(server, table.database, table.table)
+                marks[site_key(Site(table.name, shard))] = window_mark(server, described)
+    return marks
+
+
+def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> Rest:
+    """What a probe finds missing, by table entry.
+
+    :raises SluiceError: it cannot tell.
+    """
+    text = _recorded_text(situation, record)
+    if text is None:
+        raise DecisionRefusedError(
+            f"{facts.source}: the configuration text {record.text} of the range in doubt is not in "
+            "the ledger, so its tables are not known",
+            _LOOK,
+        )
+    block_range = Range(facts.source, record.begin, record.end)
+    answers: queue.SimpleQueue[ProbeFound] = queue.SimpleQueue()
+    configuration = situation.configuration
+    prober = ClickHouseProber(access_of(configuration), configuration.pipeline, situation.connector)
+    try:
+        prober.submit(block_range, record, text, answers.put)
+        found = answers.get(timeout=_PROBE_SECONDS_MAX)
+    except queue.Empty:
+        raise DecisionRefusedError(
+            f"probing {block_range} takes more than {_PROBE_SECONDS_MAX:.0f} s",
+            _LOOK,
+        ) from None
+    finally:
+        prober.close()
+    if found.error is not None:
+        if isinstance(found.error, TerminalError) and not isinstance(found.error, DoubledRowsError):
+            found.error.hint = _LOOK
+        raise found.error
+    return found.rest
+
+
+def _shown(intervals: Sequence[tuple[int, int]]) -> str:
+    """Offsets in words; the first few intervals, and how many there are in all."""
+    if not intervals:
+        return "none"
+    count = sum(end - begin for begin, end in intervals)
+    first = " ".join(f"[{begin}, {end})" for begin, end in intervals[:3])
+    return f"{count} offsets, {first}{' …' if len(intervals) > 3 else ''}"

@@ -1,0 +1,1 @@
+"""Proof from outside: what the logs hold against what the tables hold."""

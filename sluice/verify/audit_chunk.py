@@ -1,0 +1,123 @@
+"""Judging one chunk of offsets: what the log holds against what tables and dead letters
+hold. Pure; arrays have one element for each offset of the chunk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.core.ranges import Interval
+
+Flags = NDArray[np.bool_]
+Counts = NDArray[np.int32]
+
+#: Intervals that a report names for each kind of finding.
+EXAMPLES_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What is known of the offsets from `begin` on.
+
+    :param valued: the log holds a message with a value.
+    :param assigned: the pipeline has settled it, so its row must be there.
+    """
+
+    begin: int
+    valued: Flags
+    assigned: Flags
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a table and the dead letters hold of a chunk.
+
+    :param found: rows of each offset.
+    :param different: of which different in `_row`.
+    :param dead: dead letters of each offset for this table's entries.
+    """
+
+    found: Counts
+    different: Counts
+    dead: Counts
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts over all chunks of a partition and a table, and where the findings are.
+
+    Without findings: messages with a value = loaded + dead_lettered + not_yet_loaded +
+    given_up, for formats with a row a message.
+
+    :param foreign: rows and dead letters whose offset the log does not hold.
+    :param not_yet_loaded: messages that are not settled yet and have no row.
+    :param given_up: messages before the start, or that `sluice adopt` went past.
+    """
+
+    loaded: int = 0
+    dead_lettered: int = 0
+    missing: int = 0
+    doubled: int = 0
+    foreign: int = 0
+    not_yet_loaded: int = 0
+    given_up: int = 0
+    missing_at: list[Interval] = field(default_factory=list)
+    doubled_at: list[Interval] = field(default_factory=list)
+    foreign_at: list[Interval] = field(default_factory=list)
+
+    def judge(self, chunk: Chunk, held: Held, copies: int, settled: int) -> None:
+        """Add a chunk.
+
+        :param copies: table entries that load each message into this table.
+        :param settled: everything below this offset is settled.
+        """
+        dead = np.minimum(held.dead, copies)
+        # A message may be several rows, told apart by `_row`; each is there once for an entry.
+        wanted = np.where(chunk.valued, (copies - dead) * np.maximum(held.different, 1), 0)
+        present = np.where(chunk.valued, held.found, 0)
+        absent = np.maximum(wanted - present, 0)
+        doubled = np.maximum(present - wanted, 0)
+        doubled += np.where(chunk.valued, held.dead - dead, 0)
+        foreign = np.where(chunk.valued, 0, held.found + held.dead)
+        missing = np.where(chunk.assigned, absent, 0)
+        before = max(0, min(settled - chunk.begin, len(absent)))
+        self.loaded += int(np.minimum(present, wanted).sum())
+        self.dead_lettered += int(dead[chunk.valued].sum())
+        self.missing += int(missing.sum())
+        self.doubled += int(doubled.sum())
+        self.foreign += int(foreign.sum())
+        self.given_up += int(absent[:before].sum()) - int(missing.sum())
+        self.not_yet_loaded += int(absent[before:].sum())
+        note(self.missing_at, chunk.begin, missing > 0)
+        note(self.doubled_at, chunk.begin, doubled > 0)
+        note(self.foreign_at, chunk.begin, foreign > 0)
+
+
+def note(intervals: list[Interval], begin: int, flags: Flags) -> None:
+    """Add the runs of flagged offsets, as far as there is room; joins neighbours."""
+    if len(intervals) >= EXAMPLES_MAX or not flags.any():
+        return
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
+    for first, end in edges.reshape(-1, 2)[:EXAMPLES_MAX].tolist():
+        if intervals and intervals[-1][1] == begin + first:
+            intervals[-1] = (intervals[-1][0], begin + end)
+        elif len(intervals) < EXAMPLES_MAX:
+            intervals.append((begin + first, begin + end))
+
+
+def flags_of(begin: int, length: int, intervals: list[Interval]) -> Flags:
+    """The offsets of a chunk that lie in any of the intervals."""
+    flags = np.zeros(length, np.bool_)
+    for first, end in intervals:
+        flags[max(0, first - begin) : max(0, end - begin)] = True
+    return flags
+
+
+def counts_of(begin: int, length: int, offsets: NDArray[np.uint64]) -> Counts:
+    """How often each offset of a chunk stands in sorted offsets."""
+    inside = offsets[np.searchsorted(offsets, begin) : np.searchsorted(offsets, begin + length)]
+    return np.bincount((inside - np.uint64(begin)).astype(np.int64), minlength=length).astype(
+        np.int32
+    )

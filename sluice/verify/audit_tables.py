@@ -1,0 +1,185 @@
+"""The tables' side of an audit: how many rows each offset has."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.probe import replicas_in_sync
+from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.core.errors import TransientError
+from sluice.core.ranges import TopicPartition
+from sluice.spark.assignment import ClickHouseAccess
+from sluice.verify.audit_chunk import Counts
+
+_logger = logging.getLogger("sluice.audit")
+
+_TIMEOUT_SECONDS = 600.0
+
+# Inside out: rows of each (offset, _row); rows of each offset; offsets with equal counts in
+# one sorted array; the begins and ends of its runs without gaps.
+_RUNS = """
+SELECT found, different,
+    arrayFilter((o, before) -> o != before + 1, offsets,
+        arrayPushFront(arrayPopBack(offsets), toInt64(-2))) AS firsts,
+    arrayFilter((o, after) -> o + 1 != after, offsets,
+        arrayPushBack(arrayPopFront(offsets), toInt64(-2))) AS lasts
+FROM (
+    SELECT found, different, arraySort(groupArray(o)) AS offsets
+    FROM (
+        SELECT o, sum(n) AS found, count() AS different
+        FROM (
+            SELECT toInt64(_offset) AS o, ROW AS r, count() AS n
+            FROM {database:Identifier}.{table:Identifier}
+            WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
+                AND _offset >= {begin:UInt64} AND _offset < {end:UInt64}
+            GROUP BY o, r
+        )
+        GROUP BY o
+    )
+    GROUP BY found, different
+)
+"""
+
+_OUTSIDE = """
+SELECT countIf(_offset < {begin:UInt64}) AS below, countIf(_offset >= {end:UInt64}) AS above,
+    toUInt64(max(_offset)) AS last
+FROM {database:Identifier}.{table:Identifier}
+WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
+"""
+
+_PARTITIONS = """
+SELECT toUInt64(_partition) AS partition, count() AS n
+FROM {database:Identifier}.{table:Identifier}
+WHERE _topic = {topic:String} AND _partition >= {count:UInt32}
+GROUP BY partition ORDER BY partition
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Rows of a partition outside an interval of offsets.
+
+    :param last: the largest offset of all its rows; 0 without any.
+    """
+
+    below: int
+    above: int
+    last: int
+
+
+class TableReader:
+    """Reads the lineage columns of one table on all shards. Not for several threads at once.
+
+    :raises TerminalError: the table cannot be read.
+    :raises TransientError: no replica of a shard answers.
+    """
+
+    def __init__(self, access: ClickHouseAccess, database: str, table: str) -> None:
+        self.target = f"{database}.{table}"
+        self._places = [_open(access, shard, database, table) for shard in sorted(access.shards)]
+
+    @property
+    def facts(self) -> TableFacts:
+        """Of the table on the first shard."""
+        return self._places[0][1]
+
+    def close(self) -> None:
+        """Close the connections."""
+        for server, _ in self._places:
+            server.close()
+
+    def counts(self, source: TopicPartition, begin: int, end: int) -> tuple[Counts, Counts]:
+        """For each offset of [begin, end): its rows, and how many differ in `_row`."""
+        found = np.zeros(end - begin, np.int32)
+        different = np.zeros(end - begin, np.int32)
+        for server, facts in self._places:
+            has_row = any(column.name == "_row" for column in facts.columns)
+            query = _RUNS.replace("ROW", "toUInt64(_row)" if has_row else "toUInt64(0)")
+            rows = server.query(
+                query,
+                {**_names(facts, source.topic), "partition": source.partition}
+                | {"begin": begin, "end": end},
+                timeout_seconds=_TIMEOUT_SECONDS,
+            )
+            for row in rows:
+                inside = _inside(begin, end, row["firsts"], row["lasts"])
+                found[inside] += int(row["found"])
+                different[inside] += int(row["different"])
+        return found, different
+
+    def outside(self, source: TopicPartition, begin: int, end: int) -> Outside:
+        """Rows of the partition below begin, and from end on."""
+        below = above = last = 0
+        for server, facts in self._places:
+            row = server.query(
+                _OUTSIDE,
+                {**_names(facts, source.topic), "partition": source.partition}
+                | {"begin": begin, "end": end},
+                timeout_seconds=_TIMEOUT_SECONDS,
+            )[0]
+            below += int(row["below"])
+            above += int(row["above"])
+            last = max(last, int(row["last"]))
+        return Outside(below, above, last)
+
+    def beyond(self, topic: str, count: int) -> dict[int, int]:
+        """Rows by partition, for partitions from `count` on."""
+        found: dict[int, int] = {}
+        for server, facts in self._places:
+            for row in server.query(
+                _PARTITIONS,
+                {**_names(facts, topic), "count": count},
+                timeout_seconds=_TIMEOUT_SECONDS,
+            ):
+                partition = int(row["partition"])
+                found[partition] = found.get(partition, 0) + int(row["n"])
+        return found
+
+
+def _names(facts: TableFacts, topic: str) -> dict[str, str | int | list[str] | list[int]]:
+    return {"database": facts.database, "table": facts.table, "topic": topic}
+
+
+def _inside(
+    begin: int, end: int, firsts: Sequence[int], lasts: Sequence[int]
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """The offsets that lie in one of the runs."""
+    steps = np.zeros(end - begin + 1, np.int32)
+    steps[np.array(firsts, np.int64) - begin] += 1
+    steps[np.array(lasts, np.int64) + 1 - begin] -= 1
+    inside: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.cumsum(steps[:-1]) > 0
+    return inside
+
+
+def _open(
+    access: ClickHouseAccess, shard: str, database: str, table: str
+) -> tuple[Server, TableFacts]:
+    """The first replica of a shard that has everything; else the first that answers."""
+    behind: list[tuple[Server, TableFacts, str]] = []
+    last: TransientError | None = None
+    for url in access.shards[shard]:
+        server = Server(url, access.user, access.password)
+        try:
+            facts = describe_table(server, database, table)
+            sync = replicas_in_sync(server, facts)
+        except TransientError as error:
+            server.close()
+            last = error
+            continue
+        if sync.in_sync:
+            for other, _, _ in behind:
+                other.close()
+            return server, facts
+        behind.append((server, facts, sync.why))
+    if not behind:
+        assert last is not None
+        raise last
+    _logger.warning("%s; rows that only other replicas have count as missing", behind[0][2])
+    for other, _, _ in behind[1:]:
+        other.close()
+    return behind[0][0], behind[0][1]

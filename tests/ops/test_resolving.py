@@ -1,0 +1,201 @@
+"""resolve on a real broker and the embedded engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sluice.clickhouse.http import Server
+from sluice.core.errors import TerminalError, TransientError
+from sluice.core.ledger import Background
+from sluice.core.ranges import digest_of_rest
+from sluice.core.records import Kind, may_follow
+from sluice.core.text import ConfigurationText
+from sluice.ops.deciding import DecisionRefusedError, Plan
+from sluice.ops.decisions import apply, plan_resolve
+from sluice.ops.resolving import Outcome
+from sluice.spark.probing import DoubledRowsError
+from sluice.spark.texts import read_text
+from tests.kafka.groups import intend
+from tests.ops.pipelines import Pipeline, settled
+from tests.support.fixtures import fresh_database
+from tests.support.kafka import Kafka
+
+CREATE = """
+CREATE TABLE {database}.orders
+(id UInt64, _topic String, _partition UInt32, _offset UInt64, _row UInt32)
+ENGINE = MergeTree ORDER BY id SETTINGS non_replicated_deduplication_window = 1000
+"""
+BACKGROUND = Background({"orders/s1": 0}, 1, {}, 64_000)
+DOUBT = intend("", 40, 60, deadline_ms=1, batch=7)
+
+
+@pytest.fixture
+def pipeline(kafka: Kafka, tmp_path: Path, embedded_url: str) -> Iterator[Pipeline]:
+    for database in fresh_database(embedded_url):
+        made = Pipeline(kafka, tmp_path, url=embedded_url, database=database)
+        with Server(embedded_url) as server:
+            server.execute(CREATE.format(database=database))
+        made.fill(100)
+        yield made
+        made.close()
+
+
+def execute(pipeline: Pipeline, statement: str) -> None:
+    clickhouse = pipeline.configuration.clickhouse
+    with Server(clickhouse.shards[0].replicas[0]) as server:
+        server.execute(statement.format(database=clickhouse.database, topic=pipeline.topic))
+
+
+def insert(pipeline: Pipeline, begin: int, end: int) -> None:
+    execute(
+        pipeline,
+        "INSERT INTO {database}.orders SELECT number, '{topic}', 0, number, 0 "
+        f"FROM numbers({begin}, {end - begin})",
+    )
+
+
+def in_doubt(pipeline: Pipeline) -> ConfigurationText:
+    """A driver died with [40, 60) in doubt, long ago."""
+    text = read_text(pipeline.configuration, "dc1")
+    pipeline.drive(DOUBT, background=BACKGROUND, text=text)
+    return text
+
+
+def resolve(pipeline: Pipeline, outcome: Outcome) -> Plan:
+    return plan_resolve(pipeline.configuration, outcome=outcome, **pipeline.select())
+
+
+def said(plan: Plan) -> str:
+    return "\n".join(plan.steps)
+
+
+def test_as_loaded(pipeline: Pipeline) -> None:
+    in_doubt(pipeline)
+    before = pipeline.record()
+    plan = resolve(pipeline, "loaded")
+    assert "from [40, 60) in doubt to settled at 60" in plan.steps[0]
+    assert "dead letters of [40, 60) are not written" in said(plan)
+    apply(pipeline.configuration, plan)
+    record = pipeline.record()
+    assert (record.kind, record.begin, record.generation) == (Kind.SETTLE, 60, 0)
+    assert (record.batch, record.text) == (8, before.text)
+    assert may_follow(before, record)
+    assert pipeline.ledger_bodies("record")[-1]["why"] == "resolve --as loaded"
+
+
+def test_as_not_loaded(pipeline: Pipeline) -> None:
+    insert(pipeline, 0, 3)
+    text = in_doubt(pipeline)
+    before = pipeline.record()
+    plan = resolve(pipeline, "not-loaded")
+    assert "[40, 60) in doubt stays to be loaded, wholly" in said(plan)
+    apply(pipeline.configuration, plan)
+    record = pipeline.record()
+    whole = {"orders": ((40, 60),)}
+    assert (record.kind, record.begin, record.end) == (Kind.PROBE, 40, 60)
+    assert (record.rest, record.deadline_ms) == (digest_of_rest(whole), 0)
+    assert (record.attempt, record.batch, record.text) == (2, 8, text.digest())
+    assert may_follow(before, record)
+    body = pipeline.ledger_bodies("record")[-1]
+    assert body["rest"] == {"orders": [[40, 60]]}
+    assert body["bytes_max"] == 64_000
+    assert body["marks"].keys() == {"orders/s1"} and body["marks"]["orders/s1"] > 0
+    assert body["since_ms"] > 1
+
+
+def test_as_not_loaded_needs_clickhouse(kafka: Kafka, tmp_path: Path) -> None:
+    """Without the windows' marks nobody could tell whether the new block is remembered."""
+    pipeline = Pipeline(kafka, tmp_path)
+    pipeline.fill(100)
+    pipeline.drive(DOUBT, background=BACKGROUND)
+    with pytest.raises(TransientError):
+        resolve(pipeline, "not-loaded")
+    pipeline.close()
+
+
+def test_a_probe_finds_what_is_missing(pipeline: Pipeline) -> None:
+    in_doubt(pipeline)
+    insert(pipeline, 40, 45)
+    insert(pipeline, 50, 59)
+    plan = resolve(pipeline, "probe")
+    assert "without a row are: orders: 6 offsets, [45, 50) [59, 60)" in said(plan)
+    apply(pipeline.configuration, plan)
+    record = pipeline.record()
+    rest = {"orders": ((45, 50), (59, 60))}
+    assert (record.kind, record.rest) == (Kind.PROBE, digest_of_rest(rest))
+    body = pipeline.ledger_bodies("record")[-1]
+    assert body["rest"] == json.loads(json.dumps(rest))
+
+
+def test_a_probe_that_misses_nothing_settles(pipeline: Pipeline) -> None:
+    in_doubt(pipeline)
+    insert(pipeline, 40, 60)
+    plan = resolve(pipeline, "probe")
+    assert "orders: none" in said(plan) and "settled at 60" in said(plan)
+    apply(pipeline.configuration, plan)
+    assert (pipeline.record().kind, pipeline.record().begin) == (Kind.SETTLE, 60)
+
+
+def test_a_probe_is_refused_with_its_reason(pipeline: Pipeline) -> None:
+    in_doubt(pipeline)
+    insert(pipeline, 40, 45)
+    insert(pipeline, 40, 42)
+    with pytest.raises(DoubledRowsError, match=r"offsets \[40, 42\)"):
+        resolve(pipeline, "probe")
+    execute(
+        pipeline,
+        "CREATE MATERIALIZED VIEW {database}.seen ENGINE = MergeTree ORDER BY id "
+        "AS SELECT id FROM {database}.orders",
+    )
+    with pytest.raises(TerminalError, match="feeds 1 materialized view") as caught:
+        resolve(pipeline, "probe")
+    assert "--as loaded" in caught.value.hint and "--as not-loaded" in caught.value.hint
+
+
+def test_a_probe_needs_the_recorded_text(pipeline: Pipeline) -> None:
+    pipeline.drive(DOUBT, background=BACKGROUND)
+    with pytest.raises(DecisionRefusedError, match="is not in the ledger"):
+        resolve(pipeline, "probe")
+
+
+def test_a_rewound_partition_cannot_be_probed(pipeline: Pipeline) -> None:
+    text = read_text(pipeline.configuration, "dc1")
+    pipeline.drive(replace(DOUBT, generation=1), background=BACKGROUND, text=text)
+    with pytest.raises(TerminalError, match="rewound"):
+        resolve(pipeline, "probe")
+
+
+@pytest.mark.parametrize("outcome", ["loaded", "not-loaded", "probe"])
+def test_nothing_is_in_doubt(pipeline: Pipeline, outcome: Outcome) -> None:
+    pipeline.drive(settled(40))
+    with pytest.raises(DecisionRefusedError, match="settled at 40: no range is in doubt"):
+        resolve(pipeline, outcome)
+
+
+def test_what_is_not_ours_cannot_be_resolved(pipeline: Pipeline) -> None:
+    in_doubt(pipeline)
+    pipeline.kafka.commit_as_consumer(pipeline.name, pipeline.topic, 3)
+    with pytest.raises(DecisionRefusedError, match="someone else committed") as caught:
+        resolve(pipeline, "loaded")
+    assert "sluice adopt" in caught.value.hint
+
+
+def test_offsets_that_are_gone_can_be_called_loaded_only(pipeline: Pipeline) -> None:
+    in_doubt(pipeline)
+    pipeline.kafka.delete_records(pipeline.topic, 50)
+    for outcome in ("not-loaded", "probe"):
+        with pytest.raises(DecisionRefusedError, match="offset 40 is gone"):
+            resolve(pipeline, outcome)  # type: ignore[arg-type]
+    apply(pipeline.configuration, resolve(pipeline, "loaded"))
+    assert pipeline.record().begin == 60
+
+
+def test_a_range_beyond_the_logs_end_is_refused(pipeline: Pipeline) -> None:
+    pipeline.drive(intend("", 90, 120, deadline_ms=1))
+    with pytest.raises(DecisionRefusedError, match="offset 120 is not there yet"):
+        resolve(pipeline, "loaded")
