@@ -1,0 +1,88 @@
+"""How the programs of the local stack hold their folder, and when they end."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from sluice.core.errors import ConfigurationError, TerminalError
+
+#: Set by whoever starts a program for itself only: the program ends with that process.
+PARENT_VARIABLE = "SLUICE_LOCAL_PARENT"
+
+_LOCK_NAME = "sluice-local.lock"
+_PR_SET_PDEATHSIG = 1
+_LOOK_SECONDS = 0.2
+
+
+def lock_folder(data: Path) -> int:
+    """Take a folder for this process; the kernel gives it back however the process ends.
+
+    :returns: a descriptor; closing it gives the folder back.
+    :raises ConfigurationError: the folder cannot be made or written.
+    :raises TerminalError: another process has it.
+    """
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        lock_fd = os.open(data / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigurationError(
+            f"--data {data}: {error.strerror}", "Choose a folder that this user may write."
+        ) from error
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        owner = os.pread(lock_fd, 32, 0).decode(errors="replace").strip()
+        os.close(lock_fd)
+        raise TerminalError(
+            f"the folder {data} is in use by process {owner or 'unknown'}",
+            f"Stop that process (kill {owner or 'PID'}), or choose another --data folder.",
+        ) from None
+    os.ftruncate(lock_fd, 0)
+    os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+    return lock_fd
+
+
+class StopRequest:
+    """SIGTERM, SIGINT, or the end of the process that this one was started for.
+
+    To be made in the main thread, after libraries that install handlers of their own.
+    """
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._parent = int(os.environ.get(PARENT_VARIABLE, "0"))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stop.set())
+
+    @property
+    def came(self) -> bool:
+        """True once this process should end."""
+        orphaned = self._parent and os.getppid() != self._parent
+        return bool(self._stop.is_set() or orphaned)
+
+    def wait(self, goes_on: Callable[[], bool] = lambda: True) -> None:
+        """Return when the process should end, or when `goes_on` says no."""
+        while not self.came and goes_on():
+            self._stop.wait(_LOOK_SECONDS)
+
+
+def die_with_parent() -> Callable[[], None]:
+    """For `preexec_fn`: the kernel kills the child when the thread that started it ends.
+
+    So a child never outlives its parent, not even one that was killed with SIGKILL.
+    """
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    parent = os.getpid()
+
+    def before_exec() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before the kernel was told
+            os._exit(1)
+
+    return before_exec

@@ -1,0 +1,219 @@
+"""Producing orders: as fast as librdkafka can, in one transaction, or at a steady rate."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import confluent_kafka as ck
+from confluent_kafka.admin import NewTopic
+
+from sluice.core.errors import TerminalError
+from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.local.orders import DEFECTS, TOMBSTONE, Orders
+
+PARTITIONS = 4
+#: Events that wait in librdkafka's queue before more are made.
+_QUEUED_MAX = 200_000
+_FLUSH_SECONDS_MAX = 120.0
+_TOMBSTONE_SHARE = 0.1
+
+#: As `produce_batch` takes them: "value", and "callback" for a few.
+Message = dict[str, object]
+
+#: Called with the number of events produced so far.
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Produced:
+    """What was produced, as the broker acknowledged it.
+
+    :param broken: (partition, offset) of events that must become dead letters.
+    :param tombstones: events without a value, which are skipped.
+    :param kinds: how many broken events there are of each kind.
+    """
+
+    events: int = 0
+    broken: set[tuple[int, int]] = field(default_factory=set)
+    tombstones: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def good(self) -> int:
+        """Events that must become rows."""
+        return self.events - len(self.broken) - self.tombstones
+
+
+def create_topic(access: KafkaAccess, topic: str) -> None:
+    """A new topic of four partitions that keeps everything.
+
+    :raises TerminalError: the broker refuses.
+    """
+    settings = {"retention.ms": "-1", "retention.bytes": "-1"}
+    new = NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1, config=settings)
+    admin = make_admin(access)  # it must live until its answer is there
+    try:
+        admin.create_topics([new])[topic].result(30)
+    except ck.KafkaException as error:
+        raise _refused(f"creating topic {topic}", error.args[0]) from None
+
+
+def produce_with_defects(
+    access: KafkaAccess, topic: str, rows: int, broken: int, seed: int, progress: Progress
+) -> Produced:
+    """Produce `rows` events over all partitions, `broken` of them broken at random places.
+
+    :raises TerminalError: the broker did not take them all.
+    """
+    dice = random.Random(seed)
+    places = dict.fromkeys(sorted(dice.sample(range(rows), min(broken, rows))))
+    produced = Produced()
+    wanted = len(places)
+    acknowledged: list[int] = []
+
+    def remember(error: ck.KafkaError | None, message: ck.Message) -> None:
+        if error is None:
+            acknowledged.append(message.offset())
+            if message.value() is not None:
+                produced.broken.add((message.partition(), message.offset()))
+
+    with _producer(access) as producer:
+        for events in Orders(seed).take(rows):
+            messages: list[Message] = [{"value": event} for event in events]
+            for place in range(produced.events, produced.events + len(events)):
+                if place not in places:
+                    continue
+                tombstone = dice.random() < _TOMBSTONE_SHARE
+                defect = TOMBSTONE if tombstone else DEFECTS[len(places) % len(DEFECTS)]
+                del places[place]
+                produced.kinds[defect.name] += 1
+                produced.tombstones += tombstone
+                index = place - produced.events
+                messages[index] = {"value": defect.apply(events[index]), "callback": remember}
+            _send(producer, topic, messages)
+            produced.events += len(events)
+            progress(produced.events)
+    if len(acknowledged) != wanted:
+        raise TerminalError(
+            f"the broker acknowledged {len(acknowledged)} of {wanted} broken events of {topic}",
+            "Read the broker's log.",
+        )
+    return produced
+
+
+@contextmanager
+def held_back(access: KafkaAccess, topic: str, orders: Orders, rows: int) -> Iterator[None]:
+    """Produce `rows` events that all become visible when the context ends, at once.
+
+    One transaction: nobody who reads committed data sees any before its commit.
+
+    :raises TerminalError: the broker did not take them all.
+    """
+    identity = f"sluice-bench-{uuid.uuid4().hex[:12]}"
+    with _producer(access, transactional_id=identity, transaction_timeout_ms=600_000) as producer:
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for events in orders.take(rows):
+            _send(producer, topic, [{"value": event} for event in events])
+        _flush(producer, topic)
+        yield
+        producer.commit_transaction(30)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """An acknowledged event: where it is, and when its producer made it."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+def produce_steadily(
+    access: KafkaAccess, topic: str, orders: Orders, rows_per_second: int, seconds: int
+) -> list[Stamped]:
+    """Produce at a steady rate, a hundredth of a second's worth at a time.
+
+    :raises TerminalError: the broker did not take them all.
+    """
+    stamped: list[Stamped] = []
+
+    def remember(error: ck.KafkaError | None, message: ck.Message) -> None:
+        if error is None:
+            at = Stamped(message.partition(), message.offset(), message.timestamp()[1])
+            stamped.append(at)
+
+    rows = rows_per_second * seconds
+    with _producer(access, linger_ms=5) as producer:
+        began = time.monotonic()
+        sent = 0
+        events = [event for chunk in orders.take(rows) for event in chunk]
+        while sent < rows:
+            due = min(rows, int((time.monotonic() - began) * rows_per_second) + 1)
+            for place in range(sent, due):
+                producer.produce(
+                    topic, events[place], partition=place % PARTITIONS, on_delivery=remember
+                )
+            sent = due
+            producer.poll(0.01)
+    if len(stamped) != rows:
+        raise TerminalError(
+            f"the broker acknowledged {len(stamped)} of {rows} events of {topic}",
+            "Read the broker's log.",
+        )
+    return stamped
+
+
+@contextmanager
+def _producer(access: KafkaAccess, **more: str | int | bool) -> Iterator[ck.Producer]:
+    """An idempotent producer, flushed at the end. Large batches: speed is all it is for."""
+    tuning: dict[str, str | int | bool] = {
+        "enable_idempotence": True,
+        "linger_ms": 50,
+        "batch_size": 1_000_000,
+        "compression_type": "lz4",
+        "queue_buffering_max_messages": 2 * _QUEUED_MAX,
+        "queue_buffering_max_kbytes": 1_048_576,
+        **more,
+    }
+    producer = ck.Producer({"log_level": 2, **access.client(**tuning)})
+    try:
+        yield producer
+        _flush(producer, "the topic")
+    finally:
+        producer.purge()
+        producer.flush(5)
+
+
+def _send(producer: ck.Producer, topic: str, messages: list[Message]) -> None:
+    """Spread over all partitions; waits while the queue is full."""
+    while len(producer) > _QUEUED_MAX:
+        producer.poll(0.01)
+    for partition in range(PARTITIONS):
+        share = messages[partition::PARTITIONS]
+        taken = producer.produce_batch(topic, share, partition=partition) if share else 0
+        if taken != len(share):
+            raise TerminalError(
+                f"the producer took {taken} of {len(share)} events of {topic}[{partition}]",
+                "Is there enough memory? The events wait in it before they are sent.",
+            )
+    producer.poll(0)
+
+
+def _flush(producer: ck.Producer, topic: str) -> None:
+    left = producer.flush(_FLUSH_SECONDS_MAX)
+    if left:
+        raise TerminalError(
+            f"{left} events of {topic} were not acknowledged within {_FLUSH_SECONDS_MAX:.0f} s",
+            "Read the broker's log.",
+        )
+
+
+def _refused(action: str, error: ck.KafkaError) -> TerminalError:
+    return TerminalError(f"{action}: {error.str()}", "Read the broker's log.")

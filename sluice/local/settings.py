@@ -1,0 +1,86 @@
+"""Configuration files for pipelines of the local stack."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+#: One worker for each core, but no more than there are partitions.
+_SLOTS_MAX = 4
+
+_SETTINGS = """\
+[pipeline]
+name = "{pipeline}"
+
+[spark]
+master = "local[{slots}]"
+conf = {{ "spark.ui.enabled" = "false" }}
+
+[[connector]]
+name = "local"
+brokers = "{brokers}"
+topics = ["{topic}"]
+start = "earliest"
+
+[batch]
+max_messages = {max_messages}
+max_delay = "{max_delay}"
+lease = "1m"
+
+[clickhouse]
+database = "{database}"
+shards = {{ s1 = ["{url}"] }}
+user = "{user}"
+{password}durability = "single"
+
+[[table]]
+name = "{topic}"
+target = "{table}"
+topics = ["{topic}"]
+format = "JSONEachRow"
+lineage = true
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSettings:
+    """One topic into one table.
+
+    :param password_variable: names the environment variable that holds the password.
+    """
+
+    pipeline: str
+    brokers: str
+    topic: str
+    url: str
+    table: str
+    max_messages: int
+    max_delay: str
+    database: str = "default"
+    user: str = "default"
+    password_variable: str = ""
+
+    def write(self, path: Path) -> None:
+        """Write the file that `sluice run` takes."""
+        password = f'password = "${{{self.password_variable}}}"\n' if self.password_variable else ""
+        path.write_text(
+            _SETTINGS.format(
+                pipeline=self.pipeline,
+                slots=slots(),
+                brokers=self.brokers,
+                topic=self.topic,
+                max_messages=self.max_messages,
+                max_delay=self.max_delay,
+                database=self.database,
+                url=self.url,
+                user=self.user,
+                password=password,
+                table=self.table,
+            )
+        )
+
+
+def slots() -> int:
+    """Tasks that run at once."""
+    return max(1, min(_SLOTS_MAX, len(os.sched_getaffinity(0))))

@@ -1,0 +1,86 @@
+"""Following a pipeline from outside: its ledger, as it is committed.
+
+Watching costs the pipeline nothing, and sees what is committed and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka as ck
+
+from sluice.core.errors import TerminalError
+from sluice.kafka.clients import KafkaAccess, make_consumer
+from sluice.kafka.errors import kafka_error
+
+_GROUP = "sluice.ledger-tail"
+_POLL_SECONDS = 0.05
+
+Entry = dict[str, Any]
+
+
+class LedgerTail:
+    """All entries of a ledger from its beginning on, in order.
+
+    :param topic: the ledger; it must exist.
+    """
+
+    def __init__(self, access: KafkaAccess, topic: str) -> None:
+        self.settled: list[Entry] = []
+        self.receipts: list[Entry] = []
+        self.records: list[Entry] = []
+        #: Settled position of each partition.
+        self.positions: dict[int, int] = {}
+        self._topic = topic
+        self._consumer = make_consumer(access, _GROUP, fetch_wait_max_ms=50)
+        self._consumer.assign([ck.TopicPartition(topic, 0, 0)])
+
+    def close(self) -> None:
+        """Stop following."""
+        self._consumer.close()
+
+    def poll(self) -> None:
+        """Take in what was committed meanwhile; waits a moment if there is nothing."""
+        for message in self._consumer.consume(500, _POLL_SECONDS):
+            if message.error() is not None:
+                raise kafka_error(f"reading ledger {self._topic}", message.error())
+            self._take(json.loads(message.value()))
+
+    def wait(
+        self,
+        done: Callable[[], bool],
+        check: Callable[[], None],
+        timeout_seconds: float,
+        progress: Callable[[int], None] = lambda settled: None,
+    ) -> None:
+        """Follow until `done`.
+
+        :param check: raises if waiting has become useless.
+        :param progress: called with the sum of all settled positions.
+        :raises TerminalError: nothing was committed for `timeout_seconds`.
+        """
+        moved_at, seen = time.monotonic(), -1
+        while not done():
+            self.poll()
+            check()
+            progress(sum(self.positions.values()))
+            if len(self.records) > seen:
+                moved_at, seen = time.monotonic(), len(self.records)
+            elif time.monotonic() - moved_at > timeout_seconds:
+                raise TerminalError(
+                    f"the pipeline committed nothing for {timeout_seconds:.0f} s",
+                    "Read the driver's log.",
+                )
+
+    def _take(self, entry: Entry) -> None:
+        match entry["type"]:
+            case "settled":
+                self.settled.append(entry)
+                self.positions[entry["partition"]] = entry["end"]
+            case "receipt":
+                self.receipts.append(entry)
+            case "record":
+                self.records.append(entry)
