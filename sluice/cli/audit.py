@@ -1,0 +1,68 @@
+"""`sluice audit`: the topics against the tables, offset by offset."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from sluice.cli.arguments import (
+    Subparsers,
+    add_command,
+    add_configuration,
+    add_json,
+    load_configuration,
+)
+from sluice.cli.exit import ExitStatus
+from sluice.cli.output import print_json
+from sluice.cli.tables import render
+
+_COUNTS = ("produced", "loaded", "dead_lettered", "skipped", "missing", "doubled", "foreign")
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sluice.verify.audit import AuditReport
+
+
+def add(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
+        "audit",
+        execute,
+        "compare topics and tables by topic, partition, offset and row",
+        "sluice audit sluice.toml --json",
+    )
+    add_configuration(parser)
+    add_json(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    configuration = load_configuration(arguments)
+    from sluice.verify.audit import audit
+
+    report = audit(configuration)
+    if arguments.json:
+        print_json(report)
+    else:
+        print(render(("what", "rows"), [(_words(name), getattr(report, name)) for name in _COUNTS]))
+        for line in _where(report):
+            print(line)
+    is_broken = report.missing or report.doubled or report.foreign
+    return ExitStatus.BROKEN if is_broken else ExitStatus.DONE
+
+
+def _where(report: AuditReport) -> Iterator[str]:
+    """Where the findings are: the first intervals of each partition and table."""
+    for partition in report.partitions:
+        for table in partition.tables:
+            for what in ("missing", "doubled", "foreign"):
+                for begin, end in getattr(table, f"{what}_at"):
+                    source = f"{partition.connector} {partition.topic}[{partition.partition}]"
+                    yield f"{what}: {source} offsets [{begin}, {end}) in {table.target}"
+    for entry in report.unaudited:
+        yield f"not audited: table entry {entry}, whose rows carry no offset (lineage = false)"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", "-")

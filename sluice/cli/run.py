@@ -1,0 +1,93 @@
+"""`sluice run`: checks, then loads until told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from sluice.cli.arguments import (
+    Subparsers,
+    a_duration_seconds,
+    add_command,
+    add_configuration,
+    load_configuration,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sluice.config import Configuration
+    from sluice.spark.lane import Lane
+
+log = logging.getLogger(__name__)
+
+
+def add(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
+        "run",
+        execute,
+        "load topics into tables, in the foreground",
+        "sluice run sluice.toml --until-caught-up",
+    )
+    add_configuration(parser)
+    parser.add_argument(
+        "--until-caught-up",
+        action="store_true",
+        help="stop once everything is loaded that the topics held at the start",
+    )
+    parser.add_argument(
+        "--grace",
+        metavar="DURATION",
+        type=a_duration_seconds,
+        default="30s",
+        help="how long to wait for ranges in flight when told to stop (default: 30s)",
+    )
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Read the configuration; each connector is examined, then loaded."""
+    configuration = load_configuration(arguments)
+    from sluice.local.java import set_java_home
+    from sluice.spark.pipeline import run_pipeline
+
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has started its Java already
+        set_java_home()
+
+    def observe(lanes: Sequence[Callable[[], Lane | None]]) -> None:
+        if configuration.metrics is not None:
+            from sluice.ops.metrics import serve
+
+            port = serve(configuration.metrics, lanes)
+            log.info(
+                "metrics", extra={"url": f"http://{configuration.metrics.host}:{port}/metrics"}
+            )
+
+    return int(
+        run_pipeline(
+            configuration,
+            until_caught_up=arguments.until_caught_up,
+            grace_seconds=arguments.grace,
+            examine=lambda connector: _refuse_what_breaks_the_promise(configuration, connector),
+            observe=observe,
+        )
+    )
+
+
+def _refuse_what_breaks_the_promise(configuration: Configuration, connector: str) -> None:
+    """Doctor before a connector's first range.
+
+    :raises TransientError: something does not answer now; the pipeline asks again.
+    :raises TerminalError: a finding breaks the promise.
+    """
+    from sluice.ops.doctor import examine, refusal
+
+    findings = examine(configuration, connector)
+    error = refusal(findings)
+    for finding in findings:
+        if finding.level == "warning":
+            log.warning(finding.what, extra={"check": finding.check, "where": finding.where})
+    if error is not None:
+        raise error

@@ -1,0 +1,141 @@
+"""What each command understands. The parsed arguments are looked at, nothing runs."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.cli import decisions
+from sluice.cli.arguments import UsageError, an_offset_or_time
+from sluice.cli.exit import ExitStatus
+from sluice.cli.main import build_parser
+from sluice.config import load
+from sluice.config.example import EXAMPLE
+from sluice.core.errors import ConfigurationError
+from tests.cli.support import run
+
+_WHERE = ["--connector", "dc1", "--topic", "orders", "--partition", "3"]
+
+
+def parse(*words: str) -> dict[str, Any]:
+    values = vars(build_parser().parse_args(words))
+    values.pop("execute")
+    values.pop("command")
+    return values
+
+
+def test_run() -> None:
+    assert parse("run", "s.toml") == {
+        "config": Path("s.toml"),
+        "until_caught_up": False,
+        "grace": 30.0,
+    }
+    values = parse("run", "s.toml", "--until-caught-up", "--grace", "500ms", "--log-format", "json")
+    assert (values["until_caught_up"], values["grace"], values["log_format"]) == (True, 0.5, "json")
+
+
+@pytest.mark.parametrize("command", ["doctor", "status", "audit"])
+def test_reading_commands(command: str) -> None:
+    assert parse(command, "s.toml") == {"config": Path("s.toml"), "json": False}
+    assert parse(command, "s.toml", "--json")["json"] is True
+
+
+def test_dead_letters() -> None:
+    assert parse("dead-letters", "list", "s.toml", "--json") == {
+        "action": "list",
+        "config": Path("s.toml"),
+        "json": True,
+    }
+
+
+def test_resolve() -> None:
+    values = parse("resolve", "s.toml", *_WHERE, "--partition", "1", "2", "--as", "not-loaded")
+    assert values == {
+        "config": Path("s.toml"),
+        "connector": "dc1",
+        "topic": "orders",
+        "partition": [3, 1, 2],
+        "outcome": "not-loaded",
+        "yes": False,
+        "take_over": False,
+    }
+
+
+def test_adopt_and_rewind() -> None:
+    values = parse("adopt", "s.toml", *_WHERE, "--offset", "7", "--yes", "--take-over")
+    assert (values["offset"], values["yes"], values["take_over"]) == (7, True, True)
+    assert parse("rewind", "s.toml", *_WHERE, "--to", "12")["to"] == 12
+    moment = parse("rewind", "s.toml", *_WHERE, "--to", "2026-01-31T00:00:00Z")["to"]
+    assert moment == datetime(2026, 1, 31, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("resolve", "s.toml", *_WHERE),
+        ("resolve", "s.toml", *_WHERE, "--as", "maybe"),
+        ("adopt", "s.toml", *_WHERE),
+        ("adopt", "s.toml", *_WHERE, "--offset", "-1"),
+        ("rewind", "s.toml", *_WHERE),
+        ("rewind", "s.toml", *_WHERE, "--to", "yesterday"),
+        ("rewind", "s.toml", *_WHERE, "--to", "2026-01-31T00:00:00"),
+        ("adopt", "s.toml", "--connector", "dc1", "--topic", "orders", "--offset", "1"),
+    ],
+)
+def test_incomplete_decisions(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, *words).status == ExitStatus.CONFIGURATION
+
+
+def test_a_decision_is_about_what_is_configured(tmp_path: Path) -> None:
+    path = tmp_path / "sluice.toml"
+    path.write_text(EXAMPLE)
+    configuration = load(path, {})
+
+    def select(connector: str, topic: str) -> dict[str, Any]:
+        arguments = argparse.Namespace(
+            connector=connector, topic=topic, partition=[3, 1, 3], take_over=False
+        )
+        return decisions.selection_of(configuration, arguments)
+
+    assert select("dc1", "orders") == {
+        "connector": "dc1",
+        "topic": "orders",
+        "partitions": (1, 3),
+        "take_over": False,
+    }
+    with pytest.raises(ConfigurationError, match='none is named "dc9"'):
+        select("dc9", "orders")
+    with pytest.raises(UsageError, match='"bids" is not among them') as caught:
+        select("dc1", "bids")
+    assert "orders" in caught.value.hint
+
+
+def test_a_time_keeps_its_zone() -> None:
+    moment = an_offset_or_time("2026-01-31T01:00:00+01:00")
+    assert moment == datetime(2026, 1, 31, tzinfo=UTC)
+
+
+def test_bench_and_demo() -> None:
+    assert parse("bench") == {
+        "rows": 3_000_000,
+        "server": "embedded",
+        "rounds": 3,
+        "unsafe_no_dedup": False,
+        "json": False,
+    }
+    values = parse("bench", "--rows", "1_000", "--server", "http://h:8123", "--unsafe-no-dedup")
+    assert (values["rows"], values["server"]) == (1000, "http://h:8123")
+    assert parse("demo") == {"rows": 1_000_000, "keep": False}
+
+
+def test_local_servers() -> None:
+    assert parse("local", "kafka", "--data", "d") == {
+        "server": "kafka",
+        "data": Path("d"),
+        "port": None,
+    }
+    assert parse("local", "clickhouse", "--data", "d", "--port", "8123")["port"] == 8123

@@ -1,0 +1,236 @@
+"""What the commands do with the answers of the libraries behind them.
+
+The libraries themselves have their own tests; here they answer what a test wants.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.cli.exit import ExitStatus
+from sluice.config.example import EXAMPLE
+from sluice.core.receipts import DeadLetter
+from tests.cli.support import run
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    level: str
+    check: str = "window"
+    where: str = "shop.orders"
+    what: str = "remembers 0 blocks"
+    mend: str = "ALTER TABLE shop.orders …"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "sluice.toml"
+    path.write_text(EXAMPLE)
+    return str(path)
+
+
+class Answers:
+    """Puts functions in the place of a library's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    def set(self, module: str, **functions: Any) -> None:
+        parent = module.rpartition(".")[0]
+        for name in (parent, module):
+            stand_in = types.ModuleType(name)
+            stand_in.__path__ = []
+            self._monkeypatch.setitem(sys.modules, name, stand_in)
+        for name, function in functions.items():
+            setattr(sys.modules[module], name, function)
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    return Answers(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("levels", "status"), [((), 0), (("ok", "warning"), 0), (("ok", "error", "warning"), 1)]
+)
+def test_doctor(
+    levels: tuple[str, ...],
+    status: int,
+    answers: Answers,
+    config: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answers.set("sluice.ops.doctor", examine=lambda _: [Finding(level) for level in levels])
+    ended = run(capsys, "doctor", config)
+    assert ended.status == status
+    assert ended.out.count("mend: ALTER TABLE") == sum(level != "ok" for level in levels)
+    ended = run(capsys, "doctor", config, "--json")
+    assert ended.status == status
+    assert [finding["level"] for finding in json.loads(ended.out)] == list(levels)
+
+
+def test_run_hands_over_and_returns_the_status(
+    answers: Answers, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[Any] = []
+
+    def run_pipeline(configuration: Any, **options: Any) -> int:
+        assert callable(options.pop("examine")) and callable(options.pop("observe"))
+        calls.append((configuration.pipeline, options))
+        return 3
+
+    answers.set("sluice.spark.pipeline", run_pipeline=run_pipeline)
+    ended = run(capsys, "run", config, "--until-caught-up", "--grace", "2m")
+    assert ended.status == ExitStatus.IN_DOUBT
+    assert calls == [("orders", {"until_caught_up": True, "grace_seconds": 120.0})]
+
+
+def test_status(answers: Answers, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclass(frozen=True, slots=True)
+    class Intent:
+        kind: str = "intend"
+        begin: int = 1000
+        end: int = 2000
+        state: str = "in doubt"
+
+    @dataclass(frozen=True, slots=True)
+    class PartitionStatus:
+        connector: str
+        topic: str
+        partition: int
+        committed: int | None
+        intent: Intent | None
+        stable_end: int
+        lag: int
+        batch: int | None
+        owner: str | None
+
+    partitions = [
+        PartitionStatus("dc1", "orders", 0, 1000, Intent(), 12345, 11345, 7, "sluice.a"),
+        PartitionStatus("dc1", "orders", 1, None, None, 0, 0, None, None),
+    ]
+    answers.set("sluice.ops.status", read_status=lambda _: partitions)
+    ended = run(capsys, "status", config)
+    assert ended.status == ExitStatus.DONE
+    header, first, second = ended.out.splitlines()
+    assert header.split()[:4] == ["connector", "topic", "partition", "committed"]
+    assert "12,345" in first and "in doubt" in first
+    assert second.split() == ["dc1", "orders", "1", *"-----", "0", "0", "-", "-"]
+    first_object = json.loads(run(capsys, "status", config, "--json").out)[0]
+    assert first_object["intent"] == {
+        "kind": "intend",
+        "begin": 1000,
+        "end": 2000,
+        "state": "in doubt",
+    }
+    assert list(first_object) == [
+        "connector",
+        "topic",
+        "partition",
+        "committed",
+        "intent",
+        "stable_end",
+        "lag",
+        "batch",
+        "owner",
+    ]
+
+
+@pytest.mark.parametrize("broken", [None, "missing", "doubled", "foreign"])
+def test_audit(
+    broken: str | None, answers: Answers, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = dict.fromkeys(("missing", "doubled", "foreign"), 0)
+    if broken is not None:
+        counts[broken] = 1
+    report = types.SimpleNamespace(
+        produced=1_000_000,
+        loaded=999_700,
+        dead_lettered=300,
+        skipped=0,
+        partitions=(),
+        unaudited=(),
+        **counts,
+    )
+    answers.set("sluice.verify.audit", audit=lambda _: report)
+    ended = run(capsys, "audit", config)
+    assert ended.status == (ExitStatus.BROKEN if broken else ExitStatus.DONE)
+    assert "dead-lettered        300" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("words", "planner", "decided"),
+    [
+        (("resolve", "--as", "loaded"), "plan_resolve", {"outcome": "loaded"}),
+        (("adopt", "--offset", "7"), "plan_adopt", {"offset": 7}),
+        (("rewind", "--to", "9"), "plan_rewind", {"to": 9}),
+    ],
+)
+def test_decisions_show_ask_and_apply(
+    words: tuple[str, ...],
+    planner: str,
+    decided: dict[str, Any],
+    answers: Answers,
+    config: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked: list[Any] = []
+    applied: list[Any] = []
+    plan_made = types.SimpleNamespace(steps=["commit 7 for orders[3]"])
+
+    def plan(configuration: Any, **decision: Any) -> Any:
+        asked.append(decision)
+        return plan_made
+
+    answers.set(
+        "sluice.ops.decisions",
+        apply=lambda _, plan: applied.append(plan),
+        **dict.fromkeys(("plan_resolve", "plan_adopt", "plan_rewind"), None) | {planner: plan},
+    )
+    where = ("--connector", "dc1", "--topic", "orders", "--partition", "3")
+    command = (words[0], config, *words[1:], *where)
+    refused = run(capsys, *command)  # pytest's stdin is no terminal
+    assert refused.status == ExitStatus.CONFIGURATION
+    assert "commit 7 for orders[3]" in refused.err
+    assert applied == []
+    assert run(capsys, *command, "--yes").status == ExitStatus.DONE
+    assert applied == [plan_made]
+    selection = {"connector": "dc1", "topic": "orders", "partitions": (3,), "take_over": False}
+    assert asked[-1] == {**selection, **decided}
+
+
+def test_dead_letters(
+    answers: Answers,
+    config: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    letter = DeadLetter(
+        topic="orders",
+        partition=3,
+        offset=1234,
+        timestamp_ms=1,
+        key=b"k",
+        value=b'{"id": "\x1b[2J' + b"x" * 500,
+        headers=(("trace", b"t"),),
+        reason="syntax",
+        error="not an object",
+        table="orders",
+    )
+    monkeypatch.setattr("sluice.kafka.dead_letters.read_dead_letters", lambda *_: iter([letter]))
+    ended = run(capsys, "dead-letters", "list", config)
+    assert ended.status == ExitStatus.DONE
+    first, second = ended.out.splitlines()
+    assert first == "dc1 orders 3 1234  syntax: orders: not an object"
+    assert second.strip().startswith('{"id": "\\x1b[2Jxxx')
+    assert len(second.strip()) == 100
+    (entry,) = json.loads(run(capsys, "dead-letters", "list", config, "--json").out)
+    assert (entry["connector"], entry["offset"], entry["key"]) == ("dc1", 1234, "k")
+    assert entry["headers"] == [{"name": "trace", "value": "t"}]

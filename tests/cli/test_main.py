@@ -1,0 +1,246 @@
+"""Dispatch, exit statuses, and what is printed when a command fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluice.cli import init
+from sluice.cli.exit import ExitStatus
+from sluice.core.errors import (
+    ConfigurationError,
+    ForeignHandsError,
+    InDoubtError,
+    OwnerChangedError,
+    TerminalError,
+    TransientError,
+)
+from tests.cli.support import raising, run
+
+COMMANDS = {
+    "run",
+    "doctor",
+    "status",
+    "resolve",
+    "adopt",
+    "rewind",
+    "audit",
+    "dead-letters",
+    "dead-letters list",
+    "init",
+    "local",
+    "local kafka",
+    "local clickhouse",
+    "demo",
+    "bench",
+}
+
+#: What no command may import before it knows that it needs it.
+HEAVY = ("pyspark", "chdb", "confluent_kafka", "pyarrow", "pandas", "numpy", "py4j")
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_help_of_each_command_has_an_example(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = run(capsys, *command.split(), "--help")
+    assert ended.status == ExitStatus.DONE
+    assert f"usage: sluice {command}" in ended.out
+    example = ended.out.split("example:")[1]
+    assert f"sluice {command}" in example
+
+
+def test_help_lists_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = run(capsys, "--help")
+    for command in COMMANDS:
+        assert f"\n    {command.split()[0]} " in ended.out
+    assert "exit status" in ended.out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version").out.startswith("sluice 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint", "hint"),
+    [
+        (("rum",), "invalid choice: 'rum'", "sluice --help"),
+        (("run",), "required: CONFIG", "sluice run --help"),
+        (("run", "x.toml", "--until"), "unrecognized arguments: --until", "sluice --help"),
+        (("run", "x.toml", "--grace", "30"), "is not a duration", "sluice run --help"),
+        (("local",), "required: SERVER", "sluice local --help"),
+        (("local", "kafka"), "required: --data", "sluice local kafka --help"),
+        (("local", "kafka", "--data", "d", "--port", "0"), "not a port", "sluice local kafka"),
+        (("bench", "--rows", "0"), "not a number from 1", "sluice bench --help"),
+        (("bench", "--server", "there"), "not a server", "sluice bench --help"),
+    ],
+)
+def test_a_wrong_command_line(
+    words: tuple[str, ...], complaint: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = run(capsys, *words)
+    assert ended.status == ExitStatus.CONFIGURATION
+    lines = ended.err.splitlines()
+    assert lines[0].startswith("sluice: error: ")
+    assert complaint in lines[0]
+    assert lines[-1].startswith(f"Try: {hint}")
+    assert ended.out == ""
+
+
+def test_no_command_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = run(capsys)
+    assert ended.status == ExitStatus.CONFIGURATION
+    assert "usage: sluice" in ended.err
+    assert ended.out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ConfigurationError("what", "do this"), 2),
+        (OwnerChangedError("what", "do this"), 4),
+        (ForeignHandsError("what", "do this"), 1),
+        (TerminalError("what", "do this"), 1),
+        (TransientError("what", "do this"), 1),
+        (InDoubtError("what", "do this"), 1),
+    ],
+)
+def test_errors_become_statuses_and_two_lines(
+    error: Exception,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(init, "execute", raising(error))
+    ended = run(capsys, "init")
+    assert ended.status == status
+    assert ended.err == "sluice: error: what\nTry: do this\n"
+    assert ended.out == ""
+
+
+def test_each_finding_has_its_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(init, "execute", raising(ConfigurationError("one\ntwo")))
+    assert run(capsys, "init").err.splitlines() == [
+        "sluice: error: one",
+        "sluice: error: two",
+        f"Try: {ConfigurationError.hint}",
+    ]
+
+
+@pytest.mark.parametrize("words", [("init", "--debug"), ("--debug", "init")])
+def test_a_traceback_only_with_debug(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(init, "execute", raising(ValueError("a bug")))
+    ended = run(capsys, "init")
+    assert ended.status == ExitStatus.BROKEN
+    assert ended.err.startswith("sluice: error: unexpected ValueError: a bug\nTry: ")
+    assert "Traceback" not in ended.err
+    assert "Traceback" in run(capsys, *words).err
+
+
+def test_a_missing_package_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(init, "execute", raising(ModuleNotFoundError("no", name="chdb")))
+    ended = run(capsys, "init")
+    assert ended.status == ExitStatus.BROKEN
+    assert "the package chdb is missing" in ended.err
+
+
+def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(init, "execute", raising(KeyboardInterrupt()))
+    ended = run(capsys, "init")
+    assert ended.status == ExitStatus.INTERRUPTED
+    assert ended.err == "sluice: interrupted\n"
+
+
+def test_a_reader_that_goes_away() -> None:
+    """`sluice … | head`: no traceback, and the shell's status for it."""
+    script = (
+        "import sys; from sluice.cli import init, main\n"
+        "def execute(_):\n"
+        "    while True: print('x' * 1000)\n"
+        "init.execute = execute\n"
+        "sys.exit(main.main(['init']))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(10) == ExitStatus.BROKEN_PIPE
+
+
+def test_a_reader_of_help_that_goes_away() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [sys.executable, "-m", "sluice", "--help"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=20,
+        check=False,
+    )
+    os.close(writer)
+    assert ended.stderr == b""  # argparse itself ignores that nobody reads its help
+
+
+def test_a_connection_that_breaks_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(init, "execute", raising(BrokenPipeError("to a server")))
+    ended = run(capsys, "init")
+    assert ended.status == ExitStatus.BROKEN
+    assert "to a server" in ended.err
+
+
+def test_python_dash_m(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "sluice", "doctor", str(tmp_path / "none.toml")],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert ended.returncode == ExitStatus.CONFIGURATION
+    assert "none.toml: there is no such file" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = (
+        "import sys; from sluice.cli.main import main; main(['--help']);"
+        f"print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert ended.stderr == "[]\n"
+
+
+def test_help_is_quick() -> None:
+    """CPU time, so that a busy machine does not fail it; 0.06 s when this was written."""
+    best_seconds = 9.0
+    for _ in range(5):
+        before = os.times()
+        subprocess.run(
+            [sys.executable, "-m", "sluice", "--help"], capture_output=True, check=True, timeout=20
+        )
+        after = os.times()
+        used_seconds = (
+            after.children_user
+            - before.children_user
+            + after.children_system
+            - before.children_system
+        )
+        best_seconds = min(best_seconds, used_seconds)
+    assert best_seconds < 0.150
