@@ -1,0 +1,48 @@
+"""One broker and one embedded ClickHouse for all end-to-end tests that do not break them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.local.running import Broker, ClickHouse, running_broker, running_clickhouse
+from tests.support.world import World
+
+
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running_broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def shared_clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
+    with running_clickhouse(tmp_path_factory.mktemp("clickhouse")) as clickhouse:
+        yield clickhouse
+
+
+@pytest.fixture
+def world(tmp_path: Path, shared_broker: Broker, shared_clickhouse: ClickHouse) -> Iterator[World]:
+    """Names of its own in the shared broker and server."""
+    yield from _world(tmp_path, shared_broker, shared_clickhouse)
+
+
+@pytest.fixture
+def fragile_world(tmp_path: Path) -> Iterator[World]:
+    """A broker and a server that the test may stop."""
+    with (
+        running_broker(tmp_path / "kafka") as broker,
+        running_clickhouse(tmp_path / "clickhouse") as clickhouse,
+    ):
+        yield from _world(tmp_path, broker, clickhouse)
+
+
+def _world(folder: Path, broker: Broker, clickhouse: ClickHouse) -> Iterator[World]:
+    world = World(folder, broker, clickhouse, name=f"t{uuid.uuid4().hex[:8]}")
+    try:
+        yield world
+    finally:
+        world.close()

@@ -1,0 +1,78 @@
+"""ClickHouse 18.16.1 with ZooKeeper: no tokens, the server hashes the rows (C8)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.local.running import Broker
+from tests.support.clickhouse_server import ClickHouseServer
+from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, assert_letters
+
+PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
+
+
+@pytest.fixture
+def old_world(
+    tmp_path: Path, shared_broker: Broker, clickhouse_18: ClickHouseServer
+) -> Iterator[World]:
+    world = World(tmp_path, shared_broker, clickhouse_18, name=f"h{uuid.uuid4().hex[:8]}")
+    try:
+        yield world
+    finally:
+        world.close()
+
+
+def test_kills_under_hashed_deduplication(old_world: World) -> None:
+    world = old_world
+    world.create_topic("orders-hashed")
+    world.execute(
+        f"CREATE TABLE hashed ({PLAIN}) ENGINE = ReplicatedMergeTree("
+        "'/clickhouse/tables/hashed', '{replica}') ORDER BY (user_id, ts)"
+    )
+    truth = Truth()
+    world.produce("orders-hashed", 150_000, truth, bad_every=3000)
+    configuration = world.configure(
+        {"hashed": ["orders-hashed"]}, max_messages=10_000, lease='"5s"'
+    )
+    replayed = 0
+    for _ in range(3):
+        before = world.count("hashed")
+        driver = world.run(configuration)
+        world.wait_for_rows("hashed", before + 1, driver)
+        driver.kill()
+        replayed += driver.text().count("is loaded again, identically")
+    assert world.count("hashed") < truth.rows
+    world.drain(configuration)
+    assert replayed > 0
+    assert_exact(world, "hashed", truth)
+    assert_letters(world, truth)
+
+
+def test_equal_messages_are_rows_of_their_own(old_world: World) -> None:
+    """Two legitimate blocks of equal messages must not collapse: the offset tells them apart."""
+    world = old_world
+    world.create_topic("heartbeats", 2)
+    world.execute(
+        f"CREATE TABLE heartbeats ({PLAIN}) ENGINE = ReplicatedMergeTree("
+        "'/clickhouse/tables/heartbeats', '{replica}') ORDER BY id"
+    )
+    truth = Truth()
+    world.produce("heartbeats", 4_000, truth, partitions=2, make=lambda number: b'{"id":5}')
+    configuration = world.configure({"heartbeats": ["heartbeats"]}, max_messages=500)
+    world.drain(configuration)
+    assert world.count("heartbeats") == 4_000
+
+
+def test_a_table_that_cannot_deduplicate_is_refused_with_the_statement(old_world: World) -> None:
+    world = old_world
+    world.create_topic("orders-plain", 1)
+    world.execute(f"CREATE TABLE plain ({PLAIN}) ENGINE = MergeTree ORDER BY id")
+    configuration = world.configure({"plain": ["orders-plain"]})
+    driver = world.run(configuration, "--until-caught-up")
+    assert driver.wait(60) == 1
+    assert "Replicated" in driver.text(), driver.text()
+    assert world.count("plain") == 0

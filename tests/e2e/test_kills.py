@@ -1,0 +1,60 @@
+"""Killing the driver and the workers: every row once, every dead letter once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+
+from tests.support.world import Truth, World, assert_exact, assert_letters
+
+ROWS = 500_000
+KILLS = 10
+
+
+def test_ten_kills_of_the_driver(world: World) -> None:
+    """SIGKILL at random moments: while it plans, records, loads or settles."""
+    world.create_topic("orders-kills")
+    world.create_table("kills")
+    truth = Truth()
+    world.produce("orders-kills", ROWS, truth, bad_every=2500)
+    configuration = world.configure({"kills": ["orders-kills"]}, max_messages=5_000)
+    dice, replayed = random.Random(11), 0
+    for _ in range(KILLS):
+        before = world.count("kills")
+        driver = world.run(configuration)
+        world.wait_for_rows("kills", before + 1, driver)
+        time.sleep(dice.uniform(0, 0.7))
+        driver.kill()
+        replayed += driver.text().count("is loaded again, identically")
+    assert world.count("kills") < ROWS, "the kills came too late to prove anything"
+    world.drain(configuration)
+    assert replayed > 0, "no kill left a range in doubt"
+    assert_exact(world, "kills", truth)
+    assert_letters(world, truth)
+
+
+def test_workers_killed_in_the_middle_of_inserts(world: World) -> None:
+    world.create_topic("orders-workers")
+    world.create_table("workers")
+    truth = Truth()
+    world.produce("orders-workers", 300_000, truth, bad_every=5000)
+    configuration = world.configure({"workers": ["orders-workers"]}, max_messages=2_000)
+    driver = world.run(configuration, "--until-caught-up")
+    killed = 0
+    dice = random.Random(3)
+    while driver.process.poll() is None and killed < 4:
+        time.sleep(dice.uniform(0.1, 0.4))
+        workers = driver.workers()
+        if workers and world.count("workers") > 0:
+            try:
+                os.kill(dice.choice(workers), signal.SIGKILL)
+                killed += 1
+            except ProcessLookupError:
+                continue
+    assert driver.wait() == 0, driver.text()[-4000:]
+    assert killed >= 2
+    assert "Spark lost" in driver.text()
+    assert_exact(world, "workers", truth)
+    assert_letters(world, truth)

@@ -1,0 +1,137 @@
+"""Imports point downwards only. Imports inside functions and for types count too."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "sluice"
+
+#: What each folder may import; its own modules it always may.
+_LIBRARIES = {"core", "config", "kafka", "decode", "clickhouse", "dedupe"}
+ALLOWED = {
+    "core": set[str](),
+    "config": {"core"},
+    "kafka": {"core", "config"},
+    "decode": {"core", "config"},
+    "clickhouse": {"core", "config"},
+    "dedupe": {"core", "config"},
+    "spark": _LIBRARIES,
+    "verify": _LIBRARIES | {"spark"},
+    "ops": _LIBRARIES | {"spark", "verify"},
+    "local": _LIBRARIES | {"spark", "verify", "ops"},
+    "simulate": _LIBRARIES | {"spark", "verify", "ops", "local"},
+    "cli": _LIBRARIES | {"spark", "verify", "ops", "local", "simulate"},
+}
+
+#: Only these folders know these packages.
+CONFINED = {
+    "confluent_kafka": {"kafka", "local", "simulate"},
+    "chdb": {"decode", "local", "simulate"},
+    "pyspark": {"spark", "local"},
+    "argparse": {"cli", "local"},
+}
+
+
+def imports_of(source: str, module: str) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything a module imports.
+
+    `from a import b` gives a.b, since b may be a module.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parent = module.split(".")[: -node.level]
+                base = ".".join([*parent, base] if base else parent)
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def violations(source: str, folder: str, module: str) -> list[str]:
+    """The imports of one module that the layers forbid."""
+    found = []
+    for line, name in imports_of(source, module):
+        parts = name.split(".")
+        where = f"{module}:{line} imports {name}"
+        if parts[0] == "sluice":
+            # `from sluice import __version__` is no layer
+            target = parts[1] if len(parts) > 1 else ""
+            if target in ALLOWED and target != folder and target not in ALLOWED[folder]:
+                found.append(where)
+        elif (folder == "core" and parts[0] not in sys.stdlib_module_names) or (
+            parts[0] in CONFINED and folder not in CONFINED[parts[0]]
+        ):
+            found.append(where)
+    return found
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts)
+
+
+@pytest.mark.parametrize("folder", sorted(ALLOWED))
+def test_imports_point_downwards(folder: str) -> None:
+    found = [
+        violation
+        for path in sorted((PACKAGE / folder).rglob("*.py"))
+        for violation in violations(path.read_text(), folder, module_name(path))
+    ]
+    assert found == []
+
+
+def test_every_folder_has_its_layer() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if any(path.glob("*.py"))}
+    assert folders <= set(ALLOWED)
+
+
+def test_the_rule_has_no_circle() -> None:
+    done: set[str] = set()
+    while len(done) < len(ALLOWED):
+        ready = {folder for folder in ALLOWED if ALLOWED[folder] <= done} - done
+        assert ready, f"a circle among {set(ALLOWED) - done}"
+        done |= ready
+
+
+@pytest.mark.parametrize(
+    ("folder", "source"),
+    [
+        ("core", "import numpy"),
+        ("core", "def f():\n    from sluice.config import load"),
+        ("config", "from sluice.kafka.clients import make_admin"),
+        ("kafka", "import sluice.decode.reader"),
+        ("kafka", "from sluice import clickhouse"),
+        ("kafka", "from ..decode import reader"),
+        ("decode", "if TYPE_CHECKING:\n    from sluice.clickhouse.http import Server"),
+        ("spark", "from sluice.local.broker import run_kafka"),
+        ("spark", "from sluice.ops import doctor"),
+        ("verify", "from sluice.ops import doctor"),
+        ("ops", "from sluice.local import demo"),
+        ("local", "from sluice.cli.main import main"),
+        ("simulate", "from sluice.cli.main import main"),
+        ("cli", "import pyspark.sql"),
+        ("spark", "import confluent_kafka as ck"),
+    ],
+)
+def test_the_rule_notices(folder: str, source: str) -> None:
+    assert violations(source, folder, f"sluice.{folder}.module")
+
+
+@pytest.mark.parametrize(
+    ("folder", "source"),
+    [
+        ("core", "import hashlib\nfrom sluice.core.errors import SluiceError"),
+        ("kafka", "import confluent_kafka\nfrom sluice import __version__"),
+        ("kafka", "from .errors import kafka_error"),
+        ("spark", "from sluice.kafka import reader\nimport pyspark"),
+        ("ops", "from sluice.verify.audit import audit"),
+    ],
+)
+def test_the_rule_lets_pass(folder: str, source: str) -> None:
+    assert violations(source, folder, f"sluice.{folder}.module") == []
