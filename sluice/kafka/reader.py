@@ -23,6 +23,11 @@ from sluice.kafka.errors import RangeVanishedError, StalledError, kafka_error
 #: Messages in one poll: what a poll brings stays in the processor's cache; 5,000 cost a
 #: quarter more [measured].
 POLL_MESSAGES = 500
+#: What a poll may bring in bytes, by the size of the messages before it: the poll is held
+#: three times over (client, Python values, joined text) and large pieces fragment the heap.
+POLL_BYTES = 512 * 1024
+#: The first poll of a partition, when nothing is known of its messages.
+FIRST_POLL_MESSAGES = 50
 POLL_TIMEOUT_SECONDS = 0.1
 
 #: Without progress for so long, the log's ends are asked again.
@@ -39,7 +44,9 @@ _TUNING: dict[str, str | int | bool] = {
     # a consumer with short queues stand still.
     "queued_min_messages": 20_000,
     "queued_max_messages_kbytes": 4_096,
-    "max_partition_fetch_bytes": 1024 * 1024,
+    # Before decompression: of text that shrinks to a fiftieth, 1 MiB was 80 MB in the worker.
+    # Half of it costs neither worker nor broker anything that could be measured.
+    "max_partition_fetch_bytes": 512 * 1024,
     "fetch_queue_backoff_ms": 1,
     "check_crcs": False,
     "statistics_interval_ms": 0,
@@ -82,6 +89,7 @@ class RangeReader:
     def __init__(self, access: KafkaAccess) -> None:
         self._access = access
         self._consumers: OrderedDict[TopicPartition, tuple[ck.Consumer, int]] = OrderedDict()
+        self._polls: dict[TopicPartition, int] = {}
 
     def read(self, block_range: Range, bytes_max: int, deliver: Deliver) -> ReadResult:
         """Deliver every message of the range in offset order.
@@ -93,14 +101,16 @@ class RangeReader:
         :raises StalledError: no progress although the offsets exist.
         """
         consumer = self._consumer_at(block_range.source, block_range.begin)
+        poll = self._polls.get(block_range.source, FIRST_POLL_MESSAGES)
         try:
-            result, position = _read(consumer, block_range, bytes_max, deliver)
+            result, position, poll = _read(consumer, block_range, bytes_max, deliver, poll)
         except ck.KafkaException as error:
             consumer.close()
             raise kafka_error(f"reading {block_range}", error) from None
         except BaseException:
             consumer.close()
             raise
+        self._polls[block_range.source] = poll
         if result.heavy_at is None:
             self._keep(block_range.source, consumer, position)
         else:
@@ -128,15 +138,22 @@ class RangeReader:
 
 
 def _read(
-    consumer: ck.Consumer, block_range: Range, bytes_max: int, deliver: Deliver
-) -> tuple[ReadResult, int]:
+    consumer: ck.Consumer, block_range: Range, bytes_max: int, deliver: Deliver, poll: int
+) -> tuple[ReadResult, int, int]:
+    """The result, the consumer's position, and how many messages the next poll may bring.
+
+    :param poll: the same for the first poll.
+    """
     source, end = block_range.source, block_range.end
     where = [ck.TopicPartition(source.topic, source.partition)]
     messages_seen = bytes_seen = skipped = 0
     position = block_range.begin
     progress_at = time.monotonic()
     while position < end:
-        batch = consumer.consume(min(POLL_MESSAGES, end - position), POLL_TIMEOUT_SECONDS)
+        # What waits in the client's short queue, or the first that comes: a poll that waits
+        # for its full number would hold 25 MB when messages of 50 KB follow small ones.
+        batch = consumer.consume(min(poll, end - position), 0.0)
+        batch = batch or consumer.consume(1, POLL_TIMEOUT_SECONDS)
         errors = [message.error() for message in batch]
         if any(errors):  # never compared: a KafkaError raises when it meets None
             batch = _without_errors(block_range, batch)
@@ -151,10 +168,12 @@ def _read(
         values: list[bytes | None] = [message.value() for message in batch]
         sizes = _sizes(batch, values)
         total = sum(sizes)
+        if batch:
+            poll = min(POLL_MESSAGES, 1 + POLL_BYTES * len(batch) // (total + 1))
         if bytes_seen + total > bytes_max:
             crossed = _crossing(offsets, sizes, bytes_seen, bytes_max, messages_seen)
             if crossed is not None:
-                return ReadResult(messages_seen, bytes_seen, skipped, heavy_at=crossed), -1
+                return ReadResult(messages_seen, bytes_seen, skipped, heavy_at=crossed), -1, poll
         messages_seen += len(batch)
         bytes_seen += total
         if None in values:
@@ -171,7 +190,7 @@ def _read(
                 progress_at = time.monotonic()
             elif time.monotonic() - progress_at > STALL_SECONDS:
                 _explain_stall(consumer, block_range, position)
-    return ReadResult(messages_seen, bytes_seen, skipped), position
+    return ReadResult(messages_seen, bytes_seen, skipped), position, poll
 
 
 def _position(consumer: ck.Consumer, where: list[ck.TopicPartition], before: int) -> int:

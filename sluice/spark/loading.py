@@ -6,6 +6,7 @@ because an exception would cost the receipts of the whole job (G).
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import time
@@ -33,9 +34,14 @@ from sluice.core.text import ConfigurationText, TableText, parse_text
 from sluice.core.tokens import block_token
 from sluice.decode.buffer import MessageBuffer
 from sluice.decode.decoder import Decoded, Decoder
+from sluice.decode.session import release_memory
 from sluice.kafka.reader import Fault, RangeReader, ReadResult, read_originals
 from sluice.spark.assignment import Assignment, Surroundings
 from sluice.spark.leases import HeldLease
+
+
+#: Messages above this size, on average over a range, leave large holes in the heap.
+LARGE_MESSAGE_BYTES = 4096
 
 
 class _NeedsGrantError(TransientError):
@@ -201,6 +207,9 @@ def _load(workshop: Workshop, around: Surroundings, assignment: Assignment) -> O
     try:
         result = _fetch(workshop.reader(around), around, assignment, buffers)
         clocks.fetch = time.monotonic() - clocks.started
+        large = result.bytes > LARGE_MESSAGE_BYTES * result.messages
+        if large:
+            _trim_heap()
         if result.heavy_at is not None:
             return TooHeavy(result.heavy_at, result.bytes)
         for table in tables:
@@ -220,6 +229,9 @@ def _load(workshop: Workshop, around: Surroundings, assignment: Assignment) -> O
             began = time.monotonic()
             receipts.append(_insert(workshop, around, assignment, table, decoded, lease))
             clocks.insert += time.monotonic() - began
+            del decoded
+        if large:
+            release_memory()
     finally:
         workshop.keep(buffers)
     letters: tuple[DeadLetter, ...] = ()
@@ -233,6 +245,13 @@ def _load(workshop: Workshop, around: Surroundings, assignment: Assignment) -> O
         skipped=result.skipped,
         stages=clocks.stages(),
     )
+
+
+def _trim_heap() -> None:
+    """Give the C library's free pages back: the client's buffers for large messages."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # not every C library has it
+    if trim is not None:
+        trim(0)
 
 
 def _fetch(
