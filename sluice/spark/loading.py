@@ -39,7 +39,6 @@ from sluice.kafka.reader import Fault, RangeReader, ReadResult, read_originals
 from sluice.spark.assignment import Assignment, Surroundings
 from sluice.spark.leases import HeldLease
 
-
 #: Messages above this size, on average over a range, leave large holes in the heap.
 LARGE_MESSAGE_BYTES = 4096
 
