@@ -7,9 +7,7 @@ and 8 bytes of position for each message.
 from __future__ import annotations
 
 import os
-import re
-from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 
@@ -17,16 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.decode.boundaries import flat_ends, structure_faults
-
-#: A digit run this long may wrap in the 256-bit reader or be cut by the widest decimal.
-_LONG_DIGITS = re.compile(rb"[0-9]{61,}")
-LONG_DIGITS_STAND_IN = b"9" * 60
-#: One aligned word of 8 bytes in 32: a run of 39 digits or more fills one of them.
-_WORD_STRIDE = 4
-_HIGH_NIBBLES = np.uint64(0xF0F0F0F0F0F0F0F0)
-_HIGH_NIBBLES_OF_DIGITS = np.uint64(0x3030303030303030)
-_SIX_EACH = np.uint64(0x0606060606060606)
-
+from sluice.decode.digits import has_long_run, is_overlong
 
 #: A message's value; the class below has a property named `bytes`.
 Value = bytes
@@ -37,6 +26,10 @@ class MessageBuffer:
 
     `clear()` keeps the memory for the next range; it never grows beyond the largest range.
     Not shared between threads.
+
+    `faults`: indices of messages that are not one object; `long_digits`: of those with a number
+    that may be too long for 256 bits; `short_numbers`: no run of digits is longer than
+    SHORT_DIGITS_MAX.
     """
 
     def __init__(self) -> None:
@@ -45,14 +38,16 @@ class MessageBuffer:
 
     def _reset(self) -> None:
         self._size = 0
-        self._offsets = array("Q")
+        self._count = 0
+        self._chunk_offsets: list[NDArray[np.uint64]] = []
         self._chunk_ends: list[NDArray[np.int64]] = []
         self._ends: NDArray[np.int64] | None = None
         self.faults: list[int] = []
         self.long_digits: list[int] = []
+        self.short_numbers = True
         os.lseek(self._file, 0, os.SEEK_SET)
 
-    def add(self, values: list[Value], offsets: list[int]) -> None:
+    def add(self, values: list[Value], offsets: Sequence[int]) -> None:
         """Take the messages of one poll.
 
         :param values: no None among them (tombstones are the caller's to count).
@@ -61,17 +56,17 @@ class MessageBuffer:
         if not values:
             return
         chunk = b"\n".join(values)
-        index = len(self._offsets)
-        self._offsets.extend(offsets)
+        index, self._count = self._count, self._count + len(values)
+        self._chunk_offsets.append(_as_array(offsets))
         ends = flat_ends(chunk, len(values))
         if ends is None:
             ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)) + 1) - 1
             starts = np.concatenate(([0], ends[:-1] + 1))
             faults = structure_faults(chunk, starts, ends)
             self.faults.extend((np.flatnonzero(faults) + index).tolist())
-        if _may_hold_long_digits(chunk):
-            found = (n for n, value in enumerate(values, index) if _LONG_DIGITS.search(value))
-            self.long_digits.extend(found)
+        if has_long_run(chunk):
+            self.short_numbers = False
+            self.long_digits.extend(n for n, v in enumerate(values, index) if is_overlong(v))
         self._chunk_ends.append(ends + (self._size + 1))
         self._size += len(chunk) + 1
         self._ends = None
@@ -87,17 +82,17 @@ class MessageBuffer:
     @property
     def messages(self) -> int:
         """How many messages are held."""
-        return len(self._offsets)
+        return self._count
 
     @property
     def bytes(self) -> int:
         """The size of the values, separators left out."""
-        return self._size - len(self._offsets)
+        return self._size - self._count
 
     @property
     def offsets(self) -> NDArray[np.uint64]:
         """The offset of each message, a copy."""
-        return np.array(self._offsets, np.uint64)
+        return np.concatenate([np.zeros(0, np.uint64), *self._chunk_offsets])
 
     @property
     def ends(self) -> NDArray[np.int64]:
@@ -159,44 +154,10 @@ class MessageBuffer:
             self.close()
 
 
-def shorten_digits(value: bytes) -> bytes:
-    """The message with over-long digit runs replaced by 60 nines.
-
-    60 nines fit the readers without wrapping and fit no narrower integer; a fraction of 60
-    nines is seen as cut. So the verdict on this text is the verdict on the message.
-    """
-    return _LONG_DIGITS.sub(LONG_DIGITS_STAND_IN, value)
-
-
-def _may_hold_long_digits(chunk: bytes) -> bool:
-    """False proves that no run of 61 digits is in there. Reads a fourth of the bytes.
-
-    Such a run fills six aligned words in a row, one of them sampled: so three more on one
-    side of a sampled word are digits too. Identifiers of up to 31 digits never come so far.
-    """
-    words = np.frombuffer(chunk, np.uint64, len(chunk) // 8)
-    sampled = words[::_WORD_STRIDE]
-    hits = np.flatnonzero((sampled & _HIGH_NIBBLES) == _HIGH_NIBBLES_OF_DIGITS) * _WORD_STRIDE
-    hits = hits[_are_digits(words[hits])]
-    if not len(hits):
-        return False
-    last = len(words) - 1
-    after = before = np.ones(len(hits), np.bool_)
-    for distance in (1, 2, 3):
-        after = after & (hits + distance <= last)
-        after &= _are_digits(words[np.minimum(hits + distance, last)])
-        before = before & (hits >= distance)
-        before &= _are_digits(words[np.maximum(hits - distance, 0)])
-    return bool((after | before).any())
-
-
-def _are_digits(words: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether all eight bytes are digits: 0x30 to 0x39 stay below 0x40 with six added."""
-    plain = (words & _HIGH_NIBBLES) == _HIGH_NIBBLES_OF_DIGITS
-    result: NDArray[np.bool_] = plain & (
-        ((words + _SIX_EACH) & _HIGH_NIBBLES) == _HIGH_NIBBLES_OF_DIGITS
-    )
-    return result
+def _as_array(offsets: Sequence[int]) -> NDArray[np.uint64]:
+    if isinstance(offsets, range) and offsets.step == 1:
+        return np.arange(offsets.start, offsets.stop, dtype=np.uint64)
+    return np.array(offsets, np.uint64)
 
 
 def _write(file: int, chunk: bytes) -> None:

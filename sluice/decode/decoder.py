@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
-from sluice.decode.buffer import LONG_DIGITS_STAND_IN, MessageBuffer, shorten_digits
+from sluice.decode.buffer import MessageBuffer
+from sluice.decode.digits import STAND_IN, shorten_digits
 from sluice.decode.isolate import (
     BadMessage,
     Fault,
@@ -107,6 +108,8 @@ class Decoder:
     def __init__(self, table: TableText) -> None:
         self.table = table
         self._plan = Plan(table)
+        #: The same rows, for buffers whose numbers are short: Int64 in place of Int256.
+        self._short_plan = Plan(table, widest_integer="Int64")
         self.columns = tuple(part.name for part in self._plan.columns) + tuple(
             column.name for column in self._plan.lineage
         )
@@ -117,6 +120,7 @@ class Decoder:
         with memory_file(b"") as path:
             try:
                 run(self._plan.strict(path, 0), "Null")
+                run(self._short_plan.strict(path, 0), "Null")
                 run(self._plan.lenient(path, "_index", 0), "Null")
             except (EngineError, TerminalError) as error:
                 raise TerminalError(
@@ -166,7 +170,7 @@ class Decoder:
         found = find_faults(self._plan, values)
         if not self._decodes([v for position, v in enumerate(values) if position not in found]):
             found |= halve(self._plan, values, found, self._decodes)
-        stand_in, words = LONG_DIGITS_STAND_IN.decode(), "a number of over 60 digits"
+        stand_in, words = STAND_IN.decode(), "a number of over 60 digits"
         found = {i: replace(f, error=f.error.replace(stand_in, words)) for i, f in found.items()}
         return _at(np.array(indices, np.int64), found)
 
@@ -183,11 +187,19 @@ class Decoder:
 
     def _strict(self, buffer: MessageBuffer) -> _Body | None:
         """One query for the whole buffer; None if it fails or rows are not messages."""
-        body = _Body()
         if not buffer.messages:
-            return body
+            return _Body()
+        if buffer.short_numbers:
+            body = self._run(self._short_plan, buffer)
+            if body is not None:
+                return body
+        return self._run(self._plan, buffer)
+
+    @staticmethod
+    def _run(plan: Plan, buffer: MessageBuffer) -> _Body | None:
+        body = _Body()
         try:
-            run(self._plan.strict_into(body.path, buffer.path, buffer.messages), "Null")
+            run(plan.strict_into(body.path, buffer.path, buffer.messages), "Null")
         except EngineError:
             body.close()
             return None
@@ -197,7 +209,7 @@ class Decoder:
             return None
         body.header = os.pread(body.file, begin, 0)
         body.partitions = 1
-        if self._plan.has_key_column:
+        if plan.has_key_column:
             end = os.fstat(body.file).st_size - 8 * body.rows
             keys = np.frombuffer(os.pread(body.file, 8 * body.rows, end), np.uint64)
             if (keys != keys[0]).any():

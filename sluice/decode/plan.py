@@ -31,10 +31,12 @@ class PlannedColumn:
 class Plan:
     """The queries of a table.
 
+    :param widest_integer: what integers of up to 128 bits are read as. It must hold every
+        number of the messages: Int64 is for those whose numbers are short.
     :raises TerminalError: the text cannot be executed by this decoder.
     """
 
-    def __init__(self, table: TableText) -> None:
+    def __init__(self, table: TableText, widest_integer: str = "Int256") -> None:
         self.table = table
         if table.format != "JSONEachRow":
             raise TerminalError(
@@ -42,7 +44,7 @@ class Plan:
                 'Use format = "JSONEachRow".',
             )
         self.lineage = self._lineage()
-        factory = ReaderFactory(refuse_null=table.on_null == "dead-letter")
+        factory = ReaderFactory(table.on_null == "dead-letter", widest_integer)
         read = tuple(
             PlannedColumn(column, factory.of(column.type))
             for column in table.columns

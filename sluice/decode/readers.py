@@ -25,9 +25,11 @@ class ReaderFactory:
 
     :param refuse_null: null in a non-nullable place is a fault; otherwise the engine puts
         the default there (setting input_format_null_as_default).
+    :param widest_integer: what integers of up to 128 bits are read as.
     """
 
     refuse_null: bool
+    widest_integer: str = "Int256"
     _names: int = field(default=0)
 
     def of(self, type_text: str) -> Reader:
@@ -48,7 +50,8 @@ class ReaderFactory:
             return self._map(node)
         if node.name in ("Tuple", "Nested") and not nullable:
             return self._tuple(node)
-        return scalar_reader(node, Place(nullable, in_tuple, self.refuse_null))
+        place = Place(nullable, in_tuple, self.refuse_null)
+        return scalar_reader(node, place, self.widest_integer)
 
     def _retarget(self, reader: Reader, target: str) -> Reader:
         def narrow(value: str) -> str:

@@ -92,13 +92,13 @@ class Place:
         return [f"isNull({value}), {kind}"] if self.reads_null else []
 
 
-def scalar_reader(node: TypeNode, place: Place) -> Reader:
+def scalar_reader(node: TypeNode, place: Place, widest_integer: str) -> Reader:
     """The reader of a type that contains no other; unknown types are read as they are."""
     if node.name in _INTEGERS and place.in_tuple and place.refuses:
         # A missing element and null look alike in Int256; a decimal refuses null.
         return _checked(node, place, "Decimal(76, 20)", _integer_unfit(node.name))
     if node.name in _INTEGERS:
-        return _checked(node, place, "Int256", None)
+        return _checked(node, place, widest_integer, None)
     if node.name in _FLOATS:
         null_is_nan = place.in_tuple and place.refuses
         return _checked(node, place, node.text, _not_finite if null_is_nan else _infinite)

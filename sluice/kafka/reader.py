@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import confluent_kafka as ck
 
@@ -27,7 +28,7 @@ POLL_MESSAGES = 500
 #: three times over (client, Python values, joined text) and large pieces fragment the heap.
 POLL_BYTES = 512 * 1024
 #: The first poll of a partition, when nothing is known of its messages.
-FIRST_POLL_MESSAGES = 50
+FIRST_POLL_MESSAGES = 100
 POLL_TIMEOUT_SECONDS = 0.1
 
 #: Without progress for so long, the log's ends are asked again.
@@ -44,16 +45,30 @@ _TUNING: dict[str, str | int | bool] = {
     # a consumer with short queues stand still.
     "queued_min_messages": 20_000,
     "queued_max_messages_kbytes": 4_096,
-    # Before decompression: of text that shrinks to a fiftieth, 1 MiB was 80 MB in the worker.
-    # Half of it costs neither worker nor broker anything that could be measured.
-    "max_partition_fetch_bytes": 512 * 1024,
     "fetch_queue_backoff_ms": 1,
     "check_crcs": False,
     "statistics_interval_ms": 0,
 }
 
-#: Called with the values and offsets of one poll; no value is None.
-Deliver = Callable[[list[bytes], list[int]], None]
+#: What one fetch brings at most, before decompression. Large messages may shrink much: of
+#: text that shrinks to a fiftieth, 1 MiB was 80 MB in the worker. Small fetches for all would
+#: cost the broker as much again for each row.
+FETCH_BYTES = 1024 * 1024
+FETCH_BYTES_OF_LARGE = 256 * 1024
+#: Messages are large when fewer than this make a poll, so above 8 KiB on average.
+LARGE_POLL_MESSAGES = 64
+
+#: Called with the values and offsets of one poll; no value is None. Where the offsets have
+#: no holes they are a `range`.
+Deliver = Callable[[list[bytes], Sequence[int]], None]
+
+# Called once for each message: a method looked up once costs half of `message.method()`.
+_error, _offset, _key, _value = (
+    ck.Message.error,
+    ck.Message.offset,
+    ck.Message.key,
+    ck.Message.value,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +115,8 @@ class RangeReader:
         :raises RangeVanishedError: offsets of the range are gone.
         :raises StalledError: no progress although the offsets exist.
         """
-        consumer = self._consumer_at(block_range.source, block_range.begin)
-        poll = self._polls.get(block_range.source, FIRST_POLL_MESSAGES)
+        poll = polled_before = self._polls.get(block_range.source, FIRST_POLL_MESSAGES)
+        consumer = self._consumer_at(block_range.source, block_range.begin, _fetch_bytes(poll))
         try:
             result, position, poll = _read(consumer, block_range, bytes_max, deliver, poll)
         except ck.KafkaException as error:
@@ -111,7 +126,7 @@ class RangeReader:
             consumer.close()
             raise
         self._polls[block_range.source] = poll
-        if result.heavy_at is None:
+        if result.heavy_at is None and _fetch_bytes(poll) == _fetch_bytes(polled_before):
             self._keep(block_range.source, consumer, position)
         else:
             consumer.close()
@@ -122,12 +137,14 @@ class RangeReader:
         while self._consumers:
             self._consumers.popitem()[1][0].close()
 
-    def _consumer_at(self, source: TopicPartition, begin: int) -> ck.Consumer:
+    def _consumer_at(self, source: TopicPartition, begin: int, fetch_bytes: int) -> ck.Consumer:
         consumer, position = self._consumers.pop(source, (None, -1))
         if consumer is not None and position == begin:
             return consumer
         if consumer is None:
-            consumer = make_consumer(self._access, _READER_GROUP, **_TUNING)
+            consumer = make_consumer(
+                self._access, _READER_GROUP, max_partition_fetch_bytes=fetch_bytes, **_TUNING
+            )
         consumer.assign([ck.TopicPartition(source.topic, source.partition, begin)])
         return consumer
 
@@ -154,35 +171,38 @@ def _read(
         # for its full number would hold 25 MB when messages of 50 KB follow small ones.
         batch = consumer.consume(min(poll, end - position), 0.0)
         batch = batch or consumer.consume(1, POLL_TIMEOUT_SECONDS)
-        errors = [message.error() for message in batch]
-        if any(errors):  # never compared: a KafkaError raises when it meets None
+        if any(map(_error, batch)):  # never compared: a KafkaError raises when it meets None
             batch = _without_errors(block_range, batch)
-        offsets: list[int] = [message.offset() for message in batch]
+        offsets = _offsets(batch)
         if offsets and offsets[-1] >= end:
             del batch[bisect_left(offsets, end) :]
-            del offsets[len(batch) :]
+            offsets = offsets[: len(batch)]
             # A message at or beyond the end proves that nothing below it is to come; but
             # the consumer has swallowed it, so it cannot simply be continued.
             position = end
             consumer.seek(ck.TopicPartition(source.topic, source.partition, end))
-        values: list[bytes | None] = [message.value() for message in batch]
-        sizes = _sizes(batch, values)
-        total = sum(sizes)
+        values: list[bytes] = list(map(_value, batch))
+        keys = list(map(_key, batch)) if any(map(_key, batch)) else ()
+        tombstones = () if all(values) else [i for i, v in enumerate(values) if v is None]
+        for index in tombstones:
+            values[index] = b""
+        total = sum(map(len, values)) + sum(map(len, filter(None, keys)))
         if batch:
             poll = min(POLL_MESSAGES, 1 + POLL_BYTES * len(batch) // (total + 1))
         if bytes_seen + total > bytes_max:
+            sizes = [len(v) + len(k or b"") for v, k in zip_longest(values, keys)]
             crossed = _crossing(offsets, sizes, bytes_seen, bytes_max, messages_seen)
             if crossed is not None:
                 return ReadResult(messages_seen, bytes_seen, skipped, heavy_at=crossed), -1, poll
         messages_seen += len(batch)
         bytes_seen += total
-        if None in values:
-            kept = [i for i, value in enumerate(values) if value is not None]
-            skipped += len(values) - len(kept)
+        if tombstones:
+            skipped += len(tombstones)
+            kept = sorted(set(range(len(values))).difference(tombstones))
             offsets = [offsets[i] for i in kept]
             values = [values[i] for i in kept]
         if values:
-            deliver(values, offsets)  # type: ignore[arg-type]
+            deliver(values, offsets)
         if position < end:
             before = position
             position = _position(consumer, where, position)
@@ -198,16 +218,26 @@ def _position(consumer: ck.Consumer, where: list[ck.TopicPartition], before: int
     return position if position >= 0 else before
 
 
-def _sizes(batch: list[ck.Message], values: list[bytes | None]) -> list[int]:
-    """Bytes of key and value of each message; headers are not kept by a worker."""
-    keys = [message.key() for message in batch]
-    if keys.count(None) == len(keys) and None not in values:
-        return list(map(len, values))  # type: ignore[arg-type]
-    return [len(key or b"") + len(value or b"") for key, value in zip(keys, values, strict=True)]
+def _fetch_bytes(poll: int) -> int:
+    return FETCH_BYTES if poll >= LARGE_POLL_MESSAGES else FETCH_BYTES_OF_LARGE
+
+
+def _offsets(batch: list[ck.Message]) -> Sequence[int]:
+    """The offsets of a poll; the ends tell them all where nothing is missing between."""
+    if not batch:
+        return ()
+    first, last = batch[0].offset(), batch[-1].offset()
+    if last - first + 1 == len(batch):
+        return range(first, last + 1)
+    return list(map(_offset, batch))
 
 
 def _crossing(
-    offsets: list[int], sizes: list[int], bytes_before: int, bytes_max: int, messages_before: int
+    offsets: Sequence[int],
+    sizes: list[int],
+    bytes_before: int,
+    bytes_max: int,
+    messages_before: int,
 ) -> int | None:
     """The offset of the message that crosses the limit, unless it is the range's first."""
     total = bytes_before

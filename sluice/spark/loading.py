@@ -10,7 +10,7 @@ import ctypes
 import os
 import resource
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sluice.clickhouse.capabilities import insert_settings, read_capabilities
@@ -262,7 +262,7 @@ def _fetch(
     if not assignment.rest:
         return reader.read(assignment.block_range, assignment.bytes_max, buffers[""].add)
 
-    def deliver(values: list[bytes], offsets: list[int]) -> None:
+    def deliver(values: list[bytes], offsets: Sequence[int]) -> None:
         for entry, buffer in buffers.items():
             rest = assignment.rest.get(entry, ())
             wanted = [i for i, offset in enumerate(offsets) if contains(rest, offset)]

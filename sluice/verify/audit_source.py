@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,7 +148,7 @@ class SourceReader:
         """
         valued = np.zeros(end - begin, np.bool_)
 
-        def deliver(_: list[bytes], offsets: list[int]) -> None:
+        def deliver(_: list[bytes], offsets: Sequence[int]) -> None:
             valued[np.array(offsets, np.int64) - begin] = True
 
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sluice.decode.buffer import MessageBuffer, shorten_digits
+from sluice.decode.buffer import MessageBuffer
 from tests.decode.support import FIRST_OFFSET, fill
 
 
@@ -63,8 +63,3 @@ def test_identifiers_are_not_long_digits() -> None:
     value = b'{"a":"' + b"1" * 60 + b'"}'
     with fill(MessageBuffer(), [value] * 50) as buffer:
         assert buffer.long_digits == []
-
-
-def test_shortened_digits() -> None:
-    assert shorten_digits(b'{"a":-' + b"1" * 61 + b"}") == b'{"a":-' + b"9" * 60 + b"}"
-    assert shorten_digits(b'{"a":12}') == b'{"a":12}'
