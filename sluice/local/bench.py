@@ -4,7 +4,7 @@
 2. Warm up with a smaller round.
 3. Rounds: produce in a transaction, which the pipeline cannot see; its commit starts the
    clock, and the last settle in the ledger stops it. Producing is outside of what is measured.
-4. Events at a steady rate, for the latency.
+4. Events at a steady rate, for the latency; then nothing, for the cost of being ready.
 
 Everything is seen from outside: /proc, and the ledger. The pipeline is what users run.
 """
@@ -39,6 +39,8 @@ MAX_DELAY = "500ms"
 RANGE_MESSAGES = 250_000
 LATENCY_ROWS_PER_SECOND = 1_000
 LATENCY_SECONDS = 20
+#: Long enough for two of the jobs that keep idle workers warm.
+IDLE_SECONDS = 40
 
 _WARM_UP_ROWS_MAX = 3_000_000
 _SAMPLE_EVENTS = 10_000
@@ -52,6 +54,7 @@ def run_bench(
     as_json: bool = False,
     *,
     latency_seconds: int = LATENCY_SECONDS,
+    idle_seconds: int = IDLE_SECONDS,
 ) -> int:
     """Measure, and print what was measured.
 
@@ -86,6 +89,8 @@ def run_bench(
                 phase.text += f": {rows:,} rows in {one.seconds:.2f} s"
         with console.phase(f"{LATENCY_ROWS_PER_SECOND:,} rows/s for {latency_seconds} s"):
             latencies = bench.latencies_ms(LATENCY_ROWS_PER_SECOND, latency_seconds)
+        with console.phase(f"idle for {idle_seconds} s"):
+            idle_shares = bench.idle_shares(idle_seconds)
         bench.driver.stop()
         stored = target.rows()
         outcome = Outcome(
@@ -97,6 +102,8 @@ def run_bench(
             latencies_ms=latencies,
             latency_rows_per_second=LATENCY_ROWS_PER_SECOND,
             max_delay=MAX_DELAY,
+            idle_seconds=idle_seconds,
+            idle_shares=idle_shares,
         )
     if as_json:
         print(json.dumps({**outcome.as_json(), "produced": bench.produced, "stored": stored}))

@@ -20,6 +20,7 @@ class Outcome:
 
     :param server: "embedded" or the URL.
     :param latencies_ms: sorted.
+    :param idle_shares: of one core, by role, over `idle_seconds` without a message.
     """
 
     server: str
@@ -30,6 +31,8 @@ class Outcome:
     latencies_ms: list[int]
     latency_rows_per_second: int
     max_delay: str
+    idle_seconds: int
+    idle_shares: dict[str, float]
 
     def as_json(self) -> dict[str, Any]:
         """Machine readable; medians over the rounds."""
@@ -62,6 +65,10 @@ class Outcome:
                 "rows": len(self.latencies_ms),
                 **{name: percentile(self.latencies_ms, p) for name, p in _PERCENTILES.items()},
                 "max": self.latencies_ms[-1],
+            },
+            "idle": {
+                "seconds": self.idle_seconds,
+                "core_share": {role: round(self.idle_shares[role], 4) for role in self._roles()},
             },
         }
 
@@ -97,6 +104,8 @@ class Outcome:
             f'"{self.max_delay}": {percentiles}'
         )
         lines.append("  (from the producer's timestamp to the acknowledged insert)")
+        shares = ", ".join(f"{role} {self.idle_shares[role]:.1%}" for role in self._roles())
+        lines.append(f"idle, of one core over {self.idle_seconds} s: {shares}")
         return lines + self._warnings()
 
     def _warnings(self) -> list[str]:

@@ -115,6 +115,16 @@ class Bench:
         self.produced += len(stamped)
         return latencies_ms(stamped, self.tail.receipts[first_receipt:])
 
+    def idle_shares(self, seconds: int) -> dict[str, float]:
+        """CPU by role while nothing is produced, as a share of one core: what it costs to
+        look for new messages and to keep the workers warm."""
+        time.sleep(_QUIET_SECONDS)
+        before, began = self._read(), time.monotonic()
+        time.sleep(seconds)
+        after, took = self._read(), time.monotonic() - began
+        self.driver.check()
+        return {r: (after[r].cpu_seconds - before[r].cpu_seconds) / took for r in after}
+
     def _wait_for(self, first_settled: int, rows: int) -> None:
         settled = self.tail.settled
 

@@ -20,6 +20,9 @@ from sluice.local.java import require_java
 from sluice.local.lifetime import StopRequest, die_with_parent, lock_folder
 
 HEAP_VARIABLE = "SLUICE_KAFKA_HEAP"
+#: "PORT:ADVERTISED": a second listener on PORT that sends its clients to ADVERTISED, where a
+#: proxy is expected. Clients follow what a broker advertises, wherever they asked first.
+PROXY_VARIABLE = "SLUICE_KAFKA_PROXY"
 _HEAP_DEFAULT = "512m"
 _READY_SECONDS_MAX = 60.0
 _STOP_SECONDS_MAX = 30.0
@@ -30,10 +33,11 @@ _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}{proxied}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}{advertised}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT
 log.dirs={data}/log
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=8
@@ -149,8 +153,15 @@ def _write_settings(data: Path, port: int) -> Path:
     """Both files are written at each start: the ports may be others than last time."""
     (data / "log4j2.properties").write_text(_LOGGING.format(data=data))
     properties = data / "server.properties"
+    own, _, advertised = os.environ.get(PROXY_VARIABLE, "").partition(":")
     properties.write_text(
-        _PROPERTIES.format(data=data, port=port, controller_port=_free_port(port))
+        _PROPERTIES.format(
+            data=data,
+            port=port,
+            controller_port=_free_port(port),
+            proxied=f",PROXIED://127.0.0.1:{own}" if own else "",
+            advertised=f",PROXIED://127.0.0.1:{advertised}" if own else "",
+        )
     )
     return properties
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from tests.support.world import Truth, World, assert_exact, assert_letters, order
+from tests.support.world import Truth, World, assert_exact, assert_letters, order, wait_for
 
 
 def test_clickhouse_is_stopped_for_30_s(fragile_world: World) -> None:
@@ -107,3 +107,25 @@ def _resident_bytes(pid: int) -> int:
     except OSError:
         pass
     return 0
+
+
+def test_a_stop_while_everything_is_away_ends_and_loses_nothing(fragile_world: World) -> None:
+    """Nothing can be settled any more: the time for it ends, and the exit status says so."""
+    world = fragile_world
+    world.create_topic("orders")
+    world.create_table("orders")
+    truth = Truth()
+    world.produce("orders", 20_000, truth)
+    configuration = world.configure({"orders": ["orders"]}, max_messages=2_000, lease='"10s"')
+    driver = world.run(configuration, "--grace", "3s")
+    world.wait_for_rows("orders", 20_000, driver)
+    world.clickhouse.kill()
+    world.produce("orders", 20_000, truth, first=20_000)
+    wait_for(lambda: "is not loaded yet" in driver.text(), 90, "a failed insert")
+    world.broker.stop()
+    driver.signal(15)
+    assert driver.wait() == 3, driver.text()[-4000:]
+    world.broker.start()
+    world.clickhouse.start()
+    assert world.run(configuration, "--until-caught-up").wait() == 0
+    assert_exact(world, "orders", truth)

@@ -17,7 +17,7 @@ from sluice.core.errors import ConfigurationError
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.log import SourceLog
-from sluice.local.bench import _even_range
+from sluice.local.bench import RANGE_MESSAGES, _even_range
 from sluice.local.bench_report import Outcome
 from sluice.local.bench_rounds import ROLES, Round, latencies_ms, percentile
 from sluice.local.bench_target import DATABASE, prepared_target
@@ -51,6 +51,8 @@ def an_outcome(*rounds: Round, unsafe: bool = False) -> Outcome:
         latencies_ms=list(range(1, 101)),
         latency_rows_per_second=1000,
         max_delay="500ms",
+        idle_seconds=40,
+        idle_shares=dict.fromkeys(ROLES, 0.0124),
     )
 
 
@@ -69,6 +71,7 @@ def test_medians_and_shares() -> None:
 
 def test_what_disturbs_is_said() -> None:
     quiet = "\n".join(an_outcome(a_round(1.0)).lines())
+    assert "idle, of one core over 40 s: broker 1.2%" in quiet
     assert "Other programs" not in quiet and "UNSAFE" not in quiet
     assert "Other programs" in "\n".join(an_outcome(a_round(1.0, foreign=3.0)).lines())
     assert "UNSAFE" in "\n".join(an_outcome(a_round(1.0), unsafe=True).lines())
@@ -95,7 +98,7 @@ def test_a_round_has_no_small_remainder(rows: int) -> None:
     of_partition = -(-rows // 4)
     size = _even_range(rows)
     ranges = -(-of_partition // size)
-    assert size <= 125_000 and of_partition > size * ranges - ranges
+    assert size <= RANGE_MESSAGES and of_partition > size * ranges - ranges
 
 
 def test_nothing_of_a_round_is_seen_before_its_end(tmp_path: Path) -> None:
@@ -170,7 +173,8 @@ def test_a_server_without_windows_needs_a_decision(tmp_path: Path) -> None:
 def test_the_benchmark(server: ClickHouse) -> None:
     script = (
         "import sys; from sluice.local.bench import run_bench; "
-        "sys.exit(run_bench(20_000, sys.argv[1], 1, as_json=True, latency_seconds=2))"
+        "sys.exit(run_bench(20_000, sys.argv[1], 1, as_json=True, latency_seconds=2,"
+        " idle_seconds=2))"
     )
     began = time.monotonic()
     done = subprocess.run(
@@ -189,4 +193,6 @@ def test_the_benchmark(server: ClickHouse) -> None:
     assert 0 < report["latency_ms"]["p50"] <= report["latency_ms"]["p99"]
     assert report["latency_ms"]["max"] < (time.monotonic() - began) * 1000
     assert report["peak_bytes"]["workers"] > 100_000_000
+    assert set(report["idle"]["core_share"]) == set(ROLES)
+    assert 0 <= report["idle"]["core_share"]["workers"] < 2
     assert sum(report["task_share"].values()) == pytest.approx(1.0, abs=0.01)

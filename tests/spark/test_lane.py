@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sluice.core.budget import Site
-from sluice.core.errors import OwnerChangedError
+from sluice.core.errors import InDoubtError, OwnerChangedError
 from sluice.core.lease import LeaseOverError
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed, NeedsGrant, TooHeavy
@@ -282,3 +282,53 @@ def test_an_idle_partition_is_settled_again_before_its_offset_expires(
     world.at(13 * 3_600_000, lane.stopping.set)
     lane.run(None, 5.0)
     assert kinds(world, P0) == [("SETTLE", 0, 0), ("SETTLE", 0, 0)]
+
+
+def test_an_insert_in_doubt_holds_its_place_in_the_window_until_its_lease_is_over() -> None:
+    """The server may still finish it after the repeat is settled, by this driver or the next."""
+    world = World([P0])
+    world.ends[P0] = 10
+    tries: list[int] = []
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        tries.append(assignment.record.deadline_ms)
+        return Failed(InDoubtError("no reply")) if len(tries) == 1 else world.load(assignment)
+
+    world.script = script
+    lane = run(world)
+    (suspect,) = lane._claims.suspects
+    assert suspect.deadline_ms >= tries[0]
+    written = [entry.body for entry in world.ledger if entry.body["type"] == "suspect"]
+    assert [(body["end"], body["deadline_ms"]) for body in written] == [(10, suspect.deadline_ms)]
+    world.at(suspect.deadline_ms - world.now + 60_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert lane._claims.suspects == []
+
+
+def test_a_range_in_doubt_through_a_long_outage_is_recorded_again_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its offset must not expire; nobody gets more time to insert."""
+    monkeypatch.setattr("sluice.spark.lane.OBSERVE_EVERY_MS", 30_000)
+    world = World([P0])
+    world.ends[P0] = 10
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        world.outages["s1"] = "connection refused"
+        return Failed(InDoubtError("connection refused"))
+
+    world.script = script
+    lane = world.lane()
+
+    def heal() -> None:
+        world.outages.clear()
+        world.script = lambda world, assignment: world.load(assignment)
+
+    world.at(13 * 3_600_000, heal)
+    run(world, lane)
+    records = [commit.records[P0] for commit in world.commits]
+    assert [record.kind.name for record in records[:3]] == ["INTEND", "RENEW", "RENEW"]
+    assert {(record.begin, record.end) for record in records[:3]} == {(0, 10)}
+    assert {record.deadline_ms for record in records[:3]} == {records[0].deadline_ms}
+    assert records[-1].kind.name == "SETTLE"
+    assert world.rows_of(P0) == [1] * 10
