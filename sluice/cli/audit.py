@@ -35,13 +35,28 @@ def add(subparsers: Subparsers) -> None:
     )
     add_configuration(parser)
     add_json(parser)
+    parser.add_argument(
+        "--spark",
+        action="store_true",
+        help="compare on the [spark] master of CONFIG, in parallel; for many millions of messages",
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
     configuration = load_configuration(arguments)
     from sluice.verify.audit import audit
 
-    report = audit(configuration)
+    if arguments.spark:
+        from sluice.spark.session import start_session
+
+        spark = configuration.spark
+        session = start_session(f"audit {configuration.pipeline}", spark.master, spark.properties())
+        try:
+            report = audit(configuration, session=session)
+        finally:
+            session.stop()
+    else:
+        report = audit(configuration)
     if arguments.json:
         print_json(report)
     else:

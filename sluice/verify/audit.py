@@ -1,28 +1,35 @@
 """The audit: every message of the topics against every row of the tables.
 
 Exact: each offset of each partition is looked for in the table's lineage columns and in the
-dead letters. Bounded: one chunk of offsets is in memory at a time. Safe beside a running
-pipeline: what is settled is read first, dead letters and tables after it, so that whatever
-happens meanwhile can only add what was not demanded yet.
+dead letters. Bounded: one piece of offsets for each worker is in memory at a time. Safe
+beside a running pipeline: what is settled is read first, dead letters and tables after it,
+so that whatever happens meanwhile can only add what was not demanded yet.
 """
 
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sluice.config.model import Configuration, ConnectorConfiguration, TableConfiguration
 from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.core.ranges import Interval, TopicPartition
 from sluice.spark.probing import NEEDED_LINEAGE
 from sluice.spark.texts import access_of, lineage_columns, tables_of_connector
-from sluice.verify.audit_chunk import EXAMPLES_MAX, Chunk, Counts, Held, Tally, counts_of, flags_of
+from sluice.verify.audit_chunk import EXAMPLES_MAX, Tally
+from sluice.verify.audit_piece import Judge, Judged, Piece, PieceTable, judge_in_worker
 from sluice.verify.audit_source import Letters, PartitionLog, SourceReader
 from sluice.verify.audit_tables import TableReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _logger = logging.getLogger("sluice.audit")
 
@@ -107,10 +114,19 @@ class _Group:
     reader: TableReader
 
 
-def audit(configuration: Configuration, chunk_offsets: int = CHUNK_OFFSETS) -> AuditReport:
+#: Judges pieces, in their order.
+JudgeAll = Callable[[Iterable[Piece]], Iterable[Judged]]
+
+
+def audit(
+    configuration: Configuration,
+    chunk_offsets: int = CHUNK_OFFSETS,
+    session: SparkSession | None = None,
+) -> AuditReport:
     """Compare all topics with all tables. Changes nothing.
 
     :param chunk_offsets: offsets that are compared at a time.
+    :param session: compare on Spark, as many pieces at once as it has slots.
     :raises ConfigurationError: no entry's rows carry their offset, or two connectors' rows
         cannot be told apart.
     :raises TransientError: a server does not answer, or messages expire while it runs.
@@ -121,9 +137,10 @@ def audit(configuration: Configuration, chunk_offsets: int = CHUNK_OFFSETS) -> A
     with ExitStack() as stack:
         readers = _open_tables(configuration, stack, unaudited)
         for connector in configuration.connectors:
-            source = stack.enter_context(closing(SourceReader(configuration, connector)))
+            source = SourceReader(configuration, connector)
             groups = _groups(configuration, connector, readers, unaudited)
-            partitions += _Auditor(connector.name, source, groups, chunk_offsets).run()
+            judge = _judging(configuration, source, session, stack)
+            partitions += _Auditor(connector.name, source, groups, chunk_offsets, judge).run()
     tables = [table for partition in partitions for table in partition.tables]
     return AuditReport(
         produced=sum(partition.produced for partition in partitions),
@@ -136,6 +153,30 @@ def audit(configuration: Configuration, chunk_offsets: int = CHUNK_OFFSETS) -> A
         partitions=tuple(partitions),
         unaudited=tuple(sorted(unaudited)),
     )
+
+
+def _judging(
+    configuration: Configuration,
+    source: SourceReader,
+    session: SparkSession | None,
+    stack: ExitStack,
+) -> JudgeAll:
+    """How pieces of a connector are judged: here, or on Spark."""
+    access = access_of(configuration)
+    if session is None:
+        judge = stack.enter_context(closing(Judge(source.access, access)))
+        return partial(map, judge.judge)
+    from sluice.spark.spread import spread
+
+    def on_spark(pieces: Iterable[Piece]) -> Iterator[Judged]:
+        work = partial(judge_in_worker, source.access, access)
+        name = f"sluice audit of {source.access.connector}"
+        for result in spread(session, name, work, list(pieces)):
+            if isinstance(result, SluiceError):
+                raise result
+            yield result
+
+    return on_spark
 
 
 def refuse_ambiguous(configuration: Configuration) -> None:
@@ -215,25 +256,36 @@ class _Auditor:
         source: SourceReader,
         groups: dict[str, list[_Group]],
         chunk_offsets: int,
+        judge: JudgeAll,
     ) -> None:
         self._connector = connector
         self._source = source
         self._groups = groups
         self._chunk_offsets = chunk_offsets
+        self._judge = judge
         self._letters: Letters = {}
 
     def run(self) -> list[PartitionAudit]:
-        """1. What is settled. 2. Dead letters. 3. Partition by partition."""
+        """1. What is settled. 2. Dead letters. 3. All pieces. 4. What lies outside."""
         logs = self._source.logs()
         self._letters = self._source.letters()
-        with ThreadPoolExecutor(1, thread_name_prefix="audit") as pool:
-            partitions = [self._partition(log, pool) for log in logs]
-        return partitions + self._unknown_partitions()
+        audits = {log.source: self._empty(log) for log in logs}
+        tallies = {log.source: [Tally() for _ in self._groups[log.source.topic]] for log in logs}
+        pieces = [piece for log in logs for piece in self._pieces(log)]
+        for piece, judged in zip(pieces, self._judge(pieces), strict=True):
+            audits[piece.source].produced += judged.messages
+            audits[piece.source].skipped += judged.tombstones
+            for tally, more in zip(tallies[piece.source], judged.tallies, strict=True):
+                tally.add(more)
+        for log in logs:
+            found = zip(self._groups[log.source.topic], tallies[log.source], strict=True)
+            audits[log.source].tables += [
+                self._outside(log, group, tally) for group, tally in found
+            ]
+        return list(audits.values()) + self._unknown_partitions()
 
-    def _partition(self, log: PartitionLog, pool: ThreadPoolExecutor) -> PartitionAudit:
-        groups = self._groups[log.source.topic]
-        tallies = [Tally() for _ in groups]
-        result = PartitionAudit(
+    def _empty(self, log: PartitionLog) -> PartitionAudit:
+        return PartitionAudit(
             connector=self._connector,
             topic=log.source.topic,
             partition=log.source.partition,
@@ -243,31 +295,32 @@ class _Auditor:
             produced=0,
             skipped=0,
         )
-        settled = log.settled or 0
+
+    def _pieces(self, log: PartitionLog) -> Iterator[Piece]:
         for begin in range(log.log_begin, log.stable_end, self._chunk_offsets):
             end = min(begin + self._chunk_offsets, log.stable_end)
-            # The servers count while this process reads the log.
-            rows = [pool.submit(g.reader.counts, log.source, begin, end) for g in groups]
-            messages = self._source.read(log.source, begin, end)
-            result.produced += messages.messages
-            result.skipped += messages.tombstones
-            assigned = flags_of(begin, end - begin, log.assigned)
-            chunk = Chunk(begin, messages.valued, assigned)
-            for group, tally, future in zip(groups, tallies, rows, strict=True):
-                found, different = future.result()
-                dead = self._dead(log.source, group, begin, end)
-                tally.judge(chunk, Held(found, different, dead), len(group.entries), settled)
-        for group, tally in zip(groups, tallies, strict=True):
-            result.tables.append(self._outside(log, group, tally))
-        return result
+            assigned = tuple((b, e) for b, e in log.assigned if b < end and e > begin)
+            tables = tuple(
+                PieceTable(
+                    group.reader.facts.database,
+                    group.reader.facts.table,
+                    len(group.entries),
+                    self._dead(log.source, group, begin, end),
+                )
+                for group in self._groups[log.source.topic]
+            )
+            yield Piece(log.source, begin, end, assigned, log.settled or 0, tables)
 
-    def _dead(self, source: TopicPartition, group: _Group, begin: int, end: int) -> Counts:
-        dead = np.zeros(end - begin, np.int32)
+    def _dead(
+        self, source: TopicPartition, group: _Group, begin: int, end: int
+    ) -> NDArray[np.uint64]:
+        """Sorted offsets of the dead letters of all entries of the group."""
+        found = [np.zeros(0, np.uint64)]
         for entry in group.entries:
             offsets = self._letters.get((source, entry))
             if offsets is not None:
-                dead += counts_of(begin, end - begin, offsets)
-        return dead
+                found.append(offsets[slice(*np.searchsorted(offsets, [begin, end]))])
+        return np.sort(np.concatenate(found))
 
     def _outside(self, log: PartitionLog, group: _Group, tally: Tally) -> TableAudit:
         """Add what lies outside the log. A row beyond the stable end may be of a message

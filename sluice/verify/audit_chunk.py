@@ -94,6 +94,32 @@ class Tally:
         note(self.doubled_at, chunk.begin, doubled > 0)
         note(self.foreign_at, chunk.begin, foreign > 0)
 
+    def add(self, later: Tally) -> None:
+        """Add the tally of the offsets that follow."""
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        for mine, more in (
+            (self.missing_at, later.missing_at),
+            (self.doubled_at, later.doubled_at),
+            (self.foreign_at, later.foreign_at),
+        ):
+            for interval in more:
+                _append(mine, interval)
+
+
+COUNTS = (
+    *("loaded", "dead_lettered", "missing", "doubled", "foreign"),
+    *("not_yet_loaded", "given_up"),
+)
+
+
+def _append(intervals: list[Interval], interval: Interval) -> None:
+    """Joins it to the last one where they touch; otherwise as far as there is room."""
+    if intervals and intervals[-1][1] == interval[0]:
+        intervals[-1] = (intervals[-1][0], interval[1])
+    elif len(intervals) < EXAMPLES_MAX:
+        intervals.append(interval)
+
 
 def note(intervals: list[Interval], begin: int, flags: Flags) -> None:
     """Add the runs of flagged offsets, as far as there is room; joins neighbours."""
@@ -101,10 +127,7 @@ def note(intervals: list[Interval], begin: int, flags: Flags) -> None:
         return
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
     for first, end in edges.reshape(-1, 2)[:EXAMPLES_MAX].tolist():
-        if intervals and intervals[-1][1] == begin + first:
-            intervals[-1] = (intervals[-1][0], begin + end)
-        elif len(intervals) < EXAMPLES_MAX:
-            intervals.append((begin + first, begin + end))
+        _append(intervals, (begin + first, begin + end))
 
 
 def flags_of(begin: int, length: int, intervals: list[Interval]) -> Flags:

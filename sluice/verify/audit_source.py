@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,23 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.config.model import Configuration, ConnectorConfiguration
-from sluice.core.errors import TransientError
-from sluice.core.ranges import Interval, Range, TopicPartition, subtract
+from sluice.core.ranges import Interval, TopicPartition, subtract
 from sluice.core.records import InvalidRecordError, decode
 from sluice.kafka.clients import make_admin
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.dead_letters import read_dead_letters
-from sluice.kafka.errors import RangeVanishedError
 from sluice.kafka.ledger import entries
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import look
-from sluice.kafka.reader import RangeReader
 from sluice.spark.texts import kafka_access
-from sluice.verify.audit_chunk import Flags
 
 #: A transaction that is open for longer hangs; what was committed before it counts.
 _OPEN_PATIENCE_SECONDS = 3.0
-_NO_LIMIT = 1 << 62
 
 #: Decisions of a person that move a partition's position.
 _MOVES = ("adopt", "rewind")
@@ -79,15 +74,6 @@ class PartitionLog:
     assigned: list[Interval]
 
 
-@dataclass(slots=True)
-class ReadChunk:
-    """One chunk of a log."""
-
-    valued: Flags
-    messages: int
-    tombstones: int
-
-
 class SourceReader:
     """Reads one connector.
 
@@ -96,19 +82,14 @@ class SourceReader:
 
     def __init__(self, configuration: Configuration, connector: ConnectorConfiguration) -> None:
         self._configuration = configuration
-        self._access = kafka_access(configuration, connector.name)
-        self._cluster = Cluster(self._access)
-        self._admin = make_admin(self._access)
+        self.access = kafka_access(configuration, connector.name)
+        self._cluster = Cluster(self.access)
+        self._admin = make_admin(self.access)
         self._log = SourceLog(self._admin)
-        self._reader = RangeReader(self._access)
         self._group = configuration.group(connector.name)
         self.counts = {
             topic: count for topic, (_, count) in self._log.topics(connector.topics).items()
         }
-
-    def close(self) -> None:
-        """Close the consumers."""
-        self._reader.close()
 
     def logs(self) -> list[PartitionLog]:
         """Every partition, as it is at this moment."""
@@ -117,7 +98,7 @@ class SourceReader:
             for topic, count in sorted(self.counts.items())
             for number in range(count)
         ]
-        committed = look(self._access, self._group, sources, _OPEN_PATIENCE_SECONDS).found
+        committed = look(self.access, self._group, sources, _OPEN_PATIENCE_SECONDS).found
         begins, ends = self._log.begins(sources), self._log.stable_ends(sources)
         histories = self._histories()
         logs = []
@@ -141,31 +122,12 @@ class SourceReader:
         """Last stable offset, fresh."""
         return self._log.stable_ends([source])[source]
 
-    def read(self, source: TopicPartition, begin: int, end: int) -> ReadChunk:
-        """Which offsets of [begin, end) are messages with a value.
-
-        :raises TransientError: messages expired meanwhile.
-        """
-        valued = np.zeros(end - begin, np.bool_)
-
-        def deliver(_: list[bytes], offsets: Sequence[int]) -> None:
-            valued[np.array(offsets, np.int64) - begin] = True
-
-        try:
-            result = self._reader.read(Range(source, begin, end), _NO_LIMIT, deliver)
-        except RangeVanishedError as error:
-            raise TransientError(
-                f"the log of {source} changed while it was read: {error}",
-                "Run the audit again.",
-            ) from None
-        return ReadChunk(valued, result.messages, result.skipped)
-
     def letters(self) -> Letters:
         """Sorted offsets of the dead letters, by partition and table entry."""
         topic = self._configuration.dead_letters_topic
         found: dict[tuple[TopicPartition, str], array[int]] = {}
         if topic in self._cluster.topics:
-            for letter in read_dead_letters(self._access, topic):
+            for letter in read_dead_letters(self.access, topic):
                 key = (TopicPartition(letter.topic, letter.partition), letter.table)
                 found.setdefault(key, array("Q")).append(letter.offset)
         return {key: np.sort(np.array(offsets, np.uint64)) for key, offsets in found.items()}
@@ -175,7 +137,7 @@ class SourceReader:
         if topic not in self._cluster.topics:
             return {}
         return histories_of(
-            self._access.connector, (entry for _, entry in entries(self._access, topic))
+            self.access.connector, (entry for _, entry in entries(self.access, topic))
         )
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -154,6 +157,28 @@ def test_each_kind_of_finding(scene: Scene) -> None:
     assert table.foreign_at == [(40, 41), (43, 100)]
     assert (unknown.partition, unknown.tables[0].foreign) == (4, 1)
     assert sums(audit(configuration)) == sums(report)
+    assert on_spark(configuration, 7) == report
+
+
+def on_spark(configuration: Configuration, chunk_offsets: int) -> AuditReport:
+    """The same audit in a process of its own, whose Spark ends with it."""
+    program = (
+        "import pickle, sys; from sluice.spark.session import start_session; "
+        "from sluice.verify.audit import audit; session = start_session('audit', 'local[2]', {}); "
+        f"report = audit(pickle.load(sys.stdin.buffer), {chunk_offsets}, session); "
+        "sys.stdout.buffer.write(pickle.dumps(report)); session.stop()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=pickle.dumps(configuration),
+        capture_output=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    report = pickle.loads(done.stdout)
+    assert isinstance(report, AuditReport)
+    return report
 
 
 def test_everything_in_order(scene: Scene) -> None:

@@ -1,0 +1,142 @@
+"""One piece of an audit: some offsets of one partition, against every table of its topic.
+
+Pieces do not know of each other, so they can be judged anywhere, in any order, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.core.errors import SluiceError, TransientError
+from sluice.core.ranges import Interval, Range, TopicPartition
+from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.errors import RangeVanishedError
+from sluice.kafka.reader import RangeReader
+from sluice.spark.assignment import ClickHouseAccess
+from sluice.verify.audit_chunk import Chunk, Flags, Held, Tally, counts_of, flags_of
+from sluice.verify.audit_tables import TableReader
+
+_NO_LIMIT = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class PieceTable:
+    """A table that the piece's topic is loaded into.
+
+    :param copies: table entries that load each message into it.
+    :param dead: sorted offsets of dead letters within the piece.
+    """
+
+    database: str
+    table: str
+    copies: int
+    dead: NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The offsets [begin, end) of a partition.
+
+    :param assigned: the offsets whose rows must be there.
+    :param settled: everything below this offset is settled.
+    """
+
+    source: TopicPartition
+    begin: int
+    end: int
+    assigned: tuple[Interval, ...]
+    settled: int
+    tables: tuple[PieceTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a piece holds.
+
+    :param tallies: one for each of its tables, in their order.
+    """
+
+    messages: int
+    tombstones: int
+    tallies: tuple[Tally, ...]
+
+
+class Judge:
+    """Judges pieces; keeps its connections. Not thread-safe."""
+
+    def __init__(self, kafka: KafkaAccess, clickhouse: ClickHouseAccess) -> None:
+        self._clickhouse = clickhouse
+        self._reader = RangeReader(kafka)
+        self._tables: dict[tuple[str, str], TableReader] = {}
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="audit")
+
+    def close(self) -> None:
+        """Close consumers and connections."""
+        self._pool.shutdown()
+        self._reader.close()
+        for table in self._tables.values():
+            table.close()
+
+    def judge(self, piece: Piece) -> Judged:
+        """Read the log and count the tables' rows, at the same time.
+
+        :raises TransientError: messages expired meanwhile, or a server does not answer.
+        """
+        source, begin, end = piece.source, piece.begin, piece.end
+        rows = [
+            self._pool.submit(self._table(t.database, t.table).counts, source, begin, end)
+            for t in piece.tables
+        ]
+        valued, messages, tombstones = self._read(source, begin, end)
+        chunk = Chunk(begin, valued, flags_of(begin, end - begin, list(piece.assigned)))
+        tallies = tuple(Tally() for _ in piece.tables)
+        for table, tally, future in zip(piece.tables, tallies, rows, strict=True):
+            found, different = future.result()
+            held = Held(found, different, counts_of(begin, end - begin, table.dead))
+            tally.judge(chunk, held, table.copies, piece.settled)
+        return Judged(messages, tombstones, tallies)
+
+    def _table(self, database: str, table: str) -> TableReader:
+        key = (database, table)
+        if key not in self._tables:
+            self._tables[key] = TableReader(self._clickhouse, database, table)
+        return self._tables[key]
+
+    def _read(self, source: TopicPartition, begin: int, end: int) -> tuple[Flags, int, int]:
+        """Which offsets are messages with a value; how many messages and tombstones."""
+        valued = np.zeros(end - begin, np.bool_)
+
+        def deliver(_: list[bytes], offsets: Sequence[int]) -> None:
+            valued[np.array(offsets, np.int64) - begin] = True
+
+        try:
+            result = self._reader.read(Range(source, begin, end), _NO_LIMIT, deliver)
+        except RangeVanishedError as error:
+            raise TransientError(
+                f"the log of {source} changed while it was read: {error}",
+                "Run the audit again.",
+            ) from None
+        return valued, result.messages, result.skipped
+
+
+#: A worker process's judges.
+_judges: dict[str, Judge] = {}
+
+
+def judge_in_worker(
+    kafka: KafkaAccess, clickhouse: ClickHouseAccess, piece: Piece
+) -> Judged | SluiceError:
+    """For a worker process, which keeps its connections; an error is a result, so that it
+    arrives as what it is."""
+    key = f"{kafka.connector}@{kafka.brokers}"
+    try:
+        if key not in _judges:
+            _judges[key] = Judge(kafka, clickhouse)
+        return _judges[key].judge(piece)
+    except SluiceError as error:
+        return error
