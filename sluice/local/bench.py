@@ -105,18 +105,22 @@ def run_bench(
             idle_seconds=idle_seconds,
             idle_shares=idle_shares,
         )
-    if as_json:
-        print(json.dumps({**outcome.as_json(), "produced": bench.produced, "stored": stored}))
-    else:
-        console.line()
-        for line in outcome.lines():
-            console.line(line)
+    _report(outcome, bench.produced, stored, console, as_json)
     if stored != bench.produced:
         raise TerminalError(
             f"the table held {stored:,} rows, {bench.produced:,} were produced",
             "Run it again with a table that deduplicates.",
         )
     return 0
+
+
+def _report(outcome: Outcome, produced: int, stored: int, console: Console, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({**outcome.as_json(), "produced": produced, "stored": stored}))
+        return
+    console.line()
+    for line in outcome.lines():
+        console.line(line)
 
 
 def _start(
