@@ -47,12 +47,15 @@ def execute(arguments: argparse.Namespace) -> int:
     from sluice.verify.audit import audit
 
     if arguments.spark:
+        from functools import partial
+
         from sluice.spark.session import start_session
+        from sluice.spark.spread import spread
 
         spark = configuration.spark
         session = start_session(f"audit {configuration.pipeline}", spark.master, spark.properties())
         try:
-            report = audit(configuration, session=session)
+            report = audit(configuration, spread=partial(spread, session))
         finally:
             session.stop()
     else:

@@ -90,18 +90,23 @@ def receipt_entry(block_range: Range, batch: int, attempt: int, receipt: Receipt
     return LedgerEntry(block_range.source, body)
 
 
-def settled_entry(block_range: Range, batch: int, loaded: Loaded) -> LedgerEntry:
+def settled_entry(block_range: Range, batch: int, attempt: int, loaded: Loaded) -> LedgerEntry:
     """A settled range with its counts, and where its task's time went."""
+    letters: dict[str, int] = {}
+    for letter in loaded.dead_letters:
+        letters[letter.table] = letters.get(letter.table, 0) + 1
     body = {
         "type": "settled",
         "begin": block_range.begin,
         "end": block_range.end,
         "batch": batch,
+        "attempt": attempt,
         "messages": loaded.messages,
         "bytes": loaded.bytes,
         "rows": loaded.rows,
         "skipped": loaded.skipped,
         "dead_letters": len(loaded.dead_letters),
+        "dead_letters_by_table": letters,
         "seconds": {name: round(value, 4) for name, value in asdict(loaded.stages).items()},
     }
     return LedgerEntry(block_range.source, body)

@@ -30,6 +30,10 @@ FIRST_GRANT = 8
 #: Dead letters of one transaction; ranges beyond it are settled by the next ones.
 LETTER_BYTES_MAX = 64 * 1024 * 1024
 
+#: A look at the windows is too old to repeat a range on after so long: a driver that slept
+#: would repeat on what the windows held before it slept, and with a new lease.
+LOOK_AGE_MS_MAX = 30_000
+
 #: A settled partition that stays idle is settled again, long before its offsets expire.
 RESETTLE_MS = 6 * 3600 * 1000
 
@@ -221,16 +225,20 @@ class Planner:
         return Step(state.source, record, replace(state.background, rest={}), True)
 
     def remembered(
-        self, state: PartitionState, windows: Mapping[Site, SiteWindow], now_ms: int
+        self,
+        state: PartitionState,
+        windows: Mapping[Site, SiteWindow],
+        now_ms: int,
+        read_since_ms: int,
     ) -> bool | None:
         """Whether the windows surely still know the blocks of a range in doubt.
 
-        :returns: None if a window was not read since the range came back.
+        :returns: None if a window was not read since `read_since_ms`.
         """
         by_key = {site_key(site): window for site, window in windows.items()}
         for key, mark in state.background.marks.items():
             window = by_key.get(key)
-            if window is None or window.read_started_ms < state.back_at_ms:
+            if window is None or window.read_started_ms < read_since_ms:
                 return None
             if not still_remembered(window.state, mark):
                 return False
@@ -249,7 +257,7 @@ def settling(
         return (), ()
     batch, attempt = state.record.batch, state.record.attempt
     entries = [receipt_entry(state.block_range, batch, attempt, r) for r in loaded.receipts]
-    entries.append(settled_entry(state.block_range, batch, loaded))
+    entries.append(settled_entry(state.block_range, batch, attempt, loaded))
     if state.suspect_until_ms > now_ms:
         entries.append(
             suspect_entry(state.block_range, state.suspect_until_ms, state.background.marks)

@@ -9,11 +9,11 @@ so that whatever happens meanwhile can only add what was not demanded yet.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,6 @@ from sluice.verify.audit_chunk import EXAMPLES_MAX, Tally
 from sluice.verify.audit_piece import Judge, Judged, Piece, PieceTable, judge_in_worker
 from sluice.verify.audit_source import Letters, PartitionLog, SourceReader
 from sluice.verify.audit_tables import TableReader
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _logger = logging.getLogger("sluice.audit")
 
@@ -114,6 +111,9 @@ class _Group:
     reader: TableReader
 
 
+#: Does pieces of work somewhere else and gives the results in their order:
+#: `sluice.spark.spread.spread` with its session.
+Spread = Callable[[str, Callable[[Any], Any], Sequence[Any]], list[Any]]
 #: Judges pieces, in their order.
 JudgeAll = Callable[[Iterable[Piece]], Iterable[Judged]]
 
@@ -121,12 +121,12 @@ JudgeAll = Callable[[Iterable[Piece]], Iterable[Judged]]
 def audit(
     configuration: Configuration,
     chunk_offsets: int = CHUNK_OFFSETS,
-    session: SparkSession | None = None,
+    spread: Spread | None = None,
 ) -> AuditReport:
     """Compare all topics with all tables. Changes nothing.
 
     :param chunk_offsets: offsets that are compared at a time.
-    :param session: compare on Spark, as many pieces at once as it has slots.
+    :param spread: compare there, e.g. on Spark, as many pieces at once as it has slots.
     :raises ConfigurationError: no entry's rows carry their offset, or two connectors' rows
         cannot be told apart.
     :raises TransientError: a server does not answer, or messages expire while it runs.
@@ -139,7 +139,7 @@ def audit(
         for connector in configuration.connectors:
             source = SourceReader(configuration, connector)
             groups = _groups(configuration, connector, readers, unaudited)
-            judge = _judging(configuration, source, session, stack)
+            judge = _judging(configuration, source, spread, stack)
             partitions += _Auditor(connector.name, source, groups, chunk_offsets, judge).run()
     tables = [table for partition in partitions for table in partition.tables]
     return AuditReport(
@@ -158,25 +158,24 @@ def audit(
 def _judging(
     configuration: Configuration,
     source: SourceReader,
-    session: SparkSession | None,
+    spread: Spread | None,
     stack: ExitStack,
 ) -> JudgeAll:
-    """How pieces of a connector are judged: here, or on Spark."""
+    """How pieces of a connector are judged: here, or where they are spread to."""
     access = access_of(configuration)
-    if session is None:
+    if spread is None:
         judge = stack.enter_context(closing(Judge(source.access, access)))
         return partial(map, judge.judge)
-    from sluice.spark.spread import spread
 
-    def on_spark(pieces: Iterable[Piece]) -> Iterator[Judged]:
+    def elsewhere(pieces: Iterable[Piece]) -> Iterator[Judged]:
         work = partial(judge_in_worker, source.access, access)
         name = f"sluice audit of {source.access.connector}"
-        for result in spread(session, name, work, list(pieces)):
+        for result in spread(name, work, list(pieces)):
             if isinstance(result, SluiceError):
                 raise result
             yield result
 
-    return on_spark
+    return elsewhere
 
 
 def refuse_ambiguous(configuration: Configuration) -> None:

@@ -100,7 +100,9 @@ def test_the_other_entries() -> None:
     _, receipt = written(receipt_entry(RANGE, 7, 1, RECEIPT))
     assert (receipt["type"], receipt["begin"], receipt["end"]) == ("receipt", 10, 20)
     assert (receipt["token"], receipt["rows"], receipt["entries"]) == ("a/token", 9, 2)
-    _, settled = written(settled_entry(RANGE, 7, LOADED))
+    _, settled = written(settled_entry(RANGE, 7, 2, LOADED))
+    assert (settled["batch"], settled["attempt"]) == (7, 2)
+    assert settled["dead_letters_by_table"] == {"orders": 1}
     counts = [settled[name] for name in ("messages", "rows", "skipped", "dead_letters")]
     assert (settled["type"], counts) == ("settled", [10, 9, 1, 1])
     _, suspect = written(suspect_entry(RANGE, 99, {"orders/s1": 5}))

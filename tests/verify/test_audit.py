@@ -163,9 +163,11 @@ def test_each_kind_of_finding(scene: Scene) -> None:
 def on_spark(configuration: Configuration, chunk_offsets: int) -> AuditReport:
     """The same audit in a process of its own, whose Spark ends with it."""
     program = (
-        "import pickle, sys; from sluice.spark.session import start_session; "
+        "import pickle, sys; from functools import partial; "
+        "from sluice.spark.session import start_session; from sluice.spark.spread import spread; "
         "from sluice.verify.audit import audit; session = start_session('audit', 'local[2]', {}); "
-        f"report = audit(pickle.load(sys.stdin.buffer), {chunk_offsets}, session); "
+        f"report = audit(pickle.load(sys.stdin.buffer), {chunk_offsets}, "
+        "partial(spread, session)); "
         "sys.stdout.buffer.write(pickle.dumps(report)); session.stop()"
     )
     done = subprocess.run(

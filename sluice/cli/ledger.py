@@ -1,0 +1,150 @@
+"""`sluice ledger`: what was intended, acknowledged and settled, as the ledger has it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from sluice.cli.arguments import (
+    Subparsers,
+    a_duration_seconds,
+    add_command,
+    add_configuration,
+    add_json,
+    an_offset,
+    load_configuration,
+)
+from sluice.cli.exit import ExitStatus
+from sluice.cli.output import json_text
+from sluice.cli.stopping import stop_on_signals
+from sluice.cli.tables import cell_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LINE = "{:<24}  {:<28}  {:<10}  {:<26}  {:>7}  {:>7}  {}"
+_HEADERS = ("time", "partition", "entry", "offsets", "batch", "attempt", "details")
+
+
+def add(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
+        "ledger",
+        execute,
+        "list what was intended, acknowledged and settled",
+        "sluice ledger sluice.toml --table orders --since 1h",
+    )
+    add_configuration(parser)
+    parser.add_argument("--connector", metavar="NAME", help="only of this connector")
+    parser.add_argument("--topic", metavar="TOPIC", help="only of this topic")
+    parser.add_argument("--partition", metavar="N", type=an_offset, help="only of this partition")
+    parser.add_argument(
+        "--table",
+        metavar="ENTRY",
+        help="only receipts of this table entry, and what its topics did",
+    )
+    parser.add_argument(
+        "--since",
+        metavar="TIME",
+        type=a_time_or_age,
+        help="only younger entries: a time like 2026-01-31T00:00:00Z, or an age like 1h",
+    )
+    parser.add_argument(
+        "--follow", action="store_true", help="go on as entries come, until interrupted"
+    )
+    add_json(parser)
+
+
+def a_time_or_age(text: str) -> int:
+    """Wall time in milliseconds: of a moment with its time zone, or so long ago."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return int((time.time() - a_duration_seconds(text)) * 1000)
+        except argparse.ArgumentTypeError:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is neither a time like 2026-01-31T00:00:00Z nor an age like 1h"
+            ) from None
+    if moment.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text!r} has no time zone; add Z or +01:00")
+    return int(moment.timestamp() * 1000)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    configuration = load_configuration(arguments)
+    from sluice.ops.ledger_view import Selection, read_ledger
+
+    selection = Selection(
+        connector=arguments.connector,
+        topic=arguments.topic,
+        partition=arguments.partition,
+        table=arguments.table,
+        since_ms=arguments.since,
+    )
+    with stop_on_signals() if arguments.follow else nullcontext() as stop:
+        for number, entry in enumerate(read_ledger(configuration, selection, stop)):
+            if arguments.json:
+                print(json_text(entry))
+            else:
+                for line in (_LINE.format(*_HEADERS),) if number == 0 else ():
+                    print(line)
+                print(line_of(entry))
+            if arguments.follow:
+                sys.stdout.flush()
+    return ExitStatus.DONE
+
+
+def line_of(entry: Mapping[str, Any]) -> str:
+    """An entry as one line for people."""
+    partition = entry["connector"]
+    if "topic" in entry:
+        partition = f"{partition} {entry['topic']}[{entry['partition']}]"
+    offsets = f"[{entry['begin']}, {entry['end']})" if "begin" in entry else "-"
+    what = entry.get("kind", entry["type"])
+    details = ", ".join(_details(entry))
+    cells = (
+        _time(int(entry["at_ms"])),
+        partition,
+        what,
+        offsets,
+        entry.get("batch", "-"),
+        entry.get("attempt", "-"),
+        details,
+    )
+    return _LINE.format(*(cell_text(str(cell)) for cell in cells)).rstrip()
+
+
+def _details(entry: Mapping[str, Any]) -> Iterator[str]:
+    """What an entry says besides, in words."""
+    kind = entry["type"]
+    if kind == "record":
+        if entry.get("why"):
+            yield f"decided: {entry['why']}"
+        yield f"owner {entry['owner']}"
+        for name, intervals in entry.get("rest", {}).items():
+            yield f"{sum(end - begin for begin, end in intervals)} offsets missing in {name}"
+    elif kind == "receipt":
+        yield f"{entry['entry']} ({entry['target']}) in shard {entry['shard']}"
+        yield f"{entry['rows']} rows, {entry['bytes']} bytes, checksum {entry['checksum']}"
+        yield f"{entry['replica']} after {entry['insert_ms']} ms"
+    elif kind == "settled":
+        yield f"{entry['messages']} messages, {entry['rows']} rows, {entry['bytes']} bytes"
+        yield f"{entry['dead_letters']} dead letters, {entry['skipped']} skipped"
+        yield f"{entry['seconds']['total']} s"
+    elif kind == "text":
+        yield f"{entry['digest']}, {len(entry['text'])} characters"
+    elif kind == "suspect":
+        yield f"may still be inserted until {_time(int(entry['deadline_ms']))}"
+    elif kind == "unreadable":
+        yield f"no entry of Sluice at ledger offset {entry['offset']}: {entry['value']}"
+
+
+def _time(at_ms: int) -> str:
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03d}Z"

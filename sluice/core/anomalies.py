@@ -1,0 +1,355 @@
+"""Which histories are wrong: Backward, Overlap and Gap, and what else betrays a wrong writer.
+
+Pure judgement: a `Judge` is fed the events of a history in order and gives anomalies.
+
+The question of eBay's Aggregator Runtime Verifier is asked for each partition, of each two
+successive instances: M, and M' that was committed right after it. Ranges are half-open.
+
+* Backward: M' lies wholly before M.
+* Overlap: M' shares offsets with M and is not the same range.
+* Gap: M' begins after M ends.
+
+All tables of a topic share the range of a record, so an anomaly of ranges concerns each of
+them; counts are judged table by table.
+
+**How gaps are found.** The article counts messages since a reference offset, and re-bases the
+count when it settles. That notices a gap only as a shortfall against a number of messages,
+which holes in the offsets (transactions, compaction) make wrong, and not before the reference
+changes. Here each record says where it begins *and* ends, so a gap is a broken link of the
+chain: end(n-1) = begin(n), exact to the offset, at once, holes or not. What a chain cannot
+show is a range that was loaded incompletely; that is what the counts in the ledger's receipts
+are for (`sluice.core.counts`): messages = rows + dead letters + skipped, for each table.
+
+**What is legal and is therefore known here**: identical replays (`renew`: the same range
+again), `shorten`, `probe`, `settle` (empty ranges), take-overs (a new owner repeats the record
+before), new configuration texts, and the decisions of a person (`adopt`, `rewind`, `resolve`),
+which leave the chain on purpose: their owner id says so, and in the ledger also their reason.
+Where offsets may be loaded again they raise the generation, or it is an anomaly.
+
+Besides the three:
+
+* Foreign: someone wrote who is not the owner: no record of ours, an owner who intends without
+  having taken over, a batch number that does not rise, another generation or topic id.
+* Step: a record of this kind cannot follow (rule 2), or not under this text (rule 8).
+* Count: receipts and counts do not account for every message of a settled range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from sluice.core.counts import judge_counts
+from sluice.core.instances import (
+    OPERATOR_PREFIX,
+    Acknowledged,
+    Event,
+    Forgotten,
+    Instance,
+    Settled,
+    TextSeen,
+)
+from sluice.core.ranges import RangeRelation, TopicPartition, relate
+from sluice.core.records import Kind, Record, may_follow
+
+
+class AnomalyKind(Enum):
+    """What is wrong; see the module."""
+
+    BACKWARD = "backward"
+    OVERLAP = "overlap"
+    GAP = "gap"
+    COUNT = "count"
+    FOREIGN = "foreign"
+    STEP = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """One anomaly with the two instances that show it.
+
+    :param tables: names of the table entries that it concerns.
+    :param before: None if the history begins with `after`.
+    """
+
+    kind: AnomalyKind
+    connector: str
+    source: TopicPartition
+    tables: tuple[str, ...]
+    what: str
+    before: Instance | None
+    after: Instance
+
+
+Finding = tuple[AnomalyKind, str]
+
+_OF_RANGES = {
+    RangeRelation.BACKWARD: AnomalyKind.BACKWARD,
+    RangeRelation.OVERLAP: AnomalyKind.OVERLAP,
+    RangeRelation.GAP: AnomalyKind.GAP,
+}
+
+
+def judge_step(before: Instance, after: Instance) -> list[Finding]:
+    """What is wrong with `after` right behind `before`; both have records."""
+    earlier, later = before.record, after.record
+    assert earlier is not None and later is not None
+    if is_decision(earlier, later):
+        return _judge_decision(before, after, earlier, later)
+    return _judge_ranges(before, after, earlier, later) + _judge_hand(earlier, later)
+
+
+def is_decision(before: Record | None, after: Record) -> bool:
+    """Whether a person's decision wrote `after`. One decision writes one record."""
+    by_operator = after.owner.startswith(OPERATOR_PREFIX)
+    return by_operator and (before is None or after.owner != before.owner)
+
+
+def _judge_ranges(
+    before: Instance, after: Instance, earlier: Record, later: Record
+) -> list[Finding]:
+    relation = relate(before.block_range, after.block_range)
+    kind = _OF_RANGES.get(relation)
+    if relation is RangeRelation.SHORTER and later.kind not in (Kind.SHORTEN, Kind.SETTLE):
+        kind = AnomalyKind.OVERLAP
+    if kind is not None:
+        return [(kind, _relation_in_words(kind, earlier, later))]
+    if not may_follow(earlier, replace(later, generation=earlier.generation)):
+        name, other = later.kind.name.lower(), earlier.kind.name.lower()
+        return [(AnomalyKind.STEP, f"a {name} of this range cannot follow this {other} (rule 2)")]
+    same_range_again = later.kind in (Kind.RENEW, Kind.SHORTEN)
+    by_hand = earlier.kind is Kind.PROBE and earlier.deadline_ms == 0
+    if same_range_again and later.text != earlier.text and not by_hand:
+        said = f"repeated under the text {later.text}, intended under {earlier.text} (rule 8)"
+        return [(AnomalyKind.STEP, said)]
+    if same_range_again and later.attempt < earlier.attempt:
+        said = f"attempt {later.attempt} follows attempt {earlier.attempt}"
+        return [(AnomalyKind.STEP, said)]
+    return []
+
+
+def _relation_in_words(kind: AnomalyKind, earlier: Record, later: Record) -> str:
+    if kind is AnomalyKind.GAP:
+        return f"offsets [{earlier.end}, {later.begin}) were never intended"
+    if kind is AnomalyKind.BACKWARD:
+        return f"[{later.begin}, {later.end}) was passed: {earlier.begin} was settled already"
+    begin, end = max(earlier.begin, later.begin), min(earlier.end, later.end)
+    if begin >= end:
+        return f"[{later.begin}, {later.end}) reaches over {earlier.begin}, which was settled"
+    return f"offsets [{begin}, {end}) are in both ranges, which are not the same"
+
+
+def _judge_hand(earlier: Record, later: Record) -> list[Finding]:
+    """Whether the owner wrote `later`, or who had taken over (rule 4)."""
+    signs: list[str] = []
+    if later.batch <= earlier.batch:
+        signs.append(f"batch {later.batch} follows batch {earlier.batch}")
+    if later.owner != earlier.owner and not _may_take_over(earlier, later):
+        signs.append(
+            f"the {later.kind.name.lower()} is {later.owner}'s, who had not taken over from "
+            f"{earlier.owner}"
+        )
+    if later.generation != earlier.generation:
+        signs.append(
+            f"generation {later.generation} follows {earlier.generation}, and only a person's "
+            "decision changes it"
+        )
+    if later.topic_id != earlier.topic_id:
+        signs.append(f"topic id {later.topic_id} follows {earlier.topic_id} without a decision")
+    return [(AnomalyKind.FOREIGN, "; ".join(signs))] if signs else []
+
+
+def _may_take_over(earlier: Record, later: Record) -> bool:
+    """A successor's first record repeats the range, or the settled position, as it is."""
+    if (later.begin, later.end) != (earlier.begin, earlier.end):
+        return False
+    return later.kind in (Kind.RENEW, Kind.SETTLE)
+
+
+def _may_restart(before: Instance | None, record: Record) -> bool:
+    """Whether a driver began anew after the offset was forgotten. It does so only where the
+    ledger is gone too; else it stops, and a person's decision is judged by the chain."""
+    earlier = None if before is None else before.record
+    is_settle = record.kind is Kind.SETTLE
+    return is_settle and earlier is not None and not is_decision(earlier, record)
+
+
+def _judge_decision(
+    before: Instance, after: Instance, earlier: Record, later: Record
+) -> list[Finding]:
+    found: list[Finding] = []
+    if after.why == "":
+        said = "the record of a person's decision carries no reason in the ledger"
+        found.append((AnomalyKind.FOREIGN, said))
+    if later.batch <= earlier.batch or later.generation < earlier.generation:
+        said = (
+            f"batch {later.batch} of generation {later.generation} follows batch "
+            f"{earlier.batch} of generation {earlier.generation}"
+        )
+        found.append((AnomalyKind.FOREIGN, said))
+    if later.kind is not Kind.SETTLE:
+        if later.kind not in (Kind.RENEW, Kind.PROBE) or not may_follow(earlier, later):
+            found += _judge_ranges(before, after, earlier, later) or [
+                (AnomalyKind.STEP, f"a person does not decide a {later.kind.name.lower()}")
+            ]
+    elif later.begin < earlier.end and later.generation <= earlier.generation:
+        kind = _OF_RANGES.get(relate(before.block_range, after.block_range), AnomalyKind.OVERLAP)
+        said = f"back to {later.begin} without a new generation, so its tokens are taken"
+        found.append((kind, said))
+    return found
+
+
+@dataclass(slots=True)
+class Chain:
+    """One partition's history so far.
+
+    :param begun: the first instance that was seen.
+    :param last: the last instance with a record.
+    :param steps: how often each kind of step was seen, take-overs, decisions and tombstones
+        among them.
+    :param rows: rows that receipts of settled ranges name, by table entry.
+    """
+
+    begun: Instance | None = None
+    last: Instance | None = None
+    forgotten: bool = False
+    steps: dict[str, int] = field(default_factory=dict)
+    messages: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+    acknowledged: list[Acknowledged] = field(default_factory=list)
+    settled: list[Settled] = field(default_factory=list)
+
+    def count(self, step: str) -> None:
+        """Count a step."""
+        self.steps[step] = self.steps.get(step, 0) + 1
+
+
+class Judge:
+    """Judges the histories of any number of partitions, fed in the order of their logs.
+
+    :param tables_of: names of the table entries of a connector's topic, where no text says.
+    :param has_receipts: the history is the ledger's: receipts, settles and texts are in it.
+    :param complete: the log was read from its very beginning, so that the first instance of
+        a partition is its first.
+    """
+
+    def __init__(
+        self,
+        tables_of: Callable[[str, str], tuple[str, ...]],
+        *,
+        has_receipts: bool,
+        complete: bool,
+    ) -> None:
+        self._tables_of = tables_of
+        self._has_receipts = has_receipts
+        self._complete = complete
+        self._texts: dict[tuple[str, str], TextSeen] = {}
+        self.chains: dict[tuple[str, TopicPartition], Chain] = {}
+
+    def take(self, event: Event) -> list[Anomaly]:
+        """The anomalies that this event shows."""
+        if isinstance(event, TextSeen):
+            self._texts[event.connector, event.digest] = event
+            return []
+        chain = self.chains.setdefault((event.connector, event.source), Chain())
+        if isinstance(event, Acknowledged):
+            chain.acknowledged.append(event)
+            return []
+        if isinstance(event, Settled):
+            chain.settled.append(event)
+            return []
+        if isinstance(event, Forgotten):
+            chain.forgotten = True
+            chain.count("forgotten")
+            return []
+        return self._take_instance(chain, event)
+
+    def _take_instance(self, chain: Chain, after: Instance) -> list[Anomaly]:
+        before, record = chain.last, after.record
+        chain.begun = chain.begun or after
+        if record is None:
+            return [self._anomaly(AnomalyKind.FOREIGN, after.problem, before, after)]
+        chain.last = after
+        self._count_step(chain, before, after)
+        restarted = chain.forgotten and _may_restart(before, record)
+        chain.forgotten = False
+        if before is None or before.record is None or restarted:
+            chain.acknowledged, chain.settled = [], []
+            if before is None and self._complete and not may_follow(None, record):
+                said = f"the history begins with a {record.kind.name.lower()}"
+                return [self._anomaly(AnomalyKind.STEP, said, None, after)]
+            return []
+        if before.metadata == after.metadata and not self._has_receipts:
+            return []  # The very same commit again changes nothing.
+        found = [
+            self._anomaly(kind, what, before, after) for kind, what in judge_step(before, after)
+        ]
+        if self._has_receipts:
+            found += self._judge_counts(chain, before, after)
+        return found
+
+    def _count_step(self, chain: Chain, before: Instance | None, after: Instance) -> None:
+        earlier = None if before is None else before.record
+        record = after.record
+        assert record is not None
+        chain.count(record.kind.name.lower())
+        if is_decision(earlier, record):
+            chain.count("decision")
+        elif earlier is not None and record.owner != earlier.owner:
+            chain.count("take-over" if _may_take_over(earlier, record) else "other owner")
+        if earlier is not None and record.text != earlier.text:
+            chain.count("new text")
+
+    def _judge_counts(self, chain: Chain, before: Instance, after: Instance) -> list[Anomaly]:
+        acknowledged, chain.acknowledged = chain.acknowledged, []
+        settled, chain.settled = chain.settled, []
+        earlier, later = before.record, after.record
+        assert earlier is not None and later is not None
+        passed = earlier.in_doubt and later.begin >= earlier.end
+        text = self._texts.get((before.connector, earlier.text))
+        entries = None if text is None else text.entries.get(before.source.topic, ())
+        found: list[Anomaly] = []
+        if passed and text is None and self._complete:
+            said = f"the configuration text {earlier.text} of the range is not in the ledger"
+            found.append(self._anomaly(AnomalyKind.STEP, said, before, after))
+        wrong = judge_counts(
+            before,
+            acknowledged,
+            settled,
+            entries,
+            must_be_settled=passed and not is_decision(earlier, later),
+        )
+        if settled and not wrong:
+            chain.messages += settled[0].messages
+            for receipt in acknowledged:
+                chain.rows[receipt.entry] = chain.rows.get(receipt.entry, 0) + receipt.rows
+        for tables, said in wrong:
+            found.append(self._anomaly(AnomalyKind.COUNT, said, before, after, tables))
+        return found
+
+    def _anomaly(
+        self,
+        kind: AnomalyKind,
+        what: str,
+        before: Instance | None,
+        after: Instance,
+        tables: tuple[str, ...] = (),
+    ) -> Anomaly:
+        return Anomaly(
+            kind,
+            after.connector,
+            after.source,
+            tables or self._tables(after),
+            what,
+            before,
+            after,
+        )
+
+    def _tables(self, instance: Instance) -> tuple[str, ...]:
+        """The table entries of the recorded text, else those of today's configuration."""
+        if instance.record is not None:
+            text = self._texts.get((instance.connector, instance.record.text))
+            if text is not None:
+                return text.entries.get(instance.source.topic, ())
+        return self._tables_of(instance.connector, instance.source.topic)

@@ -1,0 +1,127 @@
+"""What a history consists of: the facts that the verifier judges, one by one. Pure.
+
+A history is read from one of two logs. The offsets topic holds committed offsets with their
+records, and tombstones. The ledger holds the same records, and receipts, settles and
+configuration texts besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sluice.core.ranges import Range, TopicPartition
+from sluice.core.records import Record
+
+#: Owner ids that begin so belong to a person's decision (`sluice adopt`, `resolve`, `rewind`).
+OPERATOR_PREFIX = "operator-"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something was read: a message of the offsets topic or of the ledger."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One record of one partition as a log holds it; the article's "instance".
+
+    :param at_ms: when it was committed, by the clock of who wrote it: the broker for the
+        offsets topic, the driver for the ledger.
+    :param offset: the committed offset.
+    :param record: None if what stands there is no record of ours.
+    :param problem: why there is no record.
+    :param why: what a person decided; None where the log does not say, as the offsets topic.
+    :param rest_offsets: how many offsets a probe's record loads, by table entry.
+    """
+
+    connector: str
+    source: TopicPartition
+    place: Place
+    at_ms: int
+    offset: int
+    metadata: str | None
+    record: Record | None
+    problem: str = ""
+    why: str | None = None
+    rest_offsets: Mapping[str, int] | None = None
+
+    @property
+    def block_range(self) -> Range:
+        """The record's range; an empty one at the offset without a record."""
+        if self.record is None:
+            return Range(self.source, self.offset, self.offset)
+        return Range(self.source, self.record.begin, self.record.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A tombstone: the group's offset expired, or was deleted with the group or the topic."""
+
+    connector: str
+    source: TopicPartition
+    place: Place
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A receipt in the ledger."""
+
+    connector: str
+    source: TopicPartition
+    place: Place
+    at_ms: int
+    begin: int
+    end: int
+    batch: int
+    attempt: int
+    entry: str
+    shard: str
+    token: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A settled range in the ledger, with its counts.
+
+    :param bad: dead letters by table entry; None in entries that do not tell.
+    """
+
+    connector: str
+    source: TopicPartition
+    place: Place
+    at_ms: int
+    begin: int
+    end: int
+    batch: int
+    messages: int
+    rows: int
+    skipped: int
+    dead_letters: int
+    bad: Mapping[str, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TextSeen:
+    """A configuration text in the ledger.
+
+    :param entries: the names of its table entries by topic.
+    """
+
+    connector: str
+    place: Place
+    at_ms: int
+    digest: str
+    entries: Mapping[str, tuple[str, ...]]
+
+
+Event = Instance | Forgotten | Acknowledged | Settled | TextSeen

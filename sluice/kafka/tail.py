@@ -1,0 +1,146 @@
+"""Reading one partition of one of Kafka's or Sluice's own topics to its stable end, and on.
+
+Committed messages only. What the ledger's and the offsets topic's readers share.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import confluent_kafka as ck
+
+from sluice.kafka.clients import KafkaAccess, make_admin, make_consumer
+from sluice.kafka.errors import KafkaTerminalError, StalledError, kafka_error
+
+_READER_GROUP = "sluice.tail-reader"
+_POLL_MESSAGES = 2000
+_TIMEOUT_SECONDS = 15.0
+
+#: Longer than a transaction that its producer left open lives (60 s, and the broker's check).
+_STALL_SECONDS = 90.0
+
+_GONE = (ck.KafkaError._AUTO_OFFSET_RESET, ck.KafkaError.OFFSET_OUT_OF_RANGE)
+
+
+class LogBeginLostError(KafkaTerminalError):
+    """Messages were removed before they were read."""
+
+    hint = "Messages of this topic expire: read it more often, or give it a longer retention."
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """A committed message.
+
+    :param value: None for a tombstone.
+    :param timestamp_ms: the message's own timestamp.
+    """
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+class Tail:
+    """Reads one partition from an offset on. Not thread-safe.
+
+    :param begin: where to begin; None for the log's begin.
+    :raises SluiceError: the partition cannot be read.
+    """
+
+    def __init__(
+        self, access: KafkaAccess, topic: str, partition: int = 0, begin: int | None = None
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self._name = f"{topic}[{partition}]"
+        self._where = ck.TopicPartition(topic, partition)
+        self._consumer = make_consumer(access, _READER_GROUP)
+        try:
+            self.log_begin, self.stable_end = self._ends()
+        except BaseException:
+            self._consumer.close()
+            raise
+        self.position = self.log_begin if begin is None else max(begin, self.log_begin)
+        self._consumer.assign([ck.TopicPartition(topic, partition, self.position)])
+        self._progress_at = time.monotonic()
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything below the stable end, as last asked for, was read."""
+        return self.position >= self.stable_end
+
+    def ask_end(self) -> int:
+        """Ask for the stable end as it is now."""
+        self.log_begin, self.stable_end = self._ends()
+        return self.stable_end
+
+    def poll(self, timeout_seconds: float) -> list[LogMessage]:
+        """The next messages, in order; none if none came in time.
+
+        :raises LogBeginLostError: messages vanished before they were read.
+        :raises StalledError: messages below the stable end do not come.
+        :raises SluiceError: Kafka answers with an error.
+        """
+        found: list[LogMessage] = []
+        for message in self._consumer.consume(_POLL_MESSAGES, timeout_seconds):
+            error = message.error()
+            if error is None:
+                found.append(
+                    LogMessage(
+                        message.offset(), message.timestamp()[1], message.key(), message.value()
+                    )
+                )
+            elif error.code() in _GONE:
+                raise LogBeginLostError(f"{self._name} at {self.position}: {error.str()}")
+            elif error.code() != ck.KafkaError._PARTITION_EOF:
+                raise kafka_error(f"reading {self._name} at {self.position}", error)
+        before = self.position
+        now = self._consumer.position([self._where])[0].offset
+        self.position = max(self.position, now)
+        if self.position > before or self.caught_up:
+            self._progress_at = time.monotonic()
+        elif time.monotonic() - self._progress_at > _STALL_SECONDS:
+            self._progress_at = time.monotonic()
+            raise StalledError(f"{self._name} cannot be read beyond offset {self.position}")
+        return found
+
+    def seek(self, offset: int) -> None:
+        """Go on from this offset, or from the log's begin if that is later."""
+        self.ask_end()
+        self.position = max(offset, self.log_begin)
+        self._progress_at = time.monotonic()
+        self._consumer.assign([ck.TopicPartition(self.topic, self.partition, self.position)])
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()
+
+    def _ends(self) -> tuple[int, int]:
+        try:
+            low, high = self._consumer.get_watermark_offsets(
+                self._where, timeout=_TIMEOUT_SECONDS, cached=False
+            )
+        except ck.KafkaException as error:
+            raise kafka_error(f"reading {self._name}", error) from None
+        return low, high
+
+
+def partition_count(access: KafkaAccess, topic: str) -> int:
+    """How many partitions a topic has; 0 if there is no such topic.
+
+    :raises SluiceError: Kafka does not tell.
+    """
+    try:
+        found = make_admin(access).list_topics(topic, timeout=_TIMEOUT_SECONDS).topics.get(topic)
+    except ck.KafkaException as error:
+        raise kafka_error(f"asking for topic {topic}", error) from None
+    if found is None:
+        return 0
+    if found.error is not None:
+        if found.error.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return 0
+        raise kafka_error(f"asking for topic {topic}", found.error)
+    return len(found.partitions)

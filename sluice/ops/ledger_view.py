@@ -1,0 +1,184 @@
+"""The ledger for people: its entries, chosen by connector, topic, partition, table and time."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.config.model import Configuration, TableConfiguration
+from sluice.core.errors import ConfigurationError, TransientError
+from sluice.core.ranges import TopicPartition
+from sluice.kafka.clients import make_admin
+from sluice.kafka.log import SourceLog
+from sluice.kafka.tail import LogMessage, Tail, partition_count
+from sluice.spark.texts import kafka_access
+
+_logger = logging.getLogger("sluice.ledger")
+
+_POLL_SECONDS = 0.2
+_RETRY_SECONDS = 2.0
+_PREVIEW_BYTES = 200
+
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which entries are wanted; None wants all.
+
+    Texts belong to no partition, so a topic or a partition leaves them out. Records and
+    settles belong to no table: a table's are those of its topics.
+
+    :param table: name of a table entry.
+    :param since_ms: wall time in milliseconds.
+    """
+
+    connector: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    table: str | None = None
+    since_ms: int | None = None
+
+
+def read_ledger(
+    configuration: Configuration, selection: Selection, stop: threading.Event | None = None
+) -> Iterator[Entry]:
+    """The chosen entries, committed ones only, each with its offset in the ledger.
+
+    One connector's after the other's, up to the ledger's stable end as it is now; with `stop`
+    they go on as they come until it is set, and what does not answer is asked again.
+
+    :raises ConfigurationError: there is no such connector, topic or table.
+    :raises SluiceError: a ledger cannot be read.
+    """
+    check(configuration, selection)
+    names = [connector.name for connector in configuration.connectors]
+    wanted = [name for name in names if selection.connector in (None, name)]
+    if stop is not None:
+        yield from _followed(configuration, selection, wanted, stop)
+        return
+    for name in wanted:
+        tail = _open(configuration, name, selection)
+        if tail is None:
+            topic = configuration.ledger_topic
+            _logger.warning("connector %s: there is no topic %s yet", name, topic)
+            continue
+        try:
+            while not tail.caught_up:
+                yield from _chosen(configuration, selection, name, tail)
+        finally:
+            tail.close()
+
+
+def _followed(
+    configuration: Configuration, selection: Selection, names: list[str], stop: threading.Event
+) -> Iterator[Entry]:
+    tails: dict[str, Tail] = {}
+    try:
+        while not stop.is_set():
+            for name in names:
+                try:
+                    if name not in tails:
+                        tail = _open(configuration, name, selection)
+                        if tail is None:
+                            stop.wait(_RETRY_SECONDS)
+                            continue
+                        tails[name] = tail
+                    yield from _chosen(configuration, selection, name, tails[name])
+                except TransientError as error:
+                    _logger.warning("connector %s: %s", name, error)
+                    stop.wait(_RETRY_SECONDS)
+    finally:
+        for tail in tails.values():
+            tail.close()
+
+
+def check(configuration: Configuration, selection: Selection) -> None:
+    """:raises ConfigurationError: the configuration has no such connector, topic or table."""
+    if selection.connector is not None:
+        configuration.connector(selection.connector)
+    topics = sorted({t for connector in configuration.connectors for t in connector.topics})
+    if selection.topic is not None and selection.topic not in topics:
+        raise ConfigurationError(
+            f'{configuration.path}: no connector loads the topic "{selection.topic}"',
+            f"Name one of: {', '.join(topics)}.",
+        )
+    if selection.table is not None:
+        _table(configuration, selection.table)
+
+
+def _table(configuration: Configuration, name: str) -> TableConfiguration:
+    for table in configuration.tables:
+        if table.name == name:
+            return table
+    names = ", ".join(table.name for table in configuration.tables)
+    raise ConfigurationError(
+        f'{configuration.path}: no [[table]] is named "{name}"', f"Name one of: {names}."
+    )
+
+
+def _open(configuration: Configuration, connector: str, selection: Selection) -> Tail | None:
+    access, topic = kafka_access(configuration, connector), configuration.ledger_topic
+    if not partition_count(access, topic):
+        return None
+    begin: int | None = None
+    if selection.since_ms is not None:
+        # A message is stamped after the time that its entry names, so none is left out.
+        source = TopicPartition(topic, 0)
+        log = SourceLog(make_admin(access))
+        begin = log.at_time([source], max(0, selection.since_ms))[source]
+        if begin < 0:
+            begin = log.stable_ends([source])[source]
+    return Tail(access, topic, begin=begin)
+
+
+def _chosen(
+    configuration: Configuration, selection: Selection, connector: str, tail: Tail
+) -> Iterator[Entry]:
+    for message in tail.poll(_POLL_SECONDS):
+        entry = _entry(message)
+        if entry["connector"] == connector and is_chosen(configuration, selection, entry):
+            yield entry
+        elif entry["type"] == "unreadable":
+            yield entry | {"connector": connector}
+
+
+def _entry(message: LogMessage) -> Entry:
+    try:
+        body = json.loads(message.value or b"")
+        return {
+            "offset": message.offset,
+            "connector": str(body["connector"]),
+            "at_ms": int(body["at_ms"]),
+            "type": str(body["type"]),
+            **body,
+        }
+    except (ValueError, TypeError, KeyError):
+        value = (message.value or b"")[:_PREVIEW_BYTES].decode(errors="backslashreplace")
+        return {
+            "offset": message.offset,
+            "connector": "",
+            "at_ms": message.timestamp_ms,
+            "type": "unreadable",
+            "value": value,
+        }
+
+
+def is_chosen(configuration: Configuration, selection: Selection, entry: Entry) -> bool:
+    """Whether an entry of the right connector is wanted."""
+    if selection.since_ms is not None and entry["at_ms"] < selection.since_ms:
+        return False
+    if selection.topic is not None and entry.get("topic") != selection.topic:
+        return False
+    if selection.partition is not None and entry.get("partition") != selection.partition:
+        return False
+    if selection.table is None:
+        return True
+    if entry["type"] == "receipt":
+        return bool(entry.get("entry") == selection.table)
+    topics = _table(configuration, selection.table).topics
+    return entry["type"] == "text" or entry.get("topic") in topics

@@ -1,0 +1,311 @@
+"""The two histories that the verifier reads, as events of `sluice.core.instances`.
+
+* `LedgerHistory`: the ledger topic. It forgets nothing (no retention), and knows receipts.
+* `OffsetsHistory`: Kafka's own `__consumer_offsets`, the independent witness. Only the
+  partition that holds the connector's group is read, so the other groups of a cluster cost
+  little; records of other groups in it, of members and of assignments are skipped.
+
+**The offsets topic forgets.** It is compacted, so a history read from it may begin anywhere,
+and its first instance is taken as it is. In the middle it cannot have a hole that was there
+before the reading began: the cleaner removes a message only for the sake of a later one with
+the same key, so what it removes of a partition's history is always its oldest part. But it may
+pass while the history is read, and then M' may seem to follow M although what stood between
+them was removed after M was read. It swaps segments from the log's begin on, so it then
+removed M too. Therefore: after M and M' were found to contradict each other, M is looked for
+again; only if it is still there the anomaly is one (`still_holds`), else the history is not
+complete at that place, and is reported as such. (What remains: a leader of the offsets topic
+that moves twice during one reading, between replicas that were cleaned differently. Reading
+again tells.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from sluice.core.instances import (
+    Acknowledged,
+    Event,
+    Forgotten,
+    Instance,
+    Place,
+    Settled,
+    TextSeen,
+)
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import InvalidRecordError, Record, decode
+from sluice.core.text import digest_of
+from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.errors import KafkaTerminalError
+from sluice.kafka.offsets_topic import OFFSETS_TOPIC, parse_key, parse_value, partition_of
+from sluice.kafka.tail import LogMessage, Tail, partition_count
+
+
+class History(Protocol):
+    """One connector's history, read in the order of its log."""
+
+    connector: str
+    tail: Tail
+
+    @property
+    def complete(self) -> bool:
+        """Whether it was read from the log's very beginning."""
+
+    def poll(self, timeout_seconds: float) -> list[Event]:
+        """The next events; none if none came in time.
+
+        :raises SluiceError: the log cannot be read.
+        """
+
+    def still_holds(self, place: Place) -> bool:
+        """Whether what was read there is still there."""
+
+    def close(self) -> None:
+        """Close the clients."""
+
+
+class LedgerHistory:
+    """The ledger's entries of one connector."""
+
+    def __init__(self, access: KafkaAccess, topic: str) -> None:
+        self.connector = access.connector
+        self.tail = Tail(access, topic)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the ledger still has its first entries."""
+        return self.tail.log_begin == 0
+
+    def poll(self, timeout_seconds: float) -> list[Event]:
+        """See `History`."""
+        found = []
+        for message in self.tail.poll(timeout_seconds):
+            place = Place(self.tail.topic, self.tail.partition, message.offset)
+            event = ledger_event(self.connector, place, message)
+            if event is not None:
+                found.append(event)
+        return found
+
+    def still_holds(self, place: Place) -> bool:
+        """Entries leave the ledger from its begin on, and never while younger ones are read."""
+        return True
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self.tail.close()
+
+
+class OffsetsHistory:
+    """The committed offsets of one connector's group."""
+
+    def __init__(self, access: KafkaAccess, group: str, partitions: int) -> None:
+        self.connector = access.connector
+        self._access = access
+        self._group = group
+        self.tail = Tail(access, OFFSETS_TOPIC, partition_of(group, partitions))
+        self._again: Tail | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Never known: what was compacted away leaves no trace."""
+        return False
+
+    def poll(self, timeout_seconds: float) -> list[Event]:
+        """See `History`."""
+        found = []
+        try:
+            messages = self.tail.poll(timeout_seconds)
+        except KafkaTerminalError as error:
+            raise _closed(error) from None
+        for message in messages:
+            place = Place(self.tail.topic, self.tail.partition, message.offset)
+            event = offsets_event(self.connector, self._group, place, message)
+            if event is not None:
+                found.append(event)
+        return found
+
+    def still_holds(self, place: Place) -> bool:
+        """See the module: the proof that nothing after this place was compacted away."""
+        if self._again is None:
+            self._again = Tail(self._access, place.topic, place.partition, place.offset)
+        else:
+            self._again.seek(place.offset)
+        while not self._again.caught_up:
+            for message in self._again.poll(0.5):
+                return message.offset == place.offset
+        return False
+
+    def close(self) -> None:
+        """Close the consumers."""
+        self.tail.close()
+        if self._again is not None:
+            self._again.close()
+
+
+def open_ledger(access: KafkaAccess, topic: str) -> LedgerHistory | None:
+    """The ledger's history; None if there is no ledger yet.
+
+    :raises SluiceError: it cannot be read.
+    """
+    return LedgerHistory(access, topic) if partition_count(access, topic) else None
+
+
+def open_offsets(access: KafkaAccess, group: str) -> OffsetsHistory | None:
+    """The offsets topic's history; None before anybody ever committed in this cluster.
+
+    :raises SluiceError: it cannot be read, as where it is closed to us.
+    """
+    try:
+        partitions = partition_count(access, OFFSETS_TOPIC)
+        return OffsetsHistory(access, group, partitions) if partitions else None
+    except KafkaTerminalError as error:
+        raise _closed(error) from None
+
+
+def _closed(error: KafkaTerminalError) -> KafkaTerminalError:
+    hint = f"Give the connector's user the right to read {OFFSETS_TOPIC}, or use --source ledger."
+    return KafkaTerminalError(error.message, hint)
+
+
+def offsets_event(connector: str, group: str, place: Place, message: LogMessage) -> Event | None:
+    """What a message of the offsets topic says of a group; None if it is about another one.
+
+    :raises UnknownCommitFormatError: it cannot be read.
+    """
+    key = parse_key(message.key)
+    if key is None or key.group != group:
+        return None
+    source = TopicPartition(key.topic, key.partition)
+    if message.value is None:
+        return Forgotten(connector, source, place, message.timestamp_ms)
+    value = parse_value(message.value)
+    # The Python client commits the terminating zero of its C string too [measured].
+    metadata = value.metadata.removesuffix("\0")
+    record, problem = _decoded(value.offset, metadata)
+    return Instance(
+        connector=connector,
+        source=source,
+        place=place,
+        at_ms=value.committed_at_ms,
+        offset=value.offset,
+        metadata=metadata,
+        record=record,
+        problem=problem,
+    )
+
+
+def ledger_event(connector: str, place: Place, message: LogMessage) -> Event | None:
+    """What a message of the ledger says of a connector; None if it is about another one, or
+    nothing that is judged. What is no entry becomes an instance without a record."""
+    try:
+        body = json.loads(message.value or b"")
+        if body["connector"] != connector:
+            return None
+        at_ms = int(body["at_ms"])
+        if body["type"] == "text":
+            return _text(connector, place, at_ms, body)
+        source = TopicPartition(str(body["topic"]), int(body["partition"]))
+        if body["type"] == "record":
+            return _record(connector, source, place, at_ms, body)
+        if body["type"] == "receipt":
+            return _receipt(connector, source, place, at_ms, body)
+        if body["type"] == "settled":
+            return _settled(connector, source, place, at_ms, body)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        problem = f"{place} is not an entry of the ledger: {type(error).__name__}: {error}"
+        return _foreign(connector, place, message.timestamp_ms, problem)
+    return None
+
+
+def _foreign(connector: str, place: Place, at_ms: int, problem: str) -> Instance:
+    where = TopicPartition(place.topic, place.partition)
+    return Instance(connector, where, place, at_ms, 0, None, None, problem)
+
+
+def _text(connector: str, place: Place, at_ms: int, body: Mapping[str, Any]) -> Event:
+    canonical, digest = str(body["text"]), str(body["digest"])
+    if digest_of(canonical) != digest:
+        problem = f"the configuration text at {place} is not the one that {digest} names"
+        return _foreign(connector, place, at_ms, problem)
+    entries: dict[str, tuple[str, ...]] = {}
+    for table in json.loads(canonical)["tables"]:
+        for topic in table["topics"]:
+            entries[topic] = (*entries.get(topic, ()), str(table["entry"]))
+    return TextSeen(connector, place, at_ms, digest, entries)
+
+
+def _record(
+    connector: str, source: TopicPartition, place: Place, at_ms: int, body: Mapping[str, Any]
+) -> Event:
+    offset, metadata = int(body["begin"]), str(body["metadata"])
+    record, problem = _decoded(offset, metadata)
+    if record is not None and not _fits(record, body):
+        record, problem = None, f"the entry at {place} contradicts its record {metadata!r}"
+    return Instance(
+        connector=connector,
+        source=source,
+        place=place,
+        at_ms=at_ms,
+        offset=offset,
+        metadata=metadata,
+        record=record,
+        problem=problem,
+        why=str(body.get("why", "")),
+        rest_offsets={
+            str(entry): sum(int(end) - int(begin) for begin, end in intervals)
+            for entry, intervals in body.get("rest", {}).items()
+        },
+    )
+
+
+def _fits(record: Record, body: Mapping[str, Any]) -> bool:
+    said = (body["kind"], body["end"], body["batch"], body["attempt"], body["owner"])
+    kind = record.kind.name.lower()
+    return bool(said == (kind, record.end, record.batch, record.attempt, record.owner))
+
+
+def _receipt(
+    connector: str, source: TopicPartition, place: Place, at_ms: int, body: Mapping[str, Any]
+) -> Event:
+    return Acknowledged(
+        connector=connector,
+        source=source,
+        place=place,
+        at_ms=at_ms,
+        begin=int(body["begin"]),
+        end=int(body["end"]),
+        batch=int(body["batch"]),
+        attempt=int(body["attempt"]),
+        entry=str(body["entry"]),
+        shard=str(body["shard"]),
+        token=str(body["token"]),
+        rows=int(body["rows"]),
+    )
+
+
+def _settled(
+    connector: str, source: TopicPartition, place: Place, at_ms: int, body: Mapping[str, Any]
+) -> Event:
+    bad = body.get("dead_letters_by_table")
+    return Settled(
+        connector=connector,
+        source=source,
+        place=place,
+        at_ms=at_ms,
+        begin=int(body["begin"]),
+        end=int(body["end"]),
+        batch=int(body["batch"]),
+        messages=int(body["messages"]),
+        rows=int(body["rows"]),
+        skipped=int(body["skipped"]),
+        dead_letters=int(body["dead_letters"]),
+        bad=None if bad is None else {str(entry): int(count) for entry, count in bad.items()},
+    )
+
+
+def _decoded(offset: int, metadata: str) -> tuple[Record | None, str]:
+    try:
+        return decode(offset, metadata), ""
+    except InvalidRecordError as error:
+        return None, str(error)
