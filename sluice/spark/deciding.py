@@ -13,6 +13,7 @@ from sluice.core.text import ConfigurationText
 from sluice.spark.ports import Windows
 from sluice.spark.state import Claims, PartitionState, site_key
 from sluice.spark.steps import (
+    LOOK_AGE_MS_MAX,
     RESETTLE_MS,
     Budget,
     Planner,
@@ -117,9 +118,10 @@ class Decider:
             return self._planner.shorten(state, state.shorten_to, now_ms), False
         if self._outage(sites_of(self.text_of(state), state.source.topic)):
             return None, False
-        if state.background.rest and state.record.rest != digest_of_rest(state.background.rest):
+        if state.is_probed:
             return self._record_probe(state, budget, now_ms), False
-        remembered = self._planner.remembered(state, budget.windows, now_ms)
+        read_since_ms = max(state.back_at_ms, now_ms - LOOK_AGE_MS_MAX)
+        remembered = self._planner.remembered(state, budget.windows, now_ms, read_since_ms)
         if remembered is None:
             return None, False
         if not remembered:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts, describe_table
@@ -46,6 +46,9 @@ from sluice.spark.texts import (
     read_today,
     why_not_executable,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _logger = logging.getLogger("sluice.pipeline")
 
@@ -114,8 +117,16 @@ def run_pipeline(
         reporter.finish(now_ms())
         if jobs.exception() is None:
             jobs.result().close()
-            session.result().stop()
+            _stop(session.result())
     return max(run.status for run in runs)
+
+
+def _stop(session: SparkSession) -> None:
+    """End Spark. If it has died, that is told already, and the status stays what it is."""
+    try:
+        session.stop()
+    except Exception as error:
+        _logger.debug("stopping Spark: %s", error)
 
 
 def _on_signals(stopping: threading.Event) -> None:

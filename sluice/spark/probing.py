@@ -129,7 +129,7 @@ class ClickHouseProber:
         """:raises StillRunningError: somebody may still insert this block."""
         with Server(url, self._access.user, self._access.password) as server:
             facts = describe_table(server, table.database, table.table)
-            for rest in {"", record.rest}:
+            for rest in sorted({"", record.rest}):
                 token = block_token(
                     pipeline=self._pipeline,
                     generation=record.generation,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
-from sluice.core.errors import SluiceError, TerminalError
+from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
 from sluice.core.ledger import (
     Background,
     Commit,
@@ -25,7 +25,7 @@ from sluice.core.ledger import (
     text_entry,
 )
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import InvalidRecordError, Kind, Record, decode
+from sluice.core.records import GENESIS, InvalidRecordError, Kind, Record, decode
 from sluice.core.replay import (
     Committed,
     Decision,
@@ -40,6 +40,7 @@ from sluice.core.replay import (
 )
 from sluice.core.text import ConfigurationText, parse_text
 from sluice.kafka.log import SourceLog
+from sluice.kafka.offsets import owner_in
 from sluice.kafka.recorder import Recorder, TakeOver
 from sluice.spark.ports import Clock, Windows
 from sluice.spark.state import PartitionState, Suspect, site_key
@@ -129,6 +130,7 @@ def take_over(parts: StartParts, sources: list[TopicPartition], batch: int = 0) 
             continue
         records[item.source] = record
         entries.append(record_entry(item.source, record, state.background))
+    _refuse_change(parts, taken)
     if records:
         parts.recorder.finish_take_over(taken, Commit(records, tuple(entries)))
     started.suspects = [
@@ -138,20 +140,42 @@ def take_over(parts: StartParts, sources: list[TopicPartition], batch: int = 0) 
     return started
 
 
+def _refuse_change(parts: StartParts, taken: TakeOver) -> None:
+    """Group and ledger must be one view: somebody may have recorded, or committed (rule 5),
+    after the group was read and before the ledger was.
+
+    :raises OwnerChangedError: another driver took over meanwhile.
+    :raises TransientError: the group changed; it is taken over again.
+    """
+    now = parts.recorder.committed(taken.found)
+    changed = [source for source, found in taken.found.items() if now[source] != found]
+    for source in changed:
+        if owner_in(now[source]) not in (taken.owners[source], GENESIS):
+            raise OwnerChangedError(f"{source} was taken over by {owner_in(now[source])} meanwhile")
+    if changed:
+        raise TransientError(
+            f"{changed[0]}: the group changed while it was taken over", "It is taken over again."
+        )
+
+
 def _load_texts(parts: StartParts, view: LedgerView, started: Started) -> None:
     today = parts.planner.text
     started.texts[today.digest()] = today
     started.canonical[today.digest()] = today.canonical()
+    needed: dict[str, list[str]] = {}
     for entry in view.records.values():
         digest = text_needed(str(entry["metadata"]))
-        if digest is None or digest in started.texts or digest not in view.texts:
-            continue
+        if digest is not None and digest not in started.texts and digest in view.texts:
+            needed.setdefault(digest, []).append(str(entry["topic"]))
+    for digest, topics in needed.items():
         try:
             recorded = parse_text(view.texts[digest])
         except TerminalError as error:
             _logger.warning("recorded text %s: %s", digest, error)
             continue
-        why = parts.why_not_executable(recorded, str(entry["topic"]))
+        # One topic that it cannot be executed for is enough: texts are held by digest alone.
+        whys = (parts.why_not_executable(recorded, topic) for topic in sorted(set(topics)))
+        why = next((why for why in whys if why is not None), None)
         if why is not None:
             _logger.warning("recorded text %s cannot be executed today: %s", digest, why)
             continue
@@ -288,7 +312,8 @@ def _facts(
     if committed is Committed.IN_DOUBT and record is not None and not _is_fresh(record):
         if record.text not in started.texts:
             executable, why = Executable.NO, "its configuration text cannot be executed any more"
-        if not parts.planner.remembered(state, parts.windows.current(), now_ms):
+        # A replay looks again, freshly, before it is sent.
+        if not parts.planner.remembered(state, parts.windows.current(), now_ms, 0):
             memory, why = Memory.OVERRUN, "ClickHouse may have forgotten its blocks"
         text = started.texts.get(record.text, parts.planner.text)
         no_probe = parts.why_no_probe(text, item.source.topic, record.generation)

@@ -63,6 +63,13 @@ class PartitionState:
         """Nothing below this offset is outstanding."""
         return self.record.begin
 
+    @property
+    def is_probed(self) -> bool:
+        """What a probe found is not recorded yet: it has no marks. It may well be what an
+        earlier probe found, and is recorded again all the same: under marks of now, and under
+        a text that can be executed."""
+        return bool(self.background.rest) and not self.background.marks
+
     def see_end(self, stable_end: int, now_ms: int) -> None:
         """Take a fresh stable end in."""
         self.stable_end = max(stable_end, self.stable_end)

@@ -1,0 +1,1 @@
+"""The seeded simulator: the real loader over a world in memory that breaks on purpose."""

@@ -1,0 +1,206 @@
+"""What must hold: after every commit, and in the end row by row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import GENESIS, InvalidRecordError, Kind, Record, decode
+from sluice.simulate.clickhouse import Block, Row
+from sluice.simulate.decoding import judge
+from sluice.simulate.kafka import Offset, Transaction
+
+if TYPE_CHECKING:
+    from sluice.simulate.driver import Driver
+    from sluice.simulate.world import World
+
+#: Source, offset, table.
+Place = tuple[TopicPartition, int, str]
+
+
+class Checks:
+    """Collects violations."""
+
+    def __init__(self, world: World) -> None:
+        self.violations: list[str] = []
+        self.commits = 0
+        self.foreign_commits: dict[TopicPartition, int] = {}
+        self._world = world
+        self._letters: Counter[Place] = Counter()
+        self._tokens: dict[str, tuple[str, tuple[Row, ...]]] = {}
+
+    def violate(self, what: str) -> None:
+        """A promise is broken."""
+        self.violations.append(what)
+
+    # After every commit
+
+    def committing(self, transaction: Transaction) -> None:
+        """Called when a transaction's offsets are about to replace those before."""
+        self.commits += 1
+        for source, offset in transaction.offsets.items():
+            self._world.say(f"committed {source} {offset}")
+        letters = Counter(
+            _origin(dict(stored.headers))
+            for topic, stored in transaction.messages
+            if topic == self._world.plan.letters
+        )
+        self._letters.update(letters)
+        for source, offset in transaction.offsets.items():
+            if source not in self._world.excused:
+                self._check_record(source, offset, transaction, letters)
+            self._check_foreign(source, offset, transaction)
+
+    def _check_record(
+        self,
+        source: TopicPartition,
+        offset: Offset,
+        transaction: Transaction,
+        letters: Counter[Place],
+    ) -> None:
+        before = self._recorded(self._world.broker.group.get(source))
+        record = decode(*offset)
+        owner = GENESIS if before is None else before.owner
+        if transaction.identity.rpartition(".")[2] != owner:
+            self.violate(
+                f"{source}: {transaction.identity} recorded, but the owner is {owner} (rule 4)"
+            )
+        if before is None:
+            if record.begin != 0 or record.kind is not Kind.SETTLE:
+                self.violate(f"{source}: the first record is {record}")
+            return
+        if record.begin == before.end:
+            if before.begin < before.end:
+                self._check_rows(source, before.begin, before.end, letters)
+        elif record.begin != before.begin:
+            self.violate(f"{source}: {record} follows {before} (rule 2)")
+        elif record.end != before.end and record.kind is not Kind.SHORTEN:
+            self.violate(f"{source}: {record} is another cut than {before} (rule 2)")
+        stable_end = self._world.broker.log(source).stable_end
+        if record.end > stable_end:
+            self.violate(f"{source}: {record} ends beyond the stable end {stable_end}")
+
+    def _check_foreign(
+        self, source: TopicPartition, offset: Offset, transaction: Transaction
+    ) -> None:
+        """The committed offset is read again directly before each record (rule 5)."""
+        at_ms = self.foreign_commits.pop(source, 0)
+        own = transaction.identity.rpartition(".")[2] == decode(*offset).owner
+        if at_ms and own and transaction.initialised_at < at_ms < transaction.begun_at:
+            self.violate(f"{source}: {offset} is recorded over a foreign commit (rule 5)")
+
+    def storing(self, token: str, table: str, block: Block) -> None:
+        """Same token, same rows (rule 8), once the server has seen the token."""
+        before = self._tokens.setdefault(token, (table, block.rows))
+        if block.source not in self._world.excused and before != (table, block.rows):
+            self.violate(f"token {token} named {before}, and names {table}, {block.rows} (rule 8)")
+
+    def _recorded(self, offset: Offset | None) -> Record | None:
+        try:
+            return None if offset is None else decode(*offset)
+        except InvalidRecordError:
+            return None
+
+    # Rows and dead letters
+
+    def _check_rows(
+        self, source: TopicPartition, begin: int, end: int, letters: Counter[Place]
+    ) -> None:
+        """Each good message is one row of each table, each bad one one dead letter."""
+        world = self._world
+        log = world.broker.log(source)
+        for name, table in world.clickhouse.tables.items():
+            if source.topic not in world.plan.topics_of(name):
+                continue
+            for offset in range(begin, min(end, log.end)):
+                message, transaction = log.places[offset]
+                gone = transaction is not None and transaction.state == "aborted"
+                found = table.rows.get((source, offset), Counter())
+                rows, dead = found.total(), letters[source, offset, name]
+                wanted = {(0, 0)}
+                if message is not None and message.value is not None and not gone:
+                    verdicts = [
+                        judge(message.value, decoder, name == "parted") for decoder in (0, 1)
+                    ]
+                    wanted = {(0, 1) if verdict.value is None else (1, 0) for verdict in verdicts}
+                    if set(found) - {verdicts[0].number}:
+                        self.violate(f"{source} {offset}: foreign rows {dict(found)} in {name}")
+                if (rows, dead) not in wanted:
+                    self.violate(
+                        f"{source} {offset}: {rows} rows and {dead} dead letters in {name}, "
+                        f"not {' or '.join(map(str, sorted(wanted)))}: {message}"
+                    )
+                    return
+
+    # Stops and the drain
+
+    def look_at_stops(self, driver: Driver) -> None:
+        """A partition may stop only for a reason that the world really caused."""
+        lane = driver.lane_run.lane
+        for source, state in lane.states.items() if lane is not None else ():
+            if state.stopped is not None and source not in self._world.excused:
+                self.violate(f"{source} stopped without a cause: {state.stopped}")
+
+    def is_drained(self) -> bool:
+        """Whether everything is settled, and nobody is left who could still do something."""
+        world = self._world
+        if world.tasks_running or world.inserts_running or self.what_is_left():
+            return False
+        return all(p.paused_until <= world.now for p in world.scheduler.processes())
+
+    def what_is_left(self) -> list[str]:
+        """Partitions that are not settled up to their stable end."""
+        world = self._world
+        left = []
+        for source in world.sources():
+            record = self._recorded(world.broker.group.get(source))
+            end = world.broker.log(source).stable_end
+            settled = record is not None and not record.in_doubt and record.begin >= end
+            if not settled and not self._is_excused(source):
+                left.append(f"{source} at {record} of {end}")
+        return left
+
+    def _is_excused(self, source: TopicPartition) -> bool:
+        """It had to stop, or nobody noticed it: a driver looks for new partitions only of
+        topics that it still loads."""
+        world = self._world
+        if source in world.excused or source in world.broker.group:
+            return source in world.excused
+        group = world.broker.group
+        return all(other in world.excused for other in group if other.topic == source.topic)
+
+    def lag(self) -> int:
+        """Offsets that are not settled."""
+        group = self._world.broker.group
+        ends = {source: self._world.broker.log(source).end for source in self._world.sources()}
+        return sum(end - group.get(source, (0, None))[0] for source, end in ends.items())
+
+    def final(self) -> None:
+        """After the drain: every offset of every partition, every dead letter."""
+        world = self._world
+        if self.violations:
+            return
+        for source in world.sources():
+            if not self._is_excused(source):
+                end = world.broker.log(source).stable_end
+                self._check_rows(source, 0, end, self._letters)
+        sources = set(world.sources())
+        for name, table in world.clickhouse.tables.items():
+            for (source, offset), numbers in table.rows.items():
+                if max(numbers.values()) > 1:
+                    self.violate(f"{source} {offset} is doubled in {name}")
+                elif source not in sources or (
+                    source not in world.excused and offset >= world.broker.log(source).stable_end
+                ):
+                    self.violate(f"{source} {offset} in {name} is foreign")
+        for (source, offset, name), count in self._letters.items():
+            if count > 1 and source not in world.excused:
+                self.violate(f"{source} {offset} has {count} dead letters of {name}")
+
+
+def _origin(headers: dict[str, bytes | None]) -> Place:
+    def text(name: str) -> str:
+        return (headers[f"sluice.{name}"] or b"").decode()
+
+    return TopicPartition(text("topic"), int(text("partition"))), int(text("offset")), text("table")

@@ -1,0 +1,181 @@
+"""ClickHouse in memory: tables whose deduplication window forgets, as a real one does."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from sluice.clickhouse.schema import TableFacts
+from sluice.core.ranges import TopicPartition
+from sluice.core.text import Column, TableText
+
+#: Offset, what the row says of its message, and the value that the partition key looks at.
+Row = tuple[int, int, int]
+
+
+class Block(bytes):
+    """The body of an insert; only its length is bytes."""
+
+    source: TopicPartition
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """What a table is like.
+
+    :param partition_divisor: rows with equal `value // divisor` lie in one ClickHouse
+        partition; 0: not partitioned.
+    :param seconds: of the window, for a Replicated table; None where time does not count.
+    """
+
+    name: str
+    window_blocks: int
+    seconds: int | None
+    partition_divisor: int
+
+    @property
+    def partition_key(self) -> str:
+        """As the server shows it."""
+        return f"intDiv(value, {self.partition_divisor})" if self.partition_divisor else ""
+
+
+COLUMNS = (
+    Column("number", "UInt64"),
+    Column("value", "UInt32"),
+    Column("_topic", "String"),
+    Column("_partition", "UInt32"),
+    Column("_offset", "UInt64"),
+    Column("_row", "UInt32"),
+)
+LINEAGE = ("_topic", "_partition", "_offset", "_row")
+BLOCK_COLUMNS = tuple(column.name for column in COLUMNS)
+
+
+def clickhouse_partition(row: Row, divisor: int) -> int:
+    """Where a row lies."""
+    return row[2] // divisor if divisor else 0
+
+
+@dataclass(slots=True)
+class Table:
+    """Rows and the window; `mark` grows with each part that is written."""
+
+    shape: TableShape
+    now_ms: Callable[[], int]
+    tokens: bool
+    window: OrderedDict[object, int] = field(default_factory=OrderedDict)
+    rows: dict[tuple[TopicPartition, int], Counter[int]] = field(default_factory=dict)
+    mark: int = 0
+    deduplicated: int = 0
+    foreign: int = 0
+    blocks: int = 0
+
+    def insert(self, token: str | None, block: Block, parts_max: int | None = None) -> None:
+        """One part for each ClickHouse partition, each with an entry of its own.
+
+        :param parts_max: stop after so many: the insert fails half-way.
+        """
+        self.blocks += 1
+        parts: dict[int, list[Row]] = {}
+        for row in block.rows:
+            where = clickhouse_partition(row, self.shape.partition_divisor)
+            parts.setdefault(where, []).append(row)
+        for where in sorted(parts)[:parts_max]:
+            rows = tuple(parts[where])
+            identity = (where, token) if self.tokens else (where, block.source, rows)
+            self._insert_part(identity, block.source, rows)
+
+    def _insert_part(self, identity: object, source: TopicPartition, rows: Iterable[Row]) -> None:
+        self._expire()
+        if identity in self.window:
+            self.deduplicated += 1
+            # A plain table numbers the part before it looks.
+            self.mark += self.shape.seconds is None
+            return
+        self._remember(identity)
+        for offset, number, _ in rows:
+            self.rows.setdefault((source, offset), Counter())[number] += 1
+
+    def change_divisor(self, divisor: int) -> None:
+        """Another partition key, as after the table was made anew and filled from the old one."""
+        self.shape = replace(self.shape, partition_divisor=divisor)
+
+    def write_foreign(self, parts: int) -> None:
+        """Somebody else inserts."""
+        for _ in range(parts):
+            self.foreign += 1
+            self._remember(("foreign", self.foreign))
+
+    def _remember(self, identity: object) -> None:
+        self.mark += 1
+        self.window[identity] = self.now_ms()
+        while len(self.window) > self.shape.window_blocks:
+            self.window.popitem(last=False)
+        self._expire()
+
+    def _expire(self) -> None:
+        """Time counts from the newest entry on."""
+        if self.shape.seconds is None or not self.window:
+            return
+        newest = next(reversed(self.window.values()))
+        while newest - next(iter(self.window.values())) > self.shape.seconds * 1000:
+            self.window.popitem(last=False)
+
+    def facts(self) -> TableFacts:
+        """As `describe_table` gives them."""
+        replicated = self.shape.seconds is not None
+        return TableFacts(
+            url="",
+            database="d",
+            table=self.shape.name,
+            uuid="",
+            engine="ReplicatedMergeTree" if replicated else "MergeTree",
+            engine_full="",
+            columns=COLUMNS,
+            partition_key=self.shape.partition_key,
+            sorting_key="number",
+            replicated=replicated,
+            zookeeper_path="",
+            replicas_total=1,
+            replicas_active=1,
+            is_readonly=False,
+            window_blocks=self.shape.window_blocks,
+            window_seconds=self.shape.seconds,
+            async_insert=False,
+            dependents=(),
+        )
+
+
+def table_text(facts: TableFacts, topics: tuple[str, ...]) -> TableText:
+    """The entry of a configuration text for this table."""
+    return TableText(
+        entry=facts.table,
+        database=facts.database,
+        table=facts.table,
+        topics=topics,
+        format="JSONEachRow",
+        columns=facts.columns,
+        lineage=LINEAGE,
+        partition_key=facts.partition_key,
+        sorting_key=facts.sorting_key,
+        unknown_fields="ignore",
+        on_null="dead-letter",
+        time_zone="UTC",
+        shards=("s1",),
+    )
+
+
+@dataclass(slots=True)
+class ClickHouse:
+    """One server, which is the shard s1.
+
+    :param running: how many inserts run under each query id.
+    """
+
+    tables: Mapping[str, Table]
+    running: Counter[str] = field(default_factory=Counter)
+    down_until: int = 0
+    read_only_until: int = 0
+    restarts: int = 0

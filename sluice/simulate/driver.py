@@ -1,0 +1,264 @@
+"""A driver process: the real assembly of a connector, from take-over to its last record."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sluice.config.model import (
+    BatchConfiguration,
+    ClickHouseConfiguration,
+    Configuration,
+    ConnectorConfiguration,
+    ShardConfiguration,
+    SparkConfiguration,
+    TableConfiguration,
+)
+from sluice.config.secret import Secret
+from sluice.core.errors import OwnerChangedError, SluiceError
+from sluice.core.ranges import Range
+from sluice.core.records import Record
+from sluice.core.text import ConfigurationText
+from sluice.simulate import faults
+from sluice.simulate.clickhouse import table_text
+from sluice.simulate.scheduler import KilledError, Process
+from sluice.simulate.spark import Application
+from sluice.spark.assignment import ClickHouseAccess
+from sluice.spark.jobs import Inbox
+from sluice.spark.monitor import WindowMonitor
+from sluice.spark.pipeline import ConnectorRun
+from sluice.spark.ports import Clock, ProbeFound
+from sluice.spark.probing import ClickHouseProber
+from sluice.spark.texts import Today
+
+if TYPE_CHECKING:
+    from sluice.simulate.world import World
+
+
+#: The longest pause between two rounds of an idle loop.
+IDLE_MS_MAX = 4_000
+
+
+class VirtualEvent(threading.Event):
+    """An event whose `wait` lets virtual time pass."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        if not self.is_set():
+            self._world.sleep(max(1, int(timeout * 1000)))
+        return self.is_set()
+
+
+class VirtualLock:
+    """A lock whose waiters let virtual time pass."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._is_held = False
+
+    def __enter__(self) -> None:
+        while self._is_held:
+            self._world.sleep(50)
+        self._is_held = True
+
+    def __exit__(self, *_: object) -> None:
+        self._is_held = False
+
+
+class SimulatedMonitor(WindowMonitor):
+    """The real monitor; its thread is an actor of the driver."""
+
+    world: World
+
+    def __init__(
+        self,
+        access: ClickHouseAccess,
+        text: ConfigurationText,
+        now_ms: Clock,
+        *,
+        bounded: bool = True,
+    ) -> None:
+        super().__init__(access, text, now_ms, bounded=bounded)
+        self._reading = VirtualLock(self.world)  # type: ignore[assignment]
+        self._ended = VirtualEvent(self.world)
+
+    def start(self) -> None:
+        self._read(self._servers())
+        self.world.scheduler.spawn(self.world.process, self._run)
+
+
+class SimulatedProber(ClickHouseProber):
+    """The real prober; each probe is an actor of the driver."""
+
+    world: World
+
+    def submit(
+        self,
+        block_range: Range,
+        record: Record,
+        text: ConfigurationText,
+        finished: Callable[[ProbeFound], None],
+    ) -> None:
+        self.world.scheduler.spawn(
+            self.world.process, lambda: self._run(block_range, record, text, finished)
+        )
+
+
+class VirtualInbox(Inbox):
+    """The lane's inbox; waiting for an event lets virtual time pass."""
+
+    world: World
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._events: list[object] = []
+        self._waiting: Any = None
+        self._idle_rounds = 0
+
+    def put(self, event: object) -> None:
+        self._events.append(event)
+        if self._waiting is not None:
+            self.world.scheduler.wake(self._waiting)
+
+    def take(self, timeout_seconds: float) -> list[object]:
+        world = self.world
+        world.call("round", faults.ANYWHERE)
+        if not self._events and timeout_seconds:
+            # Rounds in which nothing happened become rarer: steps are for what happens.
+            pause_ms = world.rng.choice(world.plan.loop_pauses_ms) << self._idle_rounds
+            self._idle_rounds = min(self._idle_rounds + 1, 6)
+            self._waiting = world.scheduler.current
+            world.sleep(min(pause_ms, IDLE_MS_MAX))
+            self._waiting = None
+        events, self._events = self._events, []
+        if events:
+            self._idle_rounds = 0
+        return events
+
+
+class _Ready:
+    """A future whose result is there."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    def result(self) -> Application:
+        return self._application
+
+
+class SimulatedRun(ConnectorRun):
+    """The real run of a connector; `ending` says how it ended."""
+
+    def __init__(self, world: World, application: Application) -> None:
+        configuration = world.configuration()
+        super().__init__(
+            configuration,
+            configuration.connectors[0],
+            _Ready(application),  # type: ignore[arg-type]
+            VirtualEvent(world),
+            lambda connector: None,
+            True,
+        )
+        self._give_up = VirtualEvent(world)
+        self.ending = ""
+
+    def run(self, until_caught_up: bool, grace_seconds: float) -> None:
+        try:
+            self._run(until_caught_up, grace_seconds)
+            self.ending = "asked to stop"
+        except OwnerChangedError as error:
+            self.ending = f"owner changed: {error}"
+        except SluiceError as error:
+            self.ending = f"{type(error).__name__}: {error}"
+
+
+class Driver(Process):
+    """One driver with its Spark."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(f"driver {world.named()}", world.draw_skew_ms())
+        self.decoder = world.plan.decoder
+        self.owner = f"run-{world.named():010d}"
+        self.application = Application(world, self, self.decoder)
+        self.lane_run = SimulatedRun(world, self.application)
+        self.has_ended = False
+        self._world = world
+
+    def main(self) -> None:
+        """The process from start to end."""
+        world = self._world
+        world.faults.note("take-over")
+        try:
+            world.sleep(world.rng.randrange(1, 2_000))
+            self.lane_run.run(False, 5.0)
+            if "owner changed" in self.lane_run.ending:
+                world.faults.note("owner fenced")
+        except KilledError:
+            self.lane_run.ending = "killed"
+            raise
+        finally:
+            self.has_ended = True
+            world.driver_ended(self)
+
+
+def make_configuration(world: World) -> Configuration:
+    """The file of today."""
+    plan = world.plan
+    topics = tuple(sorted(world.broker.ids))
+    return Configuration(
+        path=Path("simulated.toml"),
+        pipeline="p",
+        spark=SparkConfiguration("local", {}),
+        connectors=(ConnectorConfiguration("c", "", topics, "earliest", {}),),
+        batch=BatchConfiguration(plan.messages_max, plan.bytes_max, 1.0, plan.lease_seconds),
+        clickhouse=ClickHouseConfiguration(
+            "d", (ShardConfiguration("s1", ("http://s1",)),), "", Secret(""), "single"
+        ),
+        tables=tuple(
+            TableConfiguration(
+                name=name,
+                database="d",
+                table=name,
+                topics=plan.topics_of(name),
+                format="JSONEachRow",
+                lineage=True,
+                unknown_fields="ignore",
+                on_null="dead-letter",
+                on_error="stop-partition",
+            )
+            for name in sorted(world.clickhouse.tables)
+        ),
+        dead_letters_topic=plan.letters,
+        ledger_topic=plan.ledger,
+        metrics=None,
+    )
+
+
+def read_text(world: World, configuration: Configuration, decoder: int) -> ConfigurationText:
+    """Today's text: see `sluice.spark.texts.read_text`."""
+    return ConfigurationText(
+        pipeline="p",
+        connector="c",
+        decoder=f"simulated {decoder}",
+        range_bytes_max=configuration.batch.range_bytes_max,
+        tables=tuple(
+            table_text(table.facts(), world.plan.topics_of(name))
+            for name, table in sorted(world.clickhouse.tables.items())
+        ),
+    )
+
+
+def read_today(world: World, decoder: int) -> Today:
+    """What recorded texts are compared with: see `sluice.spark.texts.read_today`."""
+    return Today(
+        f"simulated {decoder}",
+        "UTC",
+        frozenset({"s1"}),
+        {f"d.{name}": table.facts() for name, table in world.clickhouse.tables.items()},
+    )

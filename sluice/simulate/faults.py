@@ -1,0 +1,161 @@
+"""Which faults there are, how often they strike, and how often they did."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from itertools import accumulate
+
+#: What may strike a process wherever it touches the world.
+ANYWHERE = {"process killed": 0.25, "process paused": 0.35, "slow call": 1.0}
+
+#: What may strike one call of a Kafka client.
+READ_OFFSETS = {"offset read fails": 1.5, **ANYWHERE}
+LIST_OFFSETS = {"watermark read fails": 1.0, "one partition does not answer": 1.0, **ANYWHERE}
+FETCH = {"fetch fails": 0.5, "fetch stalls": 0.7, **ANYWHERE}
+INITIALISE = {"init fails": 1.5, "init hangs": 0.3, **ANYWHERE}
+SEND = {
+    "send of offsets fails": 1.5,
+    "send of offsets: reply lost": 1.5,
+    "send of offsets hangs": 0.3,
+    **ANYWHERE,
+}
+COMMIT = {
+    "commit: reply lost": 3.0,
+    "commit: request lost": 2.0,
+    "commit: request late": 1.5,
+    "commit: outcome unknown": 1.5,
+    "commit hangs": 0.8,
+    **ANYWHERE,
+}
+ABORT = {"abort fails": 5.0, **ANYWHERE}
+
+#: What may strike one request to ClickHouse.
+QUERY = {"query fails": 1.0, **ANYWHERE}
+PING = {"ping fails": 1.0, **ANYWHERE}
+BEFORE_POST = {"paused between lease check and insert": 3.0, **ANYWHERE}
+INSERT = {
+    "insert: acknowledgement lost": 3.0,
+    "insert: request lost": 1.5,
+    "insert: partial over ClickHouse partitions": 7.0,
+    "insert: quorum error after storing": 2.0,
+    "insert: quorum error before storing": 1.0,
+    "insert: table is read-only": 1.0,
+    "insert: too many queries": 1.0,
+    "insert: slow": 1.5,
+    "insert: hangs and lands late": 3.0,
+    "insert: hangs and never lands": 1.0,
+}
+
+#: What may strike a job or a task of Spark.
+JOB = {
+    "job lost, its tasks live on": 2.5,
+    "job lost, its tasks die": 1.5,
+    "job lost, its task sleeps and wakes up": 6.0,
+    "task started again while the first one runs": 2.0,
+    "task started again after the first one died": 2.0,
+    "speculative copy": 2.0,
+    "task waits for an executor": 2.0,
+    "Spark is gone": 0.4,
+}
+
+#: What the world does by itself, at any step.
+NEMESIS = {
+    "driver killed": 6.0,
+    "driver killed, its tasks live on": 6.0,
+    "driver paused": 4.0,
+    "driver paused beyond lease and window": 3.0,
+    "duplicate driver": 4.0,
+    "driver asked to stop": 2.0,
+    "configuration changed": 2.0,
+    "decoder judges messages differently": 3.0,
+    "ClickHouse partition key changes": 1.0,
+    "worker paused": 4.0,
+    "worker clock off": 2.0,
+    "ClickHouse outage": 4.0,
+    "ClickHouse restart": 2.0,
+    "ClickHouse read-only for a while": 2.0,
+    "foreign writer fills the window": 14.0,
+    "foreign writer floods the window": 4.0,
+    "Kafka outage": 3.0,
+    "foreign transaction stays open": 4.0,
+    "foreign transaction is aborted": 4.0,
+    "offsets with holes": 6.0,
+    "partitions added": 1.5,
+}
+
+#: Faults after which a partition has to stop; few seeds draw them, and then few times.
+STOPPING = {
+    "foreign commit": 1.0,
+    "offsets expired": 1.0,
+    "log truncated": 1.0,
+    "messages expired": 1.0,
+    "topic created again": 1.0,
+    "ledger lost": 0.5,
+}
+
+#: Drawn by what is produced, not by chance at a call.
+CONTENT = (
+    "bad message",
+    "message bad for one table only",
+    "tombstone",
+    "heavy message",
+    "oversize dead letter",
+    "message that decoders judge differently",
+    "own transaction timed out",
+    "lease over before the insert",
+    "range refused as too heavy",
+    "range refused for its grant",
+    "probe",
+    "take-over",
+    "two drivers start at once",
+    "owner fenced",
+    "block deduplicated",
+    "late insert after the lease",
+    "stable offset that never moves",
+    "window overrun",
+)
+
+_TABLES = (
+    *(READ_OFFSETS, LIST_OFFSETS, FETCH, INITIALISE, SEND, COMMIT, ABORT, QUERY, PING),
+    *(BEFORE_POST, INSERT, JOB, NEMESIS, STOPPING),
+)
+
+#: Everything that a budget of seeds has to draw.
+ALL_KINDS = tuple(dict.fromkeys([kind for table in _TABLES for kind in table] + list(CONTENT)))
+
+
+class Faults:
+    """Draws faults from one seed.
+
+    :param rate: probability that a fault of weight 1 strikes at a step.
+    """
+
+    def __init__(self, rng: random.Random, rate: float) -> None:
+        self.rng = rng
+        self.rate = rate
+        self.is_on = True
+        self.counts: Counter[str] = Counter()
+        self._drawn: dict[int, tuple[list[str], list[float]]] = {}
+
+    def draw(self, table: Mapping[str, float], factor: float = 1.0) -> str | None:
+        """One of the table's faults, or mostly None."""
+        if not self.is_on:
+            return None
+        kinds, weights = self._drawn.get(id(table)) or self._prepare(table)
+        point = self.rng.random()
+        if point >= weights[-1] * self.rate * factor:
+            return None
+        point /= self.rate * factor
+        kind = next(kind for kind, weight in zip(kinds, weights, strict=True) if point < weight)
+        self.counts[kind] += 1
+        return kind
+
+    def note(self, kind: str) -> None:
+        """Count what the world or the loader made happen."""
+        self.counts[kind] += 1
+
+    def _prepare(self, table: Mapping[str, float]) -> tuple[list[str], list[float]]:
+        prepared = self._drawn[id(table)] = (list(table), list(accumulate(table.values())))
+        return prepared

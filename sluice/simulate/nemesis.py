@@ -1,0 +1,317 @@
+"""What goes wrong by itself: processes, servers and topics that break at any step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sluice.core.ranges import TopicPartition
+from sluice.simulate.decoding import make_message
+from sluice.simulate.driver import Driver
+from sluice.simulate.faults import NEMESIS, STOPPING
+from sluice.simulate.kafka import Log, Transaction
+from sluice.simulate.scheduler import Process
+
+if TYPE_CHECKING:
+    from sluice.simulate.world import World
+
+#: How often the world strikes by itself, compared with a call; and for the faults that stop.
+_SHARE, _STOPPING_SHARE = 0.02, 0.1
+DRIVERS_MAX = 3
+#: Producers wait while so many offsets are not settled: the drain would only take longer.
+LAG_MAX = 120
+PARTITIONS_MAX = 3
+
+
+class Nemesis:
+    """Draws and does the faults of the world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._open: list[tuple[TopicPartition, Transaction]] = []
+        self._foreign_writes: dict[str, list[tuple[int, int]]] = {}
+        self._held_back: set[TopicPartition] = set()
+        self._is_healed = False
+        self._actions: dict[str, Callable[[], None]] = {
+            "driver killed": lambda: self._kill_driver(False),
+            "driver killed, its tasks live on": lambda: self._kill_driver(True),
+            "driver paused": self._pause_driver,
+            "driver paused beyond lease and window": self._pause_drivers,
+            "duplicate driver": self._duplicate_driver,
+            "driver asked to stop": self._stop_driver,
+            "configuration changed": self._change_configuration,
+            "decoder judges messages differently": self._change_decoder,
+            "ClickHouse partition key changes": self._change_partition_key,
+            "worker paused": self._pause_worker,
+            "worker clock off": self._shift_clock,
+            "ClickHouse outage": self._clickhouse_outage,
+            "ClickHouse restart": self._clickhouse_restart,
+            "ClickHouse read-only for a while": self._read_only,
+            "foreign writer fills the window": self._fill_window,
+            "foreign writer floods the window": self._flood_windows,
+            "Kafka outage": self._kafka_outage,
+            "foreign transaction stays open": lambda: self._foreign_transaction("committed"),
+            "foreign transaction is aborted": lambda: self._foreign_transaction("aborted"),
+            "offsets with holes": self._make_holes,
+            "partitions added": self._add_partition,
+            "foreign commit": self._foreign_commit,
+            "offsets expired": self._expire_offsets,
+            "log truncated": self._truncate,
+            "messages expired": self._expire_messages,
+            "topic created again": self._create_again,
+            "ledger lost": self._lose_ledger,
+        }
+
+    def start(self) -> None:
+        """Begin to produce."""
+        self._produce()
+
+    def strike(self) -> None:
+        """Called before each event; mostly nothing happens."""
+        world = self._world
+        kind = world.faults.draw(NEMESIS, _SHARE)
+        if kind is None and world.plan.stops:
+            kind = world.faults.draw(STOPPING, _STOPPING_SHARE)
+            world.plan.stops -= kind is not None
+        if kind is not None:
+            world.say(kind)
+            self._actions[kind]()
+
+    def heal(self) -> None:
+        """No more faults; what was paused wakes up, some of it late."""
+        world = self._world
+        self._is_healed = True
+        world.faults.is_on = False
+        world.broker.unreachable_until = 0
+        world.clickhouse.down_until = world.clickhouse.read_only_until = 0
+        for process in world.scheduler.processes():
+            late = world.now + world.rng.randrange(world.plan.quiet_ms)
+            process.paused_until = min(process.paused_until, late)
+        for driver in world.drivers:
+            for worker in driver.application.workers:
+                worker.skew_ms = 0
+        for source, transaction in self._open:
+            if transaction.state == "open":
+                if world.rng.random() < 0.3:
+                    world.faults.note("stable offset that never moves")
+                    self._held_back.add(source)
+                else:
+                    self._close(source, transaction, "committed")
+        world.ensure_driver()
+
+    def draw_restart_ms(self) -> int:
+        """Until a supervisor starts the next driver; sometimes leases and windows pass."""
+        world = self._world
+        point = world.rng.random()
+        if self._is_healed or point < 0.6:
+            return world.rng.randrange(3_000)
+        if point < 0.85:
+            return world.rng.randrange(int(world.plan.lease_seconds * 1000))
+        world.scheduler.at(world.plan.quiet_ms + 1_000, self._flood_windows)
+        return world.plan.quiet_ms + 2_000
+
+    # Producers
+
+    def _produce(self) -> None:
+        if self._is_healed:
+            return
+        world = self._world
+        if world.checks.lag() < LAG_MAX:
+            world.produce(world.rng.choice(world.sources()), world.rng.randrange(1, 10))
+        world.scheduler.at(world.rng.randrange(50, world.plan.produce_every_ms), self._produce)
+
+    def _foreign_transaction(self, outcome: str) -> None:
+        world, rng = self._world, self._world.rng
+        source = rng.choice(world.sources())
+        log = world.broker.log(source)
+        transaction = Transaction("foreign", 0)
+        for _ in range(rng.randrange(1, 5)):
+            stored, _ = make_message(rng, -world.named(), world.now, 100)
+            log.append(stored, transaction)
+            world.produce(source, rng.randrange(2))
+        self._open.append((source, transaction))
+        delay_ms = rng.randrange(rng.choice((3_000, 60_000, 400_000)))
+        world.scheduler.at(delay_ms, lambda: self._close(source, transaction, outcome))
+
+    def _close(self, source: TopicPartition, transaction: Transaction, outcome: str) -> None:
+        if transaction.state == "open" and source not in self._held_back:
+            transaction.state = outcome
+            self._world.broker.log(source).mark(transaction)
+
+    def _make_holes(self) -> None:
+        """Compacted away before anybody read them, or control records."""
+        world = self._world
+        log = world.broker.log(world.rng.choice(world.sources()))
+        for _ in range(world.rng.randrange(1, 8)):
+            log.append(None)
+
+    def _add_partition(self) -> None:
+        logs = self._world.broker.topics[self._world.rng.choice(("a", "b"))]
+        if len(logs) < PARTITIONS_MAX:
+            logs.append(Log())
+
+    # Drivers and workers
+
+    def _a_driver(self) -> Driver | None:
+        drivers = list(self._world.drivers)
+        return self._world.rng.choice(drivers) if drivers else None
+
+    def _kill_driver(self, tasks_live_on: bool) -> None:
+        driver = self._a_driver()
+        if driver is not None:
+            self._world.kill(driver, tasks_live_on=tasks_live_on)
+
+    def _pause(self, process: Process) -> None:
+        process.paused_until = self._world.now + self._world.draw_pause_ms()
+
+    def _pause_driver(self) -> None:
+        driver = self._a_driver()
+        if driver is not None:
+            self._pause(driver)
+            if self._world.rng.random() < 0.5:
+                self._duplicate_driver()
+
+    def _pause_drivers(self) -> None:
+        """All of them sleep, a flood passes, and a successor meets the zombies."""
+        world = self._world
+        wakes_at = world.now + world.plan.quiet_ms + 2_000
+        for driver in world.drivers:
+            driver.paused_until = wakes_at + world.rng.randrange(5_000)
+            for worker in driver.application.workers:
+                worker.paused_until = wakes_at + world.rng.randrange(60_000)
+        world.scheduler.at(world.plan.quiet_ms + 1_000, self._flood_windows)
+        world.scheduler.at(world.plan.quiet_ms + 2_000, self._duplicate_driver)
+
+    def _duplicate_driver(self) -> None:
+        if len(self._world.drivers) < DRIVERS_MAX:
+            self._world.start_driver()
+
+    def _stop_driver(self) -> None:
+        driver = self._a_driver()
+        if driver is not None:
+            driver.lane_run._stopping.set()
+
+    def _pause_worker(self) -> None:
+        driver = self._a_driver()
+        workers = list(driver.application.workers) if driver is not None else []
+        if workers:
+            self._pause(self._world.rng.choice(workers))
+
+    def _shift_clock(self) -> None:
+        """Ahead only shortens leases; behind by more than 5 s is refused."""
+        driver = self._a_driver()
+        for worker in list(driver.application.workers)[:1] if driver is not None else []:
+            worker.skew_ms = self._world.rng.choice((30_000, 8_000, -600_000))
+
+    # Configuration
+
+    def _change_configuration(self) -> None:
+        plan, rng = self._world.plan, self._world.rng
+        plan.messages_max = rng.choice((2, 4, 10))
+        plan.bytes_max = rng.choice((5_000, 8_000))
+
+    def _change_decoder(self) -> None:
+        """The next driver brings another engine."""
+        self._world.plan.decoder += 1
+        self._kill_driver(self._world.rng.random() < 0.5)
+
+    def _change_partition_key(self) -> None:
+        """Between two drivers, as a person would do it; late inserts may still come."""
+        world = self._world
+        if not world.drivers or len(world.drivers) > 1 or world.tasks_running:
+            return
+        self._kill_driver(True)
+        table = world.clickhouse.tables["parted"]
+        table.change_divisor(3 - table.shape.partition_divisor)
+
+    # ClickHouse
+
+    def _draw_outage_ms(self) -> int:
+        return self._world.rng.randrange(self._world.rng.choice((2_000, 20_000, 120_000)))
+
+    def _clickhouse_outage(self) -> None:
+        self._world.clickhouse.down_until = self._world.now + self._draw_outage_ms()
+
+    def _clickhouse_restart(self) -> None:
+        world = self._world
+        world.clickhouse.restarts += 1
+        world.clickhouse.down_until = world.now + world.rng.randrange(5_000)
+
+    def _read_only(self) -> None:
+        self._world.clickhouse.read_only_until = self._world.now + self._draw_outage_ms()
+
+    def _fill_window(self) -> None:
+        """As much as others may write within one lease: less than half of the window."""
+        world = self._world
+        table = world.rng.choice(list(world.clickhouse.tables.values()))
+        written = self._foreign_writes.setdefault(table.shape.name, [])
+        since = world.now - world.plan.quiet_ms
+        recent = sum(count for at_ms, count in written if at_ms > since)
+        count = min(world.rng.randrange(1, 8), table.shape.window_blocks // 2 - 1 - recent)
+        if count > 0:
+            written.append((world.now, count))
+            table.write_foreign(count)
+
+    def _flood_windows(self) -> None:
+        """More than a window: only while nobody looked at it for longer than any lease."""
+        world = self._world
+        if world.now - world.active_at > world.plan.quiet_ms:
+            world.faults.note("window overrun")
+            for table in world.clickhouse.tables.values():
+                blocks = table.shape.window_blocks
+                # Beyond half of it the loader has to look, although the token is still known.
+                table.write_foreign(world.rng.choice((blocks // 2 + 1, 2 * blocks)))
+
+    # Kafka
+
+    def _kafka_outage(self) -> None:
+        self._world.broker.unreachable_until = self._world.now + self._draw_outage_ms()
+
+    def _excuse(self, why: str, *sources: TopicPartition) -> None:
+        for source in sources:
+            self._world.excused.setdefault(source, why)
+
+    def _foreign_commit(self) -> None:
+        world = self._world
+        source = world.rng.choice(world.sources())
+        self._excuse("foreign commit", source)
+        world.checks.foreign_commits[source] = world.now
+        world.broker.group[source] = (world.rng.randrange(world.broker.log(source).end + 1), None)
+
+    def _expire_offsets(self) -> None:
+        """Not together with the ledger: then there is no copy left (A3)."""
+        if "ledger lost" in self._world.excused.values():
+            return
+        source = self._world.rng.choice(self._world.sources())
+        self._excuse("offsets expired", source)
+        self._world.broker.group.pop(source, None)
+
+    def _truncate(self) -> None:
+        world = self._world
+        source = world.rng.choice(world.sources())
+        self._excuse("log truncated", source)
+        log = world.broker.log(source)
+        log.truncate(world.rng.randrange(log.end // 2, log.end + 1))
+
+    def _expire_messages(self) -> None:
+        world = self._world
+        source = world.rng.choice(world.sources())
+        self._excuse("messages expired", source)
+        log = world.broker.log(source)
+        log.begin = world.rng.randrange(log.begin, log.end + 1)
+
+    def _create_again(self) -> None:
+        world = self._world
+        topic = world.rng.choice(sorted(world.broker.ids))
+        sources = [source for source in world.sources() if source.topic == topic]
+        self._excuse("topic created again", *(TopicPartition(topic, n) for n in range(9)))
+        world.broker.ids[topic] = f"B{world.named():010d}"
+        world.broker.topics[topic] = [Log() for _ in sources]
+
+    def _lose_ledger(self) -> None:
+        world = self._world
+        if "offsets expired" in world.excused.values():
+            return
+        self._excuse("ledger lost", *world.sources())
+        self._excuse("ledger lost", *(TopicPartition(t, n) for t in "ab" for n in range(9)))
+        world.broker.topics[world.plan.ledger] = [Log()]

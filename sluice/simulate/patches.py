@@ -1,0 +1,163 @@
+"""Puts the simulated world under the real modules: clients, clocks and chance, nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from sluice.clickhouse import http
+from sluice.kafka import ledger, reader, recorder, transactions
+from sluice.kafka.topics import TopicFacts
+from sluice.simulate import clients, driver, server
+from sluice.simulate.spark import Worker
+from sluice.spark import gathering, leases, loading, monitor, pipeline, probing
+
+if TYPE_CHECKING:
+    from sluice.simulate.world import World
+
+#: Ledger entries that are read at once: few, so that reading backwards is exercised.
+LEDGER_CHUNK = 60
+#: Windows are read less often than in earnest: steps are for what happens.
+WINDOWS_EVERY_SECONDS = 3.0
+
+
+class _WorkshopOfWorker:
+    """Stands for the workshop of the process that runs."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        worker = self._world.process
+        assert isinstance(worker, Worker)
+        return getattr(worker.workshop, name)
+
+
+@contextmanager
+def patched(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Attributes replaced for a while."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+    try:
+        for owner, name, value in changes:
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in reversed(before):
+            setattr(owner, name, value)
+
+
+@contextmanager
+def installed(world: World) -> Iterator[None]:
+    """The whole world under the real modules; one world at a time in a process."""
+    logger = logging.getLogger("sluice")
+    level = logger.level
+    if not world.is_shown:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        with patched(*_of_kafka(world), *_of_clickhouse(world), *_of_spark(world)):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _clock(world: World) -> SimpleNamespace:
+    """Stands for the module `time`."""
+    return SimpleNamespace(
+        monotonic=lambda: world.now / 1000,
+        time=lambda: world.wall_ms() / 1000,
+        CLOCK_BOOTTIME=7,
+        clock_gettime=lambda clock: world.now / 1000,
+        sleep=lambda seconds: world.sleep(int(seconds * 1000)),
+    )
+
+
+def _of_kafka(world: World) -> list[tuple[Any, str, Any]]:
+    clock = _clock(world)
+
+    def make_consumer(*_: Any, **__: Any) -> clients.SimulatedConsumer:
+        return clients.SimulatedConsumer(world, stable=True)
+
+    def make_unstable_reader(*_: Any) -> clients.SimulatedConsumer:
+        return clients.SimulatedConsumer(world, stable=False)
+
+    def make_producer(access: Any, identity: str, timeout_ms: int) -> clients.SimulatedProducer:
+        return clients.SimulatedProducer(world, identity, timeout_ms)
+
+    def within(action: str, seconds: float, call: Callable[[], Any]) -> Any:
+        return clients.within(world, action, seconds, call)
+
+    return [
+        (recorder, "make_consumer", make_consumer),
+        (recorder, "make_unstable_reader", make_unstable_reader),
+        (recorder, "make_producer", make_producer),
+        (recorder, "time", clock),
+        (transactions, "within", within),
+        (transactions, "time", clock),
+        (ledger, "make_consumer", make_consumer),
+        (ledger, "make_unstable_reader", make_unstable_reader),
+        (ledger, "time", clock),
+        (ledger, "FIRST_CHUNK_ENTRIES", LEDGER_CHUNK),
+        (reader, "make_consumer", make_consumer),
+        (reader, "time", clock),
+    ]
+
+
+def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
+    def make_server(*_: Any) -> server.SimulatedServer:
+        return server.SimulatedServer(world)
+
+    return [
+        (http, "has_ended", lambda connection: connection.has_ended),
+        (monitor, "Server", make_server),
+        (monitor, "describe_table", server.describe_table),
+        (monitor, "window_mark", server.window_mark),
+        (monitor, "READ_EVERY_SECONDS", WINDOWS_EVERY_SECONDS),
+        (probing, "Server", make_server),
+        (probing, "describe_table", server.describe_table),
+        (probing, "running_query_ids", server.running_query_ids),
+        (probing, "replicas_in_sync", server.replicas_in_sync),
+        (probing, "present_offsets", server.present_offsets),
+        (pipeline, "Server", make_server),
+        (pipeline, "describe_table", server.describe_table),
+        (loading, "describe_table", server.describe_table),
+    ]
+
+
+def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
+    def bound(kind: type) -> type:
+        return type(kind.__name__, (kind,), {"world": world})
+
+    def read_text(configuration: Any, connector: str) -> Any:
+        server.SimulatedServer(world).ask("text")
+        return driver.read_text(world, configuration, world.driver.decoder)
+
+    def read_today(configuration: Any, recorded: Any) -> Any:
+        server.SimulatedServer(world).ask("today")
+        return driver.read_today(world, world.driver.decoder)
+
+    def describe_topic(admin: Any, name: str) -> TopicFacts:
+        settings = {"max.message.bytes": str(world.plan.letter_bytes_max)}
+        return TopicFacts(name, 1, 1, settings)
+
+    def read_owner() -> SimpleNamespace:
+        return SimpleNamespace(hex=world.driver.owner.removeprefix("run-"))
+
+    return [
+        (pipeline, "now_ms", world.wall_ms),
+        (pipeline, "make_admin", lambda access: None),
+        (pipeline, "SourceLog", lambda admin: clients.SimulatedLog(world)),
+        (pipeline, "ensure_own_topic", lambda admin, name: False),
+        (pipeline, "describe_topic", describe_topic),
+        (pipeline, "uuid", SimpleNamespace(uuid4=read_owner)),
+        (pipeline, "WindowMonitor", bound(driver.SimulatedMonitor)),
+        (pipeline, "ClickHouseProber", bound(driver.SimulatedProber)),
+        (pipeline, "Inbox", bound(driver.VirtualInbox)),
+        (pipeline, "read_text", read_text),
+        (pipeline, "read_today", read_today),
+        (leases, "time", _clock(world)),
+        (loading, "_workshop", _WorkshopOfWorker(world)),
+        (gathering, "random", world.rng),
+    ]

@@ -1,0 +1,91 @@
+"""What one seed's world is like: sizes, time limits, what the server can do."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.simulate.clickhouse import TableShape
+
+#: The two tables: one takes every topic, the other one topic and has ClickHouse partitions.
+TOPICS = {"plain": ("a", "b"), "parted": ("a",)}
+
+
+@dataclass(slots=True)
+class Plan:
+    """Drawn from the seed; the world changes a few of them while it runs.
+
+    :param tokens: the server knows insert_deduplication_token; else it hashes.
+    :param keep_alive_ms: how long the server keeps an idle connection.
+    :param late_ms_max: how long after its lease an insert that the server already has may
+        be executed.
+    :param decoder: version of the engine that a new driver brings.
+    :param loop_pauses_ms: how long a driver's loop may look away between two rounds.
+    :param produce_every_ms: at most so long between two batches of messages.
+    :param stops: how many faults may be drawn after which a partition has to stop.
+    """
+
+    tokens: bool
+    tables: tuple[TableShape, ...]
+    partitions: dict[str, int]
+    lease_seconds: float
+    messages_max: int
+    bytes_max: int
+    slots: int
+    stops: int
+    loop_pauses_ms: tuple[int, ...]
+    produce_every_ms: int
+    keep_alive_ms: int = 3_000
+    late_ms_max: int = 0
+    decoder: int = 0
+    letter_bytes_max: int = 6_000
+    ledger: str = "sluice.ledger"
+    letters: str = "sluice.letters"
+
+    def topics_of(self, table: str) -> tuple[str, ...]:
+        """The topics that a table takes."""
+        return TOPICS[table]
+
+    @property
+    def quiet_ms(self) -> int:
+        """After so long without an active driver nobody may insert any more."""
+        return int(self.lease_seconds * 1000) + 60_000
+
+
+#: Tiny on purpose. One block of the partitioned table takes up to six entries, and what it is
+#: granted must fit into the other table too.
+_WINDOWS = {"plain": (12, 12, 14, 24, 60), "parted": (12, 12, 16, 24, 60)}
+
+#: Busy worlds push blocks out of the window fast; idle ones let leases and offsets grow old.
+_PACES: tuple[dict[str, Any], ...] = (
+    {"loop_pauses_ms": (20, 50, 200), "produce_every_ms": 200},
+    {"loop_pauses_ms": (50, 200, 1_000, 3_000), "produce_every_ms": 3_000},
+)
+
+
+def draw_plan(rng: random.Random) -> Plan:
+    """The plan of a seed."""
+    lease_seconds = rng.choice((8.0, 15.0, 30.0))
+    tables = []
+    for name in TOPICS:
+        is_replicated = rng.random() < 0.4
+        tables.append(
+            TableShape(
+                name=name,
+                window_blocks=rng.choice(_WINDOWS[name]),
+                seconds=int(lease_seconds * rng.choice((6, 10, 60))) if is_replicated else None,
+                partition_divisor=rng.choice((1, 2)) if name == "parted" else 0,
+            )
+        )
+    return Plan(
+        tokens=rng.random() < 0.75,
+        tables=tuple(tables),
+        partitions={"a": rng.choice((1, 2)), "b": rng.choice((1, 2))},
+        lease_seconds=lease_seconds,
+        messages_max=rng.choice((2, 4, 10)),
+        bytes_max=rng.choice((5_000, 8_000)),
+        slots=rng.choice((1, 2, 3)),
+        stops=rng.choice((0, 0, 0, 0, 1, 2)),
+        **rng.choice(_PACES),
+    )

@@ -1,0 +1,240 @@
+"""Requests to the simulated ClickHouse: the real client over a server in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from sluice.clickhouse.connection import Reply, Request
+from sluice.clickhouse.http import InsertReply, Server
+from sluice.clickhouse.insert import InsertPlan
+from sluice.clickhouse.probe import PresentOffsets, SyncState
+from sluice.clickhouse.reactions import nothing_sent, reply_lost
+from sluice.clickhouse.schema import TableFacts
+from sluice.core.lease import LeaseOverError
+from sluice.simulate import faults
+from sluice.simulate.clickhouse import Block, clickhouse_partition
+
+if TYPE_CHECKING:
+    from sluice.simulate.world import World
+
+_TOKEN_KEY = "insert_deduplication_token="
+#: Codes with which a server refuses before it begins, and after it may have stored.
+_BEFORE = {
+    "insert: quorum error before storing": "285",
+    "insert: table is read-only": "242",
+    "insert: too many queries": "202",
+}
+_OK = Reply(200, None, None, b"")
+
+
+class _Connection:
+    """A connection that has just answered /ping."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._restarts = world.clickhouse.restarts
+        self._used_at = world.now
+
+    @property
+    def has_ended(self) -> bool:
+        """Closed by a restart, or idle for longer than the server keeps it."""
+        world = self._world
+        return (
+            world.clickhouse.restarts != self._restarts
+            or world.now - self._used_at > world.plan.keep_alive_ms
+        )
+
+
+class SimulatedServer(Server):
+    """The real `Server` down to the connection, which is simulated."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__("http://s1")
+        self._world = world
+        self._plan: InsertPlan | None = None
+
+    def insert(
+        self, plan: InsertPlan, lease: Callable[[], None], timeout_seconds: float = 30.0
+    ) -> InsertReply:
+        self._plan = plan
+
+        def check() -> None:
+            try:
+                lease()
+            except LeaseOverError:
+                self._world.faults.note("lease over before the insert")
+                raise
+
+        return super().insert(plan, check, timeout_seconds)
+
+    def ask(self, what: str) -> None:
+        """A query's way to the server and back.
+
+        :raises TransientServerError: the server does not answer.
+        """
+        world = self._world
+        fault = world.call(what, faults.QUERY)
+        if fault == "query fails" or world.clickhouse.down_until > world.now:
+            raise nothing_sent(self.url, what, "CONNECTION_REFUSED", "simulated")
+
+    def _ping(self, what: str, timeout_seconds: float) -> Any:
+        world = self._world
+        fault = world.call("ping", faults.PING)
+        if fault == "ping fails" or world.clickhouse.down_until > world.now:
+            raise nothing_sent(self.url, what, "PING_FAILED", "simulated")
+        self._connection = _Connection(world)  # type: ignore[assignment]
+        return self._connection
+
+    def close(self) -> None:
+        self._connection = None
+
+    def _exchange(
+        self,
+        what: str,
+        connection: Any,
+        request: Request,
+        timeout_seconds: float,
+        read_only: bool,
+    ) -> Reply:
+        world, plan = self._world, self._plan
+        assert plan is not None
+        if world.call("post", faults.BEFORE_POST) == "paused between lease check and insert":
+            world.sleep(world.rng.randrange(2 * world.plan.keep_alive_ms))
+        if connection.has_ended or world.clickhouse.down_until > world.now:
+            raise reply_lost(self.url, what, "CONNECTION_LOST", "simulated", read_only)
+        return _Insertion(world, plan).answer(self.url, what, timeout_seconds)
+
+
+class _Insertion:
+    """One insert in the server's hands: it goes on whatever becomes of its client."""
+
+    def __init__(self, world: World, plan: InsertPlan) -> None:
+        block = plan.body[-1]
+        assert isinstance(block, Block)
+        self._world = world
+        self._block = block
+        self._table = world.clickhouse.tables[plan.target.partition(".")[2]]
+        self._prefix = plan.query_id.rpartition("-")[0]
+        _, _, token = plan.path.partition(_TOKEN_KEY)
+        self._token = unquote(token.partition("&")[0]) if token else None
+        self._restarts = world.clickhouse.restarts
+        self._deadline_ms = world.deadline_of_task()
+
+    def answer(self, url: str, what: str, timeout_seconds: float) -> Reply:
+        """What the client gets, or does not get."""
+        world, rng = self._world, self._world.rng
+        fault = world.faults.draw(faults.INSERT)
+        world.say(f"insert {self._token}: {fault}")
+        if fault is None and world.clickhouse.read_only_until > world.now:
+            fault = "insert: table is read-only"
+        took_ms = rng.randrange(2, 60)
+        if fault in _BEFORE:
+            return Reply(500, _BEFORE[fault], None, b"simulated")
+        if fault == "insert: request lost":
+            world.sleep(took_ms)
+            raise reply_lost(url, what, "CONNECTION_LOST", "simulated", False)
+        if fault in ("insert: hangs and lands late", "insert: hangs and never lands"):
+            self._hang(fault == "insert: hangs and lands late")
+            world.sleep(int(timeout_seconds * 1000))
+            raise reply_lost(url, what, "SOCKET_TIMEOUT", "simulated", False)
+        if fault == "insert: slow":
+            took_ms = max(took_ms, min(rng.randrange(5_000, 29_900), self._room_ms()))
+        parts_max = None
+        if fault == "insert: partial over ClickHouse partitions":
+            parts_max = rng.randrange(self._parts())
+        self._store_in(took_ms, parts_max)
+        world.sleep(took_ms + 1)
+        if fault == "insert: acknowledgement lost" or (world.clickhouse.restarts != self._restarts):
+            raise reply_lost(url, what, "CONNECTION_LOST", "simulated", False)
+        if parts_max is not None:
+            return Reply(500, rng.choice(("241", "252", "999")), None, b"simulated")
+        if fault == "insert: quorum error after storing":
+            return Reply(500, rng.choice(("319", "286")), None, b"simulated")
+        return _OK
+
+    def _parts(self) -> int:
+        divisor = self._table.shape.partition_divisor
+        return len({clickhouse_partition(row, divisor) for row in self._block.rows})
+
+    def _hang(self, lands: bool) -> None:
+        """What arrived before the lease's end may be executed some time after it, at most
+        as late as clocks may differ: later than that nobody is protected (rule 9)."""
+        room_ms = self._room_ms()
+        if lands and room_ms > 0:
+            self._store_in(self._world.rng.randrange(room_ms), None)
+
+    def _room_ms(self) -> int:
+        return self._deadline_ms + self._world.plan.late_ms_max - self._world.now
+
+    def _store_in(self, delay_ms: int, parts_max: int | None) -> None:
+        world, clickhouse = self._world, self._world.clickhouse
+        clickhouse.running[self._prefix] += 1
+        world.inserts_running += 1
+
+        def store() -> None:
+            clickhouse.running[self._prefix] -= 1
+            world.inserts_running -= 1
+            if clickhouse.restarts != self._restarts:
+                return
+            world.say(f"stores {self._token} {self._block.rows}, {parts_max} parts")
+            if world.now > self._deadline_ms:
+                world.faults.note("late insert after the lease")
+            if self._token is not None:
+                world.checks.storing(self._token, self._table.shape.name, self._block)
+            before = self._table.deduplicated
+            self._table.insert(self._token, self._block, parts_max)
+            if self._table.deduplicated > before:
+                world.faults.note("block deduplicated")
+
+        world.scheduler.at(delay_ms, store)
+
+
+# What stands for the statements that read system tables and lineage columns.
+
+
+def describe_table(server: Server, database: str, table: str) -> TableFacts:
+    """See `sluice.clickhouse.schema.describe_table`."""
+    world = _asked(server, "describe table")
+    return world.clickhouse.tables[table].facts()
+
+
+def window_mark(server: Server, facts: TableFacts) -> int:
+    """See `sluice.clickhouse.window.window_mark`."""
+    world = _asked(server, "window mark")
+    return world.clickhouse.tables[facts.table].mark
+
+
+def running_query_ids(server: Server, prefix: str) -> list[str]:
+    """See `sluice.clickhouse.probe.running_query_ids`."""
+    world = _asked(server, "processes")
+    return [prefix] if world.clickhouse.running[prefix] else []
+
+
+def replicas_in_sync(server: Server, facts: TableFacts) -> SyncState:
+    """See `sluice.clickhouse.probe.replicas_in_sync`."""
+    _asked(server, "replicas")
+    return SyncState(True)
+
+
+def present_offsets(
+    server: Server, facts: TableFacts, topic: str, partition: int, begin: int, end: int
+) -> list[PresentOffsets]:
+    """See `sluice.clickhouse.probe.present_offsets`."""
+    world = _asked(server, "present offsets")
+    world.faults.note("probe")
+    rows = world.clickhouse.tables[facts.table].rows
+    return [
+        PresentOffsets(offset, offset + 1, count, 1)
+        for (source, offset), numbers in sorted(rows.items())
+        if (source.topic, source.partition) == (topic, partition)
+        and begin <= offset < end
+        and (count := numbers.total())
+    ]
+
+
+def _asked(server: Server, what: str) -> World:
+    assert isinstance(server, SimulatedServer)
+    server.ask(what)
+    return server._world

@@ -1,0 +1,235 @@
+"""Spark in memory: real range tasks in workers that die, freeze, and run twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from sluice.core.receipts import Failed, NeedsGrant, TaskReport, TooHeavy
+from sluice.core.text import TableText
+from sluice.kafka.reader import RangeReader
+from sluice.simulate import faults
+from sluice.simulate.decoding import ListBuffer, VersionedDecoder
+from sluice.simulate.scheduler import KilledError, Process
+from sluice.simulate.server import SimulatedServer
+from sluice.spark.assignment import Assignment, Job, Surroundings
+from sluice.spark.jobs import JobLostError, JobResult, SparkGoneError
+from sluice.spark.loading import Workshop, load_range
+
+if TYPE_CHECKING:
+    from sluice.simulate.world import World
+
+#: Attempts of a task before Spark gives the job up.
+ATTEMPTS_MAX = 3
+
+
+class SimulatedWorkshop(Workshop):
+    """The real workshop, with simulated buffers, decoders and connections."""
+
+    def __init__(self, world: World, decoder: int) -> None:
+        super().__init__()
+        self._world = world
+        self._decoder = decoder
+
+    def buffers(self, names: Iterable[str]) -> Any:
+        return {name: ListBuffer() for name in names}
+
+    def keep(self, buffers: Any) -> None:
+        """Nothing to keep."""
+
+    def reader(self, around: Surroundings) -> RangeReader:
+        return super().reader(around)
+
+    def decoder(self, digest: str, table: TableText) -> Any:
+        return VersionedDecoder(table, self._decoder)
+
+    def server(self, around: Surroundings, url: str) -> SimulatedServer:
+        if url not in self.servers:
+            self.servers[url] = SimulatedServer(self._world)
+        return self.servers[url]  # type: ignore[return-value]
+
+    def insert_settings(self, around: Surroundings, url: str) -> tuple[dict[str, str], bool]:
+        if (url, "") not in self.settings:
+            self.server(around, url).ask("capabilities")
+            self.settings[url, ""] = ({}, self._world.plan.tokens)
+        return self.settings[url, ""]
+
+
+class Worker(Process):
+    """A Python worker: one task at a time."""
+
+    def __init__(self, world: World, decoder: int) -> None:
+        super().__init__(f"worker {world.named()}", world.draw_skew_ms())
+        self.workshop = SimulatedWorkshop(world, decoder)
+        self.deadline_ms = 0
+
+
+class Application:
+    """The Spark of one driver; a port of the lane.
+
+    :param decoder: version of the engine that its workers have.
+    """
+
+    def __init__(self, world: World, driver: Process, decoder: int) -> None:
+        self.slots = world.plan.slots
+        self.workers: dict[Worker, None] = {}
+        self._world = world
+        self._driver = driver
+        self._decoder = decoder
+        self._free: list[Worker] = []
+        self._is_gone = False
+
+    def warm(self) -> None:
+        """Workers do not end here."""
+
+    def submit(self, job: Job, around: Surroundings, finished: Callable[[Any], None]) -> None:
+        """Start a job; one of Spark's faults may strike it."""
+        if self._is_gone:
+            result = JobResult(job, error=SparkGoneError("simulated"))
+            self._world.scheduler.at(1, lambda: finished(result))
+            return
+        _JobRun(self, self._world, job, around, finished).start()
+
+    def end(self, *, tasks_live_on: bool) -> None:
+        """The driver is gone; so are its workers, unless they do not know it yet."""
+        self._is_gone = True
+        if not tasks_live_on:
+            for worker in list(self.workers):
+                self._world.scheduler.kill(worker)
+
+    def hire(self) -> Worker:
+        """A worker without a task."""
+        while self._free:
+            worker = self._free.pop()
+            if not worker.is_dead and worker.paused_until <= self._world.now:
+                return worker
+        worker = Worker(self._world, self._decoder)
+        self.workers[worker] = None
+        return worker
+
+    def release(self, worker: Worker) -> None:
+        """Its task ended."""
+        if worker.is_dead:
+            self.workers.pop(worker, None)
+        else:
+            self._free.append(worker)
+
+
+class _JobRun:
+    """One job: tasks that report, and attempts that are started again."""
+
+    def __init__(
+        self,
+        application: Application,
+        world: World,
+        job: Job,
+        around: Surroundings,
+        finished: Callable[[Any], None],
+    ) -> None:
+        self._application = application
+        self._world = world
+        self._job = job
+        self._around = around
+        self._finished = finished
+        self._reports: dict[int, TaskReport] = {}
+        self._attempts = [0] * len(job.assignments)
+        self._workers: list[Worker] = []
+        self._is_over = False
+
+    def start(self) -> None:
+        """Start the first attempt of each task, and draw what will strike."""
+        world, rng = self._world, self._world.rng
+        fault = world.faults.draw(faults.JOB, 2.0)
+        world.say(f"{self._job.description}: {fault}")
+        index = rng.randrange(len(self._job.assignments))
+        waits_ms = rng.randrange(90_000) if fault == "task waits for an executor" else 0
+        for number in range(len(self._job.assignments)):
+            self._begin(number, waits_ms if number == index else rng.randrange(2, 50))
+        delay_ms = rng.randrange(rng.choice((60, 300, 40_000)))
+        if fault == "job lost, its task sleeps and wakes up":
+            # Early enough that it sleeps before, in, or after its inserts.
+            world.scheduler.at(rng.randrange(100), lambda: self._put_to_sleep(index))
+        elif fault in ("job lost, its tasks live on", "job lost, its tasks die", "Spark is gone"):
+            world.scheduler.at(delay_ms, lambda: self._lose(fault))
+        elif fault == "task started again after the first one died":
+            world.scheduler.at(delay_ms, lambda: world.scheduler.kill(self._workers[index]))
+        elif fault in ("task started again while the first one runs", "speculative copy"):
+            world.scheduler.at(delay_ms, lambda: self._again(index))
+
+    def _begin(self, index: int, delay_ms: int) -> None:
+        world = self._world
+        attempt = self._attempts[index]
+        self._attempts[index] += 1
+        worker = self._application.hire()
+        self._workers.append(worker)
+        world.scheduler.spawn(worker, lambda: self._task(worker, index, attempt, delay_ms))
+
+    def _task(self, worker: Worker, index: int, attempt: int, delay_ms: int) -> None:
+        world, assignment = self._world, self._job.assignments[index]
+        world.tasks_running += 1
+        try:
+            world.sleep(delay_ms)
+            worker.deadline_ms = assignment.record.deadline_ms
+            report = load_range(self._around, assignment, attempt)
+            self._note(report, assignment)
+            world.sleep(world.rng.randrange(1, 30))  # the report's way to the driver
+            self._reported(index, report)
+        except KilledError:
+            world.scheduler.at(world.rng.randrange(5_000), lambda: self._died(index))
+            raise
+        finally:
+            world.tasks_running -= 1
+            self._application.release(worker)
+
+    def _note(self, report: TaskReport, assignment: Assignment) -> None:
+        outcome = report.outcome
+        if isinstance(outcome, TooHeavy):
+            self._world.faults.note("range refused as too heavy")
+        elif isinstance(outcome, NeedsGrant):
+            self._world.faults.note("range refused for its grant")
+        elif isinstance(outcome, Failed) and "This is a bug" in outcome.error.hint:
+            self._world.checks.violate(f"a task failed on a bug: {outcome.error}")
+
+    def _reported(self, index: int, report: TaskReport) -> None:
+        self._reports.setdefault(index, report)
+        if len(self._reports) == len(self._job.assignments):
+            ordered = tuple(self._reports[number] for number in sorted(self._reports))
+            self._end(JobResult(self._job, reports=ordered))
+
+    def _died(self, index: int) -> None:
+        """Spark noticed that a worker is gone."""
+        if self._is_over or index in self._reports:
+            return
+        if self._attempts[index] >= ATTEMPTS_MAX:
+            self._end(JobResult(self._job, error=JobLostError("simulated: too many attempts")))
+        else:
+            self._begin(index, self._world.rng.randrange(100))
+
+    def _again(self, index: int) -> None:
+        if not self._is_over and index not in self._reports:
+            self._begin(index, self._world.rng.randrange(100))
+
+    def _put_to_sleep(self, index: int) -> None:
+        """SIGSTOP for a worker; Spark gives it up, and it wakes around the end of its lease."""
+        world = self._world
+        lease_ms = int(world.plan.lease_seconds * 1000)
+        factor = world.rng.choice((1, 2, 4))
+        self._workers[index].paused_until = world.now + world.rng.randrange(factor * lease_ms)
+        self._lose("job lost, its tasks live on")
+
+    def _lose(self, fault: str) -> None:
+        if self._is_over:
+            return
+        if fault == "job lost, its tasks die":
+            for worker in self._workers:
+                self._world.scheduler.kill(worker)
+        if fault == "Spark is gone":
+            self._application.end(tasks_live_on=self._world.rng.random() < 0.5)
+            self._end(JobResult(self._job, error=SparkGoneError("simulated")))
+        else:
+            self._end(JobResult(self._job, error=JobLostError("simulated")))
+
+    def _end(self, result: JobResult) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._finished(result)
