@@ -5,13 +5,18 @@ PYTHON ?=
 ROWS ?= 3000000
 SERVER ?= embedded
 PYTEST ?=
+SEEDS ?= 500
+STEPS ?= 4000
+FIRST_SEED ?= 1
+MINUTES ?= 10
+SEED ?= 1
 
 BIN := .venv/bin
 READY := .venv/.ready
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test bench check clean
+.PHONY: help setup setup-tests demo test bench simulate chaos check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -33,6 +38,12 @@ test: setup-tests  ## all tests; PYTEST="-k name" for some
 
 bench: $(READY)  ## rows/s and CPU per row; ROWS=3000000 SERVER=embedded|URL
 	@$(BIN)/sluice bench --rows $(ROWS) --server $(SERVER)
+
+simulate: $(READY)  ## the loader in a world that breaks; SEEDS=500 STEPS=4000 FIRST_SEED=1
+	@$(BIN)/sluice simulate --seeds $(SEEDS) --steps $(STEPS) --first-seed $(FIRST_SEED)
+
+chaos: $(READY)  ## real faults on the real stack, every row compared; MINUTES=10 SEED=1
+	@$(BIN)/sluice chaos --minutes $(MINUTES) --seed $(SEED)
 
 check: $(READY)  ## lint, format, strict types, layers
 	@$(BIN)/ruff check .

@@ -25,12 +25,13 @@ ALLOWED = {
     "ops": _LIBRARIES | {"spark", "verify"},
     "local": _LIBRARIES | {"spark", "verify", "ops"},
     "simulate": _LIBRARIES | {"spark", "verify", "ops", "local"},
-    "cli": _LIBRARIES | {"spark", "verify", "ops", "local", "simulate"},
+    "chaos": _LIBRARIES | {"spark", "verify", "ops", "local"},
+    "cli": _LIBRARIES | {"spark", "verify", "ops", "local", "simulate", "chaos"},
 }
 
 #: Only these folders know these packages.
 CONFINED = {
-    "confluent_kafka": {"kafka", "local", "simulate"},
+    "confluent_kafka": {"kafka", "local", "simulate", "chaos"},
     "chdb": {"decode", "local", "simulate"},
     "pyspark": {"spark", "local"},
     "argparse": {"cli", "local"},
@@ -115,6 +116,7 @@ def test_the_rule_has_no_circle() -> None:
         ("ops", "from sluice.local import demo"),
         ("local", "from sluice.cli.main import main"),
         ("simulate", "from sluice.cli.main import main"),
+        ("chaos", "from sluice.cli.main import main"),
         ("cli", "import pyspark.sql"),
         ("spark", "import confluent_kafka as ck"),
     ],

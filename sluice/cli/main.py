@@ -13,15 +13,19 @@ from sluice import __version__
 from sluice.cli import (
     audit,
     bench,
+    chaos,
     dead_letters,
     decisions,
     demo,
     doctor,
     init,
+    ledger,
     local,
     logs,
     run,
+    simulate,
     status,
+    verify,
 )
 from sluice.cli.arguments import CommandParser, UsageError, add_shared_options
 from sluice.cli.exit import ExitStatus
@@ -39,7 +43,22 @@ exit status:
 """
 
 #: In the order of the help.
-_COMMANDS = (run, doctor, status, decisions, audit, dead_letters, init, local, demo, bench)
+_COMMANDS = (
+    run,
+    doctor,
+    status,
+    decisions,
+    audit,
+    verify,
+    ledger,
+    dead_letters,
+    init,
+    local,
+    demo,
+    bench,
+    simulate,
+    chaos,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

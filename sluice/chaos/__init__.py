@@ -1,0 +1,1 @@
+"""Real faults on the real stack: a proxy, signals, a seeded schedule, and the content check."""

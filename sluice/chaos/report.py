@@ -1,0 +1,133 @@
+"""The verdict of a chaos run, and how it is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sluice.chaos.content import ContentReport
+from sluice.local.console import aligned
+from sluice.verify.audit import AuditReport
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosReport:
+    """What was done to the pipeline, and what became of every row.
+
+    :param seconds: while faults struck.
+    :param rows: events that had to become rows.
+    :param broken: events that had to become dead letters.
+    :param faults: how often each struck, by name.
+    :param missed: strikes that found nothing to strike at.
+    :param replayed: ranges that were recorded again under the same token.
+    :param probed: ranges that had left the window and were looked for in the table.
+    :param fenced: drivers that slept, were succeeded, woke and ended with status 4.
+    :param dropped_replies: acknowledgements that the proxies withheld.
+    :param violations: what else was not as promised.
+    """
+
+    seed: int
+    seconds: float
+    spark: str
+    rows: int
+    broken: int
+    tombstones: int
+    faults: dict[str, int]
+    missed: int
+    driver_restarts: int
+    replayed: int
+    probed: int
+    fenced: int
+    dropped_replies: int
+    resets: int
+    content: ContentReport
+    audited: AuditReport
+    anomalies: int
+    violations: tuple[str, ...]
+
+    @property
+    def problems(self) -> list[str]:
+        """Everything that is not as promised; empty if every row is there once."""
+        audited, content = self.audited, self.content
+        compared = [
+            ("rows in the table", content.loaded, self.rows),
+            ("lost", content.lost, 0),
+            ("doubled", content.doubled, 0),
+            ("foreign", content.foreign, 0),
+            ("altered", content.altered, 0),
+            ("dead letters", content.letters, self.broken),
+            ("dead letters missing", content.letters_missing, 0),
+            ("dead letters doubled", content.letters_doubled, 0),
+            ("dead letters of good events", content.letters_foreign, 0),
+            ("audit: loaded", audited.loaded, self.rows),
+            ("audit: lost", audited.missing, 0),
+            ("audit: doubled", audited.doubled, 0),
+            ("audit: foreign", audited.foreign, 0),
+            ("audit: skipped", audited.skipped, self.tombstones),
+            ("verifier: anomalies", self.anomalies, 0),
+        ]
+        found = [
+            f"{name}: {is_value:,}, expected {expected:,}"
+            for name, is_value, expected in compared
+            if is_value != expected
+        ]
+        return [*found, *content.examples, *self.violations]
+
+    @property
+    def is_exact(self) -> bool:
+        """Every row and every dead letter exactly once, and nothing else went wrong."""
+        return not self.problems
+
+    def fields(self) -> dict[str, object]:
+        """For JSON."""
+        content = self.content
+        return {
+            "seed": self.seed,
+            "seconds": round(self.seconds, 1),
+            "spark": self.spark,
+            "produced": self.rows + self.broken + self.tombstones,
+            "loaded": content.loaded,
+            "dead_lettered": content.letters,
+            "skipped": self.audited.skipped,
+            "faults": self.faults,
+            "faults_missed": self.missed,
+            "driver_restarts": self.driver_restarts,
+            "ranges_replayed": self.replayed,
+            "ranges_probed": self.probed,
+            "drivers_fenced": self.fenced,
+            "replies_dropped": self.dropped_replies,
+            "connections_reset": self.resets,
+            "lost": content.lost,
+            "doubled": content.doubled,
+            "anomalies": self.anomalies,
+            "exact": self.is_exact,
+            "problems": self.problems,
+        }
+
+    def lines(self) -> list[str]:
+        """For people."""
+        content = self.content
+        struck = sum(self.faults.values())
+        rows: list[tuple[str, object, str]] = [
+            ("rows produced", self.rows, f"in {self.seconds:.0f} s, seed {self.seed}"),
+            ("loaded", content.loaded, ""),
+            ("dead-lettered", content.letters, f"of {self.broken:,} broken events"),
+            ("skipped", self.audited.skipped, "messages without a value"),
+            ("faults", struck, f"and {self.missed} that found nothing to strike at"),
+            *((f"  {name}", count, "") for name, count in sorted(self.faults.items())),
+            ("replies dropped", self.dropped_replies, ""),
+            ("connections reset", self.resets, ""),
+            ("driver restarts", self.driver_restarts, ""),
+            ("drivers fenced", self.fenced, "woken after a successor had taken over"),
+            ("ranges replayed", self.replayed, ""),
+            ("ranges probed", self.probed, "outside of the deduplication window"),
+            ("anomalies", self.anomalies, "found by the verifier"),
+            ("lost", content.lost, ""),
+            ("doubled", content.doubled, ""),
+        ]
+        return [
+            "",
+            *aligned(rows).splitlines(),
+            "",
+            *(f"  BROKEN: {problem}" for problem in self.problems),
+            *(["Every row exactly once."] if self.is_exact else []),
+        ]

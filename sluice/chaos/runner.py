@@ -1,0 +1,216 @@
+"""A chaos run: produce, strike, heal, drain, compare.
+
+1. Start broker, ClickHouse (both behind proxies), perhaps a Spark cluster, and a driver.
+2. Produce at a steady rate; every few seconds a fault from the seeded schedule strikes.
+3. When the time is over: heal everything, stop producing, drain.
+4. Compare: our own content check, `sluice audit`, `sluice verify`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from sluice.chaos.production import Production, Truth
+from sluice.chaos.report import ChaosReport
+from sluice.chaos.schedule import Strike, schedule
+from sluice.chaos.stage import TOPIC, Stage, running_stage
+from sluice.chaos.striking import Lasting, Striker
+from sluice.local.scope import interruptible, working_folder
+from sluice.verify.audit import audit
+from sluice.verify.verifier import verify
+
+RATE = 5_000
+_TICK_SECONDS = 0.1
+_FIRST_ROWS_SECONDS_MAX = 180.0
+#: A fault that needs a loading pipeline waits for one so long, then strikes anyway.
+_PROGRESS_SECONDS_MAX = 40.0
+_LATELY_SECONDS = 2.0
+_HEAL_SECONDS_MAX = 200.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosPlan:
+    """What to run.
+
+    :param seconds: how long faults strike; starting and draining come on top.
+    :param rate: events a second.
+    :param standalone: a cluster of a master and two workers instead of `local[2]`.
+    """
+
+    seconds: float
+    seed: int
+    rate: int = RATE
+    standalone: bool = False
+
+
+def run_chaos(plan: ChaosPlan, keep: bool = False, stream: TextIO | None = None) -> ChaosReport:
+    """Run the plan on the real stack, in a temporary folder.
+
+    :param keep: leave the folder behind, logs and data.
+    :param stream: where faults are told as they strike; standard output if left out.
+    :raises TerminalError: the stack did not start, or the pipeline does not drain.
+    """
+    began = time.monotonic()
+    out = sys.stdout if stream is None else stream
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:7.1f} s  {text}", file=out, flush=True)
+
+    with interruptible(), working_folder("sluice-chaos-", keep) as folder:
+        if keep:
+            say(f"folder {folder}")
+        return _run(plan, folder, say)
+
+
+def _run(plan: ChaosPlan, folder: Path, say: Callable[[str], None]) -> ChaosReport:
+    with running_stage(folder, plan.standalone, say) as stage:
+        production = Production(stage.access, TOPIC, plan.rate, plan.seed)
+        chaos = Chaos(stage, say)
+        try:
+            stage.drivers.start()
+            production.start()
+            chaos.wait_for(lambda: stage.positions.settled > 0, _FIRST_ROWS_SECONDS_MAX)
+            say("the first rows are loaded; faults begin")
+            struck_seconds = chaos.run(plan)
+            say("everything is healed; the pipeline drains")
+            truth = production.finish()
+            stage.drivers.drain()
+            say("drained; every row is compared")
+            return _report(plan, stage, chaos, truth, struck_seconds)
+        finally:
+            production.stop()
+            chaos.close()
+
+
+class Chaos:
+    """Carries a schedule out.
+
+    :param say: told each fault as it strikes.
+    """
+
+    def __init__(self, stage: Stage, say: Callable[[str], None]) -> None:
+        self.faults: Counter[str] = Counter()
+        self.missed = 0
+        self._stage = stage
+        self._say = say
+        self._striker = Striker(stage, say)
+        self._lasting: list[Lasting] = []
+
+    def run(self, plan: ChaosPlan) -> float:
+        """Strike until the time is over, then heal everything; gives the seconds."""
+        began = time.monotonic()
+        until = began + plan.seconds
+        for strike in schedule(plan.seed, plan.standalone):
+            self.wait(strike.pause_seconds, until)
+            self._await_turn(strike, until)
+            if time.monotonic() >= until:
+                break
+            self._strike(strike)
+            if not strike.overlaps:
+                self.wait_for(lambda: not self._lasting, plan.seconds, until)
+        seconds = time.monotonic() - began
+        self.heal_all()
+        return seconds
+
+    def heal_all(self) -> None:
+        """End every fault as soon as it may end, and wait until all servers run."""
+        for lasting in self._lasting:
+            lasting.until = 0.0
+        self.wait_for(lambda: not self._lasting, _HEAL_SECONDS_MAX)
+        self._stage.kafka_link.heal()
+        self._stage.clickhouse_link.heal()
+
+    def wait(self, seconds: float, until: float = float("inf")) -> None:
+        """Let time pass: faults are healed when they are due, drivers restarted."""
+        over = min(time.monotonic() + seconds, until)
+        while time.monotonic() < over:
+            self._tick()
+
+    def wait_for(
+        self, condition: Callable[[], bool], seconds: float, until: float = float("inf")
+    ) -> bool:
+        """Let time pass until the condition holds; False if it does not."""
+        over = min(time.monotonic() + seconds, until)
+        while not condition():
+            if time.monotonic() >= over:
+                return False
+            self._tick()
+        return True
+
+    def close(self) -> None:
+        """Wait for what is still being started."""
+        self._striker.close()
+
+    def _await_turn(self, strike: Strike, until: float) -> None:
+        """Until nothing else happens to the same target, and the pipeline loads if it has to."""
+
+        def is_free() -> bool:
+            others = {lasting.strike.target for lasting in self._lasting}
+            return not others if strike.is_alone else strike.target not in others
+
+        self.wait_for(is_free, float("inf"), until)
+        if strike.needs_progress:
+            positions = self._stage.positions
+            self.wait_for(
+                lambda: is_free() and positions.moved_within(_LATELY_SECONDS),
+                _PROGRESS_SECONDS_MAX,
+                until,
+            )
+
+    def _strike(self, strike: Strike) -> None:
+        lasting = self._striker.strike(strike)
+        if lasting is None:
+            self.missed += 1
+            self._say(f"{strike.name}: nothing to strike at")
+            return
+        self.faults[strike.name] += 1
+        self._lasting.append(lasting)
+        self._say(f"{strike.name}, {strike.seconds:.1f} s")
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for lasting in list(self._lasting):
+            if lasting.healing is not None:
+                if lasting.healing.done():
+                    lasting.healing.result()
+                    self._lasting.remove(lasting)
+            elif lasting.is_due(now):
+                self._striker.heal(lasting)
+                if lasting.healing is None:
+                    self._lasting.remove(lasting)
+        self._stage.drivers.supervise()
+        time.sleep(_TICK_SECONDS)
+
+
+def _report(
+    plan: ChaosPlan, stage: Stage, chaos: Chaos, truth: Truth, seconds: float
+) -> ChaosReport:
+    configuration, drivers = stage.configuration, stage.drivers
+    kinds = stage.record_kinds()
+    links = (stage.kafka_link.counters, stage.clickhouse_link.counters)
+    return ChaosReport(
+        seed=plan.seed,
+        seconds=seconds,
+        spark="standalone" if plan.standalone else "local",
+        rows=truth.rows,
+        broken=len(truth.broken),
+        tombstones=truth.tombstones,
+        faults=dict(sorted(chaos.faults.items())),
+        missed=chaos.missed,
+        driver_restarts=drivers.restarts,
+        replayed=kinds["renew"],
+        probed=kinds["probe"],
+        fenced=drivers.fenced,
+        dropped_replies=sum(link.dropped_replies for link in links),
+        resets=sum(link.resets for link in links),
+        content=stage.compare(truth),
+        audited=audit(configuration),
+        anomalies=len(verify(configuration, "offsets").anomalies),
+        violations=tuple(drivers.violations),
+    )

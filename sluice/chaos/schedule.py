@@ -1,0 +1,138 @@
+"""Which fault comes when: drawn from a seed, so that a run can be repeated.
+
+The order of the faults, their lengths and their pauses follow from the seed alone. What the
+real programs are doing at that moment does not: it is their own time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sluice.chaos.proxy import Kind
+
+
+class Target(StrEnum):
+    """What a fault happens to. Two faults never share one at a time."""
+
+    KAFKA_LINK = "kafka link"
+    CLICKHOUSE_LINK = "clickhouse link"
+    BROKER = "broker"
+    CLICKHOUSE = "clickhouse"
+    DRIVER = "driver"
+    WORKER = "worker"
+
+
+class Deed(StrEnum):
+    """What is done to a process."""
+
+    KILL = "killed"
+    PAUSE = "paused"
+    RESTART = "restarted"
+    KILL_IN_REQUEST = "killed in a request"
+    SUCCEED = "paused, succeeded, woken"
+    KILL_JVM = "JVM killed"
+    OVERFLOW = "killed, window overrun"
+    KILL_SPARK_WORKER = "Spark worker killed"
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """One fault.
+
+    :param what: of a link, or of a process.
+    :param seconds: until it is healed.
+    :param pause_seconds: before it strikes.
+    :param overlaps: the next one may come while this one lasts.
+    :param dice: a number from 0 to 1, for whatever else has to be chosen.
+    """
+
+    target: Target
+    what: Kind | Deed
+    seconds: float
+    pause_seconds: float
+    overlaps: bool
+    dice: float
+
+    @property
+    def name(self) -> str:
+        """For people, and for counting."""
+        return f"{self.target}: {self.what}"
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing else may be broken when it strikes."""
+        return self.what in _ALONE
+
+    @property
+    def needs_progress(self) -> bool:
+        """Whether it is pointless while nothing is loaded."""
+        return self.target in (Target.DRIVER, Target.WORKER) or self.what in _MEET_REQUESTS
+
+
+_LINKS = (Target.KAFKA_LINK, Target.CLICKHOUSE_LINK)
+_SERVERS = (Target.BROKER, Target.CLICKHOUSE)
+
+#: Shortest and longest in seconds. A cut or a kill is an event rather than a state.
+_LENGTHS: dict[Kind | Deed, tuple[float, float]] = {
+    Kind.CUT: (0.2, 3.0),
+    Kind.DELAY: (3.0, 8.0),
+    Kind.HOLD: (2.0, 12.0),
+    Kind.DROP_REPLY: (2.0, 6.0),
+    Kind.HALF_OPEN: (2.0, 10.0),
+    Kind.THROTTLE: (3.0, 8.0),
+    Deed.KILL: (0.5, 4.0),
+    Deed.RESTART: (0.0, 0.5),
+    Deed.PAUSE: (2.0, 12.0),
+    Deed.KILL_IN_REQUEST: (1.0, 4.0),
+    Deed.SUCCEED: (3.0, 8.0),
+    Deed.KILL_JVM: (0.5, 1.0),
+    Deed.OVERFLOW: (0.5, 1.0),
+    Deed.KILL_SPARK_WORKER: (2.0, 5.0),
+}
+
+#: These change what every other fault would meet, so they come alone.
+_ALONE = {Deed.SUCCEED, Deed.OVERFLOW}
+#: These strike at a request that is on its way.
+_MEET_REQUESTS = {Kind.DROP_REPLY, Deed.KILL_IN_REQUEST}
+_OVERLAP_SHARE = 0.5
+
+
+def all_faults(standalone: bool) -> list[tuple[Target, Kind | Deed]]:
+    """Every fault there is.
+
+    :param standalone: Spark has workers of its own, which can die.
+    """
+    faults: list[tuple[Target, Kind | Deed]] = []
+    faults += [(link, kind) for link in _LINKS for kind in Kind]
+    faults += [
+        (server, deed)
+        for server in _SERVERS
+        for deed in (Deed.KILL, Deed.PAUSE, Deed.RESTART, Deed.KILL_IN_REQUEST)
+    ]
+    drivers = [Deed.KILL, Deed.PAUSE, Deed.SUCCEED, Deed.KILL_JVM, Deed.OVERFLOW]
+    faults += [(Target.DRIVER, deed) for deed in drivers]
+    faults += [(Target.WORKER, deed) for deed in (Deed.KILL, Deed.PAUSE)]
+    if standalone:
+        faults.append((Target.WORKER, Deed.KILL_SPARK_WORKER))
+    return faults
+
+
+def schedule(seed: int, standalone: bool = False) -> Iterator[Strike]:
+    """Faults without end. All kinds come before any comes again, like cards that are dealt."""
+    dice = random.Random(seed)
+    while True:
+        cards = all_faults(standalone)
+        dice.shuffle(cards)
+        for target, what in cards:
+            shortest, longest = _LENGTHS[what]
+            yield Strike(
+                target=target,
+                what=what,
+                seconds=round(dice.uniform(shortest, longest), 2),
+                pause_seconds=round(dice.uniform(0.3, 3.0), 2),
+                overlaps=dice.random() < _OVERLAP_SHARE and what not in _ALONE,
+                dice=dice.random(),
+            )

@@ -1,0 +1,196 @@
+"""The real stack of a chaos run: broker and ClickHouse behind proxies, topic, table, drivers."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.chaos.cluster import SparkCluster, running_cluster, spark_settings
+from sluice.chaos.content import ContentReport, compare, rows_in
+from sluice.chaos.drivers import Drivers
+from sluice.chaos.positions import Positions
+from sluice.chaos.production import Truth
+from sluice.chaos.proxy import Proxy
+from sluice.chaos.requests import Inserts, kafka_requests
+from sluice.clickhouse.http import Server
+from sluice.config import Configuration, load
+from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.dead_letters import read_dead_letters
+from sluice.kafka.ledger import entries
+from sluice.local.broker import PROXY_VARIABLE
+from sluice.local.orders import COLUMNS, LINEAGE
+from sluice.local.producing import PARTITIONS, create_topic
+from sluice.local.running import Broker, ClickHouse, running_clickhouse
+
+TOPIC = TABLE = "orders"
+PIPELINE, CONNECTOR = "chaos", "local"
+#: Small on purpose: the budget, the lease and the probe have work to do.
+WINDOW = 100
+LEASE_SECONDS = 10
+_MAX_MESSAGES = 10_000
+FOREIGN_TOPIC = "foreign"
+
+_SETTINGS = """\
+[pipeline]
+name = "{pipeline}"
+
+[spark]
+master = "{master}"
+conf = {conf}
+
+[[connector]]
+name = "{connector}"
+brokers = "127.0.0.1:{kafka_port}"
+topics = ["{topic}"]
+start = "earliest"
+
+[batch]
+max_messages = {max_messages}
+max_delay = "500ms"
+lease = "{lease_seconds}s"
+
+[clickhouse]
+database = "default"
+shards = {{ s1 = ["http://127.0.0.1:{clickhouse_port}"] }}
+durability = "single"
+
+[[table]]
+name = "{topic}"
+target = "{table}"
+topics = ["{topic}"]
+format = "JSONEachRow"
+lineage = true
+"""
+
+
+class ProxiedBroker(Broker):
+    """A broker with a second listener, whose clients are sent to a proxy."""
+
+    def __init__(self, data: Path, proxy: Proxy) -> None:
+        super().__init__("sluice.local.broker", data, None)
+        self._own_port = _free_port()
+        self._advertised = proxy.port
+        proxy.server = ("127.0.0.1", self._own_port)
+
+    def start(self, timeout_seconds: float = 240.0) -> None:
+        os.environ[PROXY_VARIABLE] = f"{self._own_port}:{self._advertised}"
+        try:
+            super().start(timeout_seconds)
+        finally:
+            os.environ.pop(PROXY_VARIABLE, None)
+
+
+@dataclass(slots=True)
+class Stage:
+    """Everything that runs. `access` and `clickhouse.url` go past the proxies."""
+
+    broker: ProxiedBroker
+    clickhouse: ClickHouse
+    kafka_link: Proxy
+    clickhouse_link: Proxy
+    cluster: SparkCluster | None
+    access: KafkaAccess
+    configuration: Configuration
+    drivers: Drivers
+    positions: Positions
+    foreign_rows: int = 0
+
+    def compare(self, truth: Truth) -> ContentReport:
+        """Every row and every dead letter against what was produced."""
+        letters = read_dead_letters(self.access, self.configuration.dead_letters_topic)
+        return compare(
+            truth,
+            lambda partition: rows_in(self.clickhouse.url, TABLE, TOPIC, partition),
+            ((letter.partition, letter.offset) for letter in letters),
+        )
+
+    def record_kinds(self) -> Counter[str]:
+        """How often each kind of record stands in the ledger: intend, renew, probe, …"""
+        return Counter(
+            str(entry["kind"])
+            for _, entry in entries(self.access, self.configuration.ledger_topic)
+            if entry["type"] == "record"
+        )
+
+    def overrun_window(self) -> None:
+        """A foreign writer adds more blocks than the table's window remembers."""
+        with Server(self.clickhouse.url) as server:
+            for _ in range(WINDOW + WINDOW // 5):
+                self.foreign_rows += 1
+                server.execute(
+                    f"INSERT INTO {TABLE} (order_id, _topic) "
+                    f"VALUES ({10**12 + self.foreign_rows}, '{FOREIGN_TOPIC}')"
+                )
+
+
+@contextmanager
+def running_stage(folder: Path, standalone: bool, say: Callable[[str], None]) -> Iterator[Stage]:
+    """Start it all but the driver; nothing is left running at the end.
+
+    :param standalone: on a cluster of a master and two workers instead of `local[2]`.
+    :raises TerminalError: something did not start.
+    """
+    with ExitStack() as stack:
+        kafka_link = stack.enter_context(Proxy(kafka_requests()))
+        broker = ProxiedBroker(folder / "kafka", kafka_link)
+        stack.callback(lambda: broker.kill() if broker.address else 0)
+        broker.start()
+        clickhouse = stack.enter_context(running_clickhouse(folder / "clickhouse"))
+        clickhouse_link = stack.enter_context(Proxy(Inserts, ("127.0.0.1", clickhouse.port or 0)))
+        cluster = stack.enter_context(running_cluster(folder / "spark")) if standalone else None
+        access = KafkaAccess(CONNECTOR, broker.brokers)
+        create_topic(access, TOPIC)
+        with Server(clickhouse.url) as server:
+            server.execute(
+                f"CREATE TABLE {TABLE} ({', '.join(COLUMNS + LINEAGE)}) ENGINE = MergeTree "
+                f"ORDER BY (user_id, ordered_at) "
+                f"SETTINGS non_replicated_deduplication_window = {WINDOW}"
+            )
+        path = folder / "sluice.toml"
+        conf = ", ".join(
+            f"{json.dumps(key)} = {json.dumps(value)}"
+            for key, value in spark_settings(standalone).items()
+        )
+        path.write_text(
+            _SETTINGS.format(
+                pipeline=PIPELINE,
+                master=cluster.master if cluster else "local[2]",
+                conf=f"{{ {conf} }}",
+                connector=CONNECTOR,
+                kafka_port=kafka_link.port,
+                topic=TOPIC,
+                table=TABLE,
+                max_messages=_MAX_MESSAGES,
+                lease_seconds=LEASE_SECONDS,
+                clickhouse_port=clickhouse_link.port,
+            )
+        )
+        configuration = load(path, os.environ)
+        positions = Positions(access, configuration.group(CONNECTOR), TOPIC, PARTITIONS)
+        stack.callback(positions.close)
+        drivers = Drivers(path, folder, say, lambda: cluster.workers if cluster else [])
+        stack.callback(drivers.close)
+        yield Stage(
+            broker=broker,
+            clickhouse=clickhouse,
+            kafka_link=kafka_link,
+            clickhouse_link=clickhouse_link,
+            cluster=cluster,
+            access=access,
+            configuration=configuration,
+            drivers=drivers,
+            positions=positions,
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,72 @@
+"""`sluice chaos`: real faults on the real stack, and every row compared afterwards."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+
+from sluice.cli.arguments import Subparsers, a_positive_number, add_command, add_json
+from sluice.cli.exit import ExitStatus
+from sluice.cli.output import print_json
+
+
+def add(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
+        "chaos",
+        execute,
+        "break a real pipeline on purpose for some minutes, then compare every row",
+        "sluice chaos --minutes 10 --seed 7",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=some_minutes,
+        default=10.0,
+        help="how long faults strike (default: 10); start and drain come on top",
+    )
+    parser.add_argument(
+        "--seed", type=a_positive_number, default=1, help="of the schedule (default: 1)"
+    )
+    parser.add_argument(
+        "--rate",
+        type=a_positive_number,
+        default=5_000,
+        help="messages produced a second (default: 5,000)",
+    )
+    parser.add_argument(
+        "--spark",
+        choices=("local", "standalone"),
+        default="local",
+        help="local[2] (default), or a cluster of a master and two workers, which die too",
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="leave the folder with logs and data behind"
+    )
+    add_json(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Run; faults go to stderr if the report is JSON."""
+    from sluice.chaos.runner import ChaosPlan, run_chaos
+
+    plan = ChaosPlan(
+        seconds=arguments.minutes * 60,
+        seed=arguments.seed,
+        rate=arguments.rate,
+        standalone=arguments.spark == "standalone",
+    )
+    stream = sys.stderr if arguments.json else sys.stdout
+    report = run_chaos(plan, keep=arguments.keep, stream=stream)
+    if arguments.json:
+        print_json(report.fields())
+    else:
+        print("\n".join(report.lines()))
+    return ExitStatus.DONE if report.is_exact else ExitStatus.BROKEN
+
+
+def some_minutes(text: str) -> float:
+    """A number of minutes above 0; a fraction is fine."""
+    if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,3})?", text, re.ASCII) or float(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes above 0")
+    return float(text)

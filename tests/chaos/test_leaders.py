@@ -1,0 +1,37 @@
+"""Found by chaos: a broker that came back after a kill leads for a new term."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from sluice.core.errors import TransientError
+from sluice.core.ranges import TopicPartition
+from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.kafka.log import SourceLog
+from sluice.local.producing import create_topic
+from sluice.local.running import running_broker
+from tests.support.world import wait_for
+
+SOURCES = [TopicPartition("orders", number) for number in range(4)]
+
+
+def test_stable_ends_are_read_again_after_the_broker_was_killed(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "kafka") as broker:
+        access = KafkaAccess("dc1", broker.brokers)
+        create_topic(access, "orders")
+        log = SourceLog(make_admin(access))
+        wait_for(lambda: _answers(log), 30, "a first answer")
+        broker.kill()
+        broker.start()
+        # Only then is the old client asked, so that it has not seen the broker's start.
+        wait_for(lambda: _answers(SourceLog(make_admin(access))), 30, "the broker")
+        time.sleep(1)
+        wait_for(lambda: _answers(log), 30, "an answer to the client from before")
+
+
+def _answers(log: SourceLog) -> bool:
+    try:
+        return log.stable_ends(SOURCES) == dict.fromkeys(SOURCES, 0)
+    except TransientError:
+        return False

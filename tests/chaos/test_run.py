@@ -1,0 +1,33 @@
+"""A short run of everything: seeded faults on the real stack, every row compared."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from sluice.chaos.runner import ChaosPlan, run_chaos
+from sluice.cli.main import main
+
+SECONDS = 35.0
+
+
+def test_a_short_run_is_exact() -> None:
+    told = io.StringIO()
+    report = run_chaos(ChaosPlan(SECONDS, seed=31, rate=3_000), stream=told)
+    assert report.is_exact, "\n".join([told.getvalue(), *report.problems])
+    assert report.rows > SECONDS * 1_000
+    assert sum(report.faults.values()) >= 3, told.getvalue()
+    for name in report.faults:
+        assert name in told.getvalue()
+    fields = json.loads(json.dumps(report.fields()))
+    assert (fields["lost"], fields["doubled"], fields["exact"]) == (0, 0, True)
+    assert fields["loaded"] == report.rows
+    assert "Every row exactly once." in report.lines()
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "a", "1e3", ""])
+def test_minutes_that_are_no_minutes(minutes: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chaos", f"--minutes={minutes}"]) == 2
+    assert "is not a number of minutes above 0" in capsys.readouterr().err
