@@ -146,6 +146,7 @@ def spark_settings(standalone: bool) -> dict[str, str]:
         "spark.executor.memory": "512m",
         # A dead executor is known as lost after this long without a heartbeat.
         "spark.network.timeout": "20s",
+        "spark.network.timeoutInterval": "5s",
         "spark.executor.heartbeatInterval": "3s",
         "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2]),
     }

@@ -19,6 +19,9 @@ _NOTICE_SECONDS_MAX = 180.0
 _DRAIN_SECONDS_MAX = 420.0
 _DRAIN_ATTEMPTS = 3
 _LOG_LINES = 3
+#: A driver that ends so soon, and nobody killed it, cannot start: no use to go on for ever.
+_EARLY_SECONDS = 20.0
+_EARLY_ENDS_MAX = 4
 
 Say = Callable[[str], None]
 
@@ -51,6 +54,8 @@ class Drivers:
         self._stack = ExitStack()
         self._current: Driver | None = None
         self._started = 0
+        self._started_at = 0.0
+        self._early_ends = 0
         self._woken: list[_Woken] = []
         #: While set, a driver that has ended stays so.
         self.is_held = False
@@ -73,15 +78,23 @@ class Drivers:
         arguments = ["-m", "sluice", "run", str(self._configuration), "--log-format", "json"]
         driver = self._stack.enter_context(running_driver([*arguments, *more], log))
         self._current = driver
+        self._started_at = time.monotonic()
         return driver
 
     def supervise(self) -> None:
-        """Restart what has ended; watch those that were woken."""
+        """Restart what has ended; watch those that were woken.
+
+        :raises TerminalError: drivers end by themselves, one after the other.
+        """
         if not self.lives and not self.is_held:
             status = self.current.process.returncode
-            self.restarts += 1
             if status >= 0:
                 self._say(f"the driver ended with status {status}{self._last_words()}")
+            is_early = status >= 0 and time.monotonic() - self._started_at < _EARLY_SECONDS
+            self._early_ends = self._early_ends + 1 if is_early else 0
+            if self._early_ends == _EARLY_ENDS_MAX:
+                raise self.current.failure(f"ended by itself {_EARLY_ENDS_MAX} times in a row")
+            self.restarts += 1
             self._say("the driver is started again")
             self.start()
         self._look_at_woken()
@@ -89,10 +102,6 @@ class Drivers:
     def woken(self, driver: Driver) -> None:
         """A driver that was succeeded runs again: it has to end with status 4."""
         self._woken.append(_Woken(driver, time.monotonic() + _NOTICE_SECONDS_MAX))
-
-    def adopt(self, driver: Driver) -> None:
-        """Make a driver that runs the current one again."""
-        self._current = driver
 
     def spark_workers(self) -> list[int]:
         """Python workers of the current driver and of the cluster."""

@@ -75,7 +75,10 @@ def _run(plan: ChaosPlan, folder: Path, say: Callable[[str], None]) -> ChaosRepo
         try:
             stage.drivers.start()
             production.start()
-            chaos.wait_for(lambda: stage.positions.settled > 0, _FIRST_ROWS_SECONDS_MAX)
+            if not chaos.wait_for(lambda: stage.positions.settled > 0, _FIRST_ROWS_SECONDS_MAX):
+                raise stage.drivers.current.failure(
+                    f"loaded nothing within {_FIRST_ROWS_SECONDS_MAX:.0f} s"
+                )
             say("the first rows are loaded; faults begin")
             struck_seconds = chaos.run(plan)
             say("everything is healed; the pipeline drains")

@@ -91,7 +91,8 @@ class Checks:
             self.violate(f"{source}: {offset} is recorded over a foreign commit (rule 5)")
 
     def storing(self, token: str, table: str, block: Block) -> None:
-        """Same token, same rows (rule 8), once the server has seen the token."""
+        """Same token, same rows (rule 8), once anything was stored under the token. What a
+        second probe finds, when nothing was, may be decoded by another engine."""
         before = self._tokens.setdefault(token, (table, block.rows))
         if block.source not in self._world.excused and before != (table, block.rows):
             self.violate(f"token {token} named {before}, and names {table}, {block.rows} (rule 8)")

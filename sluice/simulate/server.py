@@ -181,7 +181,7 @@ class _Insertion:
             world.say(f"stores {self._token} {self._block.rows}, {parts_max} parts")
             if world.now > self._deadline_ms:
                 world.faults.note("late insert after the lease")
-            if self._token is not None:
+            if self._token is not None and parts_max != 0:
                 world.checks.storing(self._token, self._table.shape.name, self._block)
             before = self._table.deduplicated
             self._table.insert(self._token, self._block, parts_max)

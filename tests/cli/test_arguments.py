@@ -38,10 +38,15 @@ def test_run() -> None:
     assert (values["until_caught_up"], values["grace"], values["log_format"]) == (True, 0.5, "json")
 
 
-@pytest.mark.parametrize("command", ["doctor", "status", "audit"])
+@pytest.mark.parametrize("command", ["doctor", "status"])
 def test_reading_commands(command: str) -> None:
     assert parse(command, "s.toml") == {"config": Path("s.toml"), "json": False}
     assert parse(command, "s.toml", "--json")["json"] is True
+
+
+def test_an_audit_runs_here_or_on_spark() -> None:
+    assert parse("audit", "s.toml") == {"config": Path("s.toml"), "json": False, "spark": False}
+    assert parse("audit", "s.toml", "--spark", "--json")["spark"] is True
 
 
 def test_dead_letters() -> None:

@@ -1,0 +1,142 @@
+"""What the simulator found, each as small as it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sluice.core.errors import ForeignHandsError, OwnerChangedError, TransientError
+from sluice.core.ledger import Background, Commit, CommittedOffset, LedgerView
+from sluice.core.ranges import TopicPartition, digest_of_rest
+from sluice.core.records import Kind, Record, encode
+from sluice.kafka.errors import KafkaUnavailableError
+from sluice.kafka.recorder import Recorder, TakeOver
+from sluice.spark import start
+from sluice.spark.start import Started, StartParts
+from sluice.spark.state import PartitionState
+from sluice.spark.steps import LOOK_AGE_MS_MAX
+from tests.spark.lane_world import World, table_text
+
+P0, P1 = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+def probed(world: World) -> PartitionState:
+    """A range whose recorded probe found [0, 10) missing, and whose next probe found the same."""
+    state = world.overrun(P0, 10, grant=1)
+    rest = {"t": ((0, 10),)}
+    state.record = world.group[P0] = replace(
+        state.record, kind=Kind.PROBE, text="f" * 16, rest=digest_of_rest(rest)
+    )
+    state.probing = False
+    state.background = Background(since_ms=world.now, rest=rest)
+    return state
+
+
+def test_a_probe_that_finds_the_same_again_is_recorded_again() -> None:
+    """Else the record keeps a text that cannot be executed, and a background without marks."""
+    world = World([P0])
+    world.ends[P0] = 10
+    lane = world.lane([probed(world)])
+    lane.run({P0: 10}, 5.0)
+    first = world.commits[0].records[P0]
+    assert first.kind is Kind.PROBE
+    assert first.text == world.text.digest()
+    assert world.commits[0].entries[-1].body["marks"] == {"t/s1": 0}
+    assert world.rows_of(P0) == [1] * 10
+
+
+def test_a_driver_that_slept_looks_again_before_it_repeats() -> None:
+    """The windows were read after the range came back, but before the driver slept."""
+    world = World([P0], blocks=20)
+    world.ends[P0] = 10
+    state = world.settled(P0)
+    state.record = world.group[P0] = replace(
+        state.record,
+        kind=Kind.INTEND,
+        attempt=1,
+        end=10,
+        grant=1,
+        deadline_ms=world.now + 1_000,
+    )
+    state.background = Background(marks={"t/s1": 0}, since_ms=world.now)
+    lane = world.lane([state])
+    windows = dict(world.current())
+    world.now += LOOK_AGE_MS_MAX + 1_000
+    decider = lane._decider
+    decider._windows = cast(Any, SimpleNamespace(current=lambda: windows, outage=lambda site: None))
+    assert decider.plan(world.now, flush=True, stopping=False) == ([], [])
+    windows.update(
+        {site: replace(window, read_started_ms=world.now) for site, window in windows.items()}
+    )
+    ((step,), ready) = decider.plan(world.now, flush=True, stopping=False)
+    assert step.record.kind is Kind.RENEW and ready == []
+
+
+def test_a_text_is_executable_for_all_topics_that_need_it_or_for_none() -> None:
+    recorded = replace(World([P0, P1]).text, decoder="chdb 0")
+    today = replace(recorded, tables=(table_text("t", ("a", "b")),), decoder="chdb 1")
+    record = World([P0]).settled(P0).record
+    doubt = replace(record, kind=Kind.INTEND, end=5, text=recorded.digest())
+    view = LedgerView(
+        records={source: {"metadata": encode(doubt), "topic": source.topic} for source in (P0, P1)},
+        texts={recorded.digest(): recorded.canonical()},
+    )
+    watched: list[Any] = []
+    parts = SimpleNamespace(
+        planner=SimpleNamespace(text=today),
+        why_not_executable=lambda text, topic: "its key changed" if topic == "a" else None,
+        watch=watched.append,
+    )
+    started = Started()
+    start._load_texts(cast(StartParts, parts), view, started)
+    assert list(started.texts) == [today.digest()]
+    assert watched == []
+
+
+class Group(Recorder):
+    """A recorder without clients; `held` is what the group holds."""
+
+    def __init__(self, held: Mapping[TopicPartition, CommittedOffset | None]) -> None:
+        self.held = dict(held)
+        self.names = cast(Any, SimpleNamespace(owner="me", group="g"))
+
+    def committed(self, sources: Any) -> Any:
+        return {source: self.held[source] for source in sources}
+
+    def _own_producer(self) -> Any:
+        return None
+
+
+def offset_of(record: Record) -> CommittedOffset:
+    return CommittedOffset(record.begin, encode(record))
+
+
+def test_a_foreign_commit_on_one_partition_leaves_the_others_of_its_transaction_alone() -> None:
+    old = World([P0]).settled(P0).record
+    new = replace(old, kind=Kind.INTEND, batch=2, end=5)
+    foreign = CommittedOffset(3, None)
+    commit, expected = Commit({P0: new, P1: new}), {P0: old, P1: old}
+    Group({P0: offset_of(new), P1: foreign})._find_out(commit, expected)
+    with pytest.raises(KafkaUnavailableError):
+        Group({P0: offset_of(old), P1: foreign})._find_out(commit, expected)
+    with pytest.raises(ForeignHandsError):
+        Group({P0: foreign, P1: foreign})._find_out(commit, expected)
+
+
+def test_a_take_over_whose_group_changed_is_no_reason_to_stop() -> None:
+    old = World([P0]).settled(P0).record
+    taken = TakeOver({P0: offset_of(old)}, {P0: "me"}, {})
+
+    def refuse(now: CommittedOffset | None) -> None:
+        parts = SimpleNamespace(recorder=Group({P0: now}))
+        start._refuse_change(cast(StartParts, parts), taken)
+
+    refuse(offset_of(old))
+    with pytest.raises(OwnerChangedError, match="taken over by rival"):
+        refuse(offset_of(replace(old, owner="rival")))
+    with pytest.raises(TransientError, match="changed while"):
+        refuse(CommittedOffset(3, None))
