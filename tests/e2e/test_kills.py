@@ -7,6 +7,7 @@ import random
 import signal
 import time
 
+from tests.support.processes import command_of, is_below, parents_by_pid
 from tests.support.world import Truth, World, assert_exact, assert_letters
 
 ROWS = 500_000
@@ -58,3 +59,24 @@ def test_workers_killed_in_the_middle_of_inserts(world: World) -> None:
     assert "Spark lost" in driver.text()
     assert_exact(world, "workers", truth)
     assert_letters(world, truth)
+
+
+def test_a_spark_that_dies_ends_the_driver_in_doubt_and_the_next_one_goes_on(world: World) -> None:
+    world.create_topic("orders-jvm")
+    world.create_table("jvm")
+    truth = Truth()
+    world.produce("orders-jvm", 200_000, truth)
+    configuration = world.configure({"jvm": ["orders-jvm"]}, max_messages=2_000, lease='"10s"')
+    driver = world.run(configuration, "--until-caught-up")
+    world.wait_for_rows("jvm", 1, driver)
+    parents = parents_by_pid()
+    (jvm,) = [
+        pid
+        for pid in parents
+        if is_below(pid, driver.process.pid, parents) and "SparkSubmit" in command_of(pid)
+    ]
+    os.kill(jvm, signal.SIGKILL)
+    assert driver.wait() == 3, driver.text()[-4000:]
+    assert "This is a bug" not in driver.text() and "unexpected" not in driver.text()
+    assert world.run(configuration, "--until-caught-up").wait() == 0
+    assert_exact(world, "jvm", truth)
