@@ -28,6 +28,7 @@ def test_stable_ends_are_read_again_after_the_broker_was_killed(tmp_path: Path) 
         wait_for(lambda: _answers(SourceLog(make_admin(access))), 30, "the broker")
         time.sleep(1)
         wait_for(lambda: _answers(log), 30, "an answer to the client from before")
+        assert log.stable_ends(SOURCES) == dict.fromkeys(SOURCES, 0)
 
 
 def _answers(log: SourceLog) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import LINEAGE_TYPES, Column
+from sluice.decode import session as session_module
 from sluice.decode.buffer import MessageBuffer
 from sluice.decode.decoder import Decoder
 from sluice.decode.native import read_header
@@ -297,6 +298,21 @@ def test_package_does_not_load_the_engine() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "False"
+
+
+def test_an_engine_that_cannot_give_memory_back_fails_no_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def refuse(query: str, _: str) -> None:
+        asked.append(query)
+        raise session_module.EngineError("Code: 344. SUPPORT_IS_DISABLED")
+
+    session_module.run("SYSTEM JEMALLOC PURGE", "Null")  # the real engine obeys
+    monkeypatch.setattr(session_module, "run", refuse)
+    session_module.release_memory()
+    assert asked == ["SYSTEM JEMALLOC PURGE"]
 
 
 def test_a_process_stays_below_its_memory() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from sluice.config import load
 from sluice.core.anomalies import Anomaly
 from sluice.core.errors import TerminalError
-from sluice.core.instances import Event, Instance, Place
+from sluice.core.instances import Event, Place
 from sluice.core.ledger import (
     Background,
     Commit,
@@ -36,10 +35,9 @@ from sluice.ops import decisions
 from sluice.ops.verify_metrics import VerifierCollector
 from sluice.verify import history as history_module
 from sluice.verify import verifier as verifier_module
-from sluice.verify.merging import Merge
 from sluice.verify.verifier import Source, Verifier, VerifyReport, follow, verify
-from tests.core.histories import Writer, instance
-from tests.kafka.groups import NOW, intend, letter
+from tests.core.histories import Writer
+from tests.kafka.groups import NOW, letter
 from tests.ops.pipelines import Pipeline, settled
 from tests.support.kafka import Kafka
 
@@ -328,7 +326,7 @@ def test_following_gives_anomalies_as_they_come(pipeline: Pipeline) -> None:
         assert line in metrics.splitlines(), metrics
 
 
-# The order of time, and what compaction makes uncertain
+# What compaction makes uncertain
 
 
 class ScriptedTail:
@@ -378,35 +376,3 @@ def test_a_gap_that_compaction_may_have_made_is_no_anomaly(
     report = verify(pipeline.configuration, "offsets")
     assert found(report) == (["gap"] if certain else [])
     assert len(report.unjudged) == (not certain)
-
-
-def at(ms: int) -> Instance:
-    return instance(intend("a", ms, ms + 1), at_ms=ms)
-
-
-def offsets(events: Iterator[Event]) -> list[int]:
-    return [event.offset for event in events if isinstance(event, Instance)]
-
-
-def test_logs_are_merged_by_time() -> None:
-    merge = Merge()
-    for log, ms in ((0, 1), (0, 5), (1, 2), (1, 3), (0, 9)):
-        merge.push(log, at(ms))
-    everything = {0: float("inf"), 1: float("inf")}
-    assert offsets(merge.ready({0: 9, 1: 3})) == [1, 2, 3], "log 1 may still have a 4"
-    assert offsets(merge.ready({0: 9, 1: 6})) == [5]
-    assert offsets(merge.ready(everything)) == [9]
-    assert len(merge) == 0
-
-
-def test_a_clock_that_goes_back_does_not_turn_a_log_round() -> None:
-    merge = Merge()
-    for ms in (10, 4, 11):
-        merge.push(0, at(ms))
-    assert offsets(merge.ready({0: 0.0})) == [10, 4, 11]
-
-
-def test_a_log_alone_is_never_waited_for() -> None:
-    merge = Merge()
-    merge.push(0, at(int(time.time() * 1000) + 60_000))
-    assert len(offsets(merge.ready({0: 0.0}))) == 1
