@@ -5,9 +5,12 @@ Raises Python's own errors (FAILURES); `Server` knows what they mean for its req
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import select
+import socket
 import ssl
+import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -99,6 +102,21 @@ def has_ended(connection: http.client.HTTPConnection) -> bool:
     poll = select.poll()
     poll.register(connection.sock, select.POLLIN)
     return bool(poll.poll(0))
+
+
+def give_up_after(connection: http.client.HTTPConnection, seconds: float) -> None:
+    """Let the machine, too, stop sending after so long: it outlives a process that was killed."""
+    if connection.sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+        milliseconds = max(1, int(seconds * 1000))
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+
+def drop(connection: http.client.HTTPConnection) -> None:
+    """Let the close that follows throw away what was not delivered yet (RST)."""
+    if connection.sock is not None:
+        with contextlib.suppress(OSError):
+            at_once = struct.pack("ii", 1, 0)
+            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
 
 
 def exchange(

@@ -22,7 +22,9 @@ from sluice.clickhouse.connection import (
     Address,
     Reply,
     Request,
+    drop,
     exchange,
+    give_up_after,
     has_ended,
     open_connection,
     reason_of,
@@ -182,13 +184,15 @@ class Server:
     def insert(
         self,
         plan: InsertPlan,
-        lease: Callable[[], None],
+        lease: Callable[[], float],
         timeout_seconds: float = INSERT_TIMEOUT_SECONDS,
     ) -> InsertReply:
         """Insert one block: /ping, `lease()`, POST on that same connection (rule 9).
 
-        :param lease: raises when the lease is over; then nothing was sent.
-        :param timeout_seconds: for the POST as a whole; afterwards the block is in doubt.
+        :param lease: gives the seconds that are left, and raises when there are none; then
+            nothing was sent.
+        :param timeout_seconds: for the POST as a whole, at most what is left of the lease:
+            a block that was not wholly delivered by then never lands. In doubt afterwards.
         :raises TransientServerError: not a byte of the insert was sent, or the server
             refused before it began.
         :raises InDoubtServerError: the block may be stored, now or later.
@@ -199,13 +203,14 @@ class Server:
             self._address.path + plan.path, plan.body, {**self._headers(), **dict(plan.headers)}
         )
         connection = self._ping(what, PING_TIMEOUT_SECONDS)
-        lease()
+        seconds = min(timeout_seconds, lease())
         if has_ended(connection):
             self.close()
             why = "the connection was closed after /ping"
             raise nothing_sent(self.url, what, "CONNECTION_CLOSED", why, _KEEP_ALIVE)
+        give_up_after(connection, seconds)
         begun = time.monotonic()
-        reply = self._exchange(what, connection, request, timeout_seconds, False)
+        reply = self._exchange(what, connection, request, seconds, False)
         if reply.status != 200 or reply.header_code or reply.body.strip():
             raise self._reply_error(what, reply, read_only=False)
         seconds = time.monotonic() - begun
@@ -274,6 +279,7 @@ class Server:
         try:
             return exchange(connection, request, timeout_seconds)
         except TimeoutError:
+            drop(connection)
             self.close()
             why = f"nothing within {timeout_seconds:g} s"
             raise reply_lost(self.url, what, "SOCKET_TIMEOUT", why, read_only) from None

@@ -58,8 +58,11 @@ def lease_seconds_max(window_seconds: int | None) -> float | None:
 
 
 def has_expired(deadline: int, now_ms: int, grace_ms: int = 2 * CLOCK_SKEW_MS_MAX) -> bool:
-    """Whether no task anywhere can still start an insert under this deadline.
+    """Whether no insert of any task can still be on its way to a server under this deadline.
 
-    :param grace_ms: covers clock skew and the time between check and POST.
+    An insert that was not wholly delivered at its worker's deadline is dropped there.
+
+    :param grace_ms: covers the difference of the clocks, and as long again for a server to
+        store what it has wholly received.
     """
     return now_ms > deadline + grace_ms

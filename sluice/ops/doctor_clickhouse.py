@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sluice.clickhouse.capabilities import Capabilities, insert_settings, read_capabilities
-from sluice.clickhouse.http import Server
+from sluice.clickhouse.http import INSERT_TIMEOUT_SECONDS, Server
 from sluice.clickhouse.insert import plan_insert, query_id_of
 from sluice.clickhouse.probe import running_query_ids
 from sluice.clickhouse.schema import TableFacts, describe_table
@@ -166,7 +166,7 @@ def _rehearse_insert(
             query_id_of(token, "0"),
             insert_settings(capabilities, access.durability),
         )
-        server.insert(plan, lambda: None)
+        server.insert(plan, lambda: INSERT_TIMEOUT_SECONDS)
     except SluiceError as error:
         found.error("insert", f"an insert of no rows is refused: {error.message}", error.hint)
     found.ok("insert", "an insert of no rows is accepted")

@@ -6,6 +6,7 @@ A simulator that finds nothing proves nothing until it is shown what it would fi
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -205,7 +206,7 @@ def _lease_checked_too_early() -> AbstractContextManager[None]:
 
     leases.HeldLease._check_now = leases.HeldLease.check  # type: ignore[attr-defined]
     return patched(
-        (leases.HeldLease, "__init__", __init__), (leases.HeldLease, "check", lambda self: None)
+        (leases.HeldLease, "__init__", __init__), (leases.HeldLease, "check", lambda self: math.inf)
     )
 
 

@@ -33,6 +33,7 @@ class _Connection:
     """A connection that has just answered /ping."""
 
     def __init__(self, world: World) -> None:
+        self.sock = None
         self._world = world
         self._restarts = world.clickhouse.restarts
         self._used_at = world.now
@@ -56,13 +57,13 @@ class SimulatedServer(Server):
         self._plan: InsertPlan | None = None
 
     def insert(
-        self, plan: InsertPlan, lease: Callable[[], None], timeout_seconds: float = 30.0
+        self, plan: InsertPlan, lease: Callable[[], float], timeout_seconds: float = 30.0
     ) -> InsertReply:
         self._plan = plan
 
-        def check() -> None:
+        def check() -> float:
             try:
-                lease()
+                return lease()
             except LeaseOverError:
                 self._world.faults.note("lease over before the insert")
                 raise
@@ -145,6 +146,9 @@ class _Insertion:
         if fault == "insert: partial over ClickHouse partitions":
             parts_max = rng.randrange(self._parts())
         self._store_in(took_ms, parts_max)
+        if took_ms >= timeout_seconds * 1000:
+            world.sleep(int(timeout_seconds * 1000))
+            raise reply_lost(url, what, "SOCKET_TIMEOUT", "simulated", False)
         world.sleep(took_ms + 1)
         if fault == "insert: acknowledgement lost" or (world.clickhouse.restarts != self._restarts):
             raise reply_lost(url, what, "CONNECTION_LOST", "simulated", False)

@@ -19,8 +19,12 @@ class HeldLease:
         self._range = block_range
         self._ends_at = time.clock_gettime(time.CLOCK_BOOTTIME) + left_ms / 1000
 
-    def check(self) -> None:
-        """:raises LeaseOverError: no insert may start any more."""
-        over = time.clock_gettime(time.CLOCK_BOOTTIME) - self._ends_at
-        if over >= 0:
-            raise LeaseOverError(f"the lease of {self._range} ended {over:.1f} s ago")
+    def check(self) -> float:
+        """The seconds that are left, above 0: what starts now must be delivered by then.
+
+        :raises LeaseOverError: no insert may start any more.
+        """
+        left = self._ends_at - time.clock_gettime(time.CLOCK_BOOTTIME)
+        if left <= 0:
+            raise LeaseOverError(f"the lease of {self._range} ended {-left:.1f} s ago")
+        return left

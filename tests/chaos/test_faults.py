@@ -87,7 +87,8 @@ def play(running: Play) -> Iterator[Play]:
 def test_lost_acknowledgements_of_committed_inserts(play: Play) -> None:
     """The server stored the block, the worker hears nothing: it is repeated and ignored."""
     link = play.stage.clickhouse_link
-    renewed = play.stage.record_kinds()["renew"]
+    log = play.stage.drivers.current.log
+    failures = log.read_text(errors="replace").count("is not loaded yet")
     dropped = link.counters.dropped_replies
     link.strike(Fault(Kind.DROP_REPLY))
     assert play.chaos.wait_for(
@@ -95,7 +96,9 @@ def test_lost_acknowledgements_of_committed_inserts(play: Play) -> None:
     ), play.last_words()
     link.heal()
     play.assert_exact()
-    assert play.stage.record_kinds()["renew"] > renewed, "nothing was repeated"
+    # Under the same record while its lease lasts, so the ledger need not show it.
+    repeated = log.read_text(errors="replace").count("is not loaded yet") - failures
+    assert repeated, play.last_words()
 
 
 def test_a_driver_that_slept_in_the_middle_of_an_insert_is_succeeded(play: Play) -> None:

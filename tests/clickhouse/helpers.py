@@ -38,7 +38,7 @@ def insert(
         query_id_of(token, uuid.uuid4().hex[:8]),
         {**insert_settings(capabilities, "single"), **(settings or {})},
     )
-    return server.insert(plan, lambda: None)
+    return server.insert(plan, lambda: 60.0)
 
 
 def count(server: Server, target: str) -> int:

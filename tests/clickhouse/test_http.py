@@ -6,6 +6,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 import time
 import tracemalloc
 from pathlib import Path
@@ -30,12 +31,17 @@ class LeaseOverError(Exception):
     pass
 
 
-def lease_over() -> None:
+def lease_over() -> float:
     raise LeaseOverError
 
 
-def valid() -> None:
-    return
+def valid() -> float:
+    return 60.0
+
+
+def valid_after_a_pause() -> float:
+    time.sleep(0.2)
+    return 60.0
 
 
 def plan(body: bytes | memoryview = b"block") -> InsertPlan:
@@ -210,6 +216,25 @@ def test_a_body_that_nobody_reads_is_in_doubt_after_the_time_limit() -> None:
             Server(script.url).insert(plan(bytes(64 << 20)), valid, timeout_seconds=0.4)
 
 
+def test_no_insert_is_on_its_way_beyond_its_lease() -> None:
+    """What the server has not taken by then is thrown away, not delivered later."""
+    was_reset = threading.Event()
+
+    def read_slowly(connection: socket.socket) -> None:
+        try:
+            while connection.recv(1 << 16):
+                time.sleep(0.02)
+        except ConnectionResetError:
+            was_reset.set()
+
+    with run_scripted(read_slowly) as script:
+        script.read_body = False
+        with pytest.raises(InDoubtError) as caught:
+            Server(script.url).insert(plan(bytes(64 << 20)), lambda: 0.4)
+        assert caught.value.name == "SOCKET_TIMEOUT"
+        assert was_reset.wait(30)
+
+
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
@@ -236,7 +261,7 @@ def test_no_reconnect_after_the_lease_check() -> None:
     with run_scripted(lambda c: c.sendall(reply(""))) as script:
         script.close_after_ping = True
         with pytest.raises(TransientError) as caught:
-            Server(script.url).insert(plan(), lambda: time.sleep(0.2))
+            Server(script.url).insert(plan(), valid_after_a_pause)
         assert caught.value.name == "CONNECTION_CLOSED"
         assert (script.posts, script.connections) == ([], 1)
 
