@@ -49,6 +49,8 @@ lineage = true                        # the table has the columns _topic String,
                                       # or false, or "auto": those that exist
 unknown_fields = "ignore"             # or "refuse"
 on_null = "dead-letter"               # null for a non-nullable column; or "default"
+sort = false                          # true: workers sort blocks by the sorting key, which
+                                      # moves work from the server to them
 on_error = "stop-partition"           # what ClickHouse refuses for good stops its partition
 
 [dead_letters]

@@ -233,6 +233,7 @@ def _read_table(section: Section, database: str) -> TableConfiguration:
         unknown_fields=section.optional("unknown_fields", a_choice(*UNKNOWN_FIELDS), "ignore"),
         on_null=section.optional("on_null", a_choice(*ON_NULL), "dead-letter"),
         on_error=section.optional("on_error", _an_error_reaction, "stop-partition"),
+        sort=section.optional("sort", a_choice(True, False), False),
     )
     section.finish()
     return configuration

@@ -102,6 +102,7 @@ class TableConfiguration:
 
     :param name: unique among the entries, part of every token.
     :param lineage: True: blocks carry all lineage columns; "auto": those that exist.
+    :param sort: the worker sorts blocks by the table's sorting key.
     """
 
     name: str
@@ -113,6 +114,7 @@ class TableConfiguration:
     unknown_fields: UnknownFields
     on_null: OnNull
     on_error: OnError
+    sort: bool = False
 
     @property
     def target(self) -> str:

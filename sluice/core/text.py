@@ -52,6 +52,7 @@ class TableText:
     :param partition_key: the table's PARTITION BY expression, "" without one.
     :param time_zone: the server's time zone; DateTime strings without a zone mean it.
     :param shards: the names of the shards, sorted; identities, not positions (C9).
+    :param sort: rows stand in the order of the sorting key, ties by offset.
     """
 
     entry: str
@@ -67,6 +68,7 @@ class TableText:
     on_null: Literal["dead-letter", "default"]
     time_zone: str
     shards: tuple[str, ...]
+    sort: bool = False
 
     @property
     def target(self) -> str:
@@ -91,7 +93,12 @@ class ConfigurationText:
 
     def canonical(self) -> str:
         """The text itself: JSON with sorted keys and no spaces."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        raw = asdict(self)
+        for table in raw["tables"]:
+            if not table["sort"]:
+                # Texts from before there was a choice keep their names.
+                del table["sort"]
+        return json.dumps(raw, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     def digest(self) -> str:
         """16 hexadecimal digits that name this text."""

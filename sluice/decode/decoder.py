@@ -36,7 +36,7 @@ from sluice.decode.native import (
     read_header,
     varint,
 )
-from sluice.decode.plan import KEY_COLUMN, Plan
+from sluice.decode.plan import KEY_COLUMN, ORDER_COLUMN, Plan
 from sluice.decode.session import EngineError, run
 
 __all__ = ["BadMessage", "Decoded", "Decoder"]
@@ -49,7 +49,7 @@ class Decoded:
     :param native: one Native block, read-only, its memory freed with the last view; empty for
         no rows (nothing is to be inserted then).
     :param columns: the block's columns in its order; lineage columns last.
-    :param offsets: of the rows, ascending as in the buffer.
+    :param offsets: of the rows; ascending as in the buffer unless the block is sorted.
     :param bad: the messages that made no row, by index.
     :param clickhouse_partitions: distinct values of the table's partition key in the block.
     :param checksum: of `native`; equal for equal bytes.
@@ -73,6 +73,8 @@ class _Body:
         self.header = b""
         self.rows = 0
         self.partitions = 0
+        #: Of a sorted block: the message of each row, as a place in what was decoded.
+        self.order: NDArray[np.uint32] | None = None
 
     def finish(self, header: bytes, columns: Iterable[bytes]) -> memoryview:
         """Append columns and count them; the result holds the memory until it is dropped."""
@@ -87,6 +89,13 @@ class _Body:
             block = memoryview(header + rest)
         self.close()
         return block
+
+    def cut(self, name: str, type_text: str, width: int) -> bytes:
+        """Take the last column off, one of fixed width; gives its values."""
+        begin = os.fstat(self.file).st_size - width * self.rows
+        values = os.pread(self.file, width * self.rows, begin)
+        os.ftruncate(self.file, begin - len(column_head(name, type_text)))
+        return values
 
     def close(self) -> None:
         if self.file >= 0:
@@ -209,12 +218,13 @@ class Decoder:
             return None
         body.header = os.pread(body.file, begin, 0)
         body.partitions = 1
+        if plan.has_order_column:
+            order = body.cut(ORDER_COLUMN, "UInt32", 4)
+            body.order = np.frombuffer(order, np.uint32)
         if plan.has_key_column:
-            end = os.fstat(body.file).st_size - 8 * body.rows
-            keys = np.frombuffer(os.pread(body.file, 8 * body.rows, end), np.uint64)
+            keys = np.frombuffer(body.cut(KEY_COLUMN, "UInt64", 8), np.uint64)
             if (keys != keys[0]).any():
                 body.partitions = len(np.unique(keys))
-            os.ftruncate(body.file, end - len(column_head(KEY_COLUMN, "UInt64")))
         return body
 
     def _assemble(
@@ -228,6 +238,8 @@ class Decoder:
         """The engine's columns and the lineage columns as one block."""
         all_offsets = buffer.offsets
         offsets = all_offsets[_without(buffer.messages, faults)] if faults else all_offsets
+        if body.order is not None:
+            offsets = offsets[body.order]
         bad = tuple(
             BadMessage(index, int(all_offsets[index]), fault.reason, fault.error, fault.column)
             for index, fault in sorted(faults.items())

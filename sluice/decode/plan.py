@@ -13,6 +13,8 @@ from sluice.decode.scalars import Reader, default_of
 from sluice.decode.session import identifier, literal, settings_clause
 
 KEY_COLUMN = "_sluice_partition_key"
+#: Of a sorted block: which message of the buffer each row was.
+ORDER_COLUMN = "_sluice_order"
 OUT_OF_RANGE = "a value does not fit its column"
 
 
@@ -68,6 +70,7 @@ class Plan:
         self._narrowed = self._narrowing()
         self._faults = self._fault_code()
         self._key = self._partition_key()
+        self._sorting = self._sorting_clauses() if table.sort else None
 
     def _lineage(self) -> tuple[Column, ...]:
         """The lineage columns as the server has them, in our order."""
@@ -147,16 +150,7 @@ class Plan:
         table = self.table
         if not table.partition_key.strip():
             return None
-        aliases: dict[str, str] = {}
-        waiting = [table.partition_key]
-        while waiting:
-            for column in referenced_columns(waiting.pop(), table.columns):
-                if column.kind in ("MATERIALIZED", "ALIAS") and column.name not in aliases:
-                    cast = f"CAST(({column.expression}), {literal(column.type)})"
-                    aliases[column.name] = f"{cast} AS {identifier(column.name)}"
-                    waiting.append(column.expression)
-        texts = [table.partition_key, *aliases.values()]
-        used = {c.name for text in texts for c in referenced_columns(text, table.columns)}
+        aliases, used = self._computed(table.partition_key)
         lineage = {column.name for column in self.lineage}
         missing = used - {part.name for part in self.columns} - lineage - set(aliases)
         if missing:
@@ -172,6 +166,51 @@ class Plan:
         self._key_alone = f"{clause}SELECT uniqExact(tuple({table.partition_key})) FROM {{source}}"
         return f"{clause}SELECT {', '.join([*names, key])} FROM ({{inner}})"
 
+    def _computed(self, key: str) -> tuple[dict[str, str], set[str]]:
+        """The columns below a key that the server computes, as definitions by name; and the
+        names of all columns that the key depends on."""
+        aliases: dict[str, str] = {}
+        waiting = [key]
+        while waiting:
+            for column in referenced_columns(waiting.pop(), self.table.columns):
+                if column.kind in ("MATERIALIZED", "ALIAS") and column.name not in aliases:
+                    cast = f"CAST(({column.expression}), {literal(column.type)})"
+                    aliases[column.name] = f"{cast} AS {identifier(column.name)}"
+                    waiting.append(column.expression)
+        texts = [key, *aliases.values()]
+        used = {c.name for text in texts for c in referenced_columns(text, self.table.columns)}
+        return aliases, used
+
+    def _sorting_clauses(self) -> tuple[str, str] | None:
+        """What stands before and after a query whose rows are to be sorted; None if the table
+        has no order.
+
+        Lineage columns are not there yet: within a block, `_offset` grows with the order of the
+        messages and the others are constant. The server sorts what is not in its order, so
+        an expression over them costs time at worst.
+        """
+        table = self.table
+        if not table.sorting_key.strip():
+            return None
+        aliases, used = self._computed(f"tuple({table.sorting_key})")
+        stand_ins = {"_topic": "''", "_partition": "0", "_row": "0", "_offset": ORDER_COLUMN}
+        missing = used - {part.name for part in self.columns} - set(stand_ins) - set(aliases)
+        if missing:
+            raise TerminalError(
+                f"table {table.target}: the sorting key depends on {min(missing)}, "
+                "which blocks do not carry",
+                "Set sort = false for this entry.",
+            )
+        order = f"toUInt32(rowNumberInAllBlocks()) AS {ORDER_COLUMN}"
+        names = [identifier(part.name) for part in self.columns]
+        if self.has_key_column:
+            names.append(KEY_COLUMN)
+        terms = [f"{value} AS {name}" for name, value in stand_ins.items() if name in used]
+        terms += aliases.values()
+        clause = f"WITH {', '.join(terms)} " if terms else ""
+        head = f"{clause}SELECT {', '.join([*names, order])} FROM ("
+        return head, f") ORDER BY {table.sorting_key}, {ORDER_COLUMN}"
+
     #: Whether the partition key can only be known once the lineage columns are there.
     key_needs_lineage = False
 
@@ -179,6 +218,11 @@ class Plan:
     def has_key_column(self) -> bool:
         """Whether `strict` gives the hash of the partition key as last column."""
         return self._key is not None and not self.key_needs_lineage
+
+    @property
+    def has_order_column(self) -> bool:
+        """Whether `strict` gives the places of the messages as last column."""
+        return self._sorting is not None
 
     @property
     def has_partition_key(self) -> bool:
@@ -200,7 +244,9 @@ class Plan:
     def _select(self, path: str) -> str:
         inner = self._narrowed.replace("{source}", _file(path, "JSONEachRow", self.structure))
         if self._key is not None and self.has_key_column:
-            return self._key.replace("{inner}", inner)
+            inner = self._key.replace("{inner}", inner)
+        if self._sorting is not None:
+            inner = inner.join(self._sorting)
         return inner
 
     def _block_clause(self, rows: int, **more: object) -> str:

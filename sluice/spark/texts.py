@@ -95,6 +95,7 @@ def build_text(
                 on_null=table.on_null,
                 time_zone=time_zone,
                 shards=tuple(sorted(shard.name for shard in configuration.clickhouse.shards)),
+                sort=table.sort,
             )
             for table in sorted(
                 tables_of_connector(configuration, connector_name), key=lambda table: table.name

@@ -43,6 +43,7 @@ format = "JSONEachRow"
 lineage = true
 unknown_fields = "ignore"
 on_null = "dead-letter"
+sort = false
 on_error = "stop-partition"
 [dead_letters]
 topic = "sluice.orders.dead-letters"
@@ -89,7 +90,7 @@ def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
     assert least.dead_letters_topic == full.dead_letters_topic == "sluice.orders.dead-letters"
     assert least.ledger_topic == full.ledger_topic == "sluice.orders.ledger"
     assert least.metrics is None
-    for name in ("format", "lineage", "unknown_fields", "on_null", "on_error"):
+    for name in ("format", "lineage", "unknown_fields", "on_null", "sort", "on_error"):
         assert getattr(least.tables[0], name) == getattr(full.tables[0], name)
 
 
@@ -104,7 +105,7 @@ def test_the_example_loads_without_an_environment(tmp_path: Path) -> None:
     example = load_text(tmp_path, EXAMPLE)
     assert example.batch == least.batch
     assert example.dead_letters_topic == least.dead_letters_topic
-    for name in ("format", "lineage", "unknown_fields", "on_null", "on_error"):
+    for name in ("format", "lineage", "unknown_fields", "on_null", "sort", "on_error"):
         assert getattr(example.tables[0], name) == getattr(least.tables[0], name)
 
 

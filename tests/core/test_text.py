@@ -35,6 +35,7 @@ TABLES = st.builds(
     on_null=st.sampled_from(["dead-letter", "default"]),
     time_zone=WORDS,
     shards=st.lists(WORDS, max_size=2).map(tuple),
+    sort=st.booleans(),
 )
 TEXTS = st.builds(
     ConfigurationText,
@@ -93,8 +94,14 @@ def test_everything_that_decides_rows_changes_the_name() -> None:
         replace(TEXT, tables=(replace(TABLE, columns=TABLE.columns[:1]),)),
         replace(TEXT, tables=(replace(TABLE, on_null="default"),)),
         replace(TEXT, tables=(replace(TABLE, time_zone="Europe/Berlin"),)),
+        replace(TEXT, tables=(replace(TABLE, sort=True),)),
     ]
     assert len({text.digest() for text in [TEXT, *changed]}) == len(changed) + 1
+
+
+def test_a_text_from_before_sorting_keeps_its_name() -> None:
+    assert "sort" not in json.loads(TEXT.canonical())["tables"][0]
+    assert parse_text(TEXT.canonical()) == TEXT
 
 
 def test_the_tables_of_a_topic() -> None:
