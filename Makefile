@@ -4,6 +4,7 @@
 PYTHON ?=
 ROWS ?= 3000000
 SERVER ?= embedded
+BENCH ?=
 PYTEST ?=
 SEEDS ?= 500
 STEPS ?= 4000
@@ -36,8 +37,8 @@ demo: $(READY)  ## a million rows through kills and restarts, each audited
 test: setup-tests  ## all tests; PYTEST="-k name" for some
 	@$(BIN)/python -m pytest $(PYTEST)
 
-bench: $(READY)  ## rows/s and CPU per row; ROWS=3000000 SERVER=embedded|URL
-	@$(BIN)/sluice bench --rows $(ROWS) --server $(SERVER)
+bench: $(READY)  ## rows/s and CPU per row; ROWS=3000000 SERVER=embedded|URL BENCH="--rates 1000,10000"
+	@$(BIN)/sluice bench --rows $(ROWS) --server $(SERVER) $(BENCH)
 
 simulate: $(READY)  ## the loader in a world that breaks; SEEDS=500 STEPS=4000 FIRST_SEED=1
 	@$(BIN)/sluice simulate --seeds $(SEEDS) --steps $(STEPS) --first-seed $(FIRST_SEED)

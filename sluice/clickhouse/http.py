@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import unquote, urlencode, urlsplit
 
@@ -95,6 +96,7 @@ class Server:
         self._connect_timeout_seconds = connect_timeout_seconds
         self._connection: http.client.HTTPConnection | None = None
         self._version: tuple[int, ...] | None = None
+        self._clock: tuple[int, float] | None = None
 
     @property
     def url(self) -> str:
@@ -122,6 +124,14 @@ class Server:
         :raises TransientServerError: it does not.
         """
         self._ping("ping", timeout_seconds)
+
+    def clock_ms(self) -> int | None:
+        """The most that the server's wall clock can show now, by its last answer to a ping;
+        None if it does not say. Whoever answers a ping has a Date in its reply, to the second."""
+        if self._clock is None:
+            return None
+        said_ms, asked_at = self._clock
+        return said_ms + 999 + int((time.clock_gettime(time.CLOCK_BOOTTIME) - asked_at) * 1000)
 
     def version(self) -> tuple[int, ...]:
         """The server's version, read once for each connection: upgrades are noticed."""
@@ -239,9 +249,12 @@ class Server:
         self, connection: http.client.HTTPConnection, what: str, timeout_seconds: float
     ) -> http.client.HTTPConnection:
         connection.sock.settimeout(timeout_seconds)
+        asked_at = time.clock_gettime(time.CLOCK_BOOTTIME)
         connection.request("GET", f"{self._address.path}/ping")
         response = connection.getresponse()
         body = response.read()
+        said_ms = _wall_ms(response.getheader("Date"))
+        self._clock = None if said_ms is None else (said_ms, asked_at)
         if response.status != 200:
             self.close()
             raise self._ping_failed(what, f"HTTP status {response.status}: {body[:100]!r}")
@@ -323,6 +336,13 @@ class Server:
 
 
 _KEEP_ALIVE = "The server, or a proxy before it, must keep connections alive (keep_alive_timeout)."
+
+
+def _wall_ms(date: str | None) -> int | None:
+    try:
+        return int(parsedate_to_datetime(date or "").timestamp() * 1000)
+    except (ValueError, TypeError):
+        return None
 
 
 def _written_rows(summary: str | None) -> int | None:

@@ -44,10 +44,12 @@ class WindowState:
 
     :param blocks: W, the smallest over the table and its views' targets.
     :param mark: the mark now.
+    :param table: name of the table whose window it is; may be a view's target.
     """
 
     blocks: int
     mark: int
+    table: str = ""
 
     @property
     def usable(self) -> int:

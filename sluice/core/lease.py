@@ -39,8 +39,12 @@ def deadline_ms(now_ms: int, lease_seconds: float) -> int:
 def remaining_ms(deadline: int, sent_at_ms: int, received_at_ms: int) -> int:
     """What is left of a lease when a worker receives it; may be negative.
 
-    A clock that runs behind the driver's would lengthen the lease, so it is refused. One
-    that runs ahead, or a task that was queued, only shortens it.
+    A clock that runs behind the driver's would lengthen the lease, so it is refused where it
+    shows: where the task seems to arrive before it was sent. One that runs ahead, or a task
+    that was queued, only shortens it. Both together hide each other: a task that was queued
+    for 60 s on a machine that is 60 s behind looks just sent. Then this lease ends later by as
+    much as the clock is behind, or as the task was queued, whichever is less; that is why the
+    server's clock is asked too before each insert.
 
     :raises ClockError: the worker's clock is more than 5 s behind the driver's.
     """

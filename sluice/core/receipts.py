@@ -57,11 +57,21 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Where a task's time went, in seconds of wall time; `cpu` is its process' CPU time."""
+    """Where a task's time went, in seconds of wall time; `cpu` is its process' CPU time.
+
+    :param fetch: reading the range from Kafka into buffers; `check` is the part of it that
+        proves where messages begin and end, and joins them.
+    :param insert: everything about inserting; `wait` is the part of it from the first byte of
+        the block to the server's answer.
+    :param letters: reading the originals of bad messages again.
+    """
 
     fetch: float = 0.0
+    check: float = 0.0
     decode: float = 0.0
     insert: float = 0.0
+    wait: float = 0.0
+    letters: float = 0.0
     total: float = 0.0
     cpu: float = 0.0
 

@@ -224,14 +224,31 @@ class Recorder:
     def _find_out_first(
         self, records: Mapping[TopicPartition, Record], take_over: TakeOver
     ) -> None:
-        """Like `_find_out`, when the record before belongs to the old owner."""
-        for source, now in self.committed(records).items():
+        """Like `_find_out`, when the record before belongs to the old owner.
+
+        A commit that is nobody's record says nothing of the transaction; a new take-over finds
+        it, and stops that partition only (rule 5).
+        """
+        held = self.committed(records)
+        for source, now in held.items():
             if now == take_over.found[source]:
                 raise TransientError("the take-over was not committed", "It is repeated.")
-            if now != CommittedOffset(records[source].begin, encode(records[source])):
+            other = owner_in(now)
+            if other not in (self.names.owner, take_over.owners[source], GENESIS):
                 raise OwnerChangedError(
-                    f"{source} of group {self.names.group} was taken over by {owner_in(now)}"
+                    f"{source} of group {self.names.group} was taken over by {other}"
                 )
+        foreign = [
+            source
+            for source, now in held.items()
+            if now != CommittedOffset(records[source].begin, encode(records[source]))
+        ]
+        if foreign:
+            raise TransientError(
+                f"{foreign[0]}: the group {self.names.group} holds {shown(held[foreign[0]])}, "
+                "which is no record, after a take-over of unknown outcome",
+                "It is taken over again; a partition with a foreign commit stops.",
+            )
 
     def _discover(
         self, sources: list[TopicPartition]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from sluice.clickhouse.capabilities import read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.core.errors import ConfigurationError, SluiceError
-from sluice.local.orders import create_table_statement
+from sluice.local.orders import Shape, create_table_statement
 from sluice.local.processes import listener
 from sluice.local.running import running_clickhouse
 
@@ -25,7 +25,7 @@ _HERE = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A fresh, empty table `sluice_bench.orders`.
+    """Fresh, empty tables `sluice_bench.orders`, `orders_2` and so on.
 
     :param pid: the server's process, None if it is not on this machine.
     :param version: e.g. "26.9.1".
@@ -36,28 +36,49 @@ class Target:
     password_variable: str
     version: str
     pid: int | None
+    tables: tuple[str, ...] = (TABLE,)
 
     def rows(self) -> int:
-        """Rows in the table."""
+        """Rows in all tables together."""
         with self.client() as client:
-            return int(client.query(f"SELECT count() AS n FROM {DATABASE}.{TABLE}")[0]["n"])
+            counts = [
+                client.query(f"SELECT count() AS n FROM {DATABASE}.{table}")[0]["n"]
+                for table in self.tables
+            ]
+        return sum(map(int, counts))
 
     def client(self) -> Server:
         """A connection of its own."""
         return Server(self.url, self.user, os.environ.get(self.password_variable, ""))
 
 
+def table_names(count: int) -> tuple[str, ...]:
+    """The benchmark's tables."""
+    return (TABLE, *(f"{TABLE}_{number}" for number in range(2, count + 1)))
+
+
 @contextmanager
-def prepared_target(server: str, folder: Path, unsafe_no_dedup: bool) -> Iterator[Target]:
-    """The database `sluice_bench` with an empty table, dropped at the end.
+def prepared_target(
+    server: str,
+    folder: Path,
+    unsafe_no_dedup: bool,
+    tables: int = 1,
+    shape: Shape | None = None,
+) -> Iterator[Target]:
+    """The database `sluice_bench` with empty tables, dropped at the end.
 
     :param server: "embedded" or a URL, which may carry user and password.
+    :param tables: how many tables of this shape.
     :raises ConfigurationError: the database exists, or the server needs a decision.
     """
     if server == "embedded":
         with (
             running_clickhouse(folder / "clickhouse") as embedded,
-            _with_table(embedded.url, "default", "", embedded.pid, unsafe_no_dedup) as target,
+            _with_tables(
+                Target(embedded.url, "default", "", "", embedded.pid, table_names(tables)),
+                unsafe_no_dedup,
+                shape,
+            ) as target,
         ):
             yield target
         return
@@ -68,35 +89,38 @@ def prepared_target(server: str, folder: Path, unsafe_no_dedup: bool) -> Iterato
         os.environ[variable] = unquote(parts.password)
     user = unquote(parts.username or "default")
     pid = listener(parts.port or 8123) if parts.hostname in _HERE else None
-    with _with_table(Server(server).url, user, variable, pid, unsafe_no_dedup) as target:
+    bare = Target(Server(server).url, user, variable, "", pid, table_names(tables))
+    with _with_tables(bare, unsafe_no_dedup, shape) as target:
         yield target
 
 
 @contextmanager
-def _with_table(
-    url: str, user: str, password_variable: str, pid: int | None, unsafe_no_dedup: bool
-) -> Iterator[Target]:
-    with Server(url, user, os.environ.get(password_variable, "")) as client:
+def _with_tables(target: Target, unsafe_no_dedup: bool, shape: Shape | None) -> Iterator[Target]:
+    """The target with its version and its tables."""
+    with target.client() as client:
         capabilities = read_capabilities(client)
         if not capabilities.tokens and not unsafe_no_dedup:
             raise ConfigurationError(
-                f"ClickHouse {capabilities.version_text} at {url} cannot deduplicate inserts into "
-                "a plain MergeTree table, only into a Replicated one, which needs ZooKeeper",
+                f"ClickHouse {capabilities.version_text} at {target.url} cannot deduplicate "
+                "inserts into a plain MergeTree table, only into a Replicated one, which needs "
+                "ZooKeeper",
                 "Add --unsafe-no-dedup to measure with a table that nobody should load for real.",
             )
         if client.query(f"SELECT name FROM system.databases WHERE name = '{DATABASE}'"):
             raise ConfigurationError(
-                f"the database {DATABASE} at {url} exists already",
+                f"the database {DATABASE} at {target.url} exists already",
                 f"DROP DATABASE {DATABASE}, if an earlier benchmark left it behind.",
             )
         client.execute(f"CREATE DATABASE {DATABASE}")
-    target = Target(url, user, password_variable, capabilities.version_text, pid)
     try:
         with target.client() as client:
-            client.execute(
-                create_table_statement(f"{DATABASE}.{TABLE}", window=not unsafe_no_dedup)
-            )
-        yield target
+            for table in target.tables:
+                client.execute(
+                    create_table_statement(
+                        f"{DATABASE}.{table}", window=not unsafe_no_dedup, shape=shape
+                    )
+                )
+        yield replace(target, version=capabilities.version_text)
     finally:
         with suppress(SluiceError), target.client() as client:
             client.execute(f"DROP DATABASE {DATABASE}")

@@ -1,13 +1,14 @@
 """Order events: what the demonstration and the benchmark load.
 
-Nine fields, about 193 bytes of JSON. The values come from seeded random numbers, so that a
-run can be repeated and nothing compresses better than real events would.
+Nine fields, about 193 bytes of JSON; a `Shape` asks for more. The values come from seeded random
+numbers, so that a run can be repeated and nothing compresses better than real events would.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -25,6 +26,9 @@ COLUMNS = (
 )
 LINEAGE = ("_topic String", "_partition UInt32", "_offset UInt64", "_row UInt32")
 
+#: Types of the columns beyond these, in turn.
+_FURTHER_TYPES = ("UInt32", "Float64", "String", "Int64", "DateTime")
+
 #: Enough for every repeat that may come, however late (rule 10).
 WINDOW_BLOCKS = 10_000
 
@@ -39,17 +43,65 @@ _WORDS = (
 _NOTES = 16_384
 _NOTE_BYTES_MIN = 31
 _CHUNK = 10_000
+_CHUNK_BYTES = 16 * 1024 * 1024
+_SAMPLE_EVENTS = 10_000
+#: Texts of the further columns that are made once, then drawn from.
+_FURTHER = 2_048
+#: How much longer the text is that padding is cut from than the padding.
+_PADDING_BYTES = 1024 * 1024
 _FIRST_MOMENT = np.datetime64("2026-03-01T00:00:00")
 
 
-def create_table_statement(target: str, *, window: bool) -> str:
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How wide and how long the events are.
+
+    :param columns: fields of an event, at least the nine of COLUMNS.
+    :param message_bytes: of an average event; None for what the columns take by themselves.
+        A longer event has a longer `note`.
+    """
+
+    columns: int = len(COLUMNS)
+    message_bytes: int | None = None
+
+    @property
+    def definitions(self) -> tuple[str, ...]:
+        """The table's columns, those of the lineage left out."""
+        return COLUMNS + tuple(
+            f"{_further_name(number)} {_FURTHER_TYPES[number % len(_FURTHER_TYPES)]}"
+            for number in range(self.columns - len(COLUMNS))
+        )
+
+    @property
+    def padding_bytes(self) -> int:
+        """What each event's note is longer by; negative if the columns alone take more."""
+        if self.message_bytes is None:
+            return 0
+        return self.message_bytes - natural_bytes(self.columns)
+
+    @property
+    def event_bytes(self) -> int:
+        """Bytes of an average event."""
+        return self.message_bytes or natural_bytes(self.columns)
+
+
+@cache
+def natural_bytes(columns: int) -> int:
+    """Bytes of an average event with so many columns and no padding."""
+    events = [e for chunk in Orders(1, Shape(columns)).take(_SAMPLE_EVENTS) for e in chunk]
+    return round(sum(map(len, events)) / len(events))
+
+
+def create_table_statement(target: str, *, window: bool, shape: Shape | None = None) -> str:
     """CREATE TABLE for orders.
 
     :param window: False for a table that cannot deduplicate, as on servers before 22.2.
+    :param shape: of the events; today's nine columns if left out.
     """
     settings = f" SETTINGS non_replicated_deduplication_window = {WINDOW_BLOCKS}" if window else ""
+    columns = (shape or Shape()).definitions + LINEAGE
     return (
-        f"CREATE TABLE {target} ({', '.join(COLUMNS + LINEAGE)}) "
+        f"CREATE TABLE {target} ({', '.join(columns)}) "
         f"ENGINE = MergeTree ORDER BY (user_id, ordered_at){settings}"
     )
 
@@ -57,15 +109,23 @@ def create_table_statement(target: str, *, window: bool) -> str:
 class Orders:
     """A stream of valid order events; `order_id` counts from 0."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, shape: Shape | None = None) -> None:
+        self.shape = shape or Shape()
         self._random = np.random.default_rng(seed)
         self._notes = [self._note() for _ in range(_NOTES)]
         self._next_id = 0
+        further = self.shape.columns - len(COLUMNS)
+        self._further = [self._fields(further) for _ in range(_FURTHER)] if further > 0 else []
+        self._padding_bytes = max(0, self.shape.padding_bytes)
+        self._padding = self._text(self._padding_bytes + _PADDING_BYTES)
 
     def take(self, count: int) -> Iterator[list[bytes]]:
-        """The next `count` events, in chunks of at most 10,000."""
+        """The next `count` events, in chunks of at most 10,000 and about 16 MiB."""
+        chunk_max = _CHUNK
+        if self._padding_bytes:
+            chunk_max = max(1, min(_CHUNK, _CHUNK_BYTES // self._padding_bytes))
         while count > 0:
-            chunk = min(count, _CHUNK)
+            chunk = min(count, chunk_max)
             yield self._events(chunk)
             count -= chunk
 
@@ -80,15 +140,15 @@ class Orders:
         statuses = numbers.integers(0, len(_STATUSES), count).tolist()
         articles = numbers.integers(0, 100_000, count).tolist()
         quantities = numbers.geometric(0.4, count).tolist()
-        notes = numbers.integers(0, _NOTES, count).tolist()
+        tails = self._tails(numbers.integers(0, _NOTES, count).tolist())
         return [
             (
                 f'{{"order_id":{order_id},"user_id":{user},"ordered_at":"{at[:10]} {at[11:]}",'
                 f'"amount":{cent / 100},"country":"{_COUNTRIES[country]}",'
                 f'"status":"{_STATUSES[status]}","sku":"SKU-{article:06d}",'
-                f'"quantity":{quantity},"note":"{self._notes[note]}"}}'
+                f'"quantity":{quantity},{tail}'
             ).encode()
-            for order_id, user, at, cent, country, status, article, quantity, note in zip(
+            for order_id, user, at, cent, country, status, article, quantity, tail in zip(
                 range(first, first + count),
                 users,
                 np.datetime_as_string(moments).tolist(),
@@ -97,10 +157,53 @@ class Orders:
                 statuses,
                 articles,
                 quantities,
-                notes,
+                tails,
                 strict=True,
             )
         ]
+
+    def _tails(self, notes: list[int]) -> list[str]:
+        """The rest of each event: further columns, the note, padding."""
+        heads, pads = [""] * len(notes), [""] * len(notes)
+        if self._further:
+            drawn = self._random.integers(0, _FURTHER, len(notes)).tolist()
+            heads = [self._further[index] for index in drawn]
+        if size := self._padding_bytes:
+            begins = self._random.integers(0, _PADDING_BYTES, len(notes)).tolist()
+            pads = [self._padding[begin : begin + size] for begin in begins]
+        return [
+            f'{head}"note":"{self._notes[note]}{pad}"}}'
+            for head, note, pad in zip(heads, notes, pads, strict=True)
+        ]
+
+    def _fields(self, count: int) -> str:
+        """Values of the further columns, each of its type."""
+        dice = self._random
+        fields = []
+        for number in range(count):
+            value: object
+            match _FURTHER_TYPES[number % len(_FURTHER_TYPES)]:
+                case "UInt32":
+                    value = int(dice.integers(0, 1 << 32))
+                case "Float64":
+                    value = int(dice.integers(0, 10_000_000)) / 1000
+                case "String":
+                    word, other = dice.integers(0, len(_WORDS), 2).tolist()
+                    value = f'"{_WORDS[word]} {_WORDS[other]}"'
+                case "Int64":
+                    value = int(dice.integers(-(1 << 40), 1 << 40))
+                case _:
+                    moment = _FIRST_MOMENT + int(dice.integers(0, 10_000_000))
+                    value = f'"{str(moment).replace("T", " ")}"'
+            fields.append(f'"{_further_name(number)}":{value},')
+        return "".join(fields)
+
+    def _text(self, size: int) -> str:
+        """Words in no order; none without padding, so that nothing else is drawn."""
+        if not self._padding_bytes:
+            return ""
+        words = self._random.integers(0, len(_WORDS), size // 3 + 1).tolist()
+        return " ".join(_WORDS[word] for word in words)[:size]
 
     def _note(self) -> str:
         words: list[str] = []
@@ -109,6 +212,10 @@ class Orders:
             words.append(_WORDS[int(self._random.integers(len(_WORDS)))])
             size += len(words[-1]) + 1
         return " ".join(words)
+
+
+def _further_name(number: int) -> str:
+    return f"field_{len(COLUMNS) + number + 1}"
 
 
 @dataclass(frozen=True, slots=True)

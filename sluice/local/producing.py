@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import confluent_kafka as ck
+import numpy as np
 from confluent_kafka.admin import NewTopic
 
 from sluice.core.errors import TerminalError
@@ -20,8 +21,15 @@ from sluice.local.orders import DEFECTS, TOMBSTONE, Orders
 PARTITIONS = 4
 #: Events that wait in librdkafka's queue before more are made.
 _QUEUED_MAX = 200_000
+_QUEUED_BYTES_MAX = 256 * 1024 * 1024
 _FLUSH_SECONDS_MAX = 120.0
 _TOMBSTONE_SHARE = 0.1
+#: What a topic takes; a broken event may be twice as long as a good one.
+MESSAGE_BYTES_MAX = 4 * 1024 * 1024
+#: Events of a steady rate that are made beforehand; then they come again.
+_STEADY_EVENTS_MAX = 200_000
+#: Events of a steady rate whose latency is looked at, in each second.
+_STAMPED_MAX = 2_000
 
 #: As `produce_batch` takes them: "value", and "callback" for a few.
 Message = dict[str, object]
@@ -50,13 +58,17 @@ class Produced:
         return self.events - len(self.broken) - self.tombstones
 
 
-def create_topic(access: KafkaAccess, topic: str) -> None:
-    """A new topic of four partitions that keeps everything.
+def create_topic(access: KafkaAccess, topic: str, partitions: int = PARTITIONS) -> None:
+    """A new topic that keeps everything and takes large messages.
 
     :raises TerminalError: the broker refuses.
     """
-    settings = {"retention.ms": "-1", "retention.bytes": "-1"}
-    new = NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1, config=settings)
+    settings = {
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "max.message.bytes": str(MESSAGE_BYTES_MAX),
+    }
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
     admin = make_admin(access)  # it must live until its answer is there
     try:
         admin.create_topics([new])[topic].result(30)
@@ -84,6 +96,7 @@ def produce_with_defects(
                 produced.broken.add((message.partition(), message.offset()))
 
     with _producer(access) as producer:
+        spread = _Spread(producer, topic)
         for events in Orders(seed).take(rows):
             messages: list[Message] = [{"value": event} for event in events]
             for place in range(produced.events, produced.events + len(events)):
@@ -96,7 +109,7 @@ def produce_with_defects(
                 produced.tombstones += tombstone
                 index = place - produced.events
                 messages[index] = {"value": defect.apply(events[index]), "callback": remember}
-            _send(producer, topic, messages)
+            spread.send(messages)
             produced.events += len(events)
             progress(produced.events)
     if len(acknowledged) != wanted:
@@ -108,21 +121,40 @@ def produce_with_defects(
 
 
 @contextmanager
-def held_back(access: KafkaAccess, topic: str, orders: Orders, rows: int) -> Iterator[None]:
+def held_back(
+    access: KafkaAccess,
+    topic: str,
+    orders: Orders,
+    rows: int,
+    *,
+    partitions: int = PARTITIONS,
+    bad_share: float = 0.0,
+) -> Iterator[int]:
     """Produce `rows` events that all become visible when the context ends, at once.
 
     One transaction: nobody who reads committed data sees any before its commit.
 
+    :param bad_share: share of the events that are broken, at random places.
+    :returns: how many of them are broken.
     :raises TerminalError: the broker did not take them all.
     """
     identity = f"sluice-bench-{uuid.uuid4().hex[:12]}"
+    broken = 0
+    dice = np.random.default_rng(rows)
     with _producer(access, transactional_id=identity, transaction_timeout_ms=600_000) as producer:
         producer.init_transactions(30)
         producer.begin_transaction()
+        spread = _Spread(producer, topic, partitions, _queued_max(orders.shape.event_bytes))
         for events in orders.take(rows):
-            _send(producer, topic, [{"value": event} for event in events])
+            places = np.flatnonzero(dice.random(len(events)) < bad_share).tolist()
+            for place in places:
+                bad = DEFECTS[broken % len(DEFECTS)].apply(events[place])
+                assert bad is not None, "no tombstones among the defects"
+                events[place] = bad
+                broken += 1
+            spread.send([{"value": event} for event in events])
         _flush(producer, topic)
-        yield
+        yield broken
         producer.commit_transaction(30)
 
 
@@ -135,10 +167,30 @@ class Stamped:
     timestamp_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """What was produced at a steady rate.
+
+    :param rows: events.
+    :param seconds: from the first to the last.
+    :param stamped: some of the events, at random; all of them at a low rate.
+    """
+
+    rows: int
+    seconds: float
+    stamped: list[Stamped]
+
+
 def produce_steadily(
-    access: KafkaAccess, topic: str, orders: Orders, rows_per_second: int, seconds: int
-) -> list[Stamped]:
-    """Produce at a steady rate, a hundredth of a second's worth at a time.
+    access: KafkaAccess,
+    topic: str,
+    orders: Orders,
+    rows_per_second: int,
+    seconds: float,
+    *,
+    partitions: int = PARTITIONS,
+) -> Steady:
+    """Produce good events at a steady rate, a hundredth of a second's worth at a time.
 
     :raises TerminalError: the broker did not take them all.
     """
@@ -149,25 +201,37 @@ def produce_steadily(
             at = Stamped(message.partition(), message.offset(), message.timestamp()[1])
             stamped.append(at)
 
-    rows = rows_per_second * seconds
+    rows = max(1, int(rows_per_second * seconds))
+    queued_max = _queued_max(orders.shape.event_bytes)
+    pool = [e for chunk in orders.take(min(rows, _STEADY_EVENTS_MAX, queued_max)) for e in chunk]
+    dice = random.Random(rows)
+    share = _STAMPED_MAX / rows_per_second
+    wanted = 0
     with _producer(access, linger_ms=5) as producer:
         began = time.monotonic()
         sent = 0
-        events = [event for chunk in orders.take(rows) for event in chunk]
         while sent < rows:
             due = min(rows, int((time.monotonic() - began) * rows_per_second) + 1)
+            due = min(due, sent + max(0, queued_max - len(producer)))
             for place in range(sent, due):
+                # The first one always: there is something to look at.
+                watched = share >= 1 or place == 0 or dice.random() < share
+                wanted += watched
                 producer.produce(
-                    topic, events[place], partition=place % PARTITIONS, on_delivery=remember
+                    topic,
+                    pool[place % len(pool)],
+                    partition=place % partitions,
+                    on_delivery=remember if watched else None,
                 )
             sent = due
             producer.poll(0.01)
-    if len(stamped) != rows:
+        took = time.monotonic() - began
+    if len(stamped) != wanted:
         raise TerminalError(
-            f"the broker acknowledged {len(stamped)} of {rows} events of {topic}",
+            f"the broker acknowledged {len(stamped)} of {wanted} watched events of {topic}",
             "Read the broker's log.",
         )
-    return stamped
+    return Steady(rows, took, stamped)
 
 
 @contextmanager
@@ -180,6 +244,7 @@ def _producer(access: KafkaAccess, **more: str | int | bool) -> Iterator[ck.Prod
         "compression_type": "lz4",
         "queue_buffering_max_messages": 2 * _QUEUED_MAX,
         "queue_buffering_max_kbytes": 1_048_576,
+        "message_max_bytes": MESSAGE_BYTES_MAX,
         **more,
     }
     producer = ck.Producer({"log_level": 2, **access.client(**tuning)})
@@ -191,19 +256,37 @@ def _producer(access: KafkaAccess, **more: str | int | bool) -> Iterator[ck.Prod
         producer.flush(5)
 
 
-def _send(producer: ck.Producer, topic: str, messages: list[Message]) -> None:
-    """Spread over all partitions; waits while the queue is full."""
-    while len(producer) > _QUEUED_MAX:
-        producer.poll(0.01)
-    for partition in range(PARTITIONS):
-        share = messages[partition::PARTITIONS]
-        taken = producer.produce_batch(topic, share, partition=partition) if share else 0
-        if taken != len(share):
-            raise TerminalError(
-                f"the producer took {taken} of {len(share)} events of {topic}[{partition}]",
-                "Is there enough memory? The events wait in it before they are sent.",
-            )
-    producer.poll(0)
+def _queued_max(event_bytes: int) -> int:
+    """How many events may wait in librdkafka's queue."""
+    return max(1, min(_QUEUED_MAX, _QUEUED_BYTES_MAX // event_bytes))
+
+
+@dataclass(slots=True)
+class _Spread:
+    """Sends events in turn to all partitions, whatever the size of the pieces they come in."""
+
+    producer: ck.Producer
+    topic: str
+    partitions: int = PARTITIONS
+    queued_max: int = _QUEUED_MAX
+    sent: int = 0
+
+    def send(self, messages: list[Message]) -> None:
+        """The next events; waits while the queue is full."""
+        while len(self.producer) > self.queued_max:
+            self.producer.poll(0.01)
+        for first in range(min(self.partitions, len(messages))):
+            partition = (self.sent + first) % self.partitions
+            share = messages[first :: self.partitions]
+            taken = self.producer.produce_batch(self.topic, share, partition=partition)
+            if taken != len(share):
+                raise TerminalError(
+                    f"the producer took {taken} of {len(share)} events of "
+                    f"{self.topic}[{partition}]",
+                    "Is there enough memory? The events wait in it before they are sent.",
+                )
+        self.sent += len(messages)
+        self.producer.poll(0)
 
 
 def _flush(producer: ck.Producer, topic: str) -> None:

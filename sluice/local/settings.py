@@ -33,9 +33,11 @@ database = "{database}"
 shards = {{ s1 = ["{url}"] }}
 user = "{user}"
 {password}durability = "single"
+{entries}"""
 
+_ENTRY = """
 [[table]]
-name = "{topic}"
+name = "{name}"
 target = "{table}"
 topics = ["{topic}"]
 format = "JSONEachRow"
@@ -45,9 +47,10 @@ lineage = true
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """One topic into one table.
+    """One topic into one table, or into several: each row goes to each of them.
 
     :param password_variable: names the environment variable that holds the password.
+    :param more_tables: further tables of the topic.
     """
 
     pipeline: str
@@ -60,10 +63,15 @@ class PipelineSettings:
     database: str = "default"
     user: str = "default"
     password_variable: str = ""
+    more_tables: tuple[str, ...] = ()
 
     def write(self, path: Path) -> None:
         """Write the file that `sluice run` takes."""
         password = f'password = "${{{self.password_variable}}}"\n' if self.password_variable else ""
+        entries = [_ENTRY.format(name=self.topic, table=self.table, topic=self.topic)]
+        entries += [
+            _ENTRY.format(name=table, table=table, topic=self.topic) for table in self.more_tables
+        ]
         path.write_text(
             _SETTINGS.format(
                 pipeline=self.pipeline,
@@ -76,7 +84,7 @@ class PipelineSettings:
                 url=self.url,
                 user=self.user,
                 password=password,
-                table=self.table,
+                entries="".join(entries),
             )
         )
 

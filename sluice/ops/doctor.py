@@ -24,6 +24,8 @@ from sluice.verify.audit import refuse_ambiguous
 __all__ = ["Finding", "examine", "refusal"]
 
 _THREADS_MAX = 16
+#: The first tasks of a fresh Spark start their workers and load the engine first.
+_LEASE_SECONDS_WANTED = 10.0
 
 
 def examine(configuration: Configuration, connector: str | None = None) -> list[Finding]:
@@ -52,7 +54,7 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
     partitions = _partitions_by_target(
         entries, connectors, {name: look.partitions for name, look in kafka.items()}
     )
-    findings = _look_at_lineage(configuration)
+    findings = _look_at_lineage(configuration) + _look_at_lease(configuration)
     findings += [finding for look in kafka.values() for finding in look.findings]
     findings += check_contact(looks, configuration.clickhouse.durability)
     for look in looks:
@@ -69,6 +71,21 @@ def _look_at_lineage(configuration: Configuration) -> list[Finding]:
         refuse_ambiguous(configuration)
     except SluiceError as error:
         found.error("lineage", error.message, error.hint)
+    return found.findings
+
+
+def _look_at_lease(configuration: Configuration) -> list[Finding]:
+    found = Examination("[batch] lease")
+    seconds = configuration.batch.lease_seconds
+    if seconds < _LEASE_SECONDS_WANTED:
+        found.warning(
+            "lease",
+            f"the lease of {seconds:g} s may end before the first tasks of a fresh Spark come to "
+            "insert, since their workers start and load the engine first: nothing is lost, but "
+            "ranges are sent again, and again after each restart",
+            f'lease = "{_LEASE_SECONDS_WANTED:g}s" in [batch] or longer; the default is "10m"',
+        )
+    found.ok("lease", f"{seconds:g} s")
     return found.findings
 
 

@@ -148,7 +148,7 @@ class Table:
         )
 
 
-def table_text(facts: TableFacts, topics: tuple[str, ...]) -> TableText:
+def table_text(facts: TableFacts, topics: tuple[str, ...], *, has_lineage: bool) -> TableText:
     """The entry of a configuration text for this table."""
     return TableText(
         entry=facts.table,
@@ -157,7 +157,7 @@ def table_text(facts: TableFacts, topics: tuple[str, ...]) -> TableText:
         topics=topics,
         format="JSONEachRow",
         columns=facts.columns,
-        lineage=LINEAGE,
+        lineage=LINEAGE if has_lineage else (),
         partition_key=facts.partition_key,
         sorting_key=facts.sorting_key,
         unknown_fields="ignore",
@@ -172,6 +172,7 @@ class ClickHouse:
     """One server, which is the shard s1.
 
     :param running: how many inserts run under each query id.
+    :param skew_ms: how far its wall clock is off.
     """
 
     tables: Mapping[str, Table]
@@ -179,3 +180,4 @@ class ClickHouse:
     down_until: int = 0
     read_only_until: int = 0
     restarts: int = 0
+    skew_ms: int = 0

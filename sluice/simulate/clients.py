@@ -82,7 +82,12 @@ class SimulatedConsumer:
         self, where: ck.TopicPartition, timeout: float, cached: bool
     ) -> tuple[int, int]:
         world = self._world
-        fault = world.call("watermarks", faults.LIST_OFFSETS)
+        fault = world.call("watermarks", faults.LEDGER_ENDS)
+        hesitates = "take-over hesitates between group and ledger"
+        if fault is None and world.is_in_step and world.rng.random() < 0.5:
+            world.faults.note(fault := hesitates)
+        if fault == hesitates:
+            world.sleep(world.rng.randrange(1_000))
         if fault == "watermark read fails" or world.broker.unreachable_until > world.now:
             _timed_out("reading watermarks")
         log = world.broker.log(TopicPartition(where.topic, where.partition))
@@ -163,6 +168,8 @@ class SimulatedProducer:
         fault = world.call("init transactions", faults.INITIALISE)
         if fault == "init hangs":
             world.hang()
+        if fault == "init is slow":
+            world.sleep(world.rng.randrange(1_500))
         if fault == "init fails" or world.broker.unreachable_until > world.now:
             world.sleep(int(timeout * 1000))
             _timed_out("init")

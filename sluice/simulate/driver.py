@@ -179,10 +179,14 @@ class SimulatedRun(ConnectorRun):
 
 
 class Driver(Process):
-    """One driver with its Spark."""
+    """One driver with its Spark.
 
-    def __init__(self, world: World) -> None:
+    :param is_in_step: it starts together with another one, and now and then lets it go first.
+    """
+
+    def __init__(self, world: World, *, is_in_step: bool) -> None:
         super().__init__(f"driver {world.named()}", world.draw_skew_ms())
+        self.is_in_step = is_in_step
         self.decoder = world.plan.decoder
         self.owner = f"run-{world.named():010d}"
         self.application = Application(world, self, self.decoder)
@@ -195,7 +199,7 @@ class Driver(Process):
         world = self._world
         world.faults.note("take-over")
         try:
-            world.sleep(world.rng.randrange(1, 2_000))
+            world.sleep(world.rng.randrange(1, 60 if self.is_in_step else 2_000))
             self.lane_run.run(False, 5.0)
             if "owner changed" in self.lane_run.ending:
                 world.faults.note("owner fenced")
@@ -204,7 +208,7 @@ class Driver(Process):
             raise
         finally:
             self.has_ended = True
-            world.driver_ended(self)
+            world.driver_ended(self, tasks_live_on=world.rng.random() < 0.5)
 
 
 def make_configuration(world: World) -> Configuration:
@@ -227,7 +231,7 @@ def make_configuration(world: World) -> Configuration:
                 table=name,
                 topics=plan.topics_of(name),
                 format="JSONEachRow",
-                lineage=True,
+                lineage=plan.has_lineage,
                 unknown_fields="ignore",
                 on_null="dead-letter",
                 on_error="stop-partition",
@@ -248,7 +252,9 @@ def read_text(world: World, configuration: Configuration, decoder: int) -> Confi
         decoder=f"simulated {decoder}",
         range_bytes_max=configuration.batch.range_bytes_max,
         tables=tuple(
-            table_text(table.facts(), world.plan.topics_of(name))
+            table_text(
+                table.facts(), world.plan.topics_of(name), has_lineage=world.plan.has_lineage
+            )
             for name, table in sorted(world.clickhouse.tables.items())
         ),
     )

@@ -13,8 +13,9 @@ ANYWHERE = {"process killed": 0.25, "process paused": 0.35, "slow call": 1.0}
 #: What may strike one call of a Kafka client.
 READ_OFFSETS = {"offset read fails": 1.5, **ANYWHERE}
 LIST_OFFSETS = {"watermark read fails": 1.0, "one partition does not answer": 1.0, **ANYWHERE}
+LEDGER_ENDS = {"take-over hesitates between group and ledger": 15.0, **LIST_OFFSETS}
 FETCH = {"fetch fails": 0.5, "fetch stalls": 0.7, **ANYWHERE}
-INITIALISE = {"init fails": 1.5, "init hangs": 0.3, **ANYWHERE}
+INITIALISE = {"init fails": 1.5, "init hangs": 0.3, "init is slow": 20.0, **ANYWHERE}
 SEND = {
     "send of offsets fails": 1.5,
     "send of offsets: reply lost": 1.5,
@@ -52,12 +53,22 @@ INSERT = {
 JOB = {
     "job lost, its tasks live on": 2.5,
     "job lost, its tasks die": 1.5,
-    "job lost, its task sleeps and wakes up": 6.0,
+    "job lost, its task sleeps and wakes up": 4.0,
+    "job lost, its task wakes late in its lease": 2.0,
+    "driver killed, its task wakes under another engine": 4.0,
+    "driver killed after half an insert": 8.0,
     "task started again while the first one runs": 2.0,
     "task started again after the first one died": 2.0,
     "speculative copy": 2.0,
     "task waits for an executor": 2.0,
+    "task waits for an executor whose clock is behind": 4.0,
     "Spark is gone": 0.4,
+}
+
+#: The same where the world is calm: mostly tasks that come late, while windows fill.
+CALM_JOB = {
+    **JOB,
+    "job lost, its task wakes late in its lease": 30.0,
 }
 
 #: What the world does by itself, at any step.
@@ -67,6 +78,8 @@ NEMESIS = {
     "driver paused": 4.0,
     "driver paused beyond lease and window": 3.0,
     "duplicate driver": 4.0,
+    "two drivers take over at once": 8.0,
+    "partition appears under a zombie": 3.0,
     "driver asked to stop": 2.0,
     "configuration changed": 2.0,
     "decoder judges messages differently": 3.0,
@@ -108,6 +121,7 @@ CONTENT = (
     "range refused as too heavy",
     "range refused for its grant",
     "probe",
+    "range that only a person resolves",
     "take-over",
     "two drivers start at once",
     "owner fenced",
@@ -118,7 +132,7 @@ CONTENT = (
 )
 
 _TABLES = (
-    *(READ_OFFSETS, LIST_OFFSETS, FETCH, INITIALISE, SEND, COMMIT, ABORT, QUERY, PING),
+    *(READ_OFFSETS, LIST_OFFSETS, LEDGER_ENDS, FETCH, INITIALISE, SEND, COMMIT, ABORT, QUERY, PING),
     *(BEFORE_POST, INSERT, JOB, NEMESIS, STOPPING),
 )
 

@@ -38,6 +38,8 @@ class Nemesis:
             "driver paused": self._pause_driver,
             "driver paused beyond lease and window": self._pause_drivers,
             "duplicate driver": self._duplicate_driver,
+            "two drivers take over at once": self._take_over_twice,
+            "partition appears under a zombie": self._add_partition_under_zombie,
             "driver asked to stop": self._stop_driver,
             "configuration changed": self._change_configuration,
             "decoder judges messages differently": self._change_decoder,
@@ -186,6 +188,44 @@ class Nemesis:
         if len(self._world.drivers) < DRIVERS_MAX:
             self._world.start_driver()
 
+    def _take_over_twice(self) -> None:
+        """Two successors in step with each other; each may record while the other reads."""
+        world = self._world
+        for driver in list(world.drivers):
+            world.kill(driver)
+        for _ in range(2):
+            world.start_driver(is_in_step=True)
+
+    def _add_partition_under_zombie(self) -> None:
+        """A partition that only a former owner sees at first. It loads it under a text of its
+        own, and dies; the present owner takes a range in doubt over while it runs.
+
+        The former owner's other tasks sleep: whoever records for them finds the successor."""
+        world, rng = self._world, self._world.rng
+        driver = self._a_driver()
+        topic = rng.choice(("a", "b"))
+        logs = world.broker.topics[topic]
+        if driver is None or len(logs) >= PARTITIONS_MAX:
+            return
+        wakes_in_ms = rng.randrange(8_000, 25_000)
+        driver.paused_until = world.now + wakes_in_ms
+        for worker in driver.application.workers:
+            worker.paused_until = world.now + 90_000
+        world.plan.bytes_max = 13_000 - world.plan.bytes_max
+        self._duplicate_driver()
+
+        def appear() -> None:
+            if len(logs) < PARTITIONS_MAX and world.broker.topics[topic] is logs:
+                logs.append(Log())
+                world.produce(TopicPartition(topic, len(logs) - 1), 20)
+
+        def die() -> None:
+            if driver in world.drivers:
+                world.kill(driver)
+
+        world.scheduler.at(wakes_in_ms - rng.randrange(5_000), appear)
+        world.scheduler.at(wakes_in_ms + rng.randrange(6_000), die)
+
     def _stop_driver(self) -> None:
         driver = self._a_driver()
         if driver is not None:
@@ -198,10 +238,11 @@ class Nemesis:
             self._pause(self._world.rng.choice(workers))
 
     def _shift_clock(self) -> None:
-        """Ahead only shortens leases; behind by more than 5 s is refused."""
+        """Ahead only shortens leases; behind by more than 5 s is refused, unless the task was
+        queued for as long; then the server's clock holds the lease."""
         driver = self._a_driver()
         for worker in list(driver.application.workers)[:1] if driver is not None else []:
-            worker.skew_ms = self._world.rng.choice((30_000, 8_000, -600_000))
+            worker.skew_ms = self._world.rng.choice((30_000, 8_000, -20_000, -600_000))
 
     # Configuration
 

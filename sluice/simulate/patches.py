@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 #: Ledger entries that are read at once: few, so that reading backwards is exercised.
 LEDGER_CHUNK = 60
-#: Windows are read less often than in earnest: steps are for what happens.
-WINDOWS_EVERY_SECONDS = 3.0
 
 
 class _WorkshopOfWorker:
@@ -114,7 +112,7 @@ def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
         (monitor, "Server", make_server),
         (monitor, "describe_table", server.describe_table),
         (monitor, "window_mark", server.window_mark),
-        (monitor, "READ_EVERY_SECONDS", WINDOWS_EVERY_SECONDS),
+        (monitor, "READ_EVERY_SECONDS", world.plan.windows_every_seconds),
         (probing, "Server", make_server),
         (probing, "describe_table", server.describe_table),
         (probing, "running_query_ids", server.running_query_ids),

@@ -23,6 +23,9 @@ class Plan:
     :param decoder: version of the engine that a new driver brings.
     :param loop_pauses_ms: how long a driver's loop may look away between two rounds.
     :param produce_every_ms: at most so long between two batches of messages.
+    :param is_calm: the world strikes rarely by itself, so that windows fill within a lease.
+    :param windows_every_seconds: how often a driver reads the windows.
+    :param has_lineage: rows say where they are from, so a probe can tell what is missing.
     :param stops: how many faults may be drawn after which a partition has to stop.
     """
 
@@ -36,6 +39,9 @@ class Plan:
     stops: int
     loop_pauses_ms: tuple[int, ...]
     produce_every_ms: int
+    is_calm: bool
+    windows_every_seconds: float
+    has_lineage: bool
     keep_alive_ms: int = 3_000
     late_ms_max: int = 0
     decoder: int = 0
@@ -57,35 +63,46 @@ class Plan:
 #: granted must fit into the other table too.
 _WINDOWS = {"plain": (12, 12, 14, 24, 60), "parted": (12, 12, 16, 24, 60)}
 
+#: Where the world is calm, a window passes several times within a lease, if the budget lets it.
+_CALM_WINDOWS = (6, 8)
+
 #: Busy worlds push blocks out of the window fast; idle ones let leases and offsets grow old.
 _PACES: tuple[dict[str, Any], ...] = (
-    {"loop_pauses_ms": (20, 50, 200), "produce_every_ms": 200},
-    {"loop_pauses_ms": (50, 200, 1_000, 3_000), "produce_every_ms": 3_000},
+    {"loop_pauses_ms": (20, 50, 200), "produce_every_ms": 200, "windows_every_seconds": 1.0},
+    {
+        "loop_pauses_ms": (50, 200, 1_000, 3_000),
+        "produce_every_ms": 3_000,
+        "windows_every_seconds": 3.0,
+    },
 )
 
 
 def draw_plan(rng: random.Random) -> Plan:
     """The plan of a seed."""
-    lease_seconds = rng.choice((8.0, 15.0, 30.0))
+    is_calm = rng.random() < 0.35
+    lease_seconds = 30.0 if is_calm else rng.choice((8.0, 15.0, 30.0))
     tables = []
     for name in TOPICS:
         is_replicated = rng.random() < 0.4
         tables.append(
             TableShape(
                 name=name,
-                window_blocks=rng.choice(_WINDOWS[name]),
+                window_blocks=rng.choice(_CALM_WINDOWS if is_calm else _WINDOWS[name]),
                 seconds=int(lease_seconds * rng.choice((6, 10, 60))) if is_replicated else None,
-                partition_divisor=rng.choice((1, 2)) if name == "parted" else 0,
+                partition_divisor=0 if name == "plain" else 3 if is_calm else rng.choice((1, 2)),
             )
         )
+    tokens = rng.random() < 0.75
     return Plan(
-        tokens=rng.random() < 0.75,
+        tokens=tokens,
         tables=tuple(tables),
         partitions={"a": rng.choice((1, 2)), "b": rng.choice((1, 2))},
         lease_seconds=lease_seconds,
-        messages_max=rng.choice((2, 4, 10)),
+        messages_max=rng.choice((2, 3) if is_calm else (2, 4, 10)),
         bytes_max=rng.choice((5_000, 8_000)),
-        slots=rng.choice((1, 2, 3)),
+        slots=3 if is_calm else rng.choice((1, 2, 3)),
         stops=rng.choice((0, 0, 0, 0, 1, 2)),
-        **rng.choice(_PACES),
+        is_calm=is_calm,
+        has_lineage=not tokens or rng.random() < 0.85,
+        **(_PACES[0] if is_calm else rng.choice(_PACES)),
     )

@@ -26,8 +26,8 @@ from sluice.simulate.clients import SimulatedLog, SimulatedProducer
 from sluice.simulate.decoding import DecodedRows, VersionedDecoder
 from sluice.simulate.kafka import Stored
 from sluice.simulate.patches import patched
-from sluice.spark import deciding, gathering, lane, leases, loading, monitor, pipeline
-from sluice.spark.state import PartitionState
+from sluice.spark import deciding, gathering, lane, leases, loading, monitor, pipeline, start
+from sluice.spark.state import Claims, PartitionState
 from sluice.spark.steps import Planner, settle
 
 Plant = Callable[[], AbstractContextManager[None]]
@@ -210,6 +210,16 @@ def _lease_checked_too_early() -> AbstractContextManager[None]:
     )
 
 
+def _servers_clock_is_not_asked() -> AbstractContextManager[None]:
+    """The lease is measured by the worker's clock alone (rule 9)."""
+    return patched((server.SimulatedServer, "clock_ms", lambda self: None))
+
+
+def _probe_before_lease_end() -> AbstractContextManager[None]:
+    """A probe is believed while tasks may still insert (rule 11)."""
+    return patched((lane, "has_expired", lambda *_: True))
+
+
 def _budget_in_blocks() -> AbstractContextManager[None]:
     """The window is counted in blocks, not in ClickHouse partitions of blocks (B1)."""
     real = VersionedDecoder.decode
@@ -307,6 +317,21 @@ def _same_probe_not_recorded() -> AbstractContextManager[None]:
     return patched((PartitionState, "is_probed", property(is_probed)))
 
 
+def _no_suspects() -> AbstractContextManager[None]:
+    """Late inserts of settled ranges are forgotten by the budget (rule 10)."""
+    real = Claims.at
+
+    def at(self: Claims, *parts: Any) -> Any:
+        return real(Claims(ended=self.ended), *parts)
+
+    return patched((Claims, "at", at))
+
+
+def _stop_on_half_a_view() -> AbstractContextManager[None]:
+    """Group and ledger are compared although somebody recorded in between (rule 4)."""
+    return patched((start, "_refuse_change", lambda *_: None))
+
+
 def _rest_is_forgotten() -> AbstractContextManager[None]:
     """A successor loads the whole range where a probe had found a part missing."""
     real = LedgerView.background
@@ -340,6 +365,8 @@ PLANTED: dict[str, Plant] = {
     "letters-uncut": _letters_uncut,
     "begin-instead-of-end": _begin_instead_of_end,
     "lease-checked-too-early": _lease_checked_too_early,
+    "servers-clock-is-not-asked": _servers_clock_is_not_asked,
+    "probe-before-lease-end": _probe_before_lease_end,
     "budget-in-blocks": _budget_in_blocks,
     "marks-of-the-repeat": _marks_of_the_repeat,
     "todays-configuration": _todays_configuration,
@@ -349,5 +376,7 @@ PLANTED: dict[str, Plant] = {
     "unknown-commit-is-lost": _unknown_commit_is_lost,
     "window-never-forgets": _window_never_forgets,
     "same-probe-not-recorded": _same_probe_not_recorded,
+    "no-suspects": _no_suspects,
+    "stop-on-half-a-view": _stop_on_half_a_view,
     "rest-is-forgotten": _rest_is_forgotten,
 }

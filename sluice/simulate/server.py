@@ -27,6 +27,9 @@ _BEFORE = {
     "insert: too many queries": "202",
 }
 _OK = Reply(200, None, None, b"")
+#: So long after the lease an insert may begin: clocks differ by less than 5 s, and a process may
+#: be paused between the check and the POST for as long as the server keeps its connection.
+LATE_START_MS = 5_000 + 4_000
 
 
 class _Connection:
@@ -60,6 +63,7 @@ class SimulatedServer(Server):
         self, plan: InsertPlan, lease: Callable[[], float], timeout_seconds: float = 30.0
     ) -> InsertReply:
         self._plan = plan
+        self._world.before_insert()
 
         def check() -> float:
             try:
@@ -69,6 +73,9 @@ class SimulatedServer(Server):
                 raise
 
         return super().insert(plan, check, timeout_seconds)
+
+    def clock_ms(self) -> int:
+        return self._world.now + self._world.clickhouse.skew_ms
 
     def ask(self, what: str) -> None:
         """A query's way to the server and back.
@@ -105,7 +112,11 @@ class SimulatedServer(Server):
             world.sleep(world.rng.randrange(2 * world.plan.keep_alive_ms))
         if connection.has_ended or world.clickhouse.down_until > world.now:
             raise reply_lost(self.url, what, "CONNECTION_LOST", "simulated", read_only)
-        return _Insertion(world, plan).answer(self.url, what, timeout_seconds)
+        insertion = _Insertion(world, plan)
+        if world.now > insertion.deadline_ms + LATE_START_MS:
+            late_ms = world.now - insertion.deadline_ms
+            world.checks.violate(f"an insert began {late_ms} ms after its lease (rule 9)")
+        return insertion.answer(self.url, what, timeout_seconds)
 
 
 class _Insertion:
@@ -121,12 +132,12 @@ class _Insertion:
         _, _, token = plan.path.partition(_TOKEN_KEY)
         self._token = unquote(token.partition("&")[0]) if token else None
         self._restarts = world.clickhouse.restarts
-        self._deadline_ms = world.deadline_of_task()
+        self.deadline_ms = world.deadline_of_task()
 
     def answer(self, url: str, what: str, timeout_seconds: float) -> Reply:
         """What the client gets, or does not get."""
         world, rng = self._world, self._world.rng
-        fault = world.faults.draw(faults.INSERT)
+        fault = world.draw_insert_fault()
         world.say(f"insert {self._token}: {fault}")
         if fault is None and world.clickhouse.read_only_until > world.now:
             fault = "insert: table is read-only"
@@ -144,7 +155,8 @@ class _Insertion:
             took_ms = max(took_ms, min(rng.randrange(5_000, 29_900), self._room_ms()))
         parts_max = None
         if fault == "insert: partial over ClickHouse partitions":
-            parts_max = rng.randrange(self._parts())
+            parts = self._parts()
+            parts_max = rng.randrange(parts) if rng.random() < 0.2 else rng.randrange(1, parts + 1)
         self._store_in(took_ms, parts_max)
         if took_ms >= timeout_seconds * 1000:
             world.sleep(int(timeout_seconds * 1000))
@@ -170,7 +182,7 @@ class _Insertion:
             self._store_in(self._world.rng.randrange(room_ms), None)
 
     def _room_ms(self) -> int:
-        return self._deadline_ms + self._world.plan.late_ms_max - self._world.now
+        return self.deadline_ms + self._world.plan.late_ms_max - self._world.now
 
     def _store_in(self, delay_ms: int, parts_max: int | None) -> None:
         world, clickhouse = self._world, self._world.clickhouse
@@ -183,7 +195,7 @@ class _Insertion:
             if clickhouse.restarts != self._restarts:
                 return
             world.say(f"stores {self._token} {self._block.rows}, {parts_max} parts")
-            if world.now > self._deadline_ms:
+            if world.now > self.deadline_ms:
                 world.faults.note("late insert after the lease")
             if self._token is not None and parts_max != 0:
                 world.checks.storing(self._token, self._table.shape.name, self._block)

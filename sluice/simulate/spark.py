@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.core.receipts import Failed, NeedsGrant, TaskReport, TooHeavy
 from sluice.core.text import TableText
-from sluice.kafka.reader import RangeReader
+from sluice.kafka.readers import Reader
 from sluice.simulate import faults
 from sluice.simulate.decoding import ListBuffer, VersionedDecoder
 from sluice.simulate.scheduler import KilledError, Process
@@ -37,7 +37,7 @@ class SimulatedWorkshop(Workshop):
     def keep(self, buffers: Any) -> None:
         """Nothing to keep."""
 
-    def reader(self, around: Surroundings) -> RangeReader:
+    def reader(self, around: Surroundings) -> Reader:
         return super().reader(around)
 
     def decoder(self, digest: str, table: TableText) -> Any:
@@ -62,6 +62,10 @@ class Worker(Process):
         super().__init__(f"worker {world.named()}", world.draw_skew_ms())
         self.workshop = SimulatedWorkshop(world, decoder)
         self.deadline_ms = 0
+        #: What happens when its task is about to insert, once.
+        self.before_insert: Callable[[], None] | None = None
+        #: What strikes its next insert; by chance if there is nothing.
+        self.insert_fault: str | None = None
 
 
 class Application:
@@ -77,22 +81,22 @@ class Application:
         self._driver = driver
         self._decoder = decoder
         self._free: list[Worker] = []
-        self._is_gone = False
+        self.is_gone = False
 
     def warm(self) -> None:
         """Workers do not end here."""
 
     def submit(self, job: Job, around: Surroundings, finished: Callable[[Any], None]) -> None:
         """Start a job; one of Spark's faults may strike it."""
-        if self._is_gone:
+        if self.is_gone:
             result = JobResult(job, error=SparkGoneError("simulated"))
             self._world.scheduler.at(1, lambda: finished(result))
             return
-        _JobRun(self, self._world, job, around, finished).start()
+        _JobRun(self, self._world, self._driver, job, around, finished).start()
 
     def end(self, *, tasks_live_on: bool) -> None:
         """The driver is gone; so are its workers, unless they do not know it yet."""
-        self._is_gone = True
+        self.is_gone = True
         if not tasks_live_on:
             for worker in list(self.workers):
                 self._world.scheduler.kill(worker)
@@ -122,12 +126,14 @@ class _JobRun:
         self,
         application: Application,
         world: World,
+        driver: Process,
         job: Job,
         around: Surroundings,
         finished: Callable[[Any], None],
     ) -> None:
         self._application = application
         self._world = world
+        self._driver = driver
         self._job = job
         self._around = around
         self._finished = finished
@@ -139,22 +145,44 @@ class _JobRun:
     def start(self) -> None:
         """Start the first attempt of each task, and draw what will strike."""
         world, rng = self._world, self._world.rng
-        fault = world.faults.draw(faults.JOB, 2.0)
+        fault = world.faults.draw(faults.CALM_JOB if world.plan.is_calm else faults.JOB, 2.0)
         world.say(f"{self._job.description}: {fault}")
         index = rng.randrange(len(self._job.assignments))
+        if fault == "driver killed after half an insert":
+            # Only that topic's blocks go over several ClickHouse partitions.
+            index = max(range(len(self._job.assignments)), key=self._is_parted)
+        lease_ms = int(world.plan.lease_seconds * 1000)
+        is_behind = fault == "task waits for an executor whose clock is behind"
         waits_ms = rng.randrange(90_000) if fault == "task waits for an executor" else 0
+        waits_ms = rng.randrange(lease_ms, 2 * lease_ms) if is_behind else waits_ms
         for number in range(len(self._job.assignments)):
             self._begin(number, waits_ms if number == index else rng.randrange(2, 50))
+        if is_behind:  # so far that the task looks as if it had just been sent
+            self._workers[index].skew_ms = -waits_ms
         delay_ms = rng.randrange(rng.choice((60, 300, 40_000)))
         if fault == "job lost, its task sleeps and wakes up":
             # Early enough that it sleeps before, in, or after its inserts.
-            world.scheduler.at(rng.randrange(100), lambda: self._put_to_sleep(index))
+            sleep_ms = rng.randrange(rng.choice((1, 2, 4)) * lease_ms)
+            world.scheduler.at(rng.randrange(100), lambda: self._put_to_sleep(index, sleep_ms))
+        elif fault == "job lost, its task wakes late in its lease":
+            worker = self._workers[index]
+            worker.before_insert = lambda: self._sleep_late(index, worker)
+        elif fault == "driver killed, its task wakes under another engine":
+            worker = self._workers[index]
+            worker.before_insert = lambda: self._change_engine(index, worker)
+        elif fault == "driver killed after half an insert":
+            worker = self._workers[index]
+            worker.before_insert = lambda: self._insert_half(worker)
         elif fault in ("job lost, its tasks live on", "job lost, its tasks die", "Spark is gone"):
             world.scheduler.at(delay_ms, lambda: self._lose(fault))
         elif fault == "task started again after the first one died":
             world.scheduler.at(delay_ms, lambda: world.scheduler.kill(self._workers[index]))
         elif fault in ("task started again while the first one runs", "speculative copy"):
             world.scheduler.at(delay_ms, lambda: self._again(index))
+
+    def _is_parted(self, index: int) -> bool:
+        topic = self._job.assignments[index].block_range.source.topic
+        return topic in self._world.plan.topics_of("parted")
 
     def _begin(self, index: int, delay_ms: int) -> None:
         world = self._world
@@ -178,6 +206,7 @@ class _JobRun:
             world.scheduler.at(world.rng.randrange(5_000), lambda: self._died(index))
             raise
         finally:
+            worker.before_insert = worker.insert_fault = None
             world.tasks_running -= 1
             self._application.release(worker)
 
@@ -209,13 +238,39 @@ class _JobRun:
         if not self._is_over and index not in self._reports:
             self._begin(index, self._world.rng.randrange(100))
 
-    def _put_to_sleep(self, index: int) -> None:
+    def _put_to_sleep(self, index: int, sleep_ms: int) -> None:
         """SIGSTOP for a worker; Spark gives it up, and it wakes around the end of its lease."""
-        world = self._world
-        lease_ms = int(world.plan.lease_seconds * 1000)
-        factor = world.rng.choice((1, 2, 4))
-        self._workers[index].paused_until = world.now + world.rng.randrange(factor * lease_ms)
+        self._workers[index].paused_until = self._world.now + max(0, sleep_ms)
         self._lose("job lost, its tasks live on")
+
+    def _sleep_late(self, index: int, worker: Worker) -> None:
+        """It wakes in the last third of its lease, and inserts what is settled long since."""
+        left_ms = self._job.assignments[index].record.deadline_ms - self._world.now
+        sleep_ms = left_ms - self._world.rng.randrange(int(self._world.plan.lease_seconds * 333))
+        worker.paused_until = self._world.now + max(0, sleep_ms)
+        self._lose("job lost, its tasks live on")
+
+    def _change_engine(self, index: int, worker: Worker) -> None:
+        """The next driver cannot repeat what is in doubt; a task that wakes up still may."""
+        if self._application.is_gone:
+            return
+        self._sleep_late(index, worker)
+        self._succeed()
+
+    def _insert_half(self, worker: Worker) -> None:
+        """Some ClickHouse partitions of the block land, and nobody may repeat the rest of it:
+        a probe has to find what is missing."""
+        worker.insert_fault = "insert: partial over ClickHouse partitions"
+        self._world.scheduler.at(self._world.rng.randrange(10, 200), self._succeed)
+
+    def _succeed(self) -> None:
+        """The next driver comes soon, with another engine."""
+        world = self._world
+        if self._application.is_gone:
+            return
+        world.plan.decoder += 1
+        world.kill(self._driver, tasks_live_on=True)
+        world.scheduler.at(world.rng.randrange(500), world.ensure_driver)
 
     def _lose(self, fault: str) -> None:
         if self._is_over:

@@ -12,7 +12,7 @@ from sluice.simulate.clickhouse import ClickHouse, Table
 from sluice.simulate.clients import AbandonedError
 from sluice.simulate.decoding import make_message
 from sluice.simulate.driver import Driver, make_configuration
-from sluice.simulate.faults import ANYWHERE, Faults
+from sluice.simulate.faults import ANYWHERE, INSERT, Faults
 from sluice.simulate.kafka import Broker, Log
 from sluice.simulate.nemesis import Nemesis
 from sluice.simulate.plan import draw_plan
@@ -24,6 +24,9 @@ DRAIN_MS_MAX = 4 * 3600 * 1000
 DRAIN_STEPS_MAX = 40_000
 #: How often the drain looks whether it is done, in events.
 LOOK_EVERY = 40
+
+#: Faults of a calm world, compared with the others.
+CALM_RATE = 0.25
 
 _ANYWHERE = frozenset(ANYWHERE)
 
@@ -45,6 +48,8 @@ class World:
         self.faults = Faults(self.rng, rate)
         self.plan = draw_plan(self.rng)
         self.plan.late_ms_max = late_ms
+        if self.plan.is_calm:
+            self.faults.rate *= CALM_RATE
         self.scheduler = Scheduler(self._is_over)
         self.scheduler.on_crash = self._crashed
         self.broker = Broker(self.scheduler.at, lambda: self.rng.randrange(1, 40))
@@ -55,6 +60,7 @@ class World:
                 for shape in self.plan.tables
             }
         )
+        self.clickhouse.skew_ms = self.draw_skew_ms()
         self.checks = Checks(self)
         self.broker.committing = self.checks.committing
         self.nemesis = Nemesis(self)
@@ -90,6 +96,12 @@ class World:
         process = self.process
         assert isinstance(process, Driver)
         return process
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether this is a driver that started together with another one."""
+        process = self.process
+        return isinstance(process, Driver) and process.is_in_step
 
     def wall_ms(self) -> int:
         """The wall clock of the running process."""
@@ -143,6 +155,22 @@ class World:
         assert isinstance(worker, Worker)
         return worker.deadline_ms
 
+    def before_insert(self) -> None:
+        """The running task is about to insert."""
+        worker = self.process
+        assert isinstance(worker, Worker)
+        strikes, worker.before_insert = worker.before_insert, None
+        if strikes is not None:
+            strikes()
+            self.sleep(1)
+
+    def draw_insert_fault(self) -> str | None:
+        """What strikes the insert of the running task."""
+        worker = self.process
+        assert isinstance(worker, Worker)
+        fault, worker.insert_fault = worker.insert_fault, None
+        return fault or self.faults.draw(INSERT)
+
     # What the world draws
 
     def named(self) -> int:
@@ -166,16 +194,15 @@ class World:
         self.scheduler.kill(process)
         if isinstance(process, Driver):
             live_on = self.rng.random() < 0.5 if tasks_live_on is None else tasks_live_on
-            process.application.end(tasks_live_on=live_on)
-            self.driver_ended(process)
+            self.driver_ended(process, tasks_live_on=live_on)
 
-    def driver_ended(self, driver: Driver) -> None:
+    def driver_ended(self, driver: Driver, *, tasks_live_on: bool) -> None:
         """Look at what it left, and see to a successor."""
         if driver not in self.drivers:
             return
         del self.drivers[driver]
         self.checks.look_at_stops(driver)
-        driver.application.end(tasks_live_on=self.rng.random() < 0.5)
+        driver.application.end(tasks_live_on=tasks_live_on)
         self.scheduler.at(0, lambda: self.scheduler.kill(driver))
         if not self.drivers:
             self.scheduler.at(self.nemesis.draw_restart_ms(), self.ensure_driver)
@@ -188,9 +215,9 @@ class World:
                 self.faults.note("two drivers start at once")
                 self.start_driver()
 
-    def start_driver(self) -> None:
+    def start_driver(self, *, is_in_step: bool = False) -> None:
         """One more driver."""
-        driver = Driver(self)
+        driver = Driver(self, is_in_step=is_in_step)
         self.drivers[driver] = None
         self.scheduler.spawn(driver, driver.main)
 

@@ -29,7 +29,7 @@ class Decider:
     """Decides the rounds of one lane. Reads the world only through `windows`.
 
     :param states: the lane's own mapping; partitions may join it later.
-    :param texts: the texts that can be executed, by digest.
+    :param texts: the texts that can be executed, by digest; the lane's own mapping, too.
     :param slots: tasks that can run at once; twice as many may be under way.
     :param stop: called for a partition that cannot go on.
     """
@@ -68,8 +68,8 @@ class Decider:
         free = [s for s in self._states.values() if s.stopped is None and not s.out]
         idle = [s for s in free if s.loaded is not None or not s.record.in_doubt]
         for state in free:
-            if state in idle:
-                continue
+            if state.loaded is not None or not state.record.in_doubt:
+                continue  # idle; `in` would compare each with all of them
             step, runs = self._again(state, budget, now_ms)
             if step is None and not runs and now_ms - state.committed_at_ms > RESETTLE_MS:
                 step = refresh(state)
@@ -136,11 +136,13 @@ class Decider:
 
     def _regrant(self, state: PartitionState, budget: Budget, now_ms: int) -> Step | None:
         """The same range with the grant that one of its blocks needs."""
-        wanted = state.grant_wanted or 1
+        need = state.grant_wanted
+        assert need is not None
         held = state.record.grant if state.may_insert(now_ms) else 0
         try:
-            if budget.take(sites_of(self.text_of(state), state.source.topic), wanted, held):
-                return self._planner.renew(state, now_ms, grant=wanted)
+            sites = sites_of(self.text_of(state), state.source.topic)
+            if budget.take(sites, need.entries, held, need.entry):
+                return self._planner.renew(state, now_ms, grant=need.entries)
         except WindowTooSmallError as error:
             self._stop(state, error)
         return None

@@ -98,9 +98,9 @@ class Gatherer:
             case TooHeavy(end=end, bytes=size):
                 state.shorten_to = end
                 state.bytes_per_message = max(1.0, size / max(1, end - state.record.begin))
-            case NeedsGrant(entry=entry, entries=entries):
-                self._planner.learn(entry, entries)
-                state.grant_wanted = entries
+            case NeedsGrant() as need:
+                self._planner.learn(need.entry, need.entries)
+                state.grant_wanted = need
             case Failed(error=error):
                 self._failed(state, error, now_ms)
 

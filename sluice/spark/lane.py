@@ -14,20 +14,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sluice.core.errors import ForeignHandsError, SluiceError, TransientError
+from sluice.core.errors import ForeignHandsError, TransientError
 from sluice.core.lease import has_expired
 from sluice.core.ledger import Commit
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import may_follow
 from sluice.core.text import ConfigurationText
-from sluice.kafka.log import TopicMissingError
 from sluice.spark.assignment import Assignment, Job, Surroundings
 from sluice.spark.counters import Counters
 from sluice.spark.deciding import Decider
 from sluice.spark.gathering import Gatherer, backoff_ms
 from sluice.spark.jobs import Inbox
+from sluice.spark.observing import TopicObserver
 from sluice.spark.ports import (
     Clock,
     IntentLog,
@@ -101,15 +101,17 @@ class Lane:
         self._around = around
         self._claims = claims
         self._gatherer = Gatherer(name, self.states, planner, self.counters, parts.now_ms)
+        self._texts = dict(texts)
         self._decider = Decider(
             self.states,
             planner,
             claims,
-            texts,
+            self._texts,
             parts.windows,
             parts.jobs.slots,
             self._gatherer.stop,
         )
+        self._topics = TopicObserver(self.states, parts.offsets, self._gatherer.stop, self._take_in)
         self.batch = batch
         self._take_over_new = take_over_new
         self._observe_again_at_ms = 0
@@ -210,7 +212,7 @@ class Lane:
                 self._notice_short_log(self.states[source], end, now_ms)
             if now_ms - self._topics_at_ms >= TOPICS_EVERY_MS and not self.stopping.is_set():
                 self._topics_at_ms = now_ms
-                self._observe_topics(now_ms)
+                self._topics.look(now_ms, TOPICS_EVERY_MS // 1000)
             took_ms = self._parts.now_ms() - now_ms
             self._observe_again_at_ms = now_ms + max(OBSERVE_EVERY_MS, OBSERVE_SHARE * took_ms)
         except TransientError as error:
@@ -234,59 +236,21 @@ class Lane:
                 ),
             )
 
-    def _observe_topics(self, now_ms: int) -> None:
-        """Topics that are gone, created again or larger, tasks that do not come back, and
-        stable ends that a foreign open transaction holds back (F)."""
-        for topic in sorted({s.topic for s, state in self.states.items() if state.stopped is None}):
-            self._observe_topic(topic)
-        for state in self.states.values():
-            if state.out and has_expired(state.record.deadline_ms, now_ms):
-                _logger.warning(
-                    "%s: its task has not come back, and its lease ended %d s ago; does Spark "
-                    "have executors?",
-                    state.block_range,
-                    (now_ms - state.record.deadline_ms) // 1000,
-                )
-        going = [source for source, state in self.states.items() if state.stopped is None]
-        for source, end in self._parts.offsets.log_ends(going, partial=True).items():
-            state = self.states[source]
-            if end > state.stable_end == state.held_back_at:
-                _logger.warning(
-                    "%s: the stable end stands at %d for %d s although the log ends at %d; "
-                    "an open transaction of a producer holds it back",
-                    source,
-                    state.stable_end,
-                    TOPICS_EVERY_MS // 1000,
-                    end,
-                )
-            state.held_back_at = state.stable_end
+    def _take_in(self, new: list[TopicPartition]) -> None:
+        """Partitions that appeared, with everything that a start takes in with them: another
+        owner may have had them, so they may be in doubt under a text of its own, and late
+        inserts of its tasks may hold on to the windows.
 
-    def _observe_topic(self, topic: str) -> None:
-        states = [state for source, state in self.states.items() if source.topic == topic]
-        try:
-            identity, count = self._parts.offsets.topics([topic])[topic]
-        except TopicMissingError as error:
-            for state in states:
-                self._stop_going(state, error)
-            return
-        for state in states:
-            if state.record.topic_id != identity:
-                message = (
-                    f"{state.source}: the topic was deleted and created again "
-                    f"(its id is {identity} now)"
-                )
-                hint = "`sluice adopt --offset 0` loads the new one from its beginning."
-                self._stop_going(state, PartitionStoppedError(message, hint))
-        known = {state.source.partition for state in states}
-        new = [TopicPartition(topic, number) for number in range(count) if number not in known]
-        if new:
-            started = self._take_over_new(new)
-            self.batch = started.batch
-            self.states.update({state.source: state for state in started.states})
-
-    def _stop_going(self, state: PartitionState, error: SluiceError) -> None:
-        if state.stopped is None:
-            self._gatherer.stop(state, error)
+        :raises OwnerChangedError: a successor has the others; to take these over would fence it.
+        """
+        going = {s: state.record for s, state in self.states.items() if state.stopped is None}
+        self._parts.log.differences(going)
+        started = self._take_over_new(new)
+        self.batch = started.batch
+        self._texts.update(started.texts)
+        self._around = replace(self._around, texts={**self._around.texts, **started.canonical})
+        self._claims.suspect(started.suspects)
+        self.states.update({state.source: state for state in started.states})
 
     # 4. Check, 5. Record
 

@@ -10,8 +10,9 @@ import ctypes
 import os
 import resource
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import ParamSpec
 
 from sluice.clickhouse.capabilities import insert_settings, read_capabilities
 from sluice.clickhouse.http import Server
@@ -38,6 +39,8 @@ from sluice.decode.session import release_memory
 from sluice.kafka.reader import Fault, RangeReader, ReadResult, read_originals
 from sluice.spark.assignment import Assignment, Surroundings
 from sluice.spark.leases import HeldLease
+
+_P = ParamSpec("_P")
 
 #: Messages above this size, on average over a range, leave large holes in the heap.
 LARGE_MESSAGE_BYTES = 4096
@@ -179,14 +182,30 @@ class _Clocks:
     started: float = field(default_factory=time.monotonic)
     cpu_started: float = field(default_factory=time.process_time)
     fetch: float = 0.0
+    check: float = 0.0
     decode: float = 0.0
     insert: float = 0.0
+    wait: float = 0.0
+    letters: float = 0.0
+
+    def checking(self, deliver: Callable[_P, None]) -> Callable[_P, None]:
+        """`deliver`, timed: once for each poll, not for each message."""
+
+        def timed(*values: _P.args, **named: _P.kwargs) -> None:
+            began = time.monotonic()
+            deliver(*values, **named)
+            self.check += time.monotonic() - began
+
+        return timed
 
     def stages(self) -> Stages:
         return Stages(
             fetch=self.fetch,
+            check=self.check,
             decode=self.decode,
             insert=self.insert,
+            wait=self.wait,
+            letters=self.letters,
             total=time.monotonic() - self.started,
             cpu=time.process_time() - self.cpu_started,
         )
@@ -204,7 +223,7 @@ def _load(workshop: Workshop, around: Surroundings, assignment: Assignment) -> O
     faults: dict[int, list[Fault]] = {}
     buffers = workshop.buffers([table.entry for table in tables] if assignment.rest else [""])
     try:
-        result = _fetch(workshop.reader(around), around, assignment, buffers)
+        result = _fetch(workshop.reader(around), assignment, buffers, clocks)
         clocks.fetch = time.monotonic() - clocks.started
         large = result.bytes > LARGE_MESSAGE_BYTES * result.messages
         if large:
@@ -228,6 +247,7 @@ def _load(workshop: Workshop, around: Surroundings, assignment: Assignment) -> O
             began = time.monotonic()
             receipts.append(_insert(workshop, around, assignment, table, decoded, lease))
             clocks.insert += time.monotonic() - began
+            clocks.wait += receipts[-1].insert_ms / 1000
             del decoded
         if large:
             release_memory()
@@ -235,7 +255,9 @@ def _load(workshop: Workshop, around: Surroundings, assignment: Assignment) -> O
         workshop.keep(buffers)
     letters: tuple[DeadLetter, ...] = ()
     if faults:
+        began = time.monotonic()
         letters = read_originals(around.kafka, block_range, faults, around.dead_letter_bytes_max)
+        clocks.letters = time.monotonic() - began
     return Loaded(
         receipts=tuple(receipts),
         dead_letters=letters,
@@ -255,12 +277,13 @@ def _trim_heap() -> None:
 
 def _fetch(
     reader: RangeReader,
-    around: Surroundings,
     assignment: Assignment,
     buffers: dict[str, MessageBuffer],
+    clocks: _Clocks,
 ) -> ReadResult:
     if not assignment.rest:
-        return reader.read(assignment.block_range, assignment.bytes_max, buffers[""].add)
+        add = clocks.checking(buffers[""].add)
+        return reader.read(assignment.block_range, assignment.bytes_max, add)
 
     def deliver(values: list[bytes], offsets: Sequence[int]) -> None:
         for entry, buffer in buffers.items():
@@ -269,7 +292,7 @@ def _fetch(
             if wanted:
                 buffer.add([values[i] for i in wanted], [offsets[i] for i in wanted])
 
-    return reader.read(assignment.block_range, assignment.bytes_max, deliver)
+    return reader.read(assignment.block_range, assignment.bytes_max, clocks.checking(deliver))
 
 
 def _insert(
@@ -331,7 +354,9 @@ def _insert_into(
         query_id_of(token, os.urandom(4).hex()),
         settings,
     )
-    reply = server.insert(plan, lease.check, around.insert_timeout_seconds)
+    reply = server.insert(
+        plan, lambda: lease.check(server.clock_ms()), around.insert_timeout_seconds
+    )
     (shard,) = table.shards
     return Receipt(
         entry=table.entry,

@@ -29,11 +29,12 @@ ALARM_EVERY_MS = 60_000
 BOUNDLESS = 1 << 40
 
 
-def narrowest_window(facts: TableFacts) -> tuple[int, int | None]:
-    """Entries and seconds of the smallest window over a table and its views' targets (C7)."""
+def narrowest_window(facts: TableFacts) -> tuple[TableFacts, int | None]:
+    """Over a table and its views' targets (C7): the one whose window keeps the fewest entries,
+    and the smallest number of seconds."""
     tables = [facts, *(dependent.target for dependent in facts.all_dependents())]
     seconds = [t.window_seconds for t in tables if t.window_seconds is not None]
-    return min(t.window_blocks for t in tables), min(seconds, default=None)
+    return min(tables, key=lambda table: table.window_blocks), min(seconds, default=None)
 
 
 class WindowMonitor:
@@ -140,8 +141,10 @@ class WindowMonitor:
         if facts is None or started_ms - described_ms > DESCRIBE_EVERY_MS:
             facts = describe_table(server, database, table)
             self._facts[site] = (started_ms, facts)
-        blocks, seconds = narrowest_window(facts)
-        return SiteWindow(WindowState(blocks, window_mark(server, facts)), started_ms, seconds)
+        narrowest, seconds = narrowest_window(facts)
+        mark = window_mark(server, facts)
+        state = WindowState(narrowest.window_blocks, mark, narrowest.target)
+        return SiteWindow(state, started_ms, seconds)
 
     def _report(self, outages: dict[Site, SluiceError]) -> None:
         """Say what is new; every minute again what goes on, since nothing is loaded there."""

@@ -237,7 +237,7 @@ def _decide(
     if decision is Decision.START:
         record = _settled_at(parts, item, _start_offset(parts, item))
     elif decision is Decision.CONSUME:
-        record = replace(record, owner=parts.planner.owner, text=parts.planner.text.digest())
+        record = replace(record, owner=parts.planner.owner, text=parts.planner.digest)
     elif decision is Decision.REPLAY:
         if _is_fresh(record):
             record = _fresh_probe(parts, item, state, started, now_ms)
@@ -267,7 +267,7 @@ def _settled_at(parts: StartParts, item: _Observed, offset: int) -> Record:
         owner=parts.planner.owner,
         generation=0,
         topic_id=item.topic_id,
-        text=parts.planner.text.digest(),
+        text=parts.planner.digest,
         grant=0,
         deadline_ms=0,
     )

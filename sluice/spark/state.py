@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sluice.core.budget import Claim, Site
@@ -9,7 +10,7 @@ from sluice.core.errors import SluiceError
 from sluice.core.lease import has_expired
 from sluice.core.ledger import Background, Marks
 from sluice.core.ranges import Range, TopicPartition
-from sluice.core.receipts import Loaded
+from sluice.core.receipts import Loaded, NeedsGrant
 from sluice.core.records import Record
 
 
@@ -20,7 +21,7 @@ class PartitionState:
     :param out: a task of this record may be running.
     :param loaded: the report that the next record will settle.
     :param shorten_to: the range was refused as too heavy; its new end.
-    :param grant_wanted: the range was refused; the window entries that it needs.
+    :param grant_wanted: the range was refused; which of its blocks needs more window entries.
     :param probing: the range left the window and has to be probed.
     :param probe_out: a probe is running.
     :param suspect_until_ms: until then a lost task of this range may still insert.
@@ -40,7 +41,7 @@ class PartitionState:
     out: bool = False
     loaded: Loaded | None = None
     shorten_to: int | None = None
-    grant_wanted: int | None = None
+    grant_wanted: NeedsGrant | None = None
     probing: bool = False
     probe_out: bool = False
     suspect_until_ms: int = 0
@@ -111,6 +112,12 @@ class Claims:
 
     suspects: list[Suspect] = field(default_factory=list)
     ended: list[tuple[int, Marks, int]] = field(default_factory=list)
+
+    def suspect(self, found: Iterable[Suspect]) -> None:
+        """Take in what a take-over found; what is known already counts once."""
+        for suspect in found:
+            if suspect not in self.suspects:
+                self.suspects.append(suspect)
 
     def end(self, now_ms: int, marks: Marks, grant: int) -> None:
         """A claim ended; its entries may be missing in marks that were read before."""

@@ -130,11 +130,46 @@ def test_bench_and_demo() -> None:
         "server": "embedded",
         "rounds": 3,
         "unsafe_no_dedup": False,
+        "message_bytes": None,
+        "columns": 9,
+        "partitions": 4,
+        "tables": 1,
+        "bad_share": 0.0,
+        "range_messages": 250_000,
+        "max_delay": "500ms",
+        "rates": (1_000,),
+        "latency_seconds": 20.0,
+        "idle_seconds": 40.0,
+        "backlog_seconds": 3_600.0,
+        "drain": False,
+        "flame": None,
+        "compare": None,
         "json": False,
     }
     values = parse("bench", "--rows", "1_000", "--server", "http://h:8123", "--unsafe-no-dedup")
     assert (values["rows"], values["server"]) == (1000, "http://h:8123")
+    values = parse("bench", "--rates", "1000,10_000", "--bad-share", "0.001", "--flame", "f.svg")
+    assert (values["rates"], values["bad_share"]) == ((1_000, 10_000), 0.001)
+    assert values["flame"] == Path("f.svg")
     assert parse("demo") == {"rows": 1_000_000, "keep": False}
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--bad-share", "1", "is not a share from 0 to below 1"),
+        ("--bad-share", "few", "is not a share from 0 to below 1"),
+        ("--rates", "1000,,", "is not a number from 1"),
+        ("--max-delay", "0s", "is not above 0"),
+        ("--max-delay", "soon", "is not a duration"),
+        ("--idle-seconds", "inf", "is not a number of seconds above 0"),
+    ],
+)
+def test_what_bench_does_not_take(
+    option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = run(capsys, "bench", option, value)
+    assert done.status == ExitStatus.CONFIGURATION and message in done.err
 
 
 def test_local_servers() -> None:

@@ -26,6 +26,9 @@ from tests.support.clickhouse_server import ClickHouseServer, clickhouse_availab
 from tests.support.processes import free_ports
 from tests.support.scripted import PONG_AND_CLOSE, reply, run_scripted
 
+#: How long a ping may take on a busy machine.
+PING_MS_MAX = 5_000
+
 
 class LeaseOverError(Exception):
     pass
@@ -162,6 +165,25 @@ def test_the_lease_check_blocks_the_post() -> None:
         client.insert(plan(), valid)
         assert script.posts == [b"block"]
         assert script.connections == 1
+
+
+def test_a_ping_tells_the_servers_clock(server: Server) -> None:
+    """To the second, and never less than it shows: on this machine it is ours."""
+    assert server.clock_ms() is None
+    before_ms = time.time() * 1000
+    server.ping()
+    first_ms = server.clock_ms()
+    assert first_ms is not None
+    assert before_ms <= first_ms + 1 and first_ms <= time.time() * 1000 + 2_000 + PING_MS_MAX
+    time.sleep(0.3)
+    assert (server.clock_ms() or 0) >= first_ms + 300
+
+
+def test_a_server_that_says_no_time_has_no_clock() -> None:
+    with run_scripted(lambda c: c.sendall(reply(""))) as script:
+        client = Server(script.url)
+        client.ping()
+        assert client.clock_ms() is None
 
 
 def test_lease_over_inserts_nothing(server: Server, database: str) -> None:

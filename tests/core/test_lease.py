@@ -44,6 +44,19 @@ def test_a_clock_that_is_behind_is_refused() -> None:
     assert "chrony" in caught.value.hint
 
 
+@given(st.integers(0, 600_000), st.integers(0, 600_000), st.integers(1, 600_000))
+def test_a_clock_that_is_behind_adds_no_more_than_the_task_was_queued(
+    behind: int, queued: int, lease: int
+) -> None:
+    try:
+        left = remaining_ms(NOW + lease, NOW, NOW + queued - behind)
+    except ClockError:
+        assert behind - queued > CLOCK_SKEW_MS_MAX
+        return
+    assert behind - queued <= CLOCK_SKEW_MS_MAX
+    assert queued + left - lease == min(behind, queued)
+
+
 def test_a_late_task_has_nothing_left() -> None:
     assert remaining_ms(NOW + 1000, NOW, NOW + 4000) == -3000
 

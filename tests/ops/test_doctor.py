@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import confluent_kafka as ck
@@ -13,8 +14,8 @@ import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration
-from sluice.ops import doctor_clickhouse, doctor_decode
-from sluice.ops.doctor import Finding, examine
+from sluice.ops import doctor, doctor_clickhouse, doctor_decode
+from sluice.ops.doctor import Finding, examine, refusal
 from sluice.ops.doctor_clickhouse import clock_ahead_ms
 from sluice.ops.doctor_findings import Examination
 from tests.config.support import load_text
@@ -280,6 +281,17 @@ def test_clocks(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         found = Examination("here")
         doctor_clickhouse._check_clock(found, server)
         assert [finding.level for finding in found.findings] == ["error"]
+
+
+def test_a_lease_that_fresh_workers_outlive_is_said(tmp_path: Path) -> None:
+    long = configuration_of(tmp_path, "b:9092", ["http://h:8123"], "d", ["a"])
+    (fine,) = doctor._look_at_lease(long)
+    assert fine.level == "ok"
+    short = replace(long, batch=replace(long.batch, lease_seconds=9.0))
+    (said,) = doctor._look_at_lease(short)
+    assert (said.level, said.check, said.where) == ("warning", "lease", "[batch] lease")
+    assert "9 s" in said.what and 'lease = "10s"' in said.mend
+    assert refusal([said]) is None
 
 
 def test_an_engine_that_cannot_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

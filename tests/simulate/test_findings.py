@@ -127,6 +127,27 @@ def test_a_foreign_commit_on_one_partition_leaves_the_others_of_its_transaction_
         Group({P0: foreign, P1: foreign})._find_out(commit, expected)
 
 
+def test_a_foreign_commit_after_a_take_over_of_unknown_outcome_is_no_owner() -> None:
+    """It is taken over again, and that finds the foreign commit and stops its partition."""
+    old = World([P0]).settled(P0).record
+    new = replace(old, batch=2)
+    taken = TakeOver({P0: offset_of(old), P1: offset_of(old)}, {P0: "before", P1: "before"}, {})
+
+    def find_out(*found: CommittedOffset | None) -> None:
+        held = dict(zip((P0, P1), found, strict=True))
+        Group(held)._find_out_first({P0: new, P1: new}, taken)
+
+    find_out(offset_of(new), offset_of(new))
+    with pytest.raises(TransientError, match="was not committed"):
+        find_out(CommittedOffset(3, None), offset_of(old))
+    for foreign in (CommittedOffset(3, None), None):
+        with pytest.raises(TransientError, match="which is no record") as caught:
+            find_out(offset_of(new), foreign)
+        assert "stops" in caught.value.hint
+    with pytest.raises(OwnerChangedError, match="taken over by rival"):
+        find_out(CommittedOffset(3, None), offset_of(replace(old, owner="rival")))
+
+
 def test_a_take_over_whose_group_changed_is_no_reason_to_stop() -> None:
     old = World([P0]).settled(P0).record
     taken = TakeOver({P0: offset_of(old)}, {P0: "me"}, {})

@@ -10,8 +10,8 @@ from sluice.simulate.planted import PLANTED
 from sluice.simulate.runs import on_one_processor, run_seed
 
 STEPS = 2_500
-#: So many seeds at most; most bugs take one to ten.
-SEEDS_MAX = 60
+#: So many seeds at most; most bugs take one to twenty.
+SEEDS_MAX = 120
 #: Where to begin to look for bugs that need several rare things at once.
 FIRST_SEED: dict[str, int] = {}
 

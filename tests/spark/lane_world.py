@@ -123,6 +123,7 @@ class World(Inbox):
         self.letters: list[DeadLetter] = []
         self.commits: list[Commit] = []
         self.jobs: list[Job] = []
+        self.arounds: list[Surroundings] = []
         self.probes: list[tuple[int, Range]] = []
         self.outages: dict[str, str] = {}
         self.unreadable: set[TopicPartition] = set()
@@ -203,7 +204,9 @@ class World(Inbox):
         if self.now - self._windows_at >= MARK_EVERY_MS or self.now < self._windows_at:
             self._windows_at = self.now
             self._windows = {
-                site: SiteWindow(WindowState(table.blocks, table.mark), self.now, None)
+                site: SiteWindow(
+                    WindowState(table.blocks, table.mark, f"d.{site.entry}"), self.now, None
+                )
                 for site, table in self.tables.items()
             }
         return self._windows
@@ -216,6 +219,7 @@ class World(Inbox):
     def submit(self, *parts: Any) -> None:
         """Of both ports: a job, or a probe."""
         if isinstance(parts[0], Job):
+            self.arounds.append(parts[1])
             self._submit_job(parts[0])
         else:
             block_range, _, text, finished = parts
