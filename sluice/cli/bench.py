@@ -16,6 +16,7 @@ from sluice.cli.arguments import (
     add_command,
     add_json,
 )
+from sluice.config.model import READERS
 from sluice.local.bench_settings import BenchSettings
 
 _DEFAULTS = BenchSettings()
@@ -90,6 +91,15 @@ def _add_load(parser: CommandParser) -> None:
         default=_DEFAULTS.max_delay,
         metavar="TIME",
         help="how long a message may wait for a full range (default: 500ms)",
+    )
+    parser.add_argument(
+        "--sort", action="store_true", help="workers sort the blocks by the table's sorting key"
+    )
+    parser.add_argument(
+        "--reader",
+        choices=READERS,
+        default=_DEFAULTS.reader,
+        help="what reads the ranges (default: librdkafka)",
     )
     parser.add_argument(
         "--rates",

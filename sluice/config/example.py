@@ -24,6 +24,7 @@ start = "earliest"                    # or "latest", or "2026-01-31T00:00:00Z";
                                       # only for a group that never existed
 # Any librdkafka property, for every client of this connector. Passwords and keys are masked.
 kafka = { "security.protocol" = "PLAINTEXT" }
+# reader = "wire"                     # reads ranges with less CPU; default: "librdkafka"
 
 [batch]                               # a range is loaded when it is full or has waited
 max_messages = 250_000                # for one range; a range is one block for each table

@@ -15,6 +15,7 @@ from sluice.config.model import (
     LINEAGES,
     ON_ERROR,
     ON_NULL,
+    READERS,
     UNKNOWN_FIELDS,
     BatchConfiguration,
     ClickHouseConfiguration,
@@ -27,7 +28,7 @@ from sluice.config.model import (
     SparkConfiguration,
     TableConfiguration,
 )
-from sluice.config.rules import refuse_kafka_property, refuse_spark_property
+from sluice.config.rules import refuse_kafka_property, refuse_spark_property, wire_refusals
 from sluice.config.secret import Secret, is_secret_name
 from sluice.config.section import Section
 from sluice.config.values import (
@@ -130,7 +131,11 @@ def _read_connector(section: Section) -> ConnectorConfiguration:
         topics=section.required_list("topics", a_topic),
         start=section.optional("start", a_start, "earliest"),
         kafka=_read_properties(section, "kafka", lambda name, _: refuse_kafka_property(name)),
+        reader=section.optional("reader", a_choice(*READERS), "librdkafka"),
     )
+    if connector.reader == "wire":
+        for name, value in wire_refusals(connector.properties()):
+            section.refuse_inside("kafka", name, value)
     section.finish()
     return connector
 

@@ -19,11 +19,13 @@ Start = Literal["earliest", "latest"] | datetime
 Lineage = bool | Literal["auto"]
 UnknownFields = Literal["ignore", "refuse"]
 OnNull = Literal["dead-letter", "default"]
+Reader = Literal["librdkafka", "wire"]
 OnError = Literal["stop-partition"]
 
 DURABILITIES: tuple[Durability, ...] = ("quorum", "single")
 LINEAGES: tuple[Lineage, ...] = (True, False, "auto")
 UNKNOWN_FIELDS: tuple[UnknownFields, ...] = ("ignore", "refuse")
+READERS: tuple[Reader, ...] = ("librdkafka", "wire")
 ON_ERROR: tuple[OnError, ...] = ("stop-partition",)
 ON_NULL: tuple[OnNull, ...] = ("dead-letter", "default")
 
@@ -46,6 +48,7 @@ class ConnectorConfiguration:
 
     :param start: where a group that never existed begins; a datetime has a zone.
     :param kafka: librdkafka properties for every client of this connector.
+    :param reader: what reads the ranges.
     """
 
     name: str
@@ -53,6 +56,7 @@ class ConnectorConfiguration:
     topics: tuple[str, ...]
     start: Start
     kafka: Mapping[str, str | Secret]
+    reader: Reader = "librdkafka"
 
     def properties(self) -> dict[str, str]:
         """`kafka` as librdkafka takes it, secrets in the clear."""

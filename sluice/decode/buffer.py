@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from sluice.decode.boundaries import flat_ends, structure_faults
 from sluice.decode.digits import has_long_run, is_overlong
 
+#: So many messages are looked at together: numpy's temporaries stay in the cache.
+_INSPECTED_MESSAGES = 500
+
 #: A message's value; the class below has a property named `bytes`.
 Value = bytes
 
@@ -70,7 +73,48 @@ class MessageBuffer:
         self._chunk_ends.append(ends + (self._size + 1))
         self._size += len(chunk) + 1
         self._ends = None
-        _write(self._file, chunk)
+        _write(self._file, chunk, b"\n")
+
+    def add_text(
+        self,
+        text: memoryview,
+        offsets: NDArray[np.uint64],
+        ends: NDArray[np.int64],
+        is_flat: bool,
+        may_be_long: bool,
+    ) -> None:
+        """Take messages that are joined already.
+
+        :param text: at least one value, each with a newline after it; not kept.
+        :param offsets: as in `add`; kept.
+        :param ends: where each value ends in the text, exclusive.
+        :param is_flat: `boundaries.flat_ends` would prove the text.
+        :param may_be_long: `digits.has_long_run` would say so.
+        """
+        index, self._count = self._count, self._count + len(offsets)
+        self._chunk_offsets.append(offsets)
+        if may_be_long or not is_flat:
+            self._inspect(bytes(text), ends, index, is_flat)
+        self._chunk_ends.append(ends + (self._size + 1))
+        self._size += len(text)
+        self._ends = None
+        _write(self._file, text)
+
+    def _inspect(self, text: Value, ends: NDArray[np.int64], index: int, is_flat: bool) -> None:
+        """The tests of `add`, in pieces of as many messages."""
+        starts = np.concatenate(([0], ends[:-1] + 1))
+        for first in range(0, len(ends), _INSPECTED_MESSAGES):
+            piece = slice(first, first + _INSPECTED_MESSAGES)
+            begin = int(starts[first])
+            chunk = text[begin : int(ends[piece][-1])]
+            if not is_flat and flat_ends(chunk, len(ends[piece])) is None:
+                faults = structure_faults(chunk, starts[piece] - begin, ends[piece] - begin)
+                self.faults.extend((np.flatnonzero(faults) + index + first).tolist())
+            if has_long_run(chunk):
+                self.short_numbers = False
+                for number, (a, b) in enumerate(zip(starts[piece], ends[piece], strict=True)):
+                    if is_overlong(text[a:b]):
+                        self.long_digits.append(index + first + number)
 
     @property
     def path(self) -> str:
@@ -160,8 +204,10 @@ def _as_array(offsets: Sequence[int]) -> NDArray[np.uint64]:
     return np.array(offsets, np.uint64)
 
 
-def _write(file: int, chunk: bytes) -> None:
-    """All of the chunk and a newline; memfd writes may be short above 2 GiB."""
-    written = os.writev(file, (chunk, b"\n"))
-    while written < len(chunk) + 1:
-        written += os.write(file, (chunk + b"\n")[written:])
+def _write(file: int, *parts: bytes | memoryview) -> None:
+    """All of it; memfd writes may be short above 2 GiB."""
+    written = os.writev(file, parts)
+    if written < sum(map(len, parts)):
+        rest = b"".join(parts)
+        while written < len(rest):
+            written += os.write(file, rest[written:])

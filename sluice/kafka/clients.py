@@ -18,11 +18,13 @@ class KafkaAccess:
 
     :param connector: the connector's name.
     :param properties: librdkafka properties of the user, for every client.
+    :param reader: what reads the ranges, "librdkafka" or "wire".
     """
 
     connector: str
     brokers: str
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    reader: str = "librdkafka"
 
     def client(self, **own: str | int | bool) -> dict[str, str | int | bool]:
         """Properties of a client; ours win over the user's.

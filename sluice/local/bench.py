@@ -145,6 +145,8 @@ def _prepared(
         password_variable=target.password_variable,
         max_messages=settings.even_range(),
         max_delay=settings.max_delay,
+        reader=settings.reader,
+        sort=settings.sort,
     ).write(path)
     configuration = load(path, os.environ)
     ensure_own_topic(make_admin(access), configuration.ledger_topic)

@@ -32,6 +32,8 @@ _SHOWN = (
     "bad_share",
     "range_messages",
     "max_delay",
+    "sort",
+    "reader",
     "rates",
     "latency_seconds",
 )
@@ -51,6 +53,8 @@ class BenchSettings:
     :param bad_share: share of the rounds' messages that can never become a row.
     :param range_messages: of a range at most; the ranges of a round are made equal.
     :param max_delay: as it stands in the configuration.
+    :param sort: workers sort the blocks.
+    :param reader: what reads the ranges.
     :param rates: messages a second, one measurement of the latency for each.
     :param backlog_seconds: how long the pipeline was away, for the time to drain.
     :param drain: whether draining the first rate's backlog is measured too.
@@ -69,6 +73,8 @@ class BenchSettings:
     bad_share: float = 0.0
     range_messages: int = 250_000
     max_delay: str = "500ms"
+    sort: bool = False
+    reader: str = "librdkafka"
     rates: tuple[int, ...] = (1_000,)
     latency_seconds: float = 20.0
     #: Long enough for two of the jobs that keep idle workers warm.

@@ -22,6 +22,7 @@ name = "local"
 brokers = "{brokers}"
 topics = ["{topic}"]
 start = "earliest"
+reader = "{reader}"
 
 [batch]
 max_messages = {max_messages}
@@ -42,6 +43,7 @@ target = "{table}"
 topics = ["{topic}"]
 format = "JSONEachRow"
 lineage = true
+sort = {sort}
 """
 
 
@@ -64,13 +66,19 @@ class PipelineSettings:
     user: str = "default"
     password_variable: str = ""
     more_tables: tuple[str, ...] = ()
+    reader: str = "librdkafka"
+    sort: bool = False
 
     def write(self, path: Path) -> None:
         """Write the file that `sluice run` takes."""
         password = f'password = "${{{self.password_variable}}}"\n' if self.password_variable else ""
-        entries = [_ENTRY.format(name=self.topic, table=self.table, topic=self.topic)]
-        entries += [
-            _ENTRY.format(name=table, table=table, topic=self.topic) for table in self.more_tables
+        sort = str(self.sort).lower()
+        entries = [
+            _ENTRY.format(name=name, table=table, topic=self.topic, sort=sort)
+            for name, table in (
+                (self.topic, self.table),
+                *((table, table) for table in self.more_tables),
+            )
         ]
         path.write_text(
             _SETTINGS.format(
@@ -78,6 +86,7 @@ class PipelineSettings:
                 slots=slots(),
                 brokers=self.brokers,
                 topic=self.topic,
+                reader=self.reader,
                 max_messages=self.max_messages,
                 max_delay=self.max_delay,
                 database=self.database,

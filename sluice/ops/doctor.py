@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from sluice.clickhouse.schema import TableFacts
 from sluice.config.model import Configuration, ConnectorConfiguration, TableConfiguration
 from sluice.core.errors import SluiceError
+from sluice.kafka.wire.native import library
 from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
 from sluice.ops.doctor_decode import Key, look_at_decoding
 from sluice.ops.doctor_findings import Examination, Finding, refusal
@@ -55,6 +56,7 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
         entries, connectors, {name: look.partitions for name, look in kafka.items()}
     )
     findings = _look_at_lineage(configuration) + _look_at_lease(configuration)
+    findings += [finding for each in connectors for finding in _look_at_reader(each)]
     findings += [finding for look in kafka.values() for finding in look.findings]
     findings += check_contact(looks, configuration.clickhouse.durability)
     for look in looks:
@@ -71,6 +73,18 @@ def _look_at_lineage(configuration: Configuration) -> list[Finding]:
         refuse_ambiguous(configuration)
     except SluiceError as error:
         found.error("lineage", error.message, error.hint)
+    return found.findings
+
+
+def _look_at_reader(connector: ConnectorConfiguration) -> list[Finding]:
+    """Here; executors on other machines say the same when they read their first range."""
+    found = Examination(f"connector {connector.name}")
+    if connector.reader == "wire":
+        try:
+            library()
+        except SluiceError as error:
+            found.error("reader", error.message, error.hint)
+        found.ok("reader", connector.reader)
     return found.findings
 
 

@@ -37,6 +37,7 @@ from sluice.decode.buffer import MessageBuffer
 from sluice.decode.decoder import Decoded, Decoder
 from sluice.decode.session import release_memory
 from sluice.kafka.reader import Fault, RangeReader, ReadResult, read_originals
+from sluice.kafka.readers import Reader, make_reader
 from sluice.spark.assignment import Assignment, Surroundings
 from sluice.spark.leases import HeldLease
 
@@ -62,7 +63,7 @@ class Workshop:
     Not thread-safe; a Spark worker runs one task at a time.
     """
 
-    readers: dict[str, RangeReader] = field(default_factory=dict)
+    readers: dict[str, Reader] = field(default_factory=dict)
     servers: dict[str, Server] = field(default_factory=dict)
     settings: dict[tuple[str, str], tuple[dict[str, str], bool]] = field(default_factory=dict)
     texts: dict[str, ConfigurationText] = field(default_factory=dict)
@@ -86,11 +87,11 @@ class Workshop:
             else:
                 buffer.close()
 
-    def reader(self, around: Surroundings) -> RangeReader:
+    def reader(self, around: Surroundings) -> Reader:
         """The reader of this connector."""
         key = f"{around.kafka.connector}@{around.kafka.brokers}"
         if key not in self.readers:
-            self.readers[key] = RangeReader(around.kafka)
+            self.readers[key] = make_reader(around.kafka)
         return self.readers[key]
 
     def text(self, around: Surroundings, digest: str) -> ConfigurationText:
@@ -276,12 +277,15 @@ def _trim_heap() -> None:
 
 
 def _fetch(
-    reader: RangeReader,
+    reader: Reader,
     assignment: Assignment,
     buffers: dict[str, MessageBuffer],
     clocks: _Clocks,
 ) -> ReadResult:
     if not assignment.rest:
+        if not isinstance(reader, RangeReader):
+            add_text = clocks.checking(buffers[""].add_text)
+            return reader.read_text(assignment.block_range, assignment.bytes_max, add_text)
         add = clocks.checking(buffers[""].add)
         return reader.read(assignment.block_range, assignment.bytes_max, add)
 

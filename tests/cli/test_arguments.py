@@ -137,6 +137,8 @@ def test_bench_and_demo() -> None:
         "bad_share": 0.0,
         "range_messages": 250_000,
         "max_delay": "500ms",
+        "sort": False,
+        "reader": "librdkafka",
         "rates": (1_000,),
         "latency_seconds": 20.0,
         "idle_seconds": 40.0,

@@ -1,9 +1,12 @@
-"""Reading exactly one range of a real log (hazard F, rule 12)."""
+"""Reading exactly one range of a real log (hazard F, rule 12): what every reader must do."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from dataclasses import replace
 
+import confluent_kafka as ck
 import pytest
 
 from sluice.core.errors import SluiceError
@@ -11,6 +14,9 @@ from sluice.core.ranges import Range, TopicPartition
 from sluice.kafka import reader as reader_module
 from sluice.kafka.errors import RangeVanishedError, StalledError
 from sluice.kafka.reader import Fault, RangeReader, ReadResult, read_originals
+from sluice.kafka.readers import Reader, make_reader
+from sluice.kafka.wire import messages
+from sluice.kafka.wire.messages import Fetched
 from tests.support.kafka import Kafka, numbered
 
 NO_LIMIT = 1 << 40
@@ -19,8 +25,9 @@ NO_LIMIT = 1 << 40
 class Reading:
     """A reader, and what it delivered last."""
 
-    def __init__(self, kafka: Kafka) -> None:
-        self.reader = RangeReader(kafka.access())
+    def __init__(self, kafka: Kafka, name: str) -> None:
+        self.name = name
+        self.reader: Reader = make_reader(replace(kafka.access(), reader=name))
         self.values: list[bytes] = []
         self.offsets: list[int] = []
 
@@ -35,9 +42,9 @@ class Reading:
         self.offsets += offsets
 
 
-@pytest.fixture
-def reading(kafka: Kafka) -> Iterator[Reading]:
-    made = Reading(kafka)
+@pytest.fixture(params=["librdkafka", "wire"])
+def reading(kafka: Kafka, request: pytest.FixtureRequest) -> Iterator[Reading]:
+    made = Reading(kafka, request.param)
     yield made
     made.reader.close()
 
@@ -57,16 +64,23 @@ def test_an_empty_range_reads_nothing(kafka: Kafka, reading: Reading) -> None:
     assert reading.read(topic, 0, 0) == ReadResult(0, 0, 0)
 
 
-def test_consecutive_ranges_reuse_the_consumer(kafka: Kafka, reading: Reading) -> None:
+def test_consecutive_ranges_reuse_the_connection(kafka: Kafka, reading: Reading) -> None:
     topic = kafka.topic()
     kafka.produce(topic, numbered(5000))
     source = TopicPartition(topic, 0)
+
+    def connection() -> object:
+        reader = reading.reader
+        if isinstance(reader, RangeReader):
+            return reader._consumers[source][0]
+        return reader._cluster.leader(source)[0]
+
     reading.read(topic, 0, 333)
-    consumer = reading.reader._consumers[source][0]
+    kept = connection()
     for begin, end in ((333, 334), (334, 2000), (2000, 5000)):
         reading.read(topic, begin, end)
         assert reading.offsets == list(range(begin, end))
-        assert reading.reader._consumers[source][0] is consumer
+        assert connection() is kept
     reading.read(topic, 100, 250)  # again, for a replay
     assert reading.offsets == list(range(100, 250))
 
@@ -124,6 +138,64 @@ def test_a_foreign_open_transaction_holds_the_stable_end(kafka: Kafka, reading: 
     assert reading.offsets == [5, 6, 7, 8]
 
 
+def test_interleaved_transactions(kafka: Kafka, reading: Reading) -> None:
+    """Of each producer some are aborted; their messages lie between those of the others."""
+    topic = kafka.topic()
+    producers = [kafka.writer() for _ in range(3)]
+    expected: list[bytes] = []
+    for turn in range(6):
+        for producer in producers:
+            producer.begin_transaction()
+        values = numbered(9, 9 * turn)
+        for index, value in enumerate(values):
+            producers[index % 3].produce(topic, value, partition=0)
+            producers[index % 3].flush(30)
+        for number, producer in enumerate(producers):
+            if (turn + number) % 2:
+                producer.commit_transaction(30)
+                expected += values[number::3]
+            else:
+                producer.abort_transaction(30)
+    written = 6 * (9 + 3)
+    kafka.until(lambda: kafka.stable_end(topic) == written)
+    reading.read(topic, 0, written)
+    assert sorted(reading.values, key=int) == sorted(expected, key=int)
+    whole = list(zip(reading.offsets, reading.values, strict=True))
+    for begin in range(0, written, 5):
+        reading.read(topic, begin, min(begin + 7, written))
+        part = list(zip(reading.offsets, reading.values, strict=True))
+        assert part == [pair for pair in whole if begin <= pair[0] < begin + 7]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_batches(kafka: Kafka, reading: Reading, codec: str) -> None:
+    topic = kafka.topic()
+    big = random.Random(1).randbytes(300_000)
+    expected = [*numbered(2000), big, b"", b"x" * 400_000, *numbered(2000)]
+    producer = ck.Producer(
+        {"bootstrap.servers": kafka.brokers, "compression.type": codec, "linger.ms": 100}
+    )
+    for value in expected:
+        producer.produce(topic, value, key=b"key", partition=0, headers={"h": b"v" * 100})
+    assert producer.flush(30) == 0
+    result = reading.read(topic, 0, len(expected))
+    assert reading.values == expected
+    assert result.bytes == sum(map(len, expected)) + 3 * len(expected)
+    reading.read(topic, 1990, 2010)
+    assert reading.values == expected[1990:2010]
+
+
+def test_a_message_larger_than_a_fetch(kafka: Kafka, reading: Reading) -> None:
+    topic = kafka.topic(max_message_bytes="9000000")
+    expected = [b"before", b"x" * 5_000_000, b"y" * 3_000_000, b"after"]
+    producer = ck.Producer({"bootstrap.servers": kafka.brokers, "message.max.bytes": 9_000_000})
+    for value in expected:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(30) == 0
+    reading.read(topic, 0, 4)
+    assert reading.values == expected
+
+
 def test_tombstones_are_counted_and_not_delivered(kafka: Kafka, reading: Reading) -> None:
     topic = kafka.topic()
     kafka.produce(topic, [(b"k", b"one"), (b"k", None), b"two", (b"key", None)])
@@ -140,7 +212,7 @@ def test_too_heavy_is_a_function_of_the_range(kafka: Kafka, reading: Reading) ->
     assert verdicts == {1000}  # a thousand messages of a hundred bytes fit
     assert reading.read(topic, 0, 1000, bytes_max=100_050).heavy_at is None
     assert reading.read(topic, 0, 1001, bytes_max=100_050).heavy_at == 1000
-    other = Reading(kafka)
+    other = Reading(kafka, reading.name)
     other.read(topic, 0, 200)  # whatever was read before
     assert other.read(topic, 200, 1500, bytes_max=50_000).heavy_at == 700
     other.reader.close()
@@ -193,6 +265,8 @@ def test_a_stall_is_not_taken_for_a_loss(
     """The log holds the offsets, and nothing comes: here because the time is too short."""
     monkeypatch.setattr(reader_module, "STALL_SECONDS", -1.0)
     monkeypatch.setattr(reader_module, "POLL_TIMEOUT_SECONDS", 0.0)
+    if reading.name == "wire":  # it waits for the broker's answer, so the answer is empty
+        monkeypatch.setattr(messages, "read_fetched", lambda *_: Fetched(0, (), 0, 0))
     topic = kafka.topic()
     kafka.produce(topic, numbered(10))
     with pytest.raises(StalledError) as caught:
@@ -200,15 +274,16 @@ def test_a_stall_is_not_taken_for_a_loss(
     assert isinstance(caught.value, SluiceError) and "leader" in caught.value.hint
 
 
-def test_consumers_are_bounded(
-    kafka: Kafka, reading: Reading, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_consumers_are_bounded(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Reading(kafka, "librdkafka")
+    assert isinstance(reading.reader, RangeReader)
     monkeypatch.setattr(reader_module, "CONSUMERS_MAX", 2)
     topics = [kafka.topic() for _ in range(3)]
     for topic in topics:
         kafka.produce(topic, [b"x"])
         reading.read(topic, 0, 1)
     assert [source.topic for source in reading.reader._consumers] == topics[1:]
+    reading.reader.close()
 
 
 def test_originals_of_bad_messages(kafka: Kafka) -> None:

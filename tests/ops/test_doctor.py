@@ -14,6 +14,7 @@ import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration
+from sluice.kafka.wire import native
 from sluice.ops import doctor, doctor_clickhouse, doctor_decode
 from sluice.ops.doctor import Finding, examine, refusal
 from sluice.ops.doctor_clickhouse import clock_ahead_ms
@@ -292,6 +293,22 @@ def test_a_lease_that_fresh_workers_outlive_is_said(tmp_path: Path) -> None:
     assert (said.level, said.check, said.where) == ("warning", "lease", "[batch] lease")
     assert "9 s" in said.what and 'lease = "10s"' in said.mend
     assert refusal([said]) is None
+
+
+def test_a_reader_that_was_not_built_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (connector,) = configuration_of(tmp_path, "b:9092", ["http://h:8123"], "d", ["a"]).connectors
+    assert doctor._look_at_reader(connector) == []
+    wire = replace(connector, reader="wire")
+    (fine,) = doctor._look_at_reader(wire)
+    assert fine.level == "ok"
+    monkeypatch.setattr(native, "library_path", lambda: None)
+    native.library.cache_clear()
+    (said,) = doctor._look_at_reader(wire)
+    native.library.cache_clear()
+    assert (said.level, said.check) == ("error", "reader")
+    assert 'reader = "librdkafka"' in said.mend
 
 
 def test_an_engine_that_cannot_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,140 @@
+"""The brokers of one cluster: a connection to each that is needed, and who leads what."""
+
+from __future__ import annotations
+
+import confluent_kafka as ck
+
+from sluice.core.errors import SluiceError
+from sluice.core.ranges import TopicPartition
+from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.errors import KafkaUnavailableError, kafka_error
+from sluice.kafka.wire import messages
+from sluice.kafka.wire.connection import Connection
+from sluice.kafka.wire.messages import Leader
+from sluice.kafka.wire.security import read_security
+
+_PORT = 9092
+#: Asked first of all; the brokers' own ids are never negative.
+_BOOTSTRAP = -1
+
+#: The leader is another one, or not ready: who leads is asked again.
+LEADER_CODES = frozenset(
+    {
+        ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
+        ck.KafkaError.LEADER_NOT_AVAILABLE,
+        ck.KafkaError.NOT_LEADER_FOR_PARTITION,
+        ck.KafkaError.REPLICA_NOT_AVAILABLE,
+        ck.KafkaError.KAFKA_STORAGE_ERROR,
+        ck.KafkaError.FENCED_LEADER_EPOCH,
+        ck.KafkaError.UNKNOWN_LEADER_EPOCH,
+        ck.KafkaError.OFFSET_NOT_AVAILABLE,
+    }
+)
+
+
+class Cluster:
+    """Not thread-safe.
+
+    Errors of a connection (OSError, SluiceError) go to the caller, who calls `drop` before
+    the next attempt.
+    """
+
+    def __init__(self, access: KafkaAccess) -> None:
+        self._security = read_security(access.properties)
+        self._client = access.properties.get("client.id", f"sluice.{access.connector}")
+        self._bootstrap = bootstrap_addresses(access.brokers)
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._connections: dict[int, Connection] = {}
+        self._leaders: dict[TopicPartition, Leader] = {}
+
+    def leader(self, source: TopicPartition) -> tuple[Connection, int]:
+        """A connection to who leads, and the leader's epoch, -1 if it is not known."""
+        leader = self._leaders.get(source) or self._find_leader(source)
+        return self._connection(leader.broker), leader.epoch
+
+    def drop(self, source: TopicPartition) -> None:
+        """Something failed: ask again who leads, over a new connection."""
+        leader = self._leaders.pop(source, None)
+        if leader is None:  # any of them may have been asked who leads
+            self.close()
+            return
+        for broker in (_BOOTSTRAP, leader.broker):
+            connection = self._connections.pop(broker, None)
+            if connection is not None:
+                connection.close()
+
+    def watermarks(self, source: TopicPartition) -> tuple[int, int]:
+        """The first offset of a partition, and the stable end."""
+        connection, _ = self.leader(source)
+        found = []
+        for which in (messages.EARLIEST, messages.LATEST):
+            answer = connection.ask(
+                messages.LIST_OFFSETS, messages.list_offsets_body(source, which)
+            )
+            error, offset = messages.read_list_offsets(answer)
+            if error:
+                raise kafka_error(f"asking for the ends of {source}", ck.KafkaError(error))
+            found.append(offset)
+        return found[0], found[1]
+
+    def close(self) -> None:
+        """Close every connection; the next call opens what it needs."""
+        while self._connections:
+            self._connections.popitem()[1].close()
+
+    def _find_leader(self, source: TopicPartition) -> Leader:
+        connection = self._any_connection()
+        answer = connection.ask(messages.METADATA, messages.metadata_body(source.topic))
+        metadata = messages.read_metadata(answer)
+        action = f"asking who leads {source}"
+        if metadata.error:
+            raise kafka_error(action, ck.KafkaError(metadata.error))
+        for broker, address in metadata.brokers.items():
+            if self._addresses.get(broker) != address and broker in self._connections:
+                self._connections.pop(broker).close()
+        self._addresses = metadata.brokers
+        leader = metadata.leaders.get(source.partition)
+        if leader is None or leader.broker not in self._addresses:
+            raise kafka_error(action, ck.KafkaError(ck.KafkaError.LEADER_NOT_AVAILABLE))
+        self._leaders[source] = leader
+        return leader
+
+    def _connection(self, broker: int) -> Connection:
+        if broker in self._connections and self._connections[broker].is_waiting:
+            self._connections.pop(broker).close()
+        if broker not in self._connections:
+            address = self._addresses[broker]
+            self._connections[broker] = Connection(address, self._security, self._client)
+        return self._connections[broker]
+
+    def _any_connection(self) -> Connection:
+        """One that is open, or to the first of the given addresses that answers."""
+        for connection in self._connections.values():
+            if not connection.is_waiting:
+                return connection
+        refused: list[str] = []
+        for address in [*self._addresses.values(), *self._bootstrap]:
+            try:
+                self._connections[_BOOTSTRAP] = Connection(address, self._security, self._client)
+            except OSError as error:
+                refused.append(f"{address[0]}:{address[1]}: {error}")
+            else:
+                return self._connections[_BOOTSTRAP]
+        raise KafkaUnavailableError("no broker can be reached: " + "; ".join(refused))
+
+
+def bootstrap_addresses(brokers: str) -> list[tuple[str, int]]:
+    """The addresses of `brokers`, as librdkafka takes them.
+
+    :raises SluiceError: there is none.
+    """
+    addresses = []
+    for entry in filter(None, map(str.strip, brokers.split(","))):
+        place = entry.rpartition("://")[2]
+        host, _, port = place.rpartition(":") if not place.endswith("]") else (place, "", "")
+        if not host:
+            host, port = place, ""
+        addresses.append((host.strip("[]"), int(port or _PORT)))
+    if not addresses:
+        raise SluiceError("no broker is configured", 'Set "brokers" of the connector.')
+    return addresses

@@ -1,0 +1,155 @@
+"""One blocking connection to a broker; answers come in the order of the requests."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections import deque
+from contextlib import suppress
+
+import confluent_kafka as ck
+
+from sluice.core.errors import ConfigurationError
+from sluice.kafka.errors import KafkaTerminalError, kafka_error
+from sluice.kafka.wire import messages
+from sluice.kafka.wire.messages import BrokenAnswerError, Cursor
+from sluice.kafka.wire.native import address_of
+from sluice.kafka.wire.security import Security, authenticate
+
+#: A broker that sends nothing for so long is given up; less than the time to a stall, so
+#: that there is time for another attempt.
+SILENCE_SECONDS = 7.0
+
+#: Memory that is kept for answers; a larger answer gets its own.
+ANSWER_BYTES = 1024 * 1024 + 64 * 1024
+#: A broker sends more than was asked for only if one batch is larger.
+ANSWER_BYTES_MAX = 1 << 30
+
+
+class Connection:
+    """Connected, authenticated, and known to speak our versions.
+
+    :raises OSError: no connection.
+    :raises SluiceError: the broker refuses, or is none.
+    """
+
+    def __init__(self, address: tuple[str, int], security: Security, client: str) -> None:
+        self._client = client
+        self._correlation = 0
+        self._pending: deque[tuple[int, int]] = deque()
+        self._kept = bytearray(ANSWER_BYTES)
+        self._answer = self._kept
+        self.name = f"{address[0]}:{address[1]}"
+        self._socket = socket.create_connection(address, SILENCE_SECONDS)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._secure(address[0], security)
+            self._check_versions()
+            if security.mechanism:
+                self._authenticate(security)
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, kind: int, body: bytes) -> None:
+        """Send a request; `receive` brings the answer."""
+        self._correlation = (self._correlation + 1) & 0x7FFFFFFF
+        self._pending.append((kind, self._correlation))
+        try:
+            self._socket.sendall(messages.request(kind, self._correlation, self._client, body))
+        except OSError as error:
+            raise ConnectionError(f"{self.name}: {error}") from None
+
+    def receive(self) -> memoryview:
+        """The answer to the oldest request, after its head. Valid until the next call."""
+        kind, expected = self._pending.popleft()
+        head = bytearray(8)
+        self._fill(memoryview(head))
+        size, correlation = struct.unpack(">ii", head)
+        if correlation != expected or not 4 <= size <= ANSWER_BYTES_MAX:
+            raise BrokenAnswerError(
+                f"{self.name} answered request {kind} with what is no answer of Kafka"
+            )
+        size -= 4
+        self._answer = self._kept if size <= len(self._kept) else bytearray(size)
+        answer = memoryview(self._answer)[:size]
+        self._fill(answer)
+        return answer
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an answer is still to come, which nobody wants any more."""
+        return bool(self._pending)
+
+    @property
+    def answer_address(self) -> int:
+        """Where the answer that came last is in memory."""
+        return address_of(self._answer)
+
+    def ask(self, kind: int, body: bytes) -> Cursor:
+        """Send, and wait for the answer."""
+        self.send(kind, body)
+        return Cursor(self.receive())
+
+    def close(self) -> None:
+        """Safe to repeat."""
+        with suppress(OSError):
+            self._socket.close()
+
+    def _fill(self, room: memoryview) -> None:
+        """All of it. Without TLS the kernel waits for the whole, which saves waking up."""
+        flags = 0 if isinstance(self._socket, ssl.SSLSocket) else socket.MSG_WAITALL
+        filled = 0
+        while filled < len(room):
+            try:
+                count = self._socket.recv_into(room[filled:], 0, flags)
+            except BlockingIOError:
+                raise TimeoutError(
+                    f"{self.name} sent nothing for {SILENCE_SECONDS:.0f} s"
+                ) from None
+            if count == 0:
+                raise ConnectionResetError(f"{self.name} closed the connection")
+            filled += count
+
+    def _secure(self, host: str, security: Security) -> None:
+        if security.tls is None:
+            # Time limits of the kernel, because Python's would poll before each call.
+            limit = struct.pack("ll", int(SILENCE_SECONDS), 0)
+            self._socket.settimeout(None)
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                self._socket.setsockopt(socket.SOL_SOCKET, option, limit)
+            return
+        try:
+            self._socket = security.tls.wrap_socket(self._socket, server_hostname=host)
+        except ssl.SSLCertVerificationError as error:
+            raise KafkaTerminalError(f"the certificate of {self.name}: {error}") from None
+
+    def _check_versions(self) -> None:
+        known = messages.read_api_versions(self.ask(messages.API_VERSIONS, b""))
+        for kind, name in messages.NAMES.items():
+            lowest, highest = known.get(kind, (0, -1))
+            if not lowest <= messages.VERSIONS[kind] <= highest:
+                raise ConfigurationError(
+                    f"{self.name} does not know version {messages.VERSIONS[kind]} of {name}",
+                    'Brokers from 2.3 on do; for older ones set reader = "librdkafka".',
+                )
+
+    def _authenticate(self, security: Security) -> None:
+        action = f"authenticating at {self.name} by {security.mechanism}"
+        answer = self.ask(messages.SASL_HANDSHAKE, messages.text(security.mechanism))
+        error = answer.number("h")
+        if error:
+            known = ", ".join(answer.array(answer.text))
+            raise KafkaTerminalError(f"{action}: the broker offers {known or 'nothing'}")
+
+        def exchange(token: bytes) -> bytes:
+            body = struct.pack(">i", len(token)) + token
+            answer = self.ask(messages.SASL_AUTHENTICATE, body)
+            error, reason = answer.number("h"), answer.text()
+            if error:
+                refused = kafka_error(action, ck.KafkaError(error))
+                raise type(refused)(f"{refused.message}: {reason}", refused.hint)
+            return answer.bytes()
+
+        authenticate(security, exchange)

@@ -1,0 +1,50 @@
+"""The choice of the reader, and what the reader "wire" refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.config.support import changed, findings_of, load_text
+
+
+def with_reader(kafka: str, reader: str = "wire") -> str:
+    return changed("[batch]", f'reader = "{reader}"\nkafka = {{ {kafka} }}\n[batch]')
+
+
+def test_the_default_is_librdkafka(tmp_path: Path) -> None:
+    assert load_text(tmp_path, changed("[batch]", "[batch]")).connectors[0].reader == "librdkafka"
+
+
+def test_wire_with_what_it_knows(tmp_path: Path) -> None:
+    kafka = (
+        '"security.protocol" = "SASL_SSL", "sasl.mechanisms" = "SCRAM-SHA-512",'
+        ' "sasl.username" = "ann", "sasl.password" = "secret",'
+        ' "ssl.endpoint.identification.algorithm" = "https", "socket.keepalive.enable" = true'
+    )
+    assert load_text(tmp_path, with_reader(kafka)).connectors[0].reader == "wire"
+
+
+@pytest.mark.parametrize(
+    ("kafka", "name", "words"),
+    [
+        ('"sasl.mechanism" = "GSSAPI"', "sasl.mechanism", "knows plain, scram"),
+        ('"security.protocol" = "kerberos"', "security.protocol", "knows plaintext"),
+        ('"security.protocol" = "sasl_ssl"', "sasl.mechanism", "has no GSSAPI"),
+        ('"ssl.keystore.location" = "x"', "ssl.keystore.location", "is not known"),
+        ('"enable.sasl.oauthbearer.unsecure.jwt" = true', "oauthbearer", "is not known"),
+    ],
+)
+def test_what_only_librdkafka_does(tmp_path: Path, kafka: str, name: str, words: str) -> None:
+    (finding,) = findings_of(tmp_path, with_reader(kafka))
+    assert finding.startswith("sluice.toml: connector[dc1].kafka.")
+    assert name in finding and words in finding
+    assert 'set reader = "librdkafka"' in finding
+    load_text(tmp_path, with_reader(kafka, "librdkafka"))
+
+
+def test_an_unknown_reader(tmp_path: Path) -> None:
+    (finding,) = findings_of(tmp_path, with_reader("", "java"))
+    assert finding.startswith("sluice.toml: connector[dc1].reader: ")
+    assert '"librdkafka"' in finding and '"wire"' in finding
