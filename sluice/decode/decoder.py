@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,12 +22,11 @@ from sluice.decode.digits import STAND_IN, shorten_digits
 from sluice.decode.isolate import (
     BadMessage,
     Fault,
-    buffer_of,
     find_faults,
     halve,
-    memory_file,
     structure_fault,
 )
+from sluice.decode.marked import buffer_of, memory_file, subset, without
 from sluice.decode.native import (
     checksum,
     column_head,
@@ -38,6 +37,7 @@ from sluice.decode.native import (
 )
 from sluice.decode.plan import KEY_COLUMN, ORDER_COLUMN, Plan
 from sluice.decode.session import EngineError, run
+from sluice.decode.suspects import find_loose_ends, find_suspects
 
 __all__ = ["BadMessage", "Decoded", "Decoder"]
 
@@ -148,23 +148,39 @@ class Decoder:
             broken = buffer.iterate(np.array(buffer.faults, np.int64))
             faults = {i: structure_fault(v) for i, v in zip(buffer.faults, broken, strict=True)}
         faults |= self._long_digit_faults(buffer, faults)
-        body = self._rows_of(buffer, faults)
+        body, faults = self._rows_and_faults(buffer, faults)
         if body is None:
-            kept = _without(buffer.messages, faults)
-            values = list(buffer.iterate(kept))
-            found = find_faults(self._plan, values)
-            body = self._rows_of(buffer, faults | _at(kept, found))
-            if body is None:
-                found |= halve(self._plan, values, found, self._decodes)
-                body = self._rows_of(buffer, faults | _at(kept, found))
-            if body is None:
-                raise TerminalError(
-                    f"{topic}/{partition} into {self.table.target}: messages that decode one "
-                    "by one do not decode together",
-                    "Report this with the range's messages; `sluice resolve` decides about it.",
-                )
-            faults |= _at(kept, found)
+            raise TerminalError(
+                f"{topic}/{partition} into {self.table.target}: messages that decode one "
+                "by one do not decode together",
+                "Report this with the range's messages; `sluice resolve` decides about it.",
+            )
         return self._assemble(buffer, faults, body, topic, partition)
+
+    def _rows_and_faults(
+        self, buffer: MessageBuffer, known: dict[int, Fault]
+    ) -> tuple[_Body | None, dict[int, Fault]]:
+        """Decode what is not at fault; while that fails, look for faults more thoroughly."""
+        plan, faults = self._plan, known
+        body = self._rows_of(buffer, faults)
+
+        def decodes(part: NDArray[np.int64]) -> bool:
+            return self._decodes(buffer, part)
+
+        searches: tuple[Callable[[NDArray[np.int64]], dict[int, Fault]], ...] = (
+            lambda left: find_faults(plan, buffer, find_suspects(plan, buffer, left)),
+            lambda left: find_faults(plan, buffer, find_loose_ends(buffer, left)),
+            lambda left: find_faults(plan, buffer, left),
+            lambda left: halve(plan, buffer, left, decodes),
+        )
+        for search in searches:
+            if body is not None:
+                break
+            found = search(_without(buffer.messages, faults))
+            if found:
+                faults = faults | found
+                body = self._rows_of(buffer, faults)
+        return body, faults
 
     def _long_digit_faults(
         self, buffer: MessageBuffer, known: dict[int, Fault]
@@ -174,46 +190,44 @@ class Decoder:
         if not indices:
             return {}
         values = [shorten_digits(v) for v in buffer.iterate(np.array(indices, np.int64))]
-        if self._decodes(values):
-            return {}
-        found = find_faults(self._plan, values)
-        if not self._decodes([v for position, v in enumerate(values) if position not in found]):
-            found |= halve(self._plan, values, found, self._decodes)
+        with buffer_of(values) as shortened:
+            _, found = self._rows_and_faults(shortened, {})
         stand_in, words = STAND_IN.decode(), "a number of over 60 digits"
-        found = {i: replace(f, error=f.error.replace(stand_in, words)) for i, f in found.items()}
-        return _at(np.array(indices, np.int64), found)
+        return {
+            indices[place]: replace(fault, error=fault.error.replace(stand_in, words))
+            for place, fault in found.items()
+        }
 
-    def _decodes(self, values: list[bytes]) -> bool:
-        with buffer_of(values) as buffer:
-            return self._strict(buffer) is not None
+    def _decodes(self, buffer: MessageBuffer, indices: NDArray[np.int64]) -> bool:
+        with subset(buffer, indices) as part:
+            return self._strict(part, part.messages) is not None
 
     def _rows_of(self, buffer: MessageBuffer, faults: dict[int, Fault]) -> _Body | None:
-        """Decode what is not at fault; None if that fails."""
-        if not faults:
-            return self._strict(buffer)
-        with buffer.subset(_without(buffer.messages, faults)) as rest:
-            return self._strict(rest)
+        """Decode what is not at fault; None if that fails or rows are not messages."""
+        bad = np.sort(np.fromiter(faults, np.int64, len(faults)))
+        with without(buffer, bad):
+            return self._strict(buffer, buffer.messages - len(bad))
 
-    def _strict(self, buffer: MessageBuffer) -> _Body | None:
-        """One query for the whole buffer; None if it fails or rows are not messages."""
-        if not buffer.messages:
+    def _strict(self, buffer: MessageBuffer, messages: int) -> _Body | None:
+        """One query for the whole buffer; None if it fails or makes another number of rows."""
+        if not messages:
             return _Body()
         if buffer.short_numbers:
-            body = self._run(self._short_plan, buffer)
+            body = self._run(self._short_plan, buffer, messages)
             if body is not None:
                 return body
-        return self._run(self._plan, buffer)
+        return self._run(self._plan, buffer, messages)
 
     @staticmethod
-    def _run(plan: Plan, buffer: MessageBuffer) -> _Body | None:
+    def _run(plan: Plan, buffer: MessageBuffer, messages: int) -> _Body | None:
         body = _Body()
         try:
-            run(plan.strict_into(body.path, buffer.path, buffer.messages), "Null")
+            run(plan.strict_into(body.path, buffer.path, messages), "Null")
         except EngineError:
             body.close()
             return None
         _, body.rows, begin = read_header(memoryview(os.pread(body.file, 32, 0)))
-        if body.rows != buffer.messages:
+        if body.rows != messages:
             body.close()
             return None
         body.header = os.pread(body.file, begin, 0)
@@ -269,11 +283,6 @@ class Decoder:
         if name == "_offset":
             return numbers(name, type_text, offsets, rows)
         return numbers(name, type_text, 0, rows)
-
-
-def _at(indices: NDArray[np.int64], found: dict[int, Fault]) -> dict[int, Fault]:
-    """Faults by position in a selection, as faults by index in the buffer."""
-    return {int(indices[position]): fault for position, fault in found.items()}
 
 
 def _without(messages: int, faults: dict[int, Fault]) -> NDArray[np.int64]:

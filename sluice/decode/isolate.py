@@ -10,22 +10,22 @@ Whatever is left is decoded strictly afterwards; should that still fail, halving
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.decode.boundaries import faults_of
+from sluice.decode.boundaries import structure_faults
 from sluice.decode.buffer import MessageBuffer
+from sluice.decode.marked import Indices, buffer_of, marked_file, memory_file, pieces
 from sluice.decode.native import read_header
 from sluice.decode.plan import Plan
 from sluice.decode.scalars import NULL
 from sluice.decode.session import EngineError, run
+from sluice.decode.suspects import run_marked
 
 NOT_ONE_OBJECT = "not-one-object"
 CANNOT_PARSE = "cannot-parse"
@@ -46,7 +46,10 @@ _VALUE_CHARACTERS_MAX = 100
 _OUT_OF_RANGE_CODES = frozenset((69, 70, 131, 321, 395, 407, 691))
 _NULL_CODES = frozenset((349,))
 
-Indices = NDArray[np.int64]
+#: So much text is judged together: what each message needs is not held for all of them.
+_JUDGED_BYTES = 16 << 20
+#: So many messages are tested together: numpy's temporaries stay in the cache.
+_INSPECTED_MESSAGES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,30 +98,23 @@ def structure_fault(value: bytes) -> Fault:
     return Fault(NOT_ONE_OBJECT, what[:_ERROR_CHARACTERS_MAX])
 
 
-def find_faults(plan: Plan, values: list[bytes]) -> dict[int, Fault]:
+def find_faults(plan: Plan, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
     """The bad messages among these, by index, in a few queries however many they are.
 
     What is left decodes strictly, but for what no query can skip: then `halve` is next.
     """
-    lines = _lines(values)
-    # The cheap test leaves structure to a decode that went well. This one did not.
-    broken = faults_of(values)
-    faults = {index: structure_fault(values[index]) for index in np.flatnonzero(broken).tolist()}
-    sound = np.flatnonzero(~broken)
-    easy, rows = sound, _lenient(plan, lines, sound)
-    if rows is None:
-        hard = np.array([_HARD.search(lines[index]) is not None for index in sound], np.bool_)
-        easy, rows = sound[~hard], _lenient(plan, lines, sound[~hard])
-    if rows is None:
-        easy, rows = sound[:0], (sound[:0], sound[:0])
-    found, codes = rows
-    for index, code in zip(found[codes != 0].tolist(), codes[codes != 0].tolist(), strict=True):
-        faults[index] = _value_fault(plan, lines[index], code)
-    unread = np.setdiff1d(easy, found)
-    if len(unread):
-        faults |= _explain_many(plan, lines, unread)
-    for index in unread[:EXPLAINED_MAX].tolist():
-        fault = explain(plan, lines[index])
+    faults: dict[int, Fault] = {}
+    if not len(indices):
+        return faults
+    unread: list[int] = []
+    sizes = np.diff(buffer.ends, prepend=0)[indices]
+    parts = np.cumsum(sizes) // _JUDGED_BYTES
+    for part in np.split(indices, np.flatnonzero(np.diff(parts)) + 1):
+        judged, not_read = _judge(plan, buffer, part)
+        faults |= judged
+        unread += not_read
+    for index in unread[:EXPLAINED_MAX]:
+        fault = explain(plan, _line(buffer, index))
         if fault is None:
             del faults[index]
         else:
@@ -126,104 +122,94 @@ def find_faults(plan: Plan, values: list[bytes]) -> dict[int, Fault]:
     return faults
 
 
+def _judge(
+    plan: Plan, buffer: MessageBuffer, indices: Indices
+) -> tuple[dict[int, Fault], list[int]]:
+    """The bad messages of a part; and which of them the engine cannot read at all."""
+    # The cheap test leaves structure to a decode that went well. This one did not.
+    broken = _broken(buffer, indices)
+    faults = {index: structure_fault(buffer.message(index)) for index in indices[broken].tolist()}
+    easy = indices[~broken]
+    rows = _lenient(plan, buffer, easy)
+    if rows is None:
+        hard = [_HARD.search(value) is not None for value in buffer.iterate(easy)]
+        easy = easy[~np.array(hard, np.bool_)]
+        rows = _lenient(plan, buffer, easy)
+    if rows is None:
+        return faults, []
+    found, codes = rows
+    bad = codes != 0
+    for index, code in zip(easy[found[bad]].tolist(), codes[bad].tolist(), strict=True):
+        faults[index] = _value_fault(plan, _line(buffer, index), code)
+    unread = _others(easy, found)
+    if len(unread):
+        faults |= _explain_many(plan, buffer, unread)
+    return faults, unread.tolist()
+
+
 def halve(
-    plan: Plan,
-    values: list[bytes],
-    known: dict[int, Fault],
-    tries: Callable[[list[bytes]], bool],
+    plan: Plan, buffer: MessageBuffer, indices: Indices, decodes: Callable[[Indices], bool]
 ) -> dict[int, Fault]:
     """The bad messages that `find_faults` cannot judge (a default expression that throws).
 
-    :param known: what it found; these are left out.
-    :param tries: whether these messages decode strictly, to as many rows.
+    :param indices: of the messages that it left.
+    :param decodes: whether these messages decode strictly, to as many rows.
     """
-    lines = _lines(values)
-    rest = np.setdiff1d(np.arange(len(lines)), np.fromiter(known, np.int64, len(known)))
     unclear = Fault(CANNOT_PARSE, "the message does not make one row")
-    found = _halve(lines, rest, tries)
-    return {index: explain(plan, lines[index]) or unclear for index in found}
+    found = _halve(indices, decodes)
+    return {index: explain(plan, _line(buffer, index)) or unclear for index in found}
 
 
-def _lines(values: list[bytes]) -> list[bytes]:
-    """The messages, each on one line."""
-    return [value.replace(b"\n", b" ") if b"\n" in value else value for value in values]
-
-
-def _halve(lines: list[bytes], indices: Indices, tries: Callable[[list[bytes]], bool]) -> list[int]:
-    if not len(indices) or tries([lines[index] for index in indices.tolist()]):
+def _halve(indices: Indices, decodes: Callable[[Indices], bool]) -> list[int]:
+    if not len(indices) or decodes(indices):
         return []
     if len(indices) == 1:
         return [int(indices[0])]
     middle = len(indices) // 2
-    return _halve(lines, indices[:middle], tries) + _halve(lines, indices[middle:], tries)
+    return _halve(indices[:middle], decodes) + _halve(indices[middle:], decodes)
 
 
-def _lenient(plan: Plan, lines: list[bytes], indices: Indices) -> tuple[Indices, Indices] | None:
-    """Indices of the rows that can be read, and their fault codes; None: not decided."""
-    index_field = _unused_field(lines)
-    with _indexed_file(lines, indices, index_field) as path:
-        return _run_indexed(plan.lenient(path, index_field, len(indices)))
+def _line(buffer: MessageBuffer, index: int) -> bytes:
+    """The message on one line."""
+    return buffer.message(index).replace(b"\n", b" ")
 
 
-def _run_indexed(query: str) -> tuple[Indices, Indices] | None:
-    """Run a query that gives columns i and f, both UInt32."""
-    try:
-        result = run(query, "Native")
-    except EngineError:
-        return None
-    block = result.bytes()
-    if not block:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    _, rows, position = read_header(memoryview(block))
-    width = 4 * rows
-    head = len(b"\x01i\x06UInt32")
-    found = np.frombuffer(block, np.uint32, rows, position + head)
-    codes = np.frombuffer(block, np.uint32, rows, position + head + width + head)
-    return found.astype(np.int64), codes.astype(np.int64)
+def _broken(buffer: MessageBuffer, indices: Indices) -> NDArray[np.bool_]:
+    """Which of these messages are not one object."""
+    broken = np.zeros(len(indices), np.bool_)
+    for piece in pieces(buffer, indices):
+        begins, ends = np.concatenate(([0], piece.ends[:-1])), piece.ends - 1
+        for first in range(0, len(ends), _INSPECTED_MESSAGES):
+            some = slice(first, first + _INSPECTED_MESSAGES)
+            begin = int(begins[first])
+            chunk = piece.text[begin : int(ends[some][-1])]
+            place = piece.first + first
+            broken[place : place + len(ends[some])] = structure_faults(
+                chunk, begins[some] - begin, ends[some] - begin
+            )
+    return broken
 
 
-def _unused_field(lines: list[bytes]) -> str:
-    """A field name that no message mentions, the same for the same messages."""
-    name = b"_sluice_index"
-    while any(name in line for line in lines):
-        name += b"_"
-    return name.decode()
+def _others(indices: Indices, places: Indices) -> Indices:
+    """The indices at other places than these."""
+    kept = np.ones(len(indices), np.bool_)
+    kept[places] = False
+    return indices[kept]
 
 
-@contextmanager
-def _indexed_file(lines: list[bytes], indices: Indices, index_field: str) -> Iterator[str]:
-    """The messages in a file of their own, each with its index as first field."""
-    head = b'{"%b":' % index_field.encode()
-    parts = []
-    for index in indices.tolist():
-        line = lines[index]
-        if line[:2] == b'{"':
-            parts.append(b"%b%d,%b" % (head, index, line[1:]))
-        else:
-            rest = line.lstrip(b" \t\r")[1:].lstrip(b" \t\r")
-            comma = b"" if rest.startswith(b"}") else b","
-            parts.append(b"%b%d%b%b" % (head, index, comma, rest))
-    with memory_file(_PADDING.join(parts)) as path:
-        yield path
-
-
-@contextmanager
-def memory_file(content: bytes | memoryview) -> Iterator[str]:
-    """A path at which this process reads the content."""
-    file = os.memfd_create("sluice-part", os.MFD_CLOEXEC)
-    try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(file, view) :]
-        yield f"/proc/self/fd/{file}"
-    finally:
-        os.close(file)
+def _lenient(plan: Plan, buffer: MessageBuffer, indices: Indices) -> tuple[Indices, Indices] | None:
+    """Places of the rows that can be read, and their fault codes; None: not decided."""
+    with marked_file(buffer, indices, 1, _PADDING) as marked:
+        rows = run_marked(plan.lenient(marked.path, marked.field, len(indices)))
+    return None if rows is None else (rows[0] - 1, rows[1])
 
 
 def explain(plan: Plan, line: bytes) -> Fault | None:
     """Why one message makes no row, in the engine's words; None if it makes one."""
     with memory_file(line) as path:
         try:
+            # Most fail here, which asks the engine for a third of the time.
+            run(plan.bare(path), "Null")
             block = run(plan.strict(path, 1), "Native").bytes()
         except EngineError as error:
             return read_error(plan, line, error)
@@ -262,7 +248,8 @@ def read_error(plan: Plan, line: bytes, error: EngineError) -> Fault:
 
 def _judge_alone(plan: Plan, line: bytes) -> Fault | None:
     """The fault code of one message, if reading it is not the trouble."""
-    rows = _lenient(plan, [line], np.zeros(1, np.int64))
+    with buffer_of([line]) as buffer:
+        rows = _lenient(plan, buffer, np.zeros(1, np.int64))
     if rows is None or not len(rows[1]) or not rows[1][0]:
         return None
     return _value_fault(plan, line, int(rows[1][0]))
@@ -284,24 +271,26 @@ def _unfit(plan: Plan, line: bytes, column: str) -> Fault:
     return Fault(OUT_OF_RANGE, said[:_ERROR_CHARACTERS_MAX], column)
 
 
-def _explain_many(plan: Plan, lines: list[bytes], unread: Indices) -> dict[int, Fault]:
+def _explain_many(plan: Plan, buffer: MessageBuffer, unread: Indices) -> dict[int, Fault]:
     """Why many messages cannot be read: one query for each column instead of each message."""
     faults: dict[int, Fault] = {}
-    index_field = _unused_field([lines[index] for index in unread.tolist()])
-    left = unread
-    for part in plan.columns:
-        if not len(left):
-            break
-        with _indexed_file(lines, left, index_field) as path:
-            rows = _run_indexed(plan.lenient_column(path, index_field, len(left), part))
-        if rows is None:
-            continue
-        for index in np.setdiff1d(left, rows[0]).tolist():
-            faults[index] = _unreadable(lines[index], part.name, part.column.type)
-        left = np.intersect1d(left, rows[0])
+    left = np.ones(len(unread), np.bool_)
+    with marked_file(buffer, unread, 1, _PADDING) as marked:
+        for part in plan.columns:
+            if not left.any():
+                break
+            query = plan.lenient_column(marked.path, marked.field, len(unread), part)
+            rows = run_marked(query)
+            if rows is None:
+                continue
+            failed = left.copy()
+            failed[rows[0] - 1] = False
+            for index in unread[failed].tolist():
+                faults[index] = _unreadable(_line(buffer, index), part.name, part.column.type)
+            left &= ~failed
     known = {part.name for part in plan.columns}
-    for index in left.tolist():
-        document = _document(lines[index])
+    for index in unread[left].tolist():
+        document = _document(_line(buffer, index))
         strange = [name for name in document if name not in known]
         if plan.table.unknown_fields == "refuse" and strange:
             said = f"the table has no column {strange[0]}"
@@ -357,12 +346,3 @@ def _document(line: bytes) -> dict[str, Any]:
 
 def _is_null(line: bytes, column: str) -> bool:
     return _document(line).get(column, "") is None
-
-
-def buffer_of(values: list[bytes]) -> MessageBuffer:
-    """A buffer of messages whose offsets do not matter."""
-    buffer = MessageBuffer()
-    for begin in range(0, len(values), 500):
-        part = values[begin : begin + 500]
-        buffer.add(part, list(range(begin, begin + len(part))))
-    return buffer

@@ -61,6 +61,7 @@ class Plan:
         self._by_name = {part.name: part for part in read}
         self._unstored = [f"t.{identifier(p.name)}" for p in read if p not in self.columns]
         self.structure = ", ".join(self._declaration(part, part.reader.wide) for part in read)
+        self._bare = ", ".join(f"{identifier(part.name)} {part.reader.wide}" for part in read)
         self._loose = ", ".join(self._declaration(part, part.reader.loose) for part in read)
         self._settings = {
             "input_format_null_as_default": int(table.on_null == "default"),
@@ -235,6 +236,13 @@ class Plan:
         :param rows: of the file; an upper bound is enough.
         """
         return f"{self._select(path)} {self._block_clause(rows)}"
+
+    def bare(self, path: str) -> str:
+        """Read one row and do nothing with it, not even fill in what is absent.
+
+        What cannot be read fails as in `strict`, with the same words, at a third of the cost.
+        """
+        return f"SELECT * FROM {_file(path, 'JSONEachRow', self._bare)} {self._block_clause(1)}"
 
     def strict_into(self, target: str, path: str, rows: int) -> str:
         """The same, written to a file as Native: no copy of the block in the engine's memory."""

@@ -8,7 +8,7 @@ from typing import Any
 from sluice.core.text import LINEAGE_TYPES, Column, TableText
 from sluice.decode.buffer import MessageBuffer
 from sluice.decode.decoder import Decoded, Decoder
-from sluice.decode.isolate import memory_file
+from sluice.decode.marked import memory_file
 from sluice.decode.session import session
 
 LINEAGE = tuple(Column(name, type_text) for name, type_text in LINEAGE_TYPES.items())

@@ -72,7 +72,7 @@ def test_both_ways_to_read_give_the_same_block(integer: str, place: str) -> None
 
 
 def _block(decoder: Decoder, buffer: MessageBuffer, short: bool) -> bytes | None:
-    body = decoder._run(decoder._short_plan if short else decoder._plan, buffer)
+    body = decoder._run(decoder._short_plan if short else decoder._plan, buffer, buffer.messages)
     if body is None:
         return None
     return Path(body.path).read_bytes()

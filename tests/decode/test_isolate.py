@@ -1,0 +1,124 @@
+"""Bad messages among many: found by searches, judged as if each were alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from sluice.core.text import Column
+from sluice.decode import isolate, marked, suspects
+from sluice.decode.buffer import MessageBuffer
+from sluice.decode.decoder import Decoder
+from tests.decode.support import FIRST_OFFSET, decode, fill, rows, table
+
+ID, SMALL, UUID = Column("id", "UInt64"), Column("n", "UInt8"), Column("u", "UUID")
+BAD = (
+    b'{"id":1,"n":300}',
+    b'{"id":"x","n":1}',
+    b'{"id":1,"u":"x"}',
+    b'{"id":1}}',
+    b'{"id":1',
+    b'{"id":null}',
+    b' {"n":\n"y"}',
+    b'{"id":' + b"1" * 90 + b"}",
+)
+
+
+def good(number: int) -> bytes:
+    """A message, in one of several shapes."""
+    shapes = (b'{"id":%d,"n":1}', b' { "id" :\n%d}', b'{"id":%d,"z":{"q":["}"]}}', b'{"id":"%d"}')
+    return shapes[number % 4] % number
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    return Decoder(table(ID, SMALL, UUID))
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every seam between pieces, parts and marks, in blocks of a few hundred messages."""
+    monkeypatch.setattr(marked, "_PIECE_BYTES", 150)
+    monkeypatch.setattr(isolate, "_JUDGED_BYTES", 500)
+    monkeypatch.setattr(suspects, "_MARKED_ONE_IN", 3)
+    monkeypatch.setattr(suspects, "_SAMPLED_TOGETHER", 5)
+
+
+def assert_judged_alone(decoder: Decoder, values: list[bytes], bad: dict[int, bytes]) -> None:
+    """Each bad message has the verdict it has alone, each other one its row and offset."""
+    decoded = decode(decoder, values)
+    expected = []
+    for index, value in sorted(bad.items()):
+        (alone,) = decode(decoder, [value]).bad
+        expected.append((index, alone.reason, alone.error, alone.column))
+    found = [(one.index, one.reason, one.error, one.column) for one in decoded.bad]
+    assert found == expected
+    kept = [number for number in range(len(values)) if number not in bad]
+    assert [int(row[0]) for row in rows(decoded)] == kept
+    assert ((decoded.offsets - FIRST_OFFSET) // 2).tolist() == kept
+
+
+PLACES: tuple[Callable[[int], bool], ...] = (
+    lambda n: n == 0,
+    lambda n: n == 399,
+    lambda n: n in (31, 32, 33, 64),
+    lambda n: n % 50 == 7,
+    lambda n: n % 5 == 0,
+    lambda n: n < 30,
+)
+
+
+@pytest.mark.parametrize("value", BAD)
+def test_a_bad_message_among_many_is_judged_as_alone(decoder: Decoder, value: bytes) -> None:
+    for is_bad in PLACES:
+        bad = {n: value for n in range(400) if is_bad(n)}
+        values = [bad.get(n, good(n)) for n in range(400)]
+        assert_judged_alone(decoder, values, bad)
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("is_bad", PLACES)
+def test_seams_hide_nothing(decoder: Decoder, is_bad: Callable[[int], bool]) -> None:
+    bad = {n: BAD[n % len(BAD)] for n in range(400) if is_bad(n)}
+    values = [bad.get(n, good(n)) for n in range(400)]
+    assert_judged_alone(decoder, values, bad)
+
+
+@pytest.mark.parametrize("value", BAD)
+def test_all_bad(decoder: Decoder, value: bytes) -> None:
+    decoded = decode(decoder, [value] * 90)
+    (alone,) = decode(decoder, [value]).bad
+    assert decoded.rows == 0
+    assert [bad.index for bad in decoded.bad] == list(range(90))
+    assert {(bad.reason, bad.error, bad.column) for bad in decoded.bad} == {
+        (alone.reason, alone.error, alone.column)
+    }
+
+
+def test_the_search_names_the_neighbourhood_only(decoder: Decoder) -> None:
+    values = [good(n) for n in range(20_000)]
+    values[7_000] = b'{"id":"x"}'
+    values[15_000] = b'{"id":1,"n":300}'
+    with MessageBuffer() as buffer:
+        fill(buffer, values)
+        found = suspects.find_suspects(decoder._plan, buffer, np.arange(20_000))
+    assert {7_000, 15_000} <= set(found.tolist())
+    assert len(found) <= 2 * 64
+
+
+def test_the_buffer_is_as_it_was_after_a_decode_with_bad_messages(decoder: Decoder) -> None:
+    values = [BAD[n % len(BAD)] if n % 3 == 0 else good(n) for n in range(300)]
+    with MessageBuffer() as buffer:
+        fill(buffer, values)
+        first = decoder.decode(buffer, "orders", 3)
+        assert list(buffer.iterate(np.arange(300))) == values
+        again = decoder.decode(buffer, "orders", 3)
+    assert (again.native, again.bad) == (first.native, first.bad)
+
+
+def test_a_field_that_messages_name_is_not_the_mark(decoder: Decoder) -> None:
+    values = [b'{"id":%d,"_sluice_index":7,"_sluice_index_":"8"}' % n for n in range(100)]
+    values[50] = b'{"id":"x","_sluice_index":50}'
+    assert_judged_alone(decoder, values, {50: values[50]})
