@@ -50,9 +50,7 @@ def kafka_access(configuration: Configuration, connector_name: str) -> KafkaAcce
     :raises ConfigurationError: there is no connector of this name.
     """
     connector = configuration.connector(connector_name)
-    return KafkaAccess(
-        connector.name, connector.brokers, connector.properties(), connector.reader
-    )
+    return KafkaAccess(connector.name, connector.brokers, connector.properties(), connector.reader)
 
 
 def tables_of_connector(
