@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from tests.support.world import Truth, World, assert_exact, assert_letters, order, wait_for
 
 
@@ -72,26 +74,31 @@ def test_clickhouse_is_killed_again_and_again_while_rows_flow(fragile_world: Wor
     assert_exact(world, "orders", truth)
 
 
-def test_messages_that_grow_keep_workers_below_a_gigabyte(world: World) -> None:
+@pytest.mark.parametrize("reader", ["librdkafka", "wire"])
+def test_messages_that_grow_keep_workers_below_a_gigabyte(world: World, reader: str) -> None:
     """Rule 12: the estimate was made on 200 bytes, then messages of 50 KB come."""
-    world.create_topic("orders-growing", 2)
-    world.create_table("growing")
+    table, topic = f"growing_{reader}", f"orders-growing-{reader}"
+    world.create_topic(topic, 2)
+    world.create_table(table)
     truth = Truth()
-    world.produce("orders-growing", 40_000, truth, partitions=2)
+    world.produce(topic, 40_000, truth, partitions=2)
     note = "".join(chr(97 + (7 * i) % 26) for i in range(50_000))
-    world.produce("orders-growing", 8_000, truth, 2, make=lambda n: order(n, note), first=40_000)
+    world.produce(topic, 8_000, truth, 2, make=lambda n: order(n, note), first=40_000)
     configuration = world.configure(
-        {"growing": ["orders-growing"]}, max_messages=250_000, max_bytes='"64MiB"'
+        {table: [topic]},
+        max_messages=250_000,
+        max_bytes='"64MiB"',
+        connector=f'reader = "{reader}"',
     )
     driver = world.run(configuration)
     peak = 0
-    while world.count("growing") < truth.rows:
+    while world.count(table) < truth.rows:
         assert driver.process.poll() is None, driver.text()[-4000:]
         peak = max([peak, *(_resident_bytes(pid) for pid in driver.workers())])
         time.sleep(0.1)
     driver.signal(15)
     assert driver.wait() == 0, driver.text()[-4000:]
-    assert_exact(world, "growing", truth)
+    assert_exact(world, table, truth)
     assert 0 < peak < 1 << 30, f"a worker took {peak / 2**20:.0f} MiB"
     shortened = [e for e in world.ledger() if e.get("kind") == "shorten"]
     assert shortened, "no range was refused as too heavy"
