@@ -339,3 +339,20 @@ class World(Inbox):
         """How often each offset is in the table, up to the stable end."""
         rows = self.tables[Site(entry, "s1")].rows
         return [rows.get((source, offset), 0) for offset in range(self.ends[source])]
+
+
+def run(world: World, lane: Lane | None = None) -> Lane:
+    """Run until everything that goes on is loaded."""
+    lane = lane or world.lane()
+    lane.run(dict(world.ends), 5.0)
+    return lane
+
+
+def kinds(world: World, source: TopicPartition) -> list[tuple[str, int, int]]:
+    """The chain of records of a partition."""
+    return [
+        (record.kind.name, record.begin, record.end)
+        for commit in world.commits
+        for at, record in commit.records.items()
+        if at == source
+    ]

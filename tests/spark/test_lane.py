@@ -10,36 +10,14 @@ import pytest
 from sluice.core.budget import Site
 from sluice.core.errors import InDoubtError, OwnerChangedError
 from sluice.core.lease import LeaseOverError
-from sluice.core.ledger import Background
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed, NeedsGrant, TooHeavy
-from sluice.core.records import Kind
-from sluice.spark.assignment import Assignment, Job
+from sluice.spark.assignment import Assignment
 from sluice.spark.jobs import JobLostError, SparkGoneError
-from sluice.spark.lane import Lane
-from sluice.spark.start import Started
-from sluice.spark.state import Suspect
-from tests.spark.lane_world import START_MS, Answer, World, table_text
+from tests.spark.lane_world import START_MS, Answer, World, kinds, run, table_text
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 OTHER = TopicPartition("b", 0)
-
-
-def run(world: World, lane: Lane | None = None) -> Lane:
-    """Run until everything that goes on is loaded."""
-    lane = lane or world.lane()
-    lane.run(dict(world.ends), 5.0)
-    return lane
-
-
-def kinds(world: World, source: TopicPartition) -> list[tuple[str, int, int]]:
-    """The chain of records of a partition."""
-    return [
-        (record.kind.name, record.begin, record.end)
-        for commit in world.commits
-        for at, record in commit.records.items()
-        if at == source
-    ]
 
 
 def test_ranges_follow_one_another_and_the_last_one_is_settled() -> None:
@@ -179,116 +157,6 @@ def test_a_clock_ahead_of_the_drivers_is_said_and_not_hammered(
     assert len(world.jobs) < 20
     assert "ended 900.0 s ago" in caplog.text
     assert world.rows_of(P0) == [1] * 10
-
-
-def test_a_deleted_topic_and_a_silent_partition_hold_nobody_else() -> None:
-    world = World([P0, P1, OTHER])
-    world.ends.update({P0: 20, P1: 20, OTHER: 20})
-    lane = world.lane()
-    del world.ids["b"]
-    world.unreadable |= {OTHER}
-    lane.run({P0: 20, P1: 20, OTHER: 20}, 5.0)
-    assert "does not exist" in str(lane.states[OTHER].stopped)
-    assert world.rows_of(P0) == world.rows_of(P1) == [1] * 20
-
-
-def test_a_topic_that_is_created_again_while_the_lane_runs_is_not_read() -> None:
-    world = World([P0])
-    world.ends[P0] = 20
-    lane = world.lane()
-
-    def again() -> None:
-        world.ids["a"] = "BBBBBBBBBBB"
-        world.ends[P0] = 3
-
-    world.at(60_000, again)
-    world.at(62_000, lambda: world.ends.update({P0: 40}))
-    lane.run({P0: 40}, 5.0)
-    assert "created again" in str(lane.states[P0].stopped)
-    assert kinds(world, P0)[-1] == ("SETTLE", 20, 20)
-
-
-def test_new_partitions_are_found_although_all_known_ones_stopped() -> None:
-    world = World([P0])
-    world.ends[P0] = 10
-    lane = world.lane(take_over_new=lambda new: Started([world.settled(s) for s in new]))
-    del world.group[P0]
-    world.at(50_000, lambda: world.ends.update({P1: 10}))
-    world.at(120_000, lane.stopping.set)
-    lane.run(None, 5.0)
-    assert lane.states[P0].stopped is not None
-    assert world.rows_of(P0) == [0] * 10
-    assert world.rows_of(P1) == [1] * 10
-
-
-def test_who_was_succeeded_takes_no_new_partition_from_its_successor() -> None:
-    """It would fence the successor, and both would end."""
-    world = World([P0])
-    taken: list[TopicPartition] = []
-
-    def take_over(new: list[TopicPartition]) -> Started:
-        taken.extend(new)
-        return Started([world.settled(source) for source in new])
-
-    lane = world.lane(take_over_new=take_over)
-    world.group[P0] = replace(world.group[P0], owner="successor")
-    world.at(50_000, lambda: world.ends.update({P1: 10}))
-    world.at(120_000, lane.stopping.set)
-    with pytest.raises(OwnerChangedError, match="belongs to successor"):
-        lane.run(None, 5.0)
-    assert taken == []
-
-
-def test_a_new_partition_brings_its_suspects_and_texts_along() -> None:
-    """Another owner had it first: its text is not ours, and its lost task may still insert.
-    Of 10 entries that may be used, 12 were created since that task's claim."""
-    world = World([P0], blocks=20)
-    lane = world.lane(take_over_new=lambda new: another_owners(world, new))
-    world.tables[Site("t", "s1")].fill(12)
-    world.at(50_000, lambda: world.ends.update({P1: 10}))
-    world.at(100_000, lambda: world.ends.update({P0: 10}))
-    world.at(400_000, lane.stopping.set)
-    lane.run(None, 5.0)
-    assert world.rows_of(P0) == world.rows_of(P1) == [1] * 10
-    for job, around in zip(world.jobs, world.arounds, strict=True):
-        digests = {assignment.record.text for assignment in job.assignments}
-        assert digests <= around.texts.keys() and digests <= lane._texts.keys()
-    (sent_at,) = (job.assignments[0].sent_at_ms for job in world.jobs if sources_of(job) == {P0})
-    assert sent_at > START_MS + LATE_MS
-    assert [suspect.deadline_ms for suspect in lane._claims.suspects] == []
-
-
-#: When the lease of the other owner's lost task ends.
-LATE_MS = 200_000
-
-
-def sources_of(job: Job) -> set[TopicPartition]:
-    return {assignment.block_range.source for assignment in job.assignments}
-
-
-def another_owners(world: World, new: list[TopicPartition]) -> Started:
-    """What a take-over finds of a partition that another owner's text has in doubt."""
-    (source,) = new
-    text = replace(world.text, range_bytes_max=2 << 20)
-    state = world.settled(source)
-    state.record = world.group[source] = replace(
-        state.record,
-        kind=Kind.RENEW,
-        attempt=2,
-        end=10,
-        grant=1,
-        text=text.digest(),
-        deadline_ms=world.now + 600_000,
-    )
-    state.background = Background(marks={"t/s1": 12}, since_ms=world.now)
-    state.back_at_ms = world.now
-    return Started(
-        states=[state],
-        suspects=[Suspect({"t/s1": 0}, START_MS + LATE_MS)] * 2,
-        texts={text.digest(): text},
-        canonical={text.digest(): text.canonical()},
-        batch=5,
-    )
 
 
 def test_a_report_after_a_stop_changes_nothing() -> None:
