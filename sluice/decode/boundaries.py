@@ -54,17 +54,6 @@ def flat_ends(chunk: bytes, messages: int) -> Positions | None:
     return np.append(newlines, len(chunk)) if starts_well and ends_well else None
 
 
-def faults_of(values: list[bytes]) -> Mask:
-    """`structure_faults` for a list of messages of any length."""
-    parts = []
-    for begin in range(0, len(values), 500):
-        part = values[begin : begin + 500]
-        lengths = np.fromiter(map(len, part), np.int64, len(part))
-        ends = np.cumsum(lengths + 1) - 1
-        parts.append(structure_faults(b"\n".join(part), ends - lengths, ends))
-    return np.concatenate(parts) if parts else np.zeros(0, np.bool_)
-
-
 def structure_faults(chunk: bytes, starts: Positions, ends: Positions) -> Mask:
     """The exact test of structure, for all messages of a chunk at once.
 

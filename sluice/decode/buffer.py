@@ -162,16 +162,6 @@ class MessageBuffer:
                 window, window_begin = os.pread(self._file, max(1 << 22, end - begin), begin), begin
             yield window[begin - window_begin : end - 1 - window_begin]
 
-    def subset(self, indices: NDArray[np.int64]) -> MessageBuffer:
-        """A buffer of its own with these messages, in this order; the caller closes it."""
-        subset = MessageBuffer()
-        offsets = self.offsets[indices]
-        values = list(self.iterate(indices))
-        for begin in range(0, len(values), 500):
-            end = begin + 500
-            subset.add(values[begin:end], offsets[begin:end].tolist())
-        return subset
-
     def clear(self) -> None:
         """Forget the messages, keep the memory."""
         self._reset()

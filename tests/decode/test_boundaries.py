@@ -46,7 +46,13 @@ def is_one_object(value: bytes) -> bool:
 
 
 def faults_of(values: list[bytes]) -> list[bool]:
-    result: list[bool] = boundaries.faults_of(values).tolist()
+    """The exact test, of polls of 500 messages."""
+    result: list[bool] = []
+    for begin in range(0, len(values), 500):
+        part = values[begin : begin + 500]
+        lengths = np.array([len(value) for value in part], np.int64)
+        ends = np.cumsum(lengths + 1) - 1
+        result += boundaries.structure_faults(b"\n".join(part), ends - lengths, ends).tolist()
     return result
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sluice.decode.buffer import MessageBuffer
+from sluice.decode.marked import subset
 from tests.decode.support import FIRST_OFFSET, fill
 
 
@@ -26,7 +27,7 @@ def test_messages_come_back_as_they_were() -> None:
 def test_subset_is_a_buffer_of_its_own() -> None:
     with fill(MessageBuffer(), [b"%d" % n for n in range(2000)]) as buffer:
         indices = np.array([0, 3, 1999])
-        with buffer.subset(indices) as part:
+        with subset(buffer, indices) as part:
             assert [part.message(n) for n in range(3)] == [b"0", b"3", b"1999"]
             assert part.offsets.tolist() == (FIRST_OFFSET + 2 * indices).tolist()
 
