@@ -159,7 +159,7 @@ def _relax_collector() -> None:
 
     A poll makes 500 objects that the collector follows and no cycles: with the default of
     700 it would run for almost every poll. And Spark runs a whole collection after each
-    task, through all that the libraries made: 40 ms, a tenth of what a range costs
+    task, through all that the libraries made: 39 ms, a tenth of what a range costs
     [measured]. What is frozen is not looked at again.
     """
     global _is_relaxed
