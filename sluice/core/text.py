@@ -43,6 +43,19 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Route:
+    """Which messages of a topic go to an entry: those whose `value` is this.
+
+    :param by: "header": of the header `name`; "key-prefix": the key begins with it; "envelope":
+        what the message itself names as its table.
+    """
+
+    by: Literal["header", "key-prefix", "envelope"]
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class TableText:
     """What decides the rows of one table entry.
 
@@ -53,6 +66,10 @@ class TableText:
     :param time_zone: the server's time zone; DateTime strings without a zone mean it.
     :param shards: the names of the shards, sorted; identities, not positions (C9).
     :param sort: rows stand in the order of the sorting key, ties by offset.
+    :param options: of the format, by name, sorted.
+    :param rows: how many rows a message has; "one": any other number makes it a dead letter.
+    :param bad_rows: what a bad row does to the other rows of its message.
+    :param route: None: every message of the topics.
     """
 
     entry: str
@@ -69,6 +86,10 @@ class TableText:
     time_zone: str
     shards: tuple[str, ...]
     sort: bool = False
+    options: tuple[tuple[str, str], ...] = ()
+    rows: Literal["one", "many"] = "one"
+    bad_rows: Literal["dead-letter", "drop-row"] = "dead-letter"
+    route: Route | None = None
 
     @property
     def target(self) -> str:
@@ -95,9 +116,10 @@ class ConfigurationText:
         """The text itself: JSON with sorted keys and no spaces."""
         raw = asdict(self)
         for table in raw["tables"]:
-            if not table["sort"]:
-                # Texts from before there was a choice keep their names.
-                del table["sort"]
+            for name, default in _CHOICES.items():
+                if table[name] == default:
+                    # Texts from before there was a choice keep their names.
+                    del table[name]
         return json.dumps(raw, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     def digest(self) -> str:
@@ -107,6 +129,16 @@ class ConfigurationText:
     def tables_of(self, topic: str) -> tuple[TableText, ...]:
         """The table entries that a message of this topic goes to."""
         return tuple(table for table in self.tables if topic in table.topics)
+
+
+#: Fields that came later, with the values that mean what was before.
+_CHOICES: dict[str, object] = {
+    "sort": False,
+    "options": (),
+    "rows": "one",
+    "bad_rows": "dead-letter",
+    "route": None,
+}
 
 
 def digest_of(canonical: str) -> str:
@@ -133,6 +165,8 @@ def parse_text(canonical: str) -> ConfigurationText:
                 "lineage": tuple(table["lineage"]),
                 "shards": tuple(table["shards"]),
                 "columns": tuple(Column(**column) for column in table["columns"]),
+                "options": tuple((name, value) for name, value in table.get("options", ())),
+                "route": Route(**table["route"]) if table.get("route") else None,
             }
         )
         for table in raw.pop("tables")

@@ -14,8 +14,8 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.decode.boundaries import flat_ends, structure_faults
 from sluice.decode.digits import has_long_run, is_overlong
+from sluice.decode.framing import JSON_OBJECTS, Framing
 
 #: So many messages are looked at together: numpy's temporaries stay in the cache.
 _INSPECTED_MESSAGES = 500
@@ -30,13 +30,14 @@ class MessageBuffer:
     `clear()` keeps the memory for the next range; it never grows beyond the largest range.
     Not shared between threads.
 
-    `faults`: indices of messages that are not one object; `long_digits`: of those with a number
-    that may be too long for 256 bits; `short_numbers`: no run of digits is longer than
-    SHORT_DIGITS_MAX.
+    `faults`: indices of messages that the framing does not let stand beside others;
+    `long_digits`: of those with a number that may be too long for 256 bits; `short_numbers`: no
+    run of digits is longer than SHORT_DIGITS_MAX.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, framing: Framing = JSON_OBJECTS) -> None:
         self._file = os.memfd_create("sluice-messages", os.MFD_CLOEXEC)
+        self.framing = framing
         self._reset()
 
     def _reset(self) -> None:
@@ -61,13 +62,13 @@ class MessageBuffer:
         chunk = b"\n".join(values)
         index, self._count = self._count, self._count + len(values)
         self._chunk_offsets.append(_as_array(offsets))
-        ends = flat_ends(chunk, len(values))
+        ends = self.framing.flat_ends(chunk, len(values))
         if ends is None:
             ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)) + 1) - 1
             starts = np.concatenate(([0], ends[:-1] + 1))
-            faults = structure_faults(chunk, starts, ends)
+            faults = self.framing.faults(chunk, starts, ends)
             self.faults.extend((np.flatnonzero(faults) + index).tolist())
-        if has_long_run(chunk):
+        if self.framing.inspects_digits and has_long_run(chunk):
             self.short_numbers = False
             self.long_digits.extend(n for n, v in enumerate(values, index) if is_overlong(v))
         self._chunk_ends.append(ends + (self._size + 1))
@@ -88,9 +89,11 @@ class MessageBuffer:
         :param text: at least one value, each with a newline after it; not kept.
         :param offsets: as in `add`; kept.
         :param ends: where each value ends in the text, exclusive.
-        :param is_flat: `boundaries.flat_ends` would prove the text.
+        :param is_flat: `boundaries.flat_ends` would prove the text: one JSON object each.
         :param may_be_long: `digits.has_long_run` would say so.
         """
+        if self.framing is not JSON_OBJECTS:
+            is_flat, may_be_long = False, self.framing.inspects_digits
         index, self._count = self._count, self._count + len(offsets)
         self._chunk_offsets.append(offsets)
         if may_be_long or not is_flat:
@@ -107,10 +110,10 @@ class MessageBuffer:
             piece = slice(first, first + _INSPECTED_MESSAGES)
             begin = int(starts[first])
             chunk = text[begin : int(ends[piece][-1])]
-            if not is_flat and flat_ends(chunk, len(ends[piece])) is None:
-                faults = structure_faults(chunk, starts[piece] - begin, ends[piece] - begin)
+            if not is_flat and self.framing.flat_ends(chunk, len(ends[piece])) is None:
+                faults = self.framing.faults(chunk, starts[piece] - begin, ends[piece] - begin)
                 self.faults.extend((np.flatnonzero(faults) + index + first).tolist())
-            if has_long_run(chunk):
+            if self.framing.inspects_digits and has_long_run(chunk):
                 self.short_numbers = False
                 for number, (a, b) in enumerate(zip(starts[piece], ends[piece], strict=True)):
                     if is_overlong(text[a:b]):
@@ -162,8 +165,12 @@ class MessageBuffer:
                 window, window_begin = os.pread(self._file, max(1 << 22, end - begin), begin), begin
             yield window[begin - window_begin : end - 1 - window_begin]
 
-    def clear(self) -> None:
-        """Forget the messages, keep the memory."""
+    def clear(self, framing: Framing | None = None) -> None:
+        """Forget the messages, keep the memory.
+
+        :param framing: of the messages that come next; None: as before.
+        """
+        self.framing = framing or self.framing
         self._reset()
 
     def close(self) -> None:

@@ -7,103 +7,27 @@ asks the clock is the exception that `expressions.nondeterministic_functions` na
 
 from __future__ import annotations
 
-import mmap
-import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
+from sluice.decode.assemble import Body, Lineage, finished
 from sluice.decode.buffer import MessageBuffer
+from sluice.decode.decoded import BadMessage, Decoded
 from sluice.decode.digits import STAND_IN, shorten_digits
-from sluice.decode.isolate import (
-    BadMessage,
-    Fault,
-    find_faults,
-    halve,
-    structure_fault,
-)
+from sluice.decode.fault import Fault
+from sluice.decode.isolate import find_faults, halve, structure_fault
 from sluice.decode.marked import buffer_of, memory_file, subset, without
-from sluice.decode.native import (
-    checksum,
-    column_head,
-    constant_text,
-    numbers,
-    read_header,
-    varint,
-)
 from sluice.decode.plan import KEY_COLUMN, ORDER_COLUMN, Plan
 from sluice.decode.session import EngineError, run
+from sluice.decode.splitting import Split, Splitter
 from sluice.decode.suspects import find_loose_ends, find_suspects
 
 __all__ = ["BadMessage", "Decoded", "Decoder"]
-
-
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """The rows of a buffer.
-
-    :param native: one Native block, read-only, its memory freed with the last view; empty for
-        no rows (nothing is to be inserted then).
-    :param columns: the block's columns in its order; lineage columns last.
-    :param offsets: of the rows; ascending as in the buffer unless the block is sorted.
-    :param bad: the messages that made no row, by index.
-    :param clickhouse_partitions: distinct values of the table's partition key in the block.
-    :param checksum: of `native`; equal for equal bytes.
-    """
-
-    native: memoryview
-    rows: int
-    columns: tuple[str, ...]
-    offsets: NDArray[np.uint64]
-    bad: tuple[BadMessage, ...]
-    clickhouse_partitions: int
-    checksum: str
-
-
-class _Body:
-    """The block that the engine made, in a memfd, until the lineage columns are appended."""
-
-    def __init__(self) -> None:
-        self.file = os.memfd_create("sluice-block", os.MFD_CLOEXEC)
-        self.path = f"/proc/self/fd/{self.file}"
-        self.header = b""
-        self.rows = 0
-        self.partitions = 0
-        #: Of a sorted block: the message of each row, as a place in what was decoded.
-        self.order: NDArray[np.uint32] | None = None
-
-    def finish(self, header: bytes, columns: Iterable[bytes]) -> memoryview:
-        """Append columns and count them; the result holds the memory until it is dropped."""
-        end = os.lseek(self.file, 0, os.SEEK_END)
-        for column in columns:
-            end += os.pwrite(self.file, column, end)
-        if len(header) == len(self.header):
-            os.pwrite(self.file, header, 0)
-            block = memoryview(mmap.mmap(self.file, end, prot=mmap.PROT_READ))
-        else:
-            rest = os.pread(self.file, end - len(self.header), len(self.header))
-            block = memoryview(header + rest)
-        self.close()
-        return block
-
-    def cut(self, name: str, type_text: str, width: int) -> bytes:
-        """Take the last column off, one of fixed width; gives its values."""
-        begin = os.fstat(self.file).st_size - width * self.rows
-        values = os.pread(self.file, width * self.rows, begin)
-        os.ftruncate(self.file, begin - len(column_head(name, type_text)))
-        return values
-
-    def close(self) -> None:
-        if self.file >= 0:
-            os.close(self.file)
-            self.file = -1
-
-    def __del__(self) -> None:
-        self.close()
 
 
 class Decoder:
@@ -111,11 +35,13 @@ class Decoder:
 
     May be used from any thread; each uses its own session.
 
+    :param split: takes messages of several rows apart; None: each message is one row.
     :raises TerminalError: the text cannot be executed by this decoder.
     """
 
-    def __init__(self, table: TableText) -> None:
+    def __init__(self, table: TableText, split: Splitter | None = None) -> None:
         self.table = table
+        self._split = split
         self._plan = Plan(table)
         #: The same rows, for buffers whose numbers are short: Int64 in place of Int256.
         self._short_plan = Plan(table, widest_integer="Int64")
@@ -138,11 +64,49 @@ class Decoder:
                 ) from error
 
     def decode(self, buffer: MessageBuffer, topic: str, partition: int) -> Decoded:
-        """Turn messages into one block; bad ones are set aside, never an exception.
+        """See `sluice.decode.port.TableDecoder`."""
+        if self._split is not None:
+            split = self._split(buffer)
+            with split.rows:
+                return self._decode_split(buffer, split, topic, partition)
+        body, faults = self._decode_rows(buffer, f"{topic}/{partition}")
+        all_offsets = buffer.offsets
+        offsets = all_offsets[_without(buffer.messages, faults)] if faults else all_offsets
+        lineage = Lineage(topic, partition, offsets)
+        return self._finished(body, lineage, _bad(faults, all_offsets), len(offsets))
 
-        :raises TerminalError: the engine fails although every message was proven, or a
-            lineage column cannot hold a number.
-        """
+    def _decode_split(
+        self, buffer: MessageBuffer, split: Split, topic: str, partition: int
+    ) -> Decoded:
+        """A message is all or nothing, unless bad rows are to be dropped."""
+        body, row_faults = self._decode_rows(split.rows, f"{topic}/{partition}")
+        numbers, faults = split.numbers, dict(split.faults)
+        left_out = np.sort(np.fromiter(row_faults, np.int64, len(row_faults)))
+        dropped = 0
+        if self.table.bad_rows == "drop-row":
+            dropped = len(left_out)
+        elif len(left_out):
+            for row in left_out.tolist():
+                fault, number = row_faults[row], int(numbers[row])
+                words = f"row {number}: {fault.error}"[:_ERROR_CHARACTERS_MAX]
+                faults.setdefault(int(split.message_of[row]), replace(fault, error=words))
+            left_out = split.with_neighbours(left_out)
+            if len(left_out) > len(row_faults):
+                body.close()
+                again = self._rows_of(split.rows, dict.fromkeys(left_out.tolist(), _NEIGHBOUR))
+                if again is None:
+                    raise self._undecodable(f"{topic}/{partition}")
+                body = again
+        kept = np.delete(np.arange(split.rows.messages), left_out)
+        all_offsets, messages = buffer.offsets, split.message_of[kept]
+        lineage = Lineage(topic, partition, all_offsets[messages], numbers[kept])
+        made = len(np.unique(messages))
+        decoded = self._finished(body, lineage, _bad(faults, all_offsets), made)
+        empty = buffer.messages - len(faults) - made
+        return replace(decoded, empty=empty, dropped_rows=dropped)
+
+    def _decode_rows(self, buffer: MessageBuffer, where: str) -> tuple[Body, dict[int, Fault]]:
+        """All rows of a buffer of one row for each message, and what is wrong with the others."""
         faults: dict[int, Fault] = {}
         if buffer.faults:
             broken = buffer.iterate(np.array(buffer.faults, np.int64))
@@ -150,16 +114,27 @@ class Decoder:
         faults |= self._long_digit_faults(buffer, faults)
         body, faults = self._rows_and_faults(buffer, faults)
         if body is None:
-            raise TerminalError(
-                f"{topic}/{partition} into {self.table.target}: messages that decode one "
-                "by one do not decode together",
-                "Report this with the range's messages; `sluice resolve` decides about it.",
-            )
-        return self._assemble(buffer, faults, body, topic, partition)
+            raise self._undecodable(where)
+        return body, faults
+
+    def _undecodable(self, where: str) -> TerminalError:
+        return TerminalError(
+            f"{where} into {self.table.target}: messages that decode one by one do not decode "
+            "together",
+            "Report this with the range's messages; `sluice resolve` decides about it.",
+        )
+
+    def _finished(
+        self, body: Body, lineage: Lineage, bad: tuple[BadMessage, ...], messages: int
+    ) -> Decoded:
+        plan = self._plan
+        partitions_of = plan.partitions_of if plan.key_needs_lineage else None
+        in_order = lineage.at(body.order)
+        return finished(body, self.columns, plan.lineage, in_order, bad, messages, partitions_of)
 
     def _rows_and_faults(
         self, buffer: MessageBuffer, known: dict[int, Fault]
-    ) -> tuple[_Body | None, dict[int, Fault]]:
+    ) -> tuple[Body | None, dict[int, Fault]]:
         """Decode what is not at fault; while that fails, look for faults more thoroughly."""
         plan, faults = self._plan, known
         body = self._rows_of(buffer, faults)
@@ -202,16 +177,16 @@ class Decoder:
         with subset(buffer, indices) as part:
             return self._strict(part, part.messages) is not None
 
-    def _rows_of(self, buffer: MessageBuffer, faults: dict[int, Fault]) -> _Body | None:
+    def _rows_of(self, buffer: MessageBuffer, faults: dict[int, Fault]) -> Body | None:
         """Decode what is not at fault; None if that fails or rows are not messages."""
         bad = np.sort(np.fromiter(faults, np.int64, len(faults)))
         with without(buffer, bad):
             return self._strict(buffer, buffer.messages - len(bad))
 
-    def _strict(self, buffer: MessageBuffer, messages: int) -> _Body | None:
+    def _strict(self, buffer: MessageBuffer, messages: int) -> Body | None:
         """One query for the whole buffer; None if it fails or makes another number of rows."""
         if not messages:
-            return _Body()
+            return Body()
         if buffer.short_numbers:
             body = self._run(self._short_plan, buffer, messages)
             if body is not None:
@@ -219,18 +194,16 @@ class Decoder:
         return self._run(self._plan, buffer, messages)
 
     @staticmethod
-    def _run(plan: Plan, buffer: MessageBuffer, messages: int) -> _Body | None:
-        body = _Body()
+    def _run(plan: Plan, buffer: MessageBuffer, messages: int) -> Body | None:
+        body = Body()
         try:
             run(plan.strict_into(body.path, buffer.path, messages), "Null")
         except EngineError:
             body.close()
             return None
-        _, body.rows, begin = read_header(memoryview(os.pread(body.file, 32, 0)))
-        if body.rows != messages:
+        if body.measure() != messages:
             body.close()
             return None
-        body.header = os.pread(body.file, begin, 0)
         body.partitions = 1
         if plan.has_order_column:
             order = body.cut(ORDER_COLUMN, "UInt32", 4)
@@ -241,48 +214,18 @@ class Decoder:
                 body.partitions = len(np.unique(keys))
         return body
 
-    def _assemble(
-        self,
-        buffer: MessageBuffer,
-        faults: dict[int, Fault],
-        body: _Body,
-        topic: str,
-        partition: int,
-    ) -> Decoded:
-        """The engine's columns and the lineage columns as one block."""
-        all_offsets = buffer.offsets
-        offsets = all_offsets[_without(buffer.messages, faults)] if faults else all_offsets
-        if body.order is not None:
-            offsets = offsets[body.order]
-        bad = tuple(
-            BadMessage(index, int(all_offsets[index]), fault.reason, fault.error, fault.column)
-            for index, fault in sorted(faults.items())
-        )
-        rows, partitions = body.rows, body.partitions
-        native = memoryview(b"")
-        if rows:
-            parts = (
-                self._lineage(column.name, column.type, topic, partition, offsets)
-                for column in self._plan.lineage
-            )
-            native = body.finish(varint(len(self.columns)) + varint(rows), parts)
-        if rows and self._plan.key_needs_lineage:
-            with memory_file(native) as path:
-                partitions = int(run(self._plan.partitions_of(path), "TSV").bytes())
-        return Decoded(native, rows, self.columns, offsets, bad, partitions, checksum(native))
 
-    @staticmethod
-    def _lineage(
-        name: str, type_text: str, topic: str, partition: int, offsets: NDArray[np.uint64]
-    ) -> bytes:
-        rows = len(offsets)
-        if name == "_topic":
-            return constant_text(name, type_text, topic, rows)
-        if name == "_partition":
-            return numbers(name, type_text, partition, rows)
-        if name == "_offset":
-            return numbers(name, type_text, offsets, rows)
-        return numbers(name, type_text, 0, rows)
+#: Of rows that are good, in a message of which another row is not.
+_NEIGHBOUR = Fault("", "")
+_ERROR_CHARACTERS_MAX = 300
+
+
+def _bad(faults: dict[int, Fault], offsets: NDArray[np.uint64]) -> tuple[BadMessage, ...]:
+    """The faults of messages, in the order of their offsets."""
+    return tuple(
+        BadMessage(index, int(offsets[index]), fault.reason, fault.error, fault.column)
+        for index, fault in sorted(faults.items())
+    )
 
 
 def _without(messages: int, faults: dict[int, Fault]) -> NDArray[np.int64]:

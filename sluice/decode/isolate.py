@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,18 +20,20 @@ from numpy.typing import NDArray
 
 from sluice.decode.boundaries import structure_faults
 from sluice.decode.buffer import MessageBuffer
+from sluice.decode.fault import (
+    CANNOT_PARSE,
+    NOT_ONE_OBJECT,
+    NULL_IN_COLUMN,
+    OUT_OF_RANGE,
+    UNKNOWN_FIELD,
+    Fault,
+)
 from sluice.decode.marked import Indices, buffer_of, marked_file, memory_file, pieces
 from sluice.decode.native import read_header
 from sluice.decode.plan import Plan
 from sluice.decode.scalars import NULL
 from sluice.decode.session import EngineError, run
 from sluice.decode.suspects import run_marked
-
-NOT_ONE_OBJECT = "not-one-object"
-CANNOT_PARSE = "cannot-parse"
-OUT_OF_RANGE = "out-of-range"
-NULL_IN_COLUMN = "null-in-column"
-UNKNOWN_FIELD = "unknown-field"
 
 #: So many unreadable messages of a block get the engine's own words, at a query each.
 EXPLAINED_MAX = 100
@@ -50,32 +52,6 @@ _NULL_CODES = frozenset((349,))
 _JUDGED_BYTES = 16 << 20
 #: So many messages are tested together: numpy's temporaries stay in the cache.
 _INSPECTED_MESSAGES = 500
-
-
-@dataclass(frozen=True, slots=True)
-class BadMessage:
-    """A message that makes no row.
-
-    :param index: its position in the buffer.
-    :param reason: a short stable code, see the constants above.
-    :param error: what was wrong, for people; one line, at most 300 characters.
-    :param column: the column at fault, "" if it is not one column's.
-    """
-
-    index: int
-    offset: int
-    reason: str
-    error: str
-    column: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What is wrong with a message, wherever it stands."""
-
-    reason: str
-    error: str
-    column: str = ""
 
 
 def structure_fault(value: bytes) -> Fault:

@@ -77,11 +77,11 @@ def answer(question: dict[str, Any]) -> list[Finding]:
 
 
 def _look_at_columns(where: str, table: TableText) -> list[Finding]:
-    from sluice.decode.decoder import Decoder
+    from sluice.decode.formats import make_decoder
 
     found = Examination(where)
     try:
-        decoder = Decoder(table)
+        decoder = make_decoder(table)
         found.ok("decoding", f"{len(decoder.columns)} columns can be filled")
     except SluiceError as error:
         found.error("decoding", error.message, error.hint)
