@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
@@ -173,11 +173,21 @@ class Outcome:
                 f"latency at {one.wanted:,} rows/s with max_delay = "
                 f'"{self.settings.max_delay}": {percentiles}'
             )
+            lines += self._steady_lines(one)
             if one.reached < _REACHED_SHARE_MIN * one.wanted:
                 lines.append(f"  (the producer only reached {one.reached:,.0f} rows/s)")
         lines.append("  (from the producer's timestamp to the acknowledged insert)")
         shares = ", ".join(f"{role} {self.idle_shares[role]:.1%}" for role in self._roles())
         lines.append(f"idle, of one core over {self.settings.idle_seconds:g} s: {shares}")
+        return lines
+
+    def _steady_lines(self, one: Latency) -> list[str]:
+        costs = {role: seconds / one.messages * 1e6 for role, seconds in one.cpu_seconds.items()}
+        shown = ", ".join(f"{role} {cost:.2f}" for role, cost in costs.items())
+        lines = [f"  CPU µs/message: {shown}; together {sum(costs.values()):.2f}"]
+        if one.growth:
+            lines.append("  what the processes held early and late:")
+            lines += [f"    {role:14} {growth.text}" for role, growth in one.growth.items()]
         return lines
 
     def _backlog_lines(self) -> list[str]:
@@ -219,6 +229,11 @@ class Outcome:
             "rows": len(one.values_ms),
             **{name: percentile(one.values_ms, share) for name, share in _PERCENTILES.items()},
             "max": one.values_ms[-1],
+            "cpu_microseconds_per_message": {
+                role: round(seconds / one.messages * 1e6, 3)
+                for role, seconds in one.cpu_seconds.items()
+            },
+            "growth": {role: asdict(growth) for role, growth in one.growth.items()},
         }
 
     def _backlog(self, rate: int) -> dict[str, Any]:

@@ -12,9 +12,16 @@ from dataclasses import dataclass, field
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.log import SourceLog
+from sluice.local.bench_watch import Growth, Held, Watch
 from sluice.local.driver import Driver
 from sluice.local.orders import Orders
-from sluice.local.processes import Usage, descendants, machine_busy_seconds, usage
+from sluice.local.processes import (
+    Usage,
+    descendants,
+    machine_busy_seconds,
+    open_files,
+    usage,
+)
 from sluice.local.producing import PARTITIONS, Stamped, held_back, produce_steadily
 from sluice.local.tail import LedgerTail
 
@@ -92,11 +99,17 @@ class Latency:
     :param wanted: messages a second that were asked for.
     :param reached: messages a second that the producer managed.
     :param values_ms: sorted; from the producer's timestamp until all tables have the row.
+    :param messages: that were produced.
+    :param cpu_seconds: by role, until all of them were settled.
+    :param growth: by role, what its processes held early and late; empty after a short time.
     """
 
     wanted: int
     reached: float
     values_ms: list[int]
+    messages: int
+    cpu_seconds: dict[str, float]
+    growth: dict[str, Growth]
 
 
 @dataclass(slots=True)
@@ -160,8 +173,12 @@ class Bench:
         )
 
     def latency(self, rows_per_second: int, seconds: float) -> Latency:
-        """From each event's producer timestamp to the acknowledged insert."""
+        """From each event's producer timestamp to the acknowledged insert.
+
+        :raises TerminalError: the driver ended, or commits nothing.
+        """
         self.catch_up()
+        watch, before = Watch(self._held, seconds), self._read()
         first_settled, first_receipt = len(self.tail.settled), len(self.tail.receipts)
         steady = produce_steadily(
             self.access,
@@ -170,13 +187,18 @@ class Bench:
             rows_per_second,
             seconds,
             partitions=self.partitions,
+            meanwhile=watch,
         )
         self.wait_for(first_settled, steady.rows)
+        after = self._read()
         self.produced += steady.rows
         return Latency(
             rows_per_second,
             steady.rows / steady.seconds,
             latencies_ms(steady.stamped, self.tail.receipts[first_receipt:]),
+            steady.rows,
+            {r: after[r].cpu_seconds - before[r].cpu_seconds for r in after},
+            watch.growth(),
         )
 
     def idle_shares(self, seconds: float) -> dict[str, float]:
@@ -245,8 +267,8 @@ class Bench:
             bad_share=self.bad_share,
         )
 
-    def _read(self) -> dict[str, Reading]:
-        """All roles that can be seen."""
+    def _processes(self) -> dict[str, list[Usage]]:
+        """All roles that can be seen, in the order in which they are shown."""
         found: dict[str, list[Usage]] = {
             role: [one for pid in pids if (one := usage(pid)) is not None]
             for role, pids in self.fixed.items()
@@ -256,15 +278,33 @@ class Bench:
         found["driver Python"] = [] if driver is None else [driver]
         found["driver JVM"] = [one for one in below if one.name == "java"]
         found["workers"] = [one for one in below if one.name != "java"]
+        return {role: found[role] for role in ROLES if role in found}
+
+    def _held(self) -> dict[str, Held]:
+        """Memory and file descriptors by role.
+
+        :raises TerminalError: the driver ended.
+        """
+        self.driver.check()
+        return {
+            role: Held(
+                sum(one.resident_bytes for one in of_role),
+                sum(open_files(one.pid) for one in of_role),
+                len(of_role),
+            )
+            for role, of_role in self._processes().items()
+        }
+
+    def _read(self) -> dict[str, Reading]:
+        """CPU and peaks by role."""
         return {
             role: Reading(
-                cpu_seconds=sum(one.cpu_seconds for one in found[role]),
-                peak_bytes=max((one.peak_bytes for one in found[role]), default=0),
-                peaks_bytes=sum(one.peak_bytes for one in found[role]),
-                processes=len(found[role]),
+                cpu_seconds=sum(one.cpu_seconds for one in of_role),
+                peak_bytes=max((one.peak_bytes for one in of_role), default=0),
+                peaks_bytes=sum(one.peak_bytes for one in of_role),
+                processes=len(of_role),
             )
-            for role in ROLES
-            if role in found
+            for role, of_role in self._processes().items()
         }
 
 

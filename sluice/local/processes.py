@@ -24,6 +24,7 @@ class Usage:
     :param cpu_seconds: in user and kernel mode, of all its threads, and of its children
         that ended and were waited for.
     :param peak_bytes: largest resident memory, or what the kernel remembers of it.
+    :param resident_bytes: memory that is resident now.
     """
 
     pid: int
@@ -31,6 +32,7 @@ class Usage:
     name: str
     cpu_seconds: float
     peak_bytes: int
+    resident_bytes: int = 0
 
 
 def usage(pid: int) -> Usage | None:
@@ -49,7 +51,15 @@ def usage(pid: int) -> Usage | None:
         name=head.partition("(")[2],
         cpu_seconds=sum(map(int, fields[11:15])) / _TICKS,
         peak_bytes=_status_kilobytes(status, "VmHWM") * 1024,
+        resident_bytes=_status_kilobytes(status, "VmRSS") * 1024,
     )
+
+
+def open_files(pid: int) -> int:
+    """File descriptors that a process has open; 0 if it cannot be seen."""
+    with suppress(OSError):
+        return sum(1 for _ in (_PROC / str(pid) / "fd").iterdir())
+    return 0
 
 
 def descendants(pid: int) -> list[Usage]:

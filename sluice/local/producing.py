@@ -28,8 +28,9 @@ _TOMBSTONE_SHARE = 0.1
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 #: Events of a steady rate that are made beforehand; then they come again.
 _STEADY_EVENTS_MAX = 200_000
-#: Events of a steady rate whose latency is looked at, in each second.
+#: Events of a steady rate whose latency is looked at, in each second; and in all.
 _STAMPED_MAX = 2_000
+_STAMPED_MAX_IN_ALL = 500_000
 
 #: As `produce_batch` takes them: "value", and "callback" for a few.
 Message = dict[str, object]
@@ -189,9 +190,11 @@ def produce_steadily(
     seconds: float,
     *,
     partitions: int = PARTITIONS,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Steady:
     """Produce good events at a steady rate, a hundredth of a second's worth at a time.
 
+    :param meanwhile: called about a hundred times a second; what it takes is made good for.
     :raises TerminalError: the broker did not take them all.
     """
     stamped: list[Stamped] = []
@@ -205,7 +208,7 @@ def produce_steadily(
     queued_max = _queued_max(orders.shape.event_bytes)
     pool = [e for chunk in orders.take(min(rows, _STEADY_EVENTS_MAX, queued_max)) for e in chunk]
     dice = random.Random(rows)
-    share = _STAMPED_MAX / rows_per_second
+    share = min(_STAMPED_MAX, _STAMPED_MAX_IN_ALL / seconds) / rows_per_second
     wanted = 0
     with _producer(access, linger_ms=5) as producer:
         began = time.monotonic()
@@ -225,6 +228,7 @@ def produce_steadily(
                 )
             sent = due
             producer.poll(0.01)
+            meanwhile()
         took = time.monotonic() - began
     if len(stamped) != wanted:
         raise TerminalError(

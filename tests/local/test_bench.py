@@ -62,8 +62,8 @@ def an_outcome(*rounds: Round, drained: Drained | None = None, **options: Any) -
         rounds=list(rounds),
         start_seconds=7.25,
         latencies=[
-            Latency(1_000, 1_000.0, list(range(1, 101))),
-            Latency(500_000, 300_000.0, [7]),
+            Latency(1_000, 1_000.0, list(range(1, 101)), 100, {"broker": 0.01}, {}),
+            Latency(500_000, 300_000.0, [7], 1, {"broker": 0.0}, {}),
         ],
         idle_shares=dict.fromkeys(ROLES, 0.0124),
         drained=drained,
