@@ -1,7 +1,8 @@
 """Whether receipts account for every message of a settled range, table by table. Pure.
 
 For a range that was loaded wholly, and each table entry of its text:
-messages = rows in receipts + dead letters of this entry + skipped (tombstones).
+messages = messages in receipts + dead letters of this entry + skipped (tombstones) + passed
+(of other entries, or of no rows).
 For a probe, whose task loads only what was missing, rows and dead letters are bounded by the
 recorded number of offsets instead: what was there before has no receipt.
 """
@@ -74,7 +75,7 @@ def _judge_settled(
     entries: tuple[str, ...] | None,
 ) -> list[WrongCount]:
     wrong: list[WrongCount] = []
-    rows: dict[str, int] = {}
+    made: dict[str, int] = {}
     blocks: set[tuple[str, str]] = set()
     for receipt in acknowledged:
         block = (receipt.entry, receipt.shard)
@@ -82,42 +83,45 @@ def _judge_settled(
             said = f"shard {receipt.shard} has two receipts for one block"
             wrong.append(((receipt.entry,), said))
         blocks.add(block)
-        rows[receipt.entry] = rows.get(receipt.entry, 0) + receipt.rows
+        made[receipt.entry] = made.get(receipt.entry, 0) + receipt.messages
     if settled.messages > record.end - record.begin:
         said = f"{settled.messages} messages in {record.end - record.begin} offsets"
         wrong.append(((), said))
-    if settled.rows != sum(rows.values()):
-        said = f"{settled.rows} rows were settled, the receipts name {sum(rows.values())}"
+    rows = sum(receipt.rows for receipt in acknowledged)
+    if settled.rows != rows:
+        said = f"{settled.rows} rows were settled, the receipts name {rows}"
         wrong.append(((), said))
-    for name in sorted(set(rows) - set(entries or rows)):
+    for name in sorted(set(made) - set(entries or made)):
         wrong.append(((name,), "a receipt for a table that the text does not name"))
     for name in entries or ():
-        said = _judge_table(before, record, settled, name, rows.get(name, 0))
+        said = _judge_table(before, record, settled, name, made.get(name, 0))
         if said:
             wrong.append(((name,), said))
     return wrong
 
 
-def _judge_table(before: Instance, record: Record, settled: Settled, name: str, rows: int) -> str:
+def _judge_table(before: Instance, record: Record, settled: Settled, name: str, made: int) -> str:
     """What is wrong with the counts of one table, "" if nothing is."""
     if record.rest:
         offsets = None if before.rest_offsets is None else before.rest_offsets.get(name, 0)
         bad = 0 if settled.bad is None else settled.bad.get(name, 0)
-        if offsets is not None and rows + bad > offsets:
-            return f"{rows} rows and {bad} dead letters of {offsets} offsets that were missing"
+        if offsets is not None and made + bad > offsets:
+            return f"{made} rows and {bad} dead letters of {offsets} offsets that were missing"
         return ""
-    values = settled.messages - settled.skipped
+    values = settled.messages - settled.skipped - settled.passed.get(name, 0)
     if settled.bad is None:
-        if not 0 <= values - rows <= settled.dead_letters:
+        if not 0 <= values - made <= settled.dead_letters:
             return (
-                f"{values} messages with a value, {rows} rows, and {settled.dead_letters} dead "
-                "letters in all tables"
+                f"{values} messages with a value, {made} made rows, and {settled.dead_letters} "
+                "dead letters in all tables"
             )
         return ""
     bad = settled.bad.get(name, 0)
-    if rows + bad != values:
+    if made + bad != values:
+        passed = settled.passed.get(name, 0)
+        over = f", {passed} passed over" if passed else ""
         return (
-            f"{settled.messages} messages, but {rows} rows, {bad} dead letters and "
-            f"{settled.skipped} skipped"
+            f"{settled.messages} messages, but {made} rows, {bad} dead letters and "
+            f"{settled.skipped} skipped{over}"
         )
     return ""

@@ -8,7 +8,7 @@ configuration texts besides.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Record
@@ -73,7 +73,10 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A receipt in the ledger."""
+    """A receipt in the ledger.
+
+    :param messages: that made the rows.
+    """
 
     connector: str
     source: TopicPartition
@@ -87,6 +90,7 @@ class Acknowledged:
     shard: str
     token: str
     rows: int
+    messages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ class Settled:
     """A settled range in the ledger, with its counts.
 
     :param bad: dead letters by table entry; None in entries that do not tell.
+    :param passed: messages that are neither rows nor dead letters of a table entry.
     """
 
     connector: str
@@ -108,6 +113,7 @@ class Settled:
     skipped: int
     dead_letters: int
     bad: Mapping[str, int] | None
+    passed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,8 @@ def receipt_entry(block_range: Range, batch: int, attempt: int, receipt: Receipt
         "attempt": attempt,
         **asdict(receipt),
     }
+    if receipt.messages is None:
+        del body["messages"]
     return LedgerEntry(block_range.source, body)
 
 
@@ -95,7 +97,7 @@ def settled_entry(block_range: Range, batch: int, attempt: int, loaded: Loaded) 
     letters: dict[str, int] = {}
     for letter in loaded.dead_letters:
         letters[letter.table] = letters.get(letter.table, 0) + 1
-    body = {
+    body: dict[str, Any] = {
         "type": "settled",
         "begin": block_range.begin,
         "end": block_range.end,
@@ -109,6 +111,16 @@ def settled_entry(block_range: Range, batch: int, attempt: int, loaded: Loaded) 
         "dead_letters_by_table": letters,
         "seconds": {name: round(value, 4) for name, value in asdict(loaded.stages).items()},
     }
+    if loaded.passed:
+        body["passed_by_table"] = dict(loaded.passed)
+    if loaded.unrouted:
+        body["unrouted"] = loaded.unrouted
+    if loaded.empty:
+        body["empty_by_table"] = {
+            entry: list(map(list, intervals)) for entry, intervals in loaded.empty.items()
+        }
+    if loaded.dropped_rows:
+        body["dropped_rows_by_table"] = dict(loaded.dropped_rows)
     return LedgerEntry(block_range.source, body)
 
 

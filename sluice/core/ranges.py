@@ -90,6 +90,11 @@ def normalize(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     return tuple(joined)
 
 
+def intervals_of(offsets: Iterable[int]) -> tuple[Interval, ...]:
+    """Single offsets as intervals."""
+    return normalize((offset, offset + 1) for offset in offsets)
+
+
 def subtract(whole: Interval, present: Iterable[Interval]) -> tuple[Interval, ...]:
     """The offsets of `whole` that `present` lacks."""
     rest: list[Interval] = []

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sluice.core.errors import SluiceError
-from sluice.core.ranges import Range
+from sluice.core.ranges import Interval, Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class Receipt:
     :param replica: URL of the server that acknowledged.
     :param entries: distinct ClickHouse partitions, i.e. window entries, of the block.
     :param acknowledged_at_ms: the worker's wall time when the server's word had arrived.
+    :param messages: that made the rows; None: one row each.
     """
 
     entry: str
@@ -30,15 +32,31 @@ class Receipt:
     entries: int
     insert_ms: int
     acknowledged_at_ms: int = 0
+    messages: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a message stood in Kafka when it was loaded for the first time."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that cannot become a row of one table, with where it came from.
+    """A message that cannot become a row of one table, with where it stands.
 
     :param value: the payload as it was, or its first bytes if `truncated`.
     :param timestamp_ms: the message's Kafka timestamp, None if it has none.
     :param table: name of the table entry.
+    :param origin: of a replayed message, where it stood before its first replay.
+    :param attempt: 1 for a message that was never replayed.
+    :param attempted_at_ms: when the driver heard of it; 0 if that was not recorded.
+    :param lane: pipeline and connector that read it, as `pipeline.connector`.
+    :param text: digest of the configuration text that it was read under.
     """
 
     topic: str
@@ -53,6 +71,16 @@ class DeadLetter:
     table: str
     column: str = ""
     truncated: bool = False
+    origin: Origin | None = None
+    attempt: int = 1
+    attempted_at_ms: int = 0
+    lane: str = ""
+    text: str = ""
+
+    @property
+    def first(self) -> Origin:
+        """Where the message stood at first: its origin, or itself."""
+        return self.origin or Origin(self.topic, self.partition, self.offset, self.timestamp_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +111,11 @@ class Loaded:
     :param messages: messages in the range, tombstones included.
     :param bytes: bytes of their keys and values.
     :param skipped: tombstones, i.e. messages without a value.
+    :param passed: by table entry, messages that are neither rows nor dead letters of it: those
+        of other entries, those without a route where they are skipped, those of no rows.
+    :param unrouted: messages that no entry takes, skipped or not.
+    :param empty: by table entry, offsets of messages of no rows, where any number is allowed.
+    :param dropped_rows: by table entry, bad rows of messages whose other rows were loaded.
     """
 
     receipts: tuple[Receipt, ...]
@@ -91,6 +124,10 @@ class Loaded:
     bytes: int
     skipped: int
     stages: Stages = field(default_factory=Stages)
+    passed: Mapping[str, int] = field(default_factory=dict)
+    unrouted: int = 0
+    empty: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
+    dropped_rows: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -100,7 +137,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class TooHeavy:
-    """Nobody inserted: the range is above the size limit at `end` (rule 12).
+    """Nobody inserted: the range is above the limit of bytes or rows at `end` (rule 12).
 
     :param end: the largest end that keeps the range within the limit, above its begin.
     """
@@ -118,13 +155,26 @@ class NeedsGrant:
 
 
 @dataclass(frozen=True, slots=True)
+class Outdated:
+    """The first attempt's task refused the text: a newer one may make other rows of it.
+
+    :param entry: of this table nothing was inserted, nor of those after it.
+    :param inserted: table entries whose blocks were inserted before.
+    """
+
+    entry: str
+    why: str
+    inserted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The range is not loaded, or nobody knows. The error's kind decides what follows."""
 
     error: SluiceError
 
 
-Outcome = Loaded | TooHeavy | NeedsGrant | Failed
+Outcome = Loaded | TooHeavy | NeedsGrant | Outdated | Failed
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ class Kind(Enum):
     INTEND = "i"  # the range after the one before; that one is settled by this record
     RENEW = "r"  # same range, new deadline or grant
     SHORTEN = "s"  # same begin, smaller end; only after "too heavy, nobody inserted"
+    RETEXT = "t"  # same range, another text; only after the only task refused the text
     PROBE = "p"  # same range, but only the offsets that a probe found missing
     SETTLE = "e"  # empty range: nothing is outstanding (eBay's special block)
 
@@ -162,6 +163,12 @@ def may_follow(previous: Record | None, following: Record) -> bool:
             return following.begin in (previous.end, previous.begin)
         case Kind.RENEW:
             return previous.in_doubt and same_begin and same_end and following.rest == previous.rest
+        case Kind.RETEXT:
+            # Only the first attempt's one task may refuse its text: nobody else was ever
+            # allowed to insert, and what it inserted before is the same under both texts.
+            first = previous.kind is Kind.INTEND and previous.attempt == 1
+            same_range = same_begin and same_end and following.rest == ""
+            return first and same_range and following.text != previous.text
         case Kind.PROBE:
             return previous.in_doubt and same_begin and same_end and following.rest != ""
         case Kind.SHORTEN:

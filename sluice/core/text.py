@@ -56,6 +56,31 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
+class Mapped:
+    """Where the values of a column come from, if not from the field of its name.
+
+    :param by: "field": of this name; "path": of names with dots between; "value": this text;
+        "kafka": one of KAFKA_COLUMNS; "header": the Kafka header of this name; "sql": an
+        expression over fields and KAFKA_COLUMNS.
+    """
+
+    column: str
+    by: Literal["field", "path", "value", "kafka", "header", "sql"]
+    source: str
+
+
+#: What a mapping may say of the message itself, with the types that expressions see.
+KAFKA_COLUMNS = {
+    "_key": "Nullable(String)",
+    "_timestamp": "Nullable(DateTime64(3, 'UTC'))",
+    "_headers": "Map(String, Nullable(String))",
+    "_topic": "String",
+    "_partition": "UInt32",
+    "_offset": "UInt64",
+}
+
+
+@dataclass(frozen=True, slots=True)
 class TableText:
     """What decides the rows of one table entry.
 
@@ -70,6 +95,10 @@ class TableText:
     :param rows: how many rows a message has; "one": any other number makes it a dead letter.
     :param bad_rows: what a bad row does to the other rows of its message.
     :param route: None: every message of the topics.
+    :param mapping: of columns that are not simply the field of their name.
+    :param fields: types of further fields that expressions name.
+    :param require: columns whose field must be there and not null.
+    :param check: expressions in ClickHouse SQL that must be true of each row.
     """
 
     entry: str
@@ -90,6 +119,10 @@ class TableText:
     rows: Literal["one", "many"] = "one"
     bad_rows: Literal["dead-letter", "drop-row"] = "dead-letter"
     route: Route | None = None
+    mapping: tuple[Mapped, ...] = ()
+    fields: tuple[tuple[str, str], ...] = ()
+    require: tuple[str, ...] = ()
+    check: tuple[str, ...] = ()
 
     @property
     def target(self) -> str:
@@ -103,6 +136,7 @@ class ConfigurationText:
 
     :param decoder: name and version of the engine that decodes, e.g. "chdb 26.9.0".
     :param range_bytes_max: above this a range is inserted by nobody (rule 12).
+    :param unrouted: what becomes of messages that no entry of their topic takes.
     """
 
     pipeline: str
@@ -111,10 +145,13 @@ class ConfigurationText:
     range_bytes_max: int
     tables: tuple[TableText, ...]
     version: int = TEXT_VERSION
+    unrouted: Literal["dead-letter", "skip"] = "dead-letter"
 
     def canonical(self) -> str:
         """The text itself: JSON with sorted keys and no spaces."""
         raw = asdict(self)
+        if self.unrouted == "dead-letter":
+            del raw["unrouted"]
         for table in raw["tables"]:
             for name, default in _CHOICES.items():
                 if table[name] == default:
@@ -138,6 +175,10 @@ _CHOICES: dict[str, object] = {
     "rows": "one",
     "bad_rows": "dead-letter",
     "route": None,
+    "mapping": (),
+    "fields": (),
+    "require": (),
+    "check": (),
 }
 
 
@@ -167,6 +208,10 @@ def parse_text(canonical: str) -> ConfigurationText:
                 "columns": tuple(Column(**column) for column in table["columns"]),
                 "options": tuple((name, value) for name, value in table.get("options", ())),
                 "route": Route(**table["route"]) if table.get("route") else None,
+                "mapping": tuple(Mapped(**column) for column in table.get("mapping", ())),
+                "fields": tuple((name, kind) for name, kind in table.get("fields", ())),
+                "require": tuple(table.get("require", ())),
+                "check": tuple(table.get("check", ())),
             }
         )
         for table in raw.pop("tables")

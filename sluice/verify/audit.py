@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from sluice.config.model import Configuration, ConnectorConfiguration, TableConfiguration
 from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.core.ranges import Interval, TopicPartition
+from sluice.core.text import Route
 from sluice.spark.probing import NEEDED_LINEAGE
 from sluice.spark.texts import access_of, lineage_columns, tables_of_connector
 from sluice.verify.audit_chunk import EXAMPLES_MAX, Tally
@@ -109,6 +110,7 @@ class _Group:
 
     entries: tuple[str, ...]
     reader: TableReader
+    routes: tuple[tuple[str, Route | None], ...]
 
 
 #: Does pieces of work somewhere else and gives the results in their order:
@@ -235,14 +237,15 @@ def _groups(
     """By topic. Entries that load the same topic into the same table are judged together."""
     found: dict[str, list[_Group]] = {}
     for topic in connector.topics:
-        by_target: dict[str, list[str]] = {}
+        by_target: dict[str, list[tuple[str, Route | None]]] = {}
         for entry in configuration.tables_of(topic):
-            by_target.setdefault(entry.target, []).append(entry.name)
-        found[topic] = [
-            _Group(tuple(names), readers[target])
-            for target, names in sorted(by_target.items())
-            if not unaudited.intersection(names)
-        ]
+            by_target.setdefault(entry.target, []).append((entry.name, entry.route))
+        for target, routes in sorted(by_target.items()):
+            names = tuple(name for name, _ in routes)
+            if not unaudited.intersection(names):
+                group = _Group(names, readers[target], tuple(routes))
+                found.setdefault(topic, []).append(group)
+        found.setdefault(topic, [])
     return found
 
 
@@ -303,8 +306,9 @@ class _Auditor:
                 PieceTable(
                     group.reader.facts.database,
                     group.reader.facts.table,
-                    len(group.entries),
+                    group.routes,
                     self._dead(log.source, group, begin, end),
+                    {name: log.empty[name] for name in group.entries if name in log.empty},
                 )
                 for group in self._groups[log.source.topic]
             )

@@ -67,10 +67,11 @@ class Tally:
     doubled_at: list[Interval] = field(default_factory=list)
     foreign_at: list[Interval] = field(default_factory=list)
 
-    def judge(self, chunk: Chunk, held: Held, copies: int, settled: int) -> None:
+    def judge(self, chunk: Chunk, held: Held, copies: Counts | int, settled: int) -> None:
         """Add a chunk.
 
-        :param copies: table entries that load each message into this table.
+        :param copies: table entries that load each message into this table; of a message that
+            makes no row, 0.
         :param settled: everything below this offset is settled.
         """
         dead = np.minimum(held.dead, copies)

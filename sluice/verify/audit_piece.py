@@ -5,20 +5,22 @@ Pieces do not know of each other, so they can be judged anywhere, in any order, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.ranges import Interval, Range, TopicPartition
+from sluice.core.routing import Looked, looked, takes
+from sluice.core.text import Route
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import RangeVanishedError
-from sluice.kafka.reader import RangeReader
+from sluice.kafka.reader import RangeReader, Seen
 from sluice.spark.assignment import ClickHouseAccess
-from sluice.verify.audit_chunk import Chunk, Flags, Held, Tally, counts_of, flags_of
+from sluice.verify.audit_chunk import Chunk, Counts, Flags, Held, Tally, counts_of, flags_of
 from sluice.verify.audit_tables import TableReader
 
 _NO_LIMIT = 1 << 62
@@ -28,14 +30,16 @@ _NO_LIMIT = 1 << 62
 class PieceTable:
     """A table that the piece's topic is loaded into.
 
-    :param copies: table entries that load each message into it.
+    :param entries: that load messages into it, with their routes.
     :param dead: sorted offsets of dead letters within the piece.
+    :param empty: by entry, offsets of messages that made no row there and need not.
     """
 
     database: str
     table: str
-    copies: int
+    entries: tuple[tuple[str, Route | None], ...]
     dead: NDArray[np.uint64]
+    empty: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +96,15 @@ class Judge:
             self._pool.submit(self._table(t.database, t.table).counts, source, begin, end)
             for t in piece.tables
         ]
-        valued, messages, tombstones = self._read(source, begin, end)
+        copies = [np.full(end - begin, len(table.entries), np.int32) for table in piece.tables]
+        valued, messages, tombstones = self._read(piece, copies)
         chunk = Chunk(begin, valued, flags_of(begin, end - begin, list(piece.assigned)))
         tallies = tuple(Tally() for _ in piece.tables)
-        for table, tally, future in zip(piece.tables, tallies, rows, strict=True):
+        for table, tally, future, wanted in zip(piece.tables, tallies, rows, copies, strict=True):
             found, different = future.result()
             held = Held(found, different, counts_of(begin, end - begin, table.dead))
-            tally.judge(chunk, held, table.copies, piece.settled)
+            without = [flags_of(begin, end - begin, list(i)) for i in table.empty.values()]
+            tally.judge(chunk, held, wanted - sum(without), piece.settled)
         return Judged(messages, tombstones, tallies)
 
     def _table(self, database: str, table: str) -> TableReader:
@@ -107,15 +113,31 @@ class Judge:
             self._tables[key] = TableReader(self._clickhouse, database, table)
         return self._tables[key]
 
-    def _read(self, source: TopicPartition, begin: int, end: int) -> tuple[Flags, int, int]:
-        """Which offsets are messages with a value; how many messages and tombstones."""
+    def _read(self, piece: Piece, copies: list[Counts]) -> tuple[Flags, int, int]:
+        """Which offsets are messages with a value; how many messages and tombstones.
+
+        :param copies: for each table, how many of its entries load each message; written to
+            where routes decide.
+        """
+        source, begin, end = piece.source, piece.begin, piece.end
         valued = np.zeros(end - begin, np.bool_)
+        seen: list[Looked] = []
+
+        def look(messages: list[Seen]) -> None:
+            seen[:] = [looked(key, headers) for key, headers, _ in messages]
 
         def deliver(_: list[bytes], offsets: Sequence[int]) -> None:
             valued[np.array(offsets, np.int64) - begin] = True
+            for offset, message in zip(offsets, seen, strict=False):
+                for table, wanted in zip(piece.tables, copies, strict=True):
+                    wanted[offset - begin] = sum(takes(*entry, message) for entry in table.entries)
 
+        entries = [entry for table in piece.tables for entry in table.entries]
+        looks = len(entries) > 1 or any(route is not None for _, route in entries)
         try:
-            result = self._reader.read(Range(source, begin, end), _NO_LIMIT, deliver)
+            result = self._reader.read(
+                Range(source, begin, end), _NO_LIMIT, deliver, look if looks else None
+            )
         except RangeVanishedError as error:
             raise TransientError(
                 f"the log of {source} changed while it was read: {error}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,8 @@ class History:
     begin: int
     position: int
     skipped: list[Interval] = field(default_factory=list)
+    #: By table entry, messages that made no row and need not.
+    empty: dict[str, list[Interval]] = field(default_factory=dict)
 
     def take(self, entry: dict[str, Any]) -> None:
         """Take the next record in."""
@@ -65,6 +67,7 @@ class PartitionLog:
 
     :param settled: everything below is settled; None if the pipeline never began here.
     :param assigned: the offsets whose rows must be there.
+    :param empty: by table entry, offsets of messages that made no row and need not.
     """
 
     source: TopicPartition
@@ -72,6 +75,7 @@ class PartitionLog:
     stable_end: int
     settled: int | None
     assigned: list[Interval]
+    empty: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
 
 
 class SourceReader:
@@ -115,7 +119,17 @@ class SourceReader:
             if settled is not None:
                 history = history or History(begins[source], settled)
                 assigned = history.assigned(settled)
-            logs.append(PartitionLog(source, begins[source], ends[source], settled, assigned))
+            empty = {} if history is None else history.empty
+            logs.append(
+                PartitionLog(
+                    source,
+                    begins[source],
+                    ends[source],
+                    settled,
+                    assigned,
+                    {entry: tuple(intervals) for entry, intervals in empty.items()},
+                )
+            )
         return logs
 
     def stable_end(self, source: TopicPartition) -> int:
@@ -145,9 +159,13 @@ def histories_of(connector: str, ledger: Iterable[dict[str, Any]]) -> dict[Topic
     """The positions of a connector's partitions, from the ledger's entries in order."""
     histories: dict[TopicPartition, History] = {}
     for entry in ledger:
-        if entry["type"] != "record" or entry["connector"] != connector:
+        if entry["type"] not in ("record", "settled") or entry["connector"] != connector:
             continue
         source = TopicPartition(str(entry["topic"]), int(entry["partition"]))
         begin = int(entry["begin"])
-        histories.setdefault(source, History(begin, begin)).take(entry)
+        history = histories.setdefault(source, History(begin, begin))
+        if entry["type"] == "record":
+            history.take(entry)
+        for name, intervals in entry.get("empty_by_table", {}).items():
+            history.empty.setdefault(name, []).extend((int(b), int(e)) for b, e in intervals)
     return histories

@@ -281,6 +281,7 @@ def _receipt(
         shard=str(body["shard"]),
         token=str(body["token"]),
         rows=int(body["rows"]),
+        messages=int(body.get("messages", body["rows"])),
     )
 
 
@@ -301,6 +302,7 @@ def _settled(
         skipped=int(body["skipped"]),
         dead_letters=int(body["dead_letters"]),
         bad=None if bad is None else {str(entry): int(count) for entry, count in bad.items()},
+        passed={str(n): int(count) for n, count in body.get("passed_by_table", {}).items()},
     )
 
 

@@ -117,7 +117,10 @@ class Writer:
             shard="s1",
             token=f"p/0/dc1/x/{name}/s1/{record.begin}-{record.end}{rest}",
             rows=rows,
+            messages=rows,
         )
+        if "rows" in changes:
+            changes.setdefault("messages", changes["rows"])
         self.events.append(replace(made, **changes))
 
     def settled(self, messages: int, rows: int, skipped: int, bad: dict[str, int]) -> None:

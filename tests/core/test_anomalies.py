@@ -190,7 +190,7 @@ def test_a_wrong_count_is_called_what_it_is(writer: Writer, how: str) -> None:
     receipt = events[receipts[0]]
     assert isinstance(receipt, Acknowledged)
     if how == "rows":
-        events[receipts[0]] = replace(receipt, rows=receipt.rows - 1)
+        events[receipts[0]] = replace(receipt, rows=receipt.rows - 1, messages=receipt.rows - 1)
     elif how == "settle":
         del events[settle]
     elif how == "twice":

@@ -57,7 +57,8 @@ def every_error() -> Iterator[type[SluiceError]]:
     for folder in FOLDERS:
         package = importlib.import_module(f"sluice.{folder}")
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            importlib.import_module(module.name)
+            if not module.name.rpartition(".")[2].startswith("_"):  # libraries for ctypes
+                importlib.import_module(module.name)
     waiting = [SluiceError]
     while waiting:
         error = waiting.pop()

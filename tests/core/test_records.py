@@ -129,6 +129,7 @@ def test_impossible_records_cannot_be_made() -> None:
 
 INTENT = a_record()
 PROBED = a_record(Kind.PROBE, rest="aaaaaaaaaaaa")
+RETEXT = a_record(Kind.RETEXT, attempt=2, text="f" * 16)
 
 ALLOWED = {
     "first settle": (None, settled(0)),
@@ -145,6 +146,9 @@ ALLOWED = {
     "shorten": (INTENT, a_record(Kind.SHORTEN, end=15)),
     "shorten a renewed one": (a_record(Kind.RENEW), a_record(Kind.SHORTEN, end=11)),
     "shorten a probed one: nobody inserted it": (PROBED, a_record(Kind.SHORTEN, end=15)),
+    "another text for what the first task refused": (INTENT, RETEXT),
+    "renew under it": (RETEXT, replace(RETEXT, kind=Kind.RENEW, attempt=3)),
+    "settle it": (RETEXT, settled(20)),
     "settle of a new generation": (INTENT, settled(3, generation=1)),
 }
 
@@ -167,6 +171,12 @@ REFUSED = {
     "lengthen": (INTENT, a_record(Kind.SHORTEN, end=21)),
     "shorten keeps a rest": (PROBED, a_record(Kind.SHORTEN, end=15, rest=PROBED.rest)),
     "shorten a settled one": (settled(10), a_record(Kind.SHORTEN, end=15)),
+    "another text for a second attempt": (a_record(attempt=2), RETEXT),
+    "another text for a renewed one": (a_record(Kind.RENEW), RETEXT),
+    "another text for a probed one": (PROBED, RETEXT),
+    "another text that is the same": (INTENT, a_record(Kind.RETEXT, attempt=2)),
+    "another text and another end": (INTENT, replace(RETEXT, end=19)),
+    "another text invents a rest": (INTENT, replace(RETEXT, rest="aaaaaaaaaaaa")),
     "new generation, but loading at once": (INTENT, a_record(begin=20, end=30, generation=1)),
 }
 

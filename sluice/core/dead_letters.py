@@ -1,0 +1,138 @@
+"""Dead letters: what a replayed message carries, and how many letters are too many. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sluice.core.receipts import DeadLetter
+
+#: A message with this header goes to this table entry only: it was a dead letter of that one.
+TABLE_HEADER = "sluice.table"
+ORIGIN_HEADER = "sluice.origin"
+ORIGIN_TIMESTAMP_HEADER = "sluice.origin-timestamp"
+ATTEMPT_HEADER = "sluice.attempt"
+LETTER_HEADER = "sluice.letter"
+
+#: What a replay writes into a message, beside the message's own headers.
+REPLAY_HEADERS = (
+    *(TABLE_HEADER, ORIGIN_HEADER, ORIGIN_TIMESTAMP_HEADER),
+    *(ATTEMPT_HEADER, LETTER_HEADER),
+)
+
+#: How many examples an error names.
+_EXAMPLES_MAX = 3
+_EXAMPLE_CHARACTERS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LetterLimit:
+    """From when on dead letters stop their partition.
+
+    :param max_ratio: share of the messages that may be dead letters; 1.0 never stops.
+    :param min_letters: fewer dead letters than these never stop.
+    :param window_messages: of so many last messages, in whole ranges.
+    """
+
+    max_ratio: float = 1.0
+    min_letters: int = 100
+    window_messages: int = 10_000
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing ever exceeds it."""
+        return self.max_ratio >= 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """More dead letters of a table entry than a limit allows."""
+
+    table: str
+    letters: int
+    messages: int
+
+    @property
+    def ratio(self) -> float:
+        """Their share."""
+        return self.letters / self.messages
+
+
+@dataclass(slots=True)
+class LetterWindow:
+    """The last ranges of one partition: their messages, and dead letters by table entry.
+
+    It holds whole ranges: the newest ones that have `window_messages` together, or all since
+    the driver started.
+    """
+
+    limit: LetterLimit
+    messages: int = 0
+    letters: dict[str, int] = field(default_factory=dict)
+    _ranges: deque[tuple[int, dict[str, int]]] = field(default_factory=deque)
+
+    def take(self, messages: int, letters: Mapping[str, int]) -> Excess | None:
+        """Take a loaded range in, unless with it a table entry exceeds the limit.
+
+        :returns: the worst table entry; the range is not taken in then.
+        """
+        added = dict(letters)
+        self._add(1, messages, added)
+        self._ranges.append((messages, added))
+        forgotten = self._forget()
+        worst = self._worst()
+        if worst is not None:
+            self._ranges.pop()
+            self._add(-1, messages, added)
+            for before in reversed(forgotten):
+                self._ranges.appendleft(before)
+                self._add(1, *before)
+        return worst
+
+    def ratio(self, table: str) -> float:
+        """Share of dead letters of a table entry."""
+        return self.letters.get(table, 0) / self.messages if self.messages else 0.0
+
+    def _add(self, sign: int, messages: int, letters: Mapping[str, int]) -> None:
+        self.messages += sign * messages
+        for table, count in letters.items():
+            self.letters[table] = self.letters.get(table, 0) + sign * count
+
+    def _forget(self) -> list[tuple[int, dict[str, int]]]:
+        forgotten: list[tuple[int, dict[str, int]]] = []
+        while self.messages - self._ranges[0][0] >= self.limit.window_messages:
+            oldest = self._ranges.popleft()
+            self._add(-1, *oldest)
+            forgotten.append(oldest)
+        return forgotten
+
+    def _worst(self) -> Excess | None:
+        found = [
+            Excess(table, count, self.messages)
+            for table, count in self.letters.items()
+            if count >= self.limit.min_letters and count > self.limit.max_ratio * self.messages
+        ]
+        return max(found, key=lambda excess: (excess.letters, excess.table), default=None)
+
+
+def letters_by_table(letters: Iterable[DeadLetter]) -> dict[str, int]:
+    """How many there are of each table entry."""
+    counts: dict[str, int] = {}
+    for letter in letters:
+        counts[letter.table] = counts.get(letter.table, 0) + 1
+    return counts
+
+
+def examples(letters: Iterable[DeadLetter], table: str) -> str:
+    """The first dead letter for each of the first reasons, in words."""
+    first: dict[str, DeadLetter] = {}
+    for letter in letters:
+        if letter.table == table and letter.reason not in first:
+            first[letter.reason] = letter
+            if len(first) == _EXAMPLES_MAX:
+                break
+    return "; ".join(
+        f"offset {letter.offset} {reason}: {letter.error[:_EXAMPLE_CHARACTERS_MAX]}"
+        for reason, letter in first.items()
+    )

@@ -1,0 +1,62 @@
+"""The formats that a table entry may name, and the options of each. Pure facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format by its name, ClickHouse's where it has one.
+
+    :param options: that it knows. Where `schema` is one, so is `schema:PATH`: the text of a file
+        that it imports as PATH.
+    :param required: those of them that it cannot do without.
+    :param needs_registry: whether messages name their schema by its number in a registry.
+    """
+
+    name: str
+    options: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    needs_registry: bool = False
+
+
+#: What each option says; for messages about a wrong one.
+OPTIONS = {
+    "columns": 'the columns of a message in its order, like "id UInt64, name String"',
+    "delimiter": "the character between two values",
+    "null": "the text that stands for null",
+    "schema": "the schema's text",
+    "message": "the name of the message type",
+    "descriptors": "a FileDescriptorSet in base64, in place of the schema",
+    "schema_hash": "the hash that messages must carry",
+}
+
+_FORMATS = (
+    Format("JSONEachRow"),
+    Format("JSONCompactEachRow", ("columns",)),
+    Format("CSV", ("columns", "delimiter", "null")),
+    Format("CSVWithNames", ("delimiter", "null")),
+    Format("TSV", ("columns", "null")),
+    Format("TSVWithNames", ("null",)),
+    Format("AvroConfluent", needs_registry=True),
+    Format("AvroSingleObject", ("schema",), ("schema",)),
+    Format("Avro"),
+    Format("Protobuf", ("schema", "descriptors", "message"), ("message",)),
+    Format("ProtobufConfluent", ("message",), needs_registry=True),
+    Format("MsgPack", ("columns",)),
+    Format("RowBinary", ("columns",)),
+    Format("RowBinaryWithNamesAndTypes"),
+    Format("Native"),
+    Format("Parquet"),
+    Format("ORC"),
+    Format("Arrow"),
+    Format("ArrowStream"),
+    Format("SQLBatchRequest", ("schema_hash",)),
+)
+
+#: Names the registry in a text; no option of the file.
+REGISTRY_OPTION = "registry"
+
+#: By name.
+FORMATS = {one.name: one for one in _FORMATS}
