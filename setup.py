@@ -1,15 +1,16 @@
-"""The optional compiled part. Without a C compiler the rest is installed; the reader "wire"
-then says what it lacks."""
+"""The optional compiled parts. Without a C compiler the rest is installed; the reader "wire"
+then says what it lacks, and Avro and Protobuf are checked more slowly."""
 
 from setuptools import Extension, setup
 
+_ARGUMENTS = ["-std=gnu11", "-O3"]
+
 setup(
     ext_modules=[
-        Extension(
-            "sluice.kafka.wire._batches",
-            sources=["sluice/kafka/wire/batches.c"],
-            extra_compile_args=["-std=gnu11", "-O3"],
-            optional=True,
+        Extension(name, sources=[source], extra_compile_args=_ARGUMENTS, optional=True)
+        for name, source in (
+            ("sluice.kafka.wire._batches", "sluice/kafka/wire/batches.c"),
+            ("sluice.decode._structure", "sluice/decode/structure.c"),
         )
     ]
 )

@@ -39,6 +39,11 @@ class Body:
         self.partitions = 0
         self.order: NDArray[np.uint32] | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes that are there; 0 if the engine had no row to write."""
+        return os.fstat(self.file).st_size
+
     def measure(self) -> int:
         """Read the header that the engine wrote; gives the rows."""
         _, self.rows, begin = read_header(memoryview(os.pread(self.file, 32, 0)))

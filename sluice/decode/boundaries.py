@@ -14,6 +14,9 @@ close, so it ends where the structure ends. Even quotes alone are not enough, an
 rows = messages: `{"a":1,"n":{"q":{}`, `{"b":2}}}` and `{"a":2}{"a":3}` end outside strings and
 give three rows, the first of which is made of two messages.
 
+JSONCompactEachRow has the same argument with `[` and `]` in place of `{` and `}`: one array is
+one row.
+
 `flat_ends` proves it for a whole chunk by counting: every message starts with its only `{`, ends
 with `}`, and holds no newline and no `[`. Opening a row consumes a `{` outside a string; n rows
 from n braces mean that every row opens at the start of a message and ends before the next
@@ -26,6 +29,7 @@ Invalid UTF-8 is no fault: String holds bytes in ClickHouse, and all structure i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,35 +37,110 @@ from numpy.typing import NDArray
 
 JSON_WHITESPACE = b" \t\r\n"
 
+#: What a row is: its brackets.
+OBJECTS, ARRAYS = b"{}", b"[]"
+
 Mask = NDArray[np.bool_]
 Positions = NDArray[np.int64]
 
 
-def flat_ends(chunk: bytes, messages: int) -> Positions | None:
+def flat_ends(chunk: bytes, messages: int, kind: bytes = OBJECTS) -> Positions | None:
     """The cheap test of newline-joined messages.
 
-    :returns: where each message ends, exclusive, if each is provably one object provided
+    :param kind: OBJECTS or ARRAYS, what a row is.
+    :returns: where each message ends, exclusive, if each is provably one row provided
         that the engine makes n rows of them; None if this test cannot tell.
     """
-    if b"[" in chunk or not chunk.startswith(b"{") or not chunk.endswith(b"}"):
+    opening, closing = kind[:1], kind[1:]
+    other = b"[" if kind == OBJECTS else b"{"
+    if other in chunk or not chunk.startswith(opening) or not chunk.endswith(closing):
         return None
     symbols = np.frombuffer(chunk, np.uint8)
     newlines = np.flatnonzero(symbols == ord("\n"))
-    if len(newlines) != messages - 1 or np.count_nonzero(symbols == ord("{")) != messages:
+    if len(newlines) != messages - 1 or np.count_nonzero(symbols == kind[0]) != messages:
         return None
-    starts_well = bool((symbols[newlines + 1] == ord("{")).all())
-    ends_well = bool((symbols[newlines - 1] == ord("}")).all())
+    starts_well = bool((symbols[newlines + 1] == kind[0]).all())
+    ends_well = bool((symbols[newlines - 1] == kind[1]).all())
     return np.append(newlines, len(chunk)) if starts_well and ends_well else None
 
 
-def structure_faults(chunk: bytes, starts: Positions, ends: Positions) -> Mask:
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """The brackets outside strings of some messages.
+
+    :param faults: True for each message whose strings are not sound; to be added to.
+    :param positions: of the brackets, `symbols` and `owners` (messages) along with them.
+    """
+
+    faults: Mask
+    positions: Positions
+    symbols: NDArray[np.uint8]
+    owners: Positions
+
+    @property
+    def counts(self) -> Positions:
+        """Of brackets, for each message."""
+        return np.bincount(self.owners, minlength=len(self.faults))
+
+    def depths(self) -> tuple[Mask, Positions]:
+        """Which brackets open, and how many of the message are open after each."""
+        counts = self.counts
+        first = np.minimum(np.cumsum(counts) - counts, len(self.positions) - 1)
+        opening = (self.symbols == ord("{")) | (self.symbols == ord("["))
+        depths = np.concatenate(([0], np.cumsum(np.where(opening, 1, -1))))
+        return opening, depths[1:] - depths[first][self.owners]
+
+    def blame_crossed(self, opening: Mask, depth: Positions) -> None:
+        """Add messages in which a bracket is closed by one of the other kind.
+
+        Those whose depths go below zero, or do not end there, are faults already.
+        """
+        # The n-th bracket of a level opens, the next of that level closes it: same kind?
+        level = np.where(opening, depth, depth + 1)
+        symbols, owners = self.symbols, self.owners
+        sound = ~self.faults[owners]
+        if not sound.all():
+            level, symbols, owners = level[sound], symbols[sound], owners[sound]
+        if len(level):
+            order = np.argsort(owners * (int(level.max()) + 1) + level, kind="stable")
+            opened, closed = symbols[order[::2]], symbols[order[1::2]]
+            # "{" and "}", "[" and "]" are two apart in ASCII.
+            self.faults[owners[order[::2]][closed - opened != 2]] = True
+
+
+def structure_faults(
+    chunk: bytes, starts: Positions, ends: Positions, kind: bytes = OBJECTS
+) -> Mask:
     """The exact test of structure, for all messages of a chunk at once.
 
     :param chunk: the messages; a newline between two of them.
     :param starts: where each message begins, ascending.
     :param ends: where it ends, exclusive.
-    :returns: True for each message that is not one object.
+    :param kind: OBJECTS or ARRAYS, what a row is.
+    :returns: True for each message that is not one of these.
     """
+    outline = outline_of(chunk, starts, ends)
+    counts = outline.counts
+    faults, positions = outline.faults, outline.positions
+    faults |= counts == 0
+    if not len(positions):
+        return faults
+    beyond = np.cumsum(counts)
+    first = np.minimum(beyond - counts, len(positions) - 1)
+    last = np.maximum(beyond - 1, 0)
+    opening, depth = outline.depths()
+    is_last = np.zeros(len(positions), np.bool_)
+    is_last[last[counts != 0]] = True
+    faults[outline.owners[(depth == 0) != is_last]] = True
+    faults[outline.owners[depth < 0]] = True
+    faults |= ~_encloses(chunk, starts, ends, positions[first], positions[last])
+    faults |= outline.symbols[first] != kind[0]
+    outline.blame_crossed(opening, depth)
+    return faults
+
+
+def outline_of(chunk: bytes, starts: Positions, ends: Positions) -> Outline:
+    """Take messages apart into strings and brackets; parameters as of `structure_faults`."""
     visible = np.frombuffer(_without_escapes(chunk), np.uint8)
     marks = np.flatnonzero(_is_mark(visible))
     symbols = visible[marks]
@@ -88,8 +167,7 @@ def structure_faults(chunk: bytes, starts: Positions, ends: Positions) -> Mask:
         blame(np.flatnonzero(newlines), True)
     brackets = np.flatnonzero(~(quotes | inside))
     owners = np.searchsorted(first, brackets, side="right") - 1
-    faults |= _nesting_faults(chunk, starts, ends, marks[brackets], symbols[brackets], owners)
-    return faults
+    return Outline(faults, marks[brackets], symbols[brackets], owners)
 
 
 def _is_mark(visible: NDArray[np.uint8]) -> Mask:
@@ -106,48 +184,6 @@ def _without_escapes(chunk: bytes) -> bytes:
     if b"\\" not in chunk:
         return chunk
     return chunk.replace(b"\\\\", b"\x01\x01").replace(b'\\"', b"\x01\x01")
-
-
-def _nesting_faults(
-    chunk: bytes,
-    starts: Positions,
-    ends: Positions,
-    positions: Positions,
-    symbols: NDArray[np.uint8],
-    owners: Positions,
-) -> Mask:
-    """Messages whose brackets outside strings are not one properly nested object.
-
-    :param positions: of the brackets, `symbols` and `owners` (messages) along with them.
-    """
-    count = len(starts)
-    brackets = np.bincount(owners, minlength=count)
-    faults: Mask = brackets == 0
-    if not len(positions):
-        return faults
-    beyond = np.cumsum(brackets)
-    first = np.minimum(beyond - brackets, len(positions) - 1)
-    last = np.maximum(beyond - 1, 0)
-    opening = (symbols == ord("{")) | (symbols == ord("["))
-    depths = np.concatenate(([0], np.cumsum(np.where(opening, 1, -1))))
-    depth = depths[1:] - depths[first][owners]
-    is_last = np.zeros(len(positions), np.bool_)
-    is_last[last[~faults]] = True
-    faults[owners[(depth == 0) != is_last]] = True
-    faults[owners[depth < 0]] = True
-    faults |= ~_encloses(chunk, starts, ends, positions[first], positions[last])
-    faults |= symbols[first] != ord("{")
-    # The n-th bracket of a level opens, the next of that level closes it: same kind?
-    level = np.where(opening, depth, depth + 1)
-    sound = ~faults[owners]
-    if not sound.all():
-        level, symbols, owners = level[sound], symbols[sound], owners[sound]
-    if len(level):
-        order = np.argsort(owners * (int(level.max()) + 1) + level, kind="stable")
-        opened, closed = symbols[order[::2]], symbols[order[1::2]]
-        # "{" and "}", "[" and "]" are two apart in ASCII.
-        faults[owners[order[::2]][closed - opened != 2]] = True
-    return faults
 
 
 def _encloses(chunk: bytes, starts: Any, ends: Any, first: Any, last: Any) -> Mask:

@@ -15,10 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.decode.digits import has_long_run, is_overlong
+from sluice.decode.facts import MessageFacts
 from sluice.decode.framing import JSON_OBJECTS, Framing
 
 #: So many messages are looked at together: numpy's temporaries stay in the cache.
 _INSPECTED_MESSAGES = 500
+#: The same in bytes, of text that is read again.
+_INSPECTED_BYTES = 1 << 20
 
 #: A message's value; the class below has a property named `bytes`.
 Value = bytes
@@ -30,9 +33,9 @@ class MessageBuffer:
     `clear()` keeps the memory for the next range; it never grows beyond the largest range.
     Not shared between threads.
 
-    `faults`: indices of messages that the framing does not let stand beside others;
-    `long_digits`: of those with a number that may be too long for 256 bits; `short_numbers`: no
-    run of digits is longer than SHORT_DIGITS_MAX.
+    `long_digits`: indices of messages with a number that may be too long for 256 bits;
+    `short_numbers`: no run of digits is longer than SHORT_DIGITS_MAX; `one_line_each`: no message
+    holds a newline.
     """
 
     def __init__(self, framing: Framing = JSON_OBJECTS) -> None:
@@ -41,12 +44,21 @@ class MessageBuffer:
         self._reset()
 
     def _reset(self) -> None:
+        #: What Kafka says besides the values, if the entry asks for it.
+        self.facts: MessageFacts | None = None
         self._size = 0
         self._count = 0
         self._chunk_offsets: list[NDArray[np.uint64]] = []
         self._chunk_ends: list[NDArray[np.int64]] = []
         self._ends: NDArray[np.int64] | None = None
-        self.faults: list[int] = []
+        self._faults: set[int] = set()
+        #: Messages that no test has looked at singly: those of chunks that were counted, as
+        #: ranges, and some that were not plain.
+        self._counted: list[range] = []
+        self._unsure: list[int] = []
+        #: Whether there is a message that counting could not prove.
+        self._has_deep = False
+        self.one_line_each = True
         self.long_digits: list[int] = []
         self.short_numbers = True
         os.lseek(self._file, 0, os.SEEK_SET)
@@ -65,9 +77,9 @@ class MessageBuffer:
         ends = self.framing.flat_ends(chunk, len(values))
         if ends is None:
             ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)) + 1) - 1
-            starts = np.concatenate(([0], ends[:-1] + 1))
-            faults = self.framing.faults(chunk, starts, ends)
-            self.faults.extend((np.flatnonzero(faults) + index).tolist())
+            self._test(chunk, np.concatenate(([0], ends[:-1] + 1)), ends, index)
+        else:
+            self._counted.append(range(index, self._count))
         if self.framing.inspects_digits and has_long_run(chunk):
             self.short_numbers = False
             self.long_digits.extend(n for n, v in enumerate(values, index) if is_overlong(v))
@@ -96,6 +108,8 @@ class MessageBuffer:
             is_flat, may_be_long = False, self.framing.inspects_digits
         index, self._count = self._count, self._count + len(offsets)
         self._chunk_offsets.append(offsets)
+        if is_flat:
+            self._counted.append(range(index, self._count))
         if may_be_long or not is_flat:
             self._inspect(bytes(text), ends, index, is_flat)
         self._chunk_ends.append(ends + (self._size + 1))
@@ -110,14 +124,76 @@ class MessageBuffer:
             piece = slice(first, first + _INSPECTED_MESSAGES)
             begin = int(starts[first])
             chunk = text[begin : int(ends[piece][-1])]
-            if not is_flat and self.framing.flat_ends(chunk, len(ends[piece])) is None:
-                faults = self.framing.faults(chunk, starts[piece] - begin, ends[piece] - begin)
-                self.faults.extend((np.flatnonzero(faults) + index + first).tolist())
+            here = range(index + first, index + first + len(ends[piece]))
+            if not is_flat and self.framing.flat_ends(chunk, len(here)) is not None:
+                self._counted.append(here)
+            elif not is_flat:
+                self._test(chunk, starts[piece] - begin, ends[piece] - begin, here.start)
             if self.framing.inspects_digits and has_long_run(chunk):
                 self.short_numbers = False
                 for number, (a, b) in enumerate(zip(starts[piece], ends[piece], strict=True)):
                     if is_overlong(text[a:b]):
                         self.long_digits.append(index + first + number)
+
+    def _test(
+        self, chunk: Value, starts: NDArray[np.int64], ends: NDArray[np.int64], index: int
+    ) -> None:
+        """Of messages that counting does not prove together. If only some are not plain, they
+        wait, to be tested with others of their kind."""
+        if chunk.count(b"\n") >= len(starts):
+            self.one_line_each = False
+        others = np.flatnonzero(~self.framing.plain(chunk, starts, ends))
+        if 8 * len(others) <= len(starts):
+            self._unsure += (others + index).tolist()
+            return
+        faults = self.framing.faults(chunk, starts, ends)
+        self._has_deep = self._has_deep or not faults[others].all()
+        self._faults.update((np.flatnonzero(faults) + index).tolist())
+
+    def _test_again(self, indices: NDArray[np.int64]) -> bool:
+        """Of messages that are here already; whether one of them is sound."""
+        found = 0
+        for first in range(0, len(indices), _INSPECTED_MESSAGES):
+            some = indices[first : first + _INSPECTED_MESSAGES]
+            values = list(self.iterate(some))
+            beyond = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)) + 1)
+            starts = np.concatenate(([0], beyond[:-1]))
+            faults = self.framing.faults(b"\n".join(values), starts, beyond - 1)
+            self._faults.update(some[faults].tolist())
+            found += int(np.count_nonzero(faults))
+        return found < len(indices)
+
+    def prove(self) -> None:
+        """Test every message that was only counted: from now on each is known for itself to be
+        sound, or is among the faults."""
+        counted, self._counted = self._counted, []
+        ends = self.ends
+        for stretch in counted:
+            first = stretch.start
+            while first < stretch.stop:
+                begin = int(ends[first - 1]) if first else 0
+                full = int(np.searchsorted(ends, begin + _INSPECTED_BYTES, side="right"))
+                beyond = min(max(full, first + 1), first + _INSPECTED_MESSAGES, stretch.stop)
+                local = ends[first:beyond] - begin
+                chunk = os.pread(self._file, int(local[-1]) - 1, begin)
+                starts = np.concatenate(([0], local[:-1]))
+                faults = self.framing.faults(chunk, starts, local - 1)
+                self._faults.update((np.flatnonzero(faults) + first).tolist())
+                first = beyond
+
+    @property
+    def faults(self) -> list[int]:
+        """The messages that the framing does not let stand beside others, ascending.
+
+        Counting proves messages only among their like: n rows from n opening brackets. Where a
+        message has more of them, they could make good for rows that two others lack.
+        """
+        unsure, self._unsure = self._unsure, []
+        if unsure and self._test_again(np.array(unsure, np.int64)):
+            self._has_deep = True
+        if self._has_deep:
+            self.prove()
+        return sorted(self._faults)
 
     @property
     def path(self) -> str:

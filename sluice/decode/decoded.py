@@ -38,7 +38,8 @@ class Decoded:
     :param clickhouse_partitions: distinct values of the table's partition key in the block.
     :param checksum: of `native`; equal for equal bytes.
     :param messages: that made the rows.
-    :param empty: messages of no rows, where a message may have any number of them.
+    :param empty: offsets of messages of no rows, where a message may have any number of them;
+        ascending.
     :param dropped_rows: rows that were bad in messages whose other rows are here.
     """
 
@@ -50,5 +51,5 @@ class Decoded:
     clickhouse_partitions: int
     checksum: str
     messages: int
-    empty: int = 0
+    empty: tuple[int, ...] = ()
     dropped_rows: int = 0

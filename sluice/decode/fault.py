@@ -12,6 +12,10 @@ CANNOT_PARSE = "cannot-parse"
 OUT_OF_RANGE = "out-of-range"
 NULL_IN_COLUMN = "null-in-column"
 UNKNOWN_FIELD = "unknown-field"
+#: A column that must be there is absent or null.
+REQUIRED = "required"
+#: A row breaks one of the entry's checks.
+CHECK_FAILED = "check-failed"
 #: No table entry of the topic takes the message.
 NO_ROUTE = "no-route"
 

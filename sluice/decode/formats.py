@@ -1,14 +1,47 @@
-"""The formats: which decoder a table entry gets."""
+"""The formats: which decoder a table entry gets, and how its messages stand in a buffer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
-from sluice.decode.decoder import Decoder
+from sluice.core.text_options import first_problem
+from sluice.decode.framing import BYTES, JSON_ARRAYS, JSON_OBJECTS, LINES, Framing
+from sluice.decode.mapped import MappedFormat, is_mapped
 from sluice.decode.port import TableDecoder
+from sluice.decode.text_decoders import (
+    csv_decoder,
+    json_array_decoder,
+    json_object_decoder,
+    named_csv_decoder,
+    named_tsv_decoder,
+    tsv_decoder,
+)
+from sluice.decode.typed_decoder import TypedDecoder
+from sluice.decode.typed_formats import TYPED_FORMATS
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """How a format is decoded, and how its messages stand in a buffer."""
+
+    decoder: Callable[[TableText], TableDecoder]
+    framing: Framing
+
 
 #: By name, as it stands in the configuration.
-FORMATS = ("JSONEachRow",)
+_FORMATS = {
+    "JSONEachRow": _Format(json_object_decoder, JSON_OBJECTS),
+    "JSONCompactEachRow": _Format(json_array_decoder, JSON_ARRAYS),
+    "CSV": _Format(csv_decoder, LINES),
+    "TSV": _Format(tsv_decoder, LINES),
+    "CSVWithNames": _Format(named_csv_decoder, BYTES),
+    "TSVWithNames": _Format(named_tsv_decoder, BYTES),
+    **{name: _Format(decoder, BYTES) for name, decoder in TYPED_FORMATS.items()},
+}
+FORMATS = tuple(_FORMATS)
 
 
 def make_decoder(table: TableText) -> TableDecoder:
@@ -16,9 +49,29 @@ def make_decoder(table: TableText) -> TableDecoder:
 
     :raises TerminalError: the text cannot be executed by this version.
     """
-    if table.format not in FORMATS:
+    found = _FORMATS.get(table.format)
+    if found is None:
         raise TerminalError(
             f"table {table.target}: format {table.format} is not supported",
             f"Use one of: {', '.join(FORMATS)}.",
         )
-    return Decoder(table)
+    problem = check_options(table.format, table.options)
+    if problem:
+        raise TerminalError(f"table {table.target}: {problem}", "Correct [table.options].")
+    if is_mapped(table):
+        return TypedDecoder(table, MappedFormat(table, make_decoder))
+    return found.decoder(table)
+
+
+def framing_of(table: TableText) -> Framing:
+    """How the messages of this entry stand in a buffer."""
+    found = _FORMATS.get(table.format)
+    return found.framing if found else BYTES
+
+
+def check_options(table_format: str, options: tuple[tuple[str, str], ...]) -> str:
+    """What is wrong with the options of a format, as a sentence; "" if nothing is.
+
+    What only the table's columns can tell is left to `make_decoder`.
+    """
+    return first_problem(table_format, options)

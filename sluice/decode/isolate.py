@@ -34,8 +34,10 @@ from sluice.decode.plan import Plan
 from sluice.decode.scalars import NULL
 from sluice.decode.session import EngineError, run
 from sluice.decode.suspects import run_marked
+from sluice.decode.types import leaves, parse_type
 
-#: So many unreadable messages of a block get the engine's own words, at a query each.
+#: So many messages of a block, of which we do not know which column fails or how, get the
+#: engine's own words, at two queries each.
 EXPLAINED_MAX = 100
 #: Between two messages: readers of fixed length (a UUID's) look beyond a short value, and
 #: the engine goes on after the next newline. 96 spaces are more than any of them reads.
@@ -43,6 +45,14 @@ _PADDING = b" " * 96 + b"\n"
 #: What may raise an error that the engine does not skip: numbers beyond 64 bits in a
 #: DateTime, null in a Dynamic.
 _HARD = re.compile(rb"[0-9]{18,}|null")
+#: Types of which reading fails either for what is no such value at all, or for its size.
+_LIMITED = re.compile(r"(?:LowCardinality\()?(?:Nullable\()?(?:FixedString\(([0-9]+)\)|Decimal)")
+#: Types of which reading fails only for what is no such value.
+_SIMPLE = re.compile(
+    r"U?Int(8|16|32|64|128|256)|Float(32|64)|BFloat16|String|UUID|IPv[46]|Bool|DateTime(64)?"
+    r"|Date(32)?|Enum(8|16)?"
+)
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _ERROR_CHARACTERS_MAX = 300
 _VALUE_CHARACTERS_MAX = 100
 _OUT_OF_RANGE_CODES = frozenset((69, 70, 131, 321, 395, 407, 691))
@@ -89,13 +99,45 @@ def find_faults(plan: Plan, buffer: MessageBuffer, indices: Indices) -> dict[int
         judged, not_read = _judge(plan, buffer, part)
         faults |= judged
         unread += not_read
-    for index in unread[:EXPLAINED_MAX]:
+    for index in _to_explain(plan, buffer, faults, unread):
         fault = explain(plan, _line(buffer, index))
         if fault is None:
             del faults[index]
         else:
             faults[index] = replace(fault, column=fault.column or faults[index].column)
     return faults
+
+
+def _to_explain(
+    plan: Plan, buffer: MessageBuffer, faults: dict[int, Fault], unread: list[int]
+) -> list[int]:
+    """Of these messages those that the engine has to be asked about singly.
+
+    They could not be read with loose types. All that a strict query might read are among
+    them; of those that it cannot read either, the ones without good words, up to a limit.
+    """
+    if not unread:
+        return []
+    places = np.array(unread, np.int64)
+    with marked_file(buffer, places, 1, _PADDING) as marked:
+        rows = run_marked(plan.wide(marked.path, marked.field, len(places)))
+    readable = set(unread if rows is None else places[rows[0] - 1].tolist())
+    types = {part.name: part.column.type for part in plan.columns}
+    unclear = [
+        index for index in unread if index not in readable and not _is_clear(faults[index], types)
+    ]
+    return sorted(readable.union(unclear[:EXPLAINED_MAX]))
+
+
+def _is_clear(fault: Fault, types: dict[str, str]) -> bool:
+    """Whether the column tells why the message cannot be read."""
+    if fault.reason != CANNOT_PARSE:
+        return True
+    type_text = types.get(fault.column, "")
+    return bool(type_text) and (
+        _LIMITED.match(type_text) is not None
+        or all(_SIMPLE.fullmatch(leaf) for leaf in leaves(parse_type(type_text)))
+    )
 
 
 def _judge(
@@ -280,10 +322,25 @@ def _unreadable(line: bytes, column: str, type_text: str) -> Fault:
     document = _document(line)
     if column not in document:
         return Fault(CANNOT_PARSE, "the message cannot be read as JSON of this table")
-    if document[column] is None:
+    value = document[column]
+    if value is None:
         return Fault(NULL_IN_COLUMN, f"null in column {column} {type_text}", column)
-    said = f"{_shown(document[column])} cannot be read as column {column} {type_text}"
+    if _is_too_large(value, type_text):
+        said = f"{_shown(value)} does not fit column {column} {type_text}"
+        return Fault(OUT_OF_RANGE, said[:_ERROR_CHARACTERS_MAX], column)
+    said = f"{_shown(value)} cannot be read as column {column} {type_text}"
     return Fault(CANNOT_PARSE, said[:_ERROR_CHARACTERS_MAX], column)
+
+
+def _is_too_large(value: Any, type_text: str) -> bool:
+    """Whether a value that cannot be read would be one of its type, but for its size."""
+    limited = _LIMITED.match(type_text)
+    if limited is None or not isinstance(value, str):
+        return False
+    if limited[1]:
+        is_text = not isinstance(value, _Number)
+        return is_text and len(value.encode(errors="replace")) > int(limited[1])
+    return _NUMBER.fullmatch(value) is not None
 
 
 def _column_named(plan: Plan, key: str) -> str:

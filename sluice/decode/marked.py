@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from sluice.decode.boundaries import JSON_WHITESPACE
 from sluice.decode.buffer import MessageBuffer
+from sluice.decode.framing import JSON_OBJECTS, Framing
 
 Indices = NDArray[np.int64]
 
@@ -96,7 +97,7 @@ def subset(buffer: MessageBuffer, indices: Indices) -> MessageBuffer:
 
     What the buffer proved of each message stays proven, so the structure is not tested again.
     """
-    chosen = MessageBuffer()
+    chosen = MessageBuffer(buffer.framing)
     offsets = buffer.offsets[indices]
     for piece in pieces(buffer, indices):
         chosen.add_text(
@@ -208,9 +209,9 @@ def write_at(file: int, content: bytes | memoryview, position: int) -> int:
     return len(content)
 
 
-def buffer_of(values: list[bytes]) -> MessageBuffer:
+def buffer_of(values: list[bytes], framing: Framing = JSON_OBJECTS) -> MessageBuffer:
     """A buffer of messages whose offsets do not matter."""
-    buffer = MessageBuffer()
+    buffer = MessageBuffer(framing)
     for begin in range(0, len(values), 500):
         part = values[begin : begin + 500]
         buffer.add(part, range(begin, begin + len(part)))

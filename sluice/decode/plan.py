@@ -5,16 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import LINEAGE_TYPES, Column, TableText
+from sluice.core.text import Column, TableText
 from sluice.decode.expressions import referenced_columns
-from sluice.decode.native import check_lineage_type
+from sluice.decode.keys import KEY_COLUMN, ORDER_COLUMN, Keys, lineage_of
 from sluice.decode.readers import ReaderFactory
+from sluice.decode.row_format import JSON_EACH_ROW, RowFormat
 from sluice.decode.scalars import Reader, default_of
 from sluice.decode.session import identifier, literal, settings_clause
 
-KEY_COLUMN = "_sluice_partition_key"
-#: Of a sorted block: which message of the buffer each row was.
-ORDER_COLUMN = "_sluice_order"
+__all__ = ["KEY_COLUMN", "ORDER_COLUMN", "Plan", "PlannedColumn"]
+
+#: Of rows that were read although others could not be: how many were read before.
+PLACE_COLUMN = "_sluice_place"
+#: Of rows that carry a mark, see `Plan.strict_into`.
+MARK_COLUMN = "_sluice_mark"
+#: Of blocks that are to be merged, see `Plan.merge_into`.
+PLACE_COLUMN = "_sluice_place"
 OUT_OF_RANGE = "a value does not fit its column"
 
 
@@ -35,17 +41,24 @@ class Plan:
 
     :param widest_integer: what integers of up to 128 bits are read as. It must hold every
         number of the messages: Int64 is for those whose numbers are short.
+    :param rows: how the engine finds them in a file.
     :raises TerminalError: the text cannot be executed by this decoder.
     """
 
-    def __init__(self, table: TableText, widest_integer: str = "Int256") -> None:
+    def __init__(
+        self,
+        table: TableText,
+        widest_integer: str = "Int256",
+        rows: RowFormat = JSON_EACH_ROW,
+    ) -> None:
         self.table = table
-        if table.format != "JSONEachRow":
+        self._rows = rows
+        if table.format not in rows.formats:
             raise TerminalError(
-                f"table {table.target}: format {table.format} is not supported",
-                'Use format = "JSONEachRow".',
+                f"table {table.target}: format {table.format} is not read as {rows.engine}",
+                f'Use format = "{min(rows.formats)}".',
             )
-        self.lineage = self._lineage()
+        self.lineage = lineage_of(table)
         factory = ReaderFactory(table.on_null == "dead-letter", widest_integer)
         read = tuple(
             PlannedColumn(column, factory.of(column.type))
@@ -67,28 +80,11 @@ class Plan:
             "input_format_null_as_default": int(table.on_null == "default"),
             "input_format_skip_unknown_fields": int(table.unknown_fields == "ignore"),
             "session_timezone": literal(table.time_zone),
+            **rows.settings,
         }
         self._narrowed = self._narrowing()
         self._faults = self._fault_code()
-        self._key = self._partition_key()
-        self._sorting = self._sorting_clauses() if table.sort else None
-
-    def _lineage(self) -> tuple[Column, ...]:
-        """The lineage columns as the server has them, in our order."""
-        by_name = {column.name: column for column in self.table.columns}
-        lineage = []
-        for name in LINEAGE_TYPES:
-            if name in self.table.lineage:
-                column = by_name.get(name)
-                if column is None or column.kind not in ("", "DEFAULT"):
-                    raise TerminalError(
-                        f"table {self.table.target} has no plain lineage column {name}",
-                        f"ALTER TABLE … ADD COLUMN {name} {LINEAGE_TYPES[name]}, "
-                        "or set lineage = false.",
-                    )
-                check_lineage_type(name, column.type)
-                lineage.append(column)
-        return tuple(lineage)
+        self.keys = Keys(table, tuple(part.name for part in self.columns), self.lineage)
 
     def _declaration(self, part: PlannedColumn, read_as: str) -> str:
         """The column as it is read, with what stands in for an absent field."""
@@ -133,7 +129,8 @@ class Plan:
         where = ""
         if silent:
             where = f" WHERE NOT throwIf(greatest(0, {', '.join(silent)}), {literal(OUT_OF_RANGE)})"
-        return f"SELECT {', '.join(parts)} FROM {{source}} AS t{where}"
+        self._values = ", ".join(parts)
+        return f"SELECT {self._values} FROM {{source}} AS t{where}"
 
     def _fault_code(self) -> str:
         """Per row: 0, or 4 x (position of the first faulty column) + kind of fault."""
@@ -146,89 +143,30 @@ class Plan:
         read = ", ".join(f"t.{identifier(name)}" for name in self._by_name)
         return f"toUInt32(multiIf({', '.join([*tests, '0'])}) + ignore({read}))"
 
-    def _partition_key(self) -> str | None:
-        """SELECT … FROM ({inner}) with a hash of the partition key as last column."""
-        table = self.table
-        if not table.partition_key.strip():
-            return None
-        aliases, used = self._computed(table.partition_key)
-        lineage = {column.name for column in self.lineage}
-        missing = used - {part.name for part in self.columns} - lineage - set(aliases)
-        if missing:
-            raise TerminalError(
-                f"table {table.target}: the partition key depends on {min(missing)}, "
-                "which blocks do not carry",
-                "Partition by columns that are inserted.",
-            )
-        self.key_needs_lineage = bool(used & lineage)
-        clause = f"WITH {', '.join(aliases.values())} " if aliases else ""
-        names = [identifier(part.name) for part in self.columns]
-        key = f"sipHash64(tuple({table.partition_key})) AS {KEY_COLUMN}"
-        self._key_alone = f"{clause}SELECT uniqExact(tuple({table.partition_key})) FROM {{source}}"
-        return f"{clause}SELECT {', '.join([*names, key])} FROM ({{inner}})"
+    @property
+    def readable(self) -> frozenset[str]:
+        """The names of the columns that are read from messages, stored or not."""
+        return frozenset(self._by_name)
 
-    def _computed(self, key: str) -> tuple[dict[str, str], set[str]]:
-        """The columns below a key that the server computes, as definitions by name; and the
-        names of all columns that the key depends on."""
-        aliases: dict[str, str] = {}
-        waiting = [key]
-        while waiting:
-            for column in referenced_columns(waiting.pop(), self.table.columns):
-                if column.kind in ("MATERIALIZED", "ALIAS") and column.name not in aliases:
-                    cast = f"CAST(({column.expression}), {literal(column.type)})"
-                    aliases[column.name] = f"{cast} AS {identifier(column.name)}"
-                    waiting.append(column.expression)
-        texts = [key, *aliases.values()]
-        used = {c.name for text in texts for c in referenced_columns(text, self.table.columns)}
-        return aliases, used
-
-    def _sorting_clauses(self) -> tuple[str, str] | None:
-        """What stands before and after a query whose rows are to be sorted; None if the table
-        has no order.
-
-        Lineage columns are not there yet: within a block, `_offset` grows with the order of the
-        messages and the others are constant. The server sorts what is not in its order, so
-        an expression over them costs time at worst.
-        """
-        table = self.table
-        if not table.sorting_key.strip():
-            return None
-        aliases, used = self._computed(f"tuple({table.sorting_key})")
-        stand_ins = {"_topic": "''", "_partition": "0", "_row": "0", "_offset": ORDER_COLUMN}
-        missing = used - {part.name for part in self.columns} - set(stand_ins) - set(aliases)
-        if missing:
-            raise TerminalError(
-                f"table {table.target}: the sorting key depends on {min(missing)}, "
-                "which blocks do not carry",
-                "Set sort = false for this entry.",
-            )
-        order = f"toUInt32(rowNumberInAllBlocks()) AS {ORDER_COLUMN}"
-        names = [identifier(part.name) for part in self.columns]
-        if self.has_key_column:
-            names.append(KEY_COLUMN)
-        terms = [f"{value} AS {name}" for name, value in stand_ins.items() if name in used]
-        terms += aliases.values()
-        clause = f"WITH {', '.join(terms)} " if terms else ""
-        head = f"{clause}SELECT {', '.join([*names, order])} FROM ("
-        return head, f") ORDER BY {table.sorting_key}, {ORDER_COLUMN}"
-
-    #: Whether the partition key can only be known once the lineage columns are there.
-    key_needs_lineage = False
+    @property
+    def key_needs_lineage(self) -> bool:
+        """Whether the partition key can only be known once the lineage columns are there."""
+        return self.keys.needs_lineage
 
     @property
     def has_key_column(self) -> bool:
         """Whether `strict` gives the hash of the partition key as last column."""
-        return self._key is not None and not self.key_needs_lineage
+        return self.keys.has_key_column
 
     @property
     def has_order_column(self) -> bool:
         """Whether `strict` gives the places of the messages as last column."""
-        return self._sorting is not None
+        return self.keys.has_order_column
 
     @property
     def has_partition_key(self) -> bool:
         """Whether blocks can touch more than one ClickHouse partition."""
-        return self._key is not None
+        return self.keys.has_partition_key
 
     def strict(self, path: str, rows: int) -> str:
         """All rows as one block, or an exception.
@@ -242,28 +180,74 @@ class Plan:
 
         What cannot be read fails as in `strict`, with the same words, at a third of the cost.
         """
-        return f"SELECT * FROM {_file(path, 'JSONEachRow', self._bare)} {self._block_clause(1)}"
+        return f"SELECT * FROM {self._file(path, self._bare)} {self._block_clause(1)}"
 
-    def strict_into(self, target: str, path: str, rows: int) -> str:
-        """The same, written to a file as Native: no copy of the block in the engine's memory."""
+    def strict_into(self, target: str, path: str, rows: int, mark: str = "") -> str:
+        """The same, written to a file as Native: no copy of the block in the engine's memory.
+
+        :param mark: what stands before the row's number in a column MARK_COLUMN; throws where
+            it does not. "": there is no such column.
+        """
         clause = self._block_clause(rows, min_insert_block_size_rows=0)
-        return f"INSERT INTO FUNCTION file({literal(target)}, Native) {clause} {self._select(path)}"
+        select = self._select(path, mark)
+        return f"INSERT INTO FUNCTION file({literal(target)}, Native) {clause} {select}"
 
-    def _select(self, path: str) -> str:
-        inner = self._narrowed.replace("{source}", _file(path, "JSONEachRow", self.structure))
-        if self._key is not None and self.has_key_column:
-            inner = self._key.replace("{inner}", inner)
-        if self._sorting is not None:
-            inner = inner.join(self._sorting)
-        return inner
+    def tolerant_into(self, target: str, path: str, rows: int, errors: str, overflow: str) -> str:
+        """The same of the rows that can be read and that no test doubts. The last column is
+        PLACE_COLUMN, the row's place among all that can be read.
+
+        :param errors: a path where nothing is; which attempts to read a row failed stands there.
+        :param overflow: "throw" or "saturate", what becomes of a moment beyond its type.
+        """
+        doubts = [f"ignore({', '.join(self._unstored)})"] if self._unstored else []
+        for part in self.columns:
+            if part.reader.doubt is not None:
+                doubts.append(f"toUInt8({part.reader.doubt(f't.{identifier(part.name)}')})")
+        where = f" WHERE NOT greatest(0, {', '.join(doubts)})" if doubts else ""
+        place = f"toUInt32(assumeNotNull(t._row_number)) AS {PLACE_COLUMN}"
+        source = self._file(path, self.structure)
+        inner = f"SELECT {self._values}, {place} FROM {source} AS t{where}"
+        clause = self._lenient_clause(
+            rows,
+            min_insert_block_size_rows=0,
+            input_format_record_errors_file_path=literal(errors),
+            date_time_overflow_behavior=literal(overflow),
+        )
+        select = self.keys.around(inner, (PLACE_COLUMN,))
+        return f"INSERT INTO FUNCTION file({literal(target)}, Native) {clause} {select}"
+
+    def merge_into(self, target: str, paths: list[str], rows: int) -> str:
+        """Blocks in files as one, written to a file as `strict_into` does.
+
+        :param paths: of Native blocks with the columns of this plan and PLACE_COLUMN, which
+            says the place of each row among all.
+        """
+        names = ", ".join(identifier(part.name) for part in self.columns)
+        blocks = [f"SELECT {names}, {PLACE_COLUMN} FROM file({literal(p)}, Native)" for p in paths]
+        inner = f"SELECT {names} FROM ({' UNION ALL '.join(blocks)}) ORDER BY {PLACE_COLUMN}"
+        clause = self._block_clause(rows, min_insert_block_size_rows=0)
+        query = self.keys.around(inner)
+        return f"INSERT INTO FUNCTION file({literal(target)}, Native) {clause} {query}"
+
+    def _select(self, path: str, mark: str = "") -> str:
+        source = self._file(path, self.structure)
+        if mark:
+            marked = self._file(path, f"{MARK_COLUMN} String, {self.structure}")
+            expected = f"concat({literal(mark)}, toString(rowNumberInAllBlocks()))"
+            moved = f"throwIf({MARK_COLUMN} != {expected}, 'a row is not one message')"
+            source = f"(SELECT * FROM {marked} WHERE NOT {moved})"
+        inner = self._narrowed.replace("{source}", source)
+        return self.keys.around(inner)
+
+    def _file(self, path: str, structure: str) -> str:
+        return f"file({literal(path)}, {self._rows.engine}, {literal(structure)})"
 
     def _block_clause(self, rows: int, **more: object) -> str:
         return self._clause(max_block_size=max(rows + 1, 1024), **more)
 
     def partitions_of(self, path: str) -> str:
         """The number of ClickHouse partitions of a Native block in a file."""
-        query = self._key_alone.replace("{source}", f"file({literal(path)}, Native)")
-        return f"{query} {self._clause()}"
+        return f"{self.keys.partitions_of(path)} {self._clause()}"
 
     def lenient(self, path: str, index: str, rows: int) -> str:
         """Index and fault code of each row that can be read; the others are skipped.
@@ -271,25 +255,42 @@ class Plan:
         :param index: the field that carries the index.
         """
         structure = f"{identifier(index)} UInt32, {self._loose}"
-        source = _file(path, "JSONEachRow", structure)
+        source = self._file(path, structure)
         query = f"SELECT t.{identifier(index)} AS i, {self._faults} AS f FROM {source} AS t"
         return f"{query} {self._lenient_clause(rows)}"
+
+    def unfit(self, path: str, rows: int, errors: str) -> str:
+        """Place and fault code of each row that can be read and is at fault.
+
+        :param errors: as in `tolerant_into`.
+        """
+        place = "toUInt32(assumeNotNull(t._row_number))"
+        query = f"SELECT {place} AS i, {self._faults} AS f"
+        clause = self._lenient_clause(rows, input_format_record_errors_file_path=literal(errors))
+        return f"{query} FROM {self._file(path, self._loose)} AS t WHERE f != 0 {clause}"
+
+    def wide(self, path: str, index: str, rows: int) -> str:
+        """Index of each row that can be read as `strict` reads it, moments being clamped."""
+        source = self._file(path, f"{identifier(index)} UInt32, {self.structure}")
+        read = ", ".join(f"t.{identifier(name)}" for name in self._by_name)
+        query = f"SELECT t.{identifier(index)} AS i, toUInt32(0) AS f FROM {source} AS t"
+        return f"{query} WHERE NOT ignore({read}) {self._lenient_clause(rows)}"
 
     def lenient_column(self, path: str, index: str, rows: int, part: PlannedColumn) -> str:
         """Index of each row in which this column alone can be read."""
         structure = f"{identifier(index)} UInt32, {identifier(part.name)} {part.reader.loose}"
-        source = _file(path, "JSONEachRow", structure)
+        source = self._file(path, structure)
         query = f"SELECT t.{identifier(index)} AS i, toUInt32(0) AS f FROM {source} AS t"
+        query += f" WHERE NOT ignore(t.{identifier(part.name)})"
         return f"{query} {self._lenient_clause(rows, input_format_skip_unknown_fields=1)}"
 
     def _lenient_clause(self, rows: int, **more: object) -> str:
-        return self._block_clause(
-            rows,
-            input_format_allow_errors_num="18446744073709551615",
-            input_format_allow_errors_ratio="1",
-            date_time_overflow_behavior="'saturate'",
-            **more,
-        )
+        settings: dict[str, object] = {
+            "input_format_allow_errors_num": "18446744073709551615",
+            "input_format_allow_errors_ratio": "1",
+            "date_time_overflow_behavior": "'saturate'",
+        }
+        return self._block_clause(rows, **(settings | more))
 
     def _clause(self, **more: object) -> str:
         return settings_clause(**(self._settings | more))
@@ -303,7 +304,3 @@ def _typed(part: PlannedColumn, loose: bool) -> str:
         default = f"CAST({default_of(reader.target)}, {literal(read_as)})"
         value = f"ifNull({value}, {default})"
     return f"CAST({value}, {literal(reader.target)})" if reader.plain else reader.narrow(value)
-
-
-def _file(path: str, file_format: str, structure: str) -> str:
-    return f"file({literal(path)}, {file_format}, {literal(structure)})"

@@ -81,6 +81,7 @@ class ReaderFactory:
             self._over_items(item.silent),
             self._over_items(item.fault),
             item.plain,
+            self._over_items(item.doubt),
         )
 
     def _over_items(self, test: Expression | None, of: str = "{0}") -> Expression | None:
@@ -126,6 +127,10 @@ class ReaderFactory:
                 self._over_items(item.fault, "mapValues({0})"),
             ),
             plain,
+            _greatest(
+                self._over_items(key.doubt, "mapKeys({0})"),
+                self._over_items(item.doubt, "mapValues({0})"),
+            ),
         )
 
     def _tuple(self, node: TypeNode) -> Reader:
@@ -172,6 +177,7 @@ class ReaderFactory:
             over([reader.silent for reader in readers]),
             over([reader.fault for reader in readers]),
             plain,
+            over([reader.doubt for reader in readers]),
         )
 
 

@@ -51,6 +51,9 @@ class Reader:
     :param silent: UInt8, true if `narrow` would not throw although the value does not fit.
     :param fault: UInt8, FINE, NULL or RANGE; never throws. None: reading alone decides.
     :param plain: `narrow` is nothing but accurateCast, also inside containers.
+    :param doubt: UInt8, true for every value as it was read by `wide` for which `narrow` throws
+        or `silent` is true, and perhaps for others; never throws. None: reading alone decides.
+        Holds also where a DateTime beyond its type is clamped in reading.
     """
 
     target: str
@@ -60,6 +63,7 @@ class Reader:
     silent: Expression | None = None
     fault: Expression | None = None
     plain: bool = True
+    doubt: Expression | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +129,14 @@ def _checked(
     unfit: Expression | None,
     loose: str = "",
     loose_unfit: Expression | None = None,
+    clamped: Expression | None = None,
 ) -> Reader:
     """A scalar whose wide type narrows by accurateCast.
 
     :param unfit: true for values that accurateCast would take although they do not fit;
         None: accurateCast finds all of them.
+    :param loose: what it is read as where it must not throw, if not the wide type;
+        `loose_unfit` is for its values, `clamped` for those of the wide type.
     """
     target = place.target(node.text)
 
@@ -146,6 +153,15 @@ def _checked(
             tests.append(f"ifNull({judge(value)}, 0), {RANGE}")
         return f"multiIf({', '.join(tests)}, {FINE})" if tests else f"{FINE}"
 
+    def doubt(value: str) -> str:
+        judge = clamped or unfit
+        if judge is None:
+            test = f"isNull(accurateCastOrNull({value}, {literal(node.text)}))"
+            return f"({test} AND isNotNull({value}))" if place.nullable else test
+        if judge is _never:
+            return f"isNull({value})" if place.reads_null and place.refuses else "0"
+        return f"ifNull({judge(value)}, {int(place.refuses)})" if place.reads_null else judge(value)
+
     return Reader(
         target,
         place.wide(wide),
@@ -153,6 +169,7 @@ def _checked(
         lambda value: f"accurateCast({value}, {literal(target)})",
         None if unfit is None or unfit is _never else silent,
         fault,
+        doubt=doubt,
     )
 
 
@@ -185,7 +202,7 @@ def _text(
         return f"multiIf({', '.join(tests)}, {FINE})"
 
     wide = place.wide("String")
-    return Reader(target, wide, wide, narrow, None if unfit_throws else silent, fault, False)
+    return Reader(target, wide, wide, narrow, None if unfit_throws else silent, fault, False, fault)
 
 
 def _decimal(node: TypeNode, place: Place) -> Reader:
@@ -206,7 +223,7 @@ def _moment(node: TypeNode, place: Place) -> Reader:
     if node.name == "DateTime":
         zone = f", {node.arguments[0]}" if node.arguments else ""
         unfit = _seconds_outside(0, 2**32)
-        return _checked(node, place, node.text, _never, f"DateTime64(0{zone})", unfit)
+        return _checked(node, place, node.text, _never, f"DateTime64(0{zone})", unfit, _at_its_ends)
     scale = int(node.arguments[0]) if node.arguments else 3
     zone = "".join(f", {argument}" for argument in node.arguments[1:])
     low, high = _DATETIME64_SECONDS
@@ -216,6 +233,11 @@ def _moment(node: TypeNode, place: Place) -> Reader:
     return _checked(
         node, place, node.text, clamped, f"DateTime64({min(scale, 6)}{zone})", overflows
     )
+
+
+def _at_its_ends(value: str) -> str:
+    """A DateTime beyond its type is one of these where it is clamped."""
+    return f"toUInt32({value}) IN (0, 4294967295)"
 
 
 def _seconds_outside(low: int, high: int) -> Expression:

@@ -93,6 +93,7 @@ def run(query: str, output_format: str) -> Any:
         error = EngineError(bytes(failure.object).decode(errors="replace"))
     except RuntimeError as failure:
         error = EngineError(str(failure))
+    _drain()
     if error.code in _MACHINE_CODES:
         raise TransientError(
             f"the decoding engine failed: {str(error)[:300]}",
@@ -104,6 +105,13 @@ def run(query: str, output_format: str) -> Any:
             "Check the table's types, defaults and partition key against this engine's version.",
         )
     raise error
+
+
+def _drain() -> None:
+    """Take what the engine had written of a failed query: it would stand before the output of
+    the next one [measured, chdb 4.4]."""
+    with suppress(RuntimeError, UnicodeDecodeError):
+        session().query("SELECT 1 WHERE 0", "Null")
 
 
 def engine_version() -> str:

@@ -39,5 +39,6 @@ class Split:
         return chosen
 
 
-#: Takes the messages of a buffer apart; what it cannot take apart is a fault.
-Splitter = Callable[[MessageBuffer], Split]
+#: Takes the messages of a buffer apart; what it cannot take apart is a fault. None: each
+#: message is one row as it stands.
+Splitter = Callable[[MessageBuffer], Split | None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sluice.core.errors import TerminalError
@@ -94,3 +95,20 @@ def enum_values(node: TypeNode) -> list[str]:
         else:
             values.append(argument)
     return values
+
+
+def leaves(node: TypeNode) -> Iterator[str]:
+    """The names of the scalar types in a type."""
+    match node.name:
+        case "Nullable" | "LowCardinality" | "Array":
+            yield from leaves(node.inner())
+        case "SimpleAggregateFunction":
+            yield from leaves(node.inner(1))
+        case "Map":
+            yield from leaves(node.inner(0))
+            yield from leaves(node.inner(1))
+        case "Tuple" | "Nested":
+            for _, element in node.elements():
+                yield from leaves(element)
+        case _:
+            yield node.name

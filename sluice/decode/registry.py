@@ -1,0 +1,101 @@
+"""Schemas by number, from a schema registry.
+
+This package does not speak to registries: whoever decodes says with `provide` how each is
+reached (sluice.kafka.registry does it, with credentials that no text holds). A number means
+one schema for ever, so an answer is kept as long as the process lives, and a replay finds
+the same schema on any worker.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Protocol
+
+from sluice.core.errors import TerminalError
+
+
+class SchemaText(Protocol):
+    """A schema and all that it refers to."""
+
+    @property
+    def kind(self) -> str:
+        """AVRO, PROTOBUF or JSON."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """The schema itself."""
+        ...
+
+    @property
+    def references(self) -> tuple[tuple[str, str], ...]:
+        """Names (for Protobuf: import paths) and texts; what is referred to stands before what
+        refers to it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A SchemaText that is known already."""
+
+    kind: str
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+
+
+class SchemaSource(Protocol):
+    """A registry."""
+
+    def schema(self, number: int) -> SchemaText | None:
+        """The schema of this number; None if the registry says that there is none.
+
+        :raises TransientError: the registry does not answer.
+        :raises TerminalError: it refuses to.
+        """
+        ...
+
+
+class KeptSource:
+    """Asks a source once for each schema that it has. Used from any thread."""
+
+    def __init__(self, source: SchemaSource) -> None:
+        self._source = source
+        self._known: dict[int, SchemaText] = {}
+
+    def schema(self, number: int) -> SchemaText | None:
+        """As the source. That there is no such schema is asked for again."""
+        found = self._known.get(number)
+        if found is None:
+            found = self._source.schema(number)
+            if found is not None:
+                self._known[number] = found
+        return found
+
+
+_sources: dict[str, KeptSource] = {}
+_lock = threading.Lock()
+
+
+def provide(url: str, source: SchemaSource) -> None:
+    """From now on the registry of this URL is asked through this source, in this process.
+
+    What is known of its schemas stays known.
+    """
+    with _lock:
+        kept = _sources.setdefault(url, KeptSource(source))
+        kept._source = source
+
+
+def registry_of(url: str) -> SchemaSource:
+    """The registry of this URL.
+
+    :raises TerminalError: nobody said how it is reached.
+    """
+    source = _sources.get(url)
+    if source is None:
+        raise TerminalError(
+            f"nothing is known about the schema registry {url}",
+            "This is a fault of the caller: it has to provide the registry before decoding.",
+        )
+    return source

@@ -1,0 +1,97 @@
+"""The decoders of the formats in which the engine says, or is told, what type a value has.
+
+What a format needs is imported with its first decoder: some bring large libraries along, which a
+worker that decodes JSON should not load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from sluice.core.text import TableText
+from sluice.decode.port import TableDecoder
+from sluice.decode.typed_decoder import TypedDecoder
+from sluice.decode.typed_format import TypedFormat
+
+
+def _row_binary(table: TableText) -> TypedFormat:
+    from sluice.decode.sequential import RowBinary
+
+    return RowBinary(table)
+
+
+def _named_row_binary(table: TableText) -> TypedFormat:
+    from sluice.decode.sequential import RowBinaryWithNamesAndTypes
+
+    return RowBinaryWithNamesAndTypes(table)
+
+
+def _msgpack(table: TableText) -> TypedFormat:
+    from sluice.decode.msgpack import MessagePack
+
+    return MessagePack(table)
+
+
+def _blob(table: TableText) -> TypedFormat:
+    from sluice.decode.blobs import Blobs
+
+    return Blobs(table, table.format)
+
+
+def _avro_confluent(table: TableText) -> TypedFormat:
+    from sluice.decode.avro import AvroConfluent
+
+    return AvroConfluent(table)
+
+
+def _avro_single_object(table: TableText) -> TypedFormat:
+    from sluice.decode.avro import AvroSingleObject
+
+    return AvroSingleObject(table)
+
+
+def _avro_file(table: TableText) -> TypedFormat:
+    from sluice.decode.avro_files import AvroFiles
+
+    return AvroFiles(table)
+
+
+def _protobuf(table: TableText) -> TypedFormat:
+    from sluice.decode.protobuf import Protobuf
+
+    return Protobuf(table)
+
+
+def _protobuf_confluent(table: TableText) -> TypedFormat:
+    from sluice.decode.protobuf import ProtobufConfluent
+
+    return ProtobufConfluent(table)
+
+
+def _envelope(table: TableText) -> TypedFormat:
+    from sluice.decode.envelope import EnvelopeFormat
+
+    return EnvelopeFormat(table)
+
+
+def _decoder(table: TableText, make: Callable[[TableText], TypedFormat]) -> TableDecoder:
+    return TypedDecoder(table, make(table))
+
+
+#: By name, as it stands in the configuration.
+TYPED_FORMATS: dict[str, Callable[[TableText], TableDecoder]] = {
+    name: partial(_decoder, make=make)
+    for name, make in {
+        "RowBinary": _row_binary,
+        "RowBinaryWithNamesAndTypes": _named_row_binary,
+        "MsgPack": _msgpack,
+        **dict.fromkeys(("Native", "Parquet", "ORC", "Arrow", "ArrowStream"), _blob),
+        "AvroConfluent": _avro_confluent,
+        "AvroSingleObject": _avro_single_object,
+        "Avro": _avro_file,
+        "Protobuf": _protobuf,
+        "ProtobufConfluent": _protobuf_confluent,
+        "SQLBatchRequest": _envelope,
+    }.items()
+}

@@ -1,0 +1,137 @@
+"""A Confluent-compatible schema registry, asked with Confluent's own client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from sluice.core.errors import TerminalError, TransientError
+
+#: For one request; the client tries a few times by itself.
+_TIMEOUT_SECONDS = 10
+_REFERENCES_MAX = 200
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryAccess:
+    """How to reach a registry. Travels to the workers; holds secrets in the clear.
+
+    :param url: as the configuration names it; several separated by commas are one registry.
+    :param user: for basic authentication; "" for none.
+    """
+
+    url: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedSchema:
+    """A schema as the registry has it.
+
+    :param kind: AVRO, PROTOBUF or JSON.
+    :param references: names and texts of all that it refers to, what is referred to first.
+    """
+
+    kind: str
+    text: str
+    references: tuple[tuple[str, str], ...]
+
+
+class RegistryClient:
+    """Fetches schemas by number. Used from any thread."""
+
+    def __init__(self, access: RegistryAccess) -> None:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+        self._url = access.url
+        settings: dict[str, Any] = {
+            "url": access.url,
+            "timeout": _TIMEOUT_SECONDS,
+            "retries.wait.ms": 100,
+            "retries.max.wait.ms": 1000,
+        }
+        if access.user:
+            settings["basic.auth.user.info"] = f"{access.user}:{access.password}"
+        try:
+            self._client = SchemaRegistryClient(settings)
+        except (ValueError, TypeError) as error:
+            raise TerminalError(
+                f"the schema registry {self._url} cannot be used: {error}",
+                "Write its URL as http://host:port or https://host:port.",
+            ) from error
+
+    def schema(self, number: int) -> FetchedSchema | None:
+        """The schema of this number with all that it refers to; None if there is none.
+
+        :raises TransientError: the registry does not answer.
+        :raises TerminalError: it refuses to, or names a reference that it does not have.
+        """
+        found = self._ask(partial(self._client.get_schema, number), f"schema {number}")
+        if found is None:
+            return None
+        references: dict[str, str] = {}
+        self._collect(found.references or [], references, number)
+        return FetchedSchema(found.schema_type, found.schema_str, tuple(references.items()))
+
+    def _collect(self, wanted: list[Any], into: dict[str, str], number: int) -> None:
+        for reference in wanted:
+            if reference.name in into:
+                continue
+            if len(into) >= _REFERENCES_MAX:
+                raise TerminalError(
+                    f"schema {number} of {self._url} refers to over {_REFERENCES_MAX} schemas",
+                    "Look at its references in the registry.",
+                )
+            subject, version = reference.subject, reference.version
+            what = f"{subject} version {version}"
+            found = self._ask(
+                partial(self._client.get_version, subject, version, deleted=True), what
+            )
+            if found is None:
+                raise TerminalError(
+                    f"schema {number} of {self._url} refers to {what}, which is not there",
+                    "Restore it in the registry.",
+                )
+            into[reference.name] = ""
+            self._collect(found.schema.references or [], into, number)
+            # Behind what it refers to.
+            del into[reference.name]
+            into[reference.name] = found.schema.schema_str
+
+    def _ask(self, question: Callable[[], _Answer], what: str) -> _Answer | None:
+        from confluent_kafka.schema_registry import SchemaRegistryError
+        from confluent_kafka.schema_registry.common._httpx_compat import httpx
+
+        try:
+            return question()
+        except SchemaRegistryError as error:
+            status = error.http_status_code
+            if status == 404:
+                return None
+            said = f"the schema registry {self._url} answers {status} for {what}: "
+            said += str(error.error_message)[:200]
+            if status in (401, 403):
+                raise TerminalError(
+                    said, "Check registry_user and registry_password of the entry."
+                ) from error
+            if status in (408, 429) or status >= 500:
+                raise self._away(said) from error
+            raise TerminalError(said, "Check that the URL is a registry's.") from error
+        except httpx.HTTPError as error:
+            raise self._away(
+                f"the schema registry {self._url} does not answer for {what}: {error!r}"
+            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TerminalError(
+                f"{self._url} does not answer like a schema registry: {error!r}",
+                "Check that the URL is a registry's, with its path.",
+            ) from error
+
+    @staticmethod
+    def _away(said: str) -> TransientError:
+        return TransientError(said[:300], "Start the registry, or check its URL and the network.")

@@ -1,0 +1,66 @@
+"""Avro messages, schemas and decoders for tests."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from typing import Any
+
+import fastavro
+
+from sluice.core.text import Column
+from sluice.decode.avro import AvroConfluent
+from sluice.decode.buffer import MessageBuffer
+from sluice.decode.decoded import Decoded
+from sluice.decode.framing import BYTES
+from sluice.decode.registry import RegisteredSchema, provide
+from sluice.decode.typed_decoder import TypedDecoder
+from tests.decode.support import fill, table
+
+URL = "http://avro.test"
+
+
+class Schemas:
+    """A registry in memory."""
+
+    def __init__(self) -> None:
+        self.texts: dict[int, RegisteredSchema] = {}
+
+    def schema(self, number: int) -> RegisteredSchema | None:
+        return self.texts.get(number)
+
+    def add(self, schema: Any, *references: Any) -> int:
+        texts = tuple((f"r{place}", json.dumps(one)) for place, one in enumerate(references))
+        number = 1000 + len(self.texts)
+        self.texts[number] = RegisteredSchema("AVRO", json.dumps(schema), texts)
+        return number
+
+
+SCHEMAS = Schemas()
+provide(URL, SCHEMAS)
+
+
+def record(*fields: tuple[str, Any], name: str = "shop.Order") -> dict[str, Any]:
+    parts = [{"name": field, "type": kind} for field, kind in fields]
+    return {"type": "record", "name": name, "fields": parts}
+
+
+def body(schema: Any, value: Any) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
+    return stream.getvalue()
+
+
+def framed(number: int, content: bytes) -> bytes:
+    return struct.pack(">BI", 0, number) + content
+
+
+def confluent(*columns: Column, **changes: Any) -> TypedDecoder:
+    text = table(*columns, format="AvroConfluent", options=(("registry", URL),), **changes)
+    return TypedDecoder(text, AvroConfluent(text))
+
+
+def decode(decoder: TypedDecoder, values: list[bytes]) -> Decoded:
+    with MessageBuffer(BYTES) as buffer:
+        return decoder.decode(fill(buffer, values), "orders", 3)

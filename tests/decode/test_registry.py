@@ -1,0 +1,221 @@
+"""Schemas from a real registry, and from servers that misbehave."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from sluice.core.errors import TerminalError, TransientError
+from sluice.core.text import Column
+from sluice.decode import registry
+from sluice.decode.avro import AvroConfluent
+from sluice.decode.buffer import MessageBuffer
+from sluice.decode.framing import BYTES
+from sluice.decode.protobuf import ProtobufConfluent
+from sluice.decode.registry import RegisteredSchema, provide, registry_of
+from sluice.decode.typed_decoder import TypedDecoder
+from sluice.kafka.registry import RegistryAccess, RegistryClient
+from tests.decode.support import fill, rows, table
+from tests.support.processes import free_ports
+from tests.support.registry import Registry, run_registry
+
+RECORD = '{"type":"record","name":"shop.Order","fields":[{"name":"id","type":"long"}]}'
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Registry]:
+    with run_registry() as found:
+        yield found
+
+
+def test_a_schema_by_its_number(running: Registry) -> None:
+    number = running.register("orders-value", RECORD)
+    found = RegistryClient(RegistryAccess(running.url)).schema(number)
+    assert found is not None
+    assert (found.kind, json.loads(found.text), found.references) == (
+        "AVRO",
+        json.loads(RECORD),
+        (),
+    )
+
+
+def test_a_number_that_is_not_there(running: Registry) -> None:
+    assert RegistryClient(RegistryAccess(running.url)).schema(2_000_000) is None
+
+
+def test_references_come_with_the_schema_deepest_first(running: Registry) -> None:
+    first = 'syntax = "proto3"; package a; message Money { int64 cents = 1; }'
+    second = (
+        'syntax = "proto3"; package a; import "a/money.proto"; message Line { Money price = 1; }'
+    )
+    third = 'syntax = "proto3"; package a; import "a/line.proto"; message Order { Line line = 1; }'
+    running.register("money", first, "PROTOBUF")
+    reference = {"name": "a/money.proto", "subject": "money", "version": 1}
+    running.register("line", second, "PROTOBUF", [reference])
+    reference = {"name": "a/line.proto", "subject": "line", "version": 1}
+    number = running.register("order", third, "PROTOBUF", [reference])
+    found = RegistryClient(RegistryAccess(running.url)).schema(number)
+    assert found is not None and found.kind == "PROTOBUF"
+    assert [name for name, _ in found.references] == ["a/money.proto", "a/line.proto"]
+    assert "cents" in found.references[0][1] and "Money price" in found.references[1][1]
+
+
+def test_messages_of_a_real_registry_are_decoded(running: Registry) -> None:
+    proto = (
+        'syntax = "proto3"; package z; message Other { int32 x = 1; } message Z { int64 id = 1; }'
+    )
+    numbers = running.register("avro-value", RECORD), running.register("z", proto, "PROTOBUF")
+    provide(running.url, RegistryClient(RegistryAccess(running.url)))
+    facts = table(Column("id", "UInt8"), options=(("registry", running.url),))
+    avro = TypedDecoder(facts, AvroConfluent(facts))
+    protobuf = TypedDecoder(facts, ProtobufConfluent(facts))
+    heads = [struct.pack(">BI", 0, number) for number in numbers]
+    bodies = [
+        (avro, heads[0], b"\x0a", b"\x0a\x00"),
+        (protobuf, heads[1] + b"\x02\x02", b"\x08\x05", b"\x08"),
+    ]
+    for decoder, head, good, bad in bodies:
+        with MessageBuffer(BYTES) as buffer:
+            decoded = decoder.decode(fill(buffer, [head + good, head + bad]), "orders", 3)
+        assert rows(decoded) == [[5]]
+        assert [one.index for one in decoded.bad] == [1]
+
+
+def test_a_registry_that_is_away_stops_the_decoding() -> None:
+    url = f"http://127.0.0.1:{free_ports(1)[0]}"
+    provide(url, RegistryClient(RegistryAccess(url)))
+    facts = table(Column("id", "UInt8"), options=(("registry", url),))
+    decoder = TypedDecoder(facts, AvroConfluent(facts))
+    with MessageBuffer(BYTES) as buffer, pytest.raises(TransientError, match="does not answer"):
+        decoder.decode(fill(buffer, [b"\0\0\0\0\x07\x0a"]), "orders", 3)
+
+
+class Scripted:
+    """A server that answers every request alike, and remembers what it was asked."""
+
+    def __init__(self, status: int, body: bytes, credentials: str = "") -> None:
+        self.asked: list[str] = []
+        script = self
+        wanted = f"Basic {base64.b64encode(credentials.encode()).decode()}" if credentials else ""
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                script.asked.append(self.path)
+                refused = wanted and self.headers.get("Authorization") != wanted
+                content = b'{"error_code":401,"message":"who are you"}' if refused else body
+                self.send_response(401 if refused else status)
+                self.send_header("Content-Length", str(len(content)))
+                self.send_header("Content-Type", "application/json")
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@contextmanager
+def scripted(status: int, body: bytes, credentials: str = "") -> Iterator[Scripted]:
+    script = Scripted(status, body, credentials)
+    thread = threading.Thread(target=script.server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield script
+    finally:
+        script.server.shutdown()
+        script.server.server_close()
+        thread.join()
+
+
+ANSWER = json.dumps({"schema": RECORD}).encode()
+
+
+def test_credentials_are_sent() -> None:
+    with scripted(200, ANSWER, "ann:p:ss") as script:
+        found = RegistryClient(RegistryAccess(script.url, "ann", "p:ss")).schema(1)
+        assert found is not None and found.text == RECORD
+        with pytest.raises(TerminalError, match="401") as refused:
+            RegistryClient(RegistryAccess(script.url, "ann", "wrong")).schema(1)
+        assert "registry_password" in refused.value.hint
+        assert "wrong" not in refused.value.message
+
+
+def test_secrets_are_not_shown() -> None:
+    assert "p:ss" not in repr(RegistryAccess("http://x", "ann", "p:ss"))
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_a_registry_in_trouble_is_asked_again_later(status: int) -> None:
+    with (
+        scripted(status, b'{"error_code":50001,"message":"no"}') as script,
+        pytest.raises(TransientError, match=str(status)),
+    ):
+        RegistryClient(RegistryAccess(script.url)).schema(1)
+
+
+def test_a_registry_that_is_away_is_asked_again_later() -> None:
+    url = f"http://127.0.0.1:{free_ports(1)[0]}"
+    with pytest.raises(TransientError, match="does not answer"):
+        RegistryClient(RegistryAccess(url)).schema(1)
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"7", b'{"schema":5,"references":7}'])
+def test_what_is_no_registry_is_said(body: bytes) -> None:
+    with scripted(200, body) as script, pytest.raises(TerminalError, match="registry"):
+        RegistryClient(RegistryAccess(script.url)).schema(1)
+
+
+def test_a_reference_that_is_gone_is_said() -> None:
+    class Client:
+        def get_schema(self, number: int) -> object:
+            from confluent_kafka.schema_registry import Schema, SchemaReference
+
+            return Schema(RECORD, "AVRO", [SchemaReference("x", "gone", 3)])
+
+        def get_version(self, subject: str, version: int, deleted: bool) -> object:
+            from confluent_kafka.schema_registry import SchemaRegistryError
+
+            raise SchemaRegistryError(404, 40402, "no version")
+
+    client = RegistryClient(RegistryAccess("http://127.0.0.1:1"))
+    client._client = Client()
+    with pytest.raises(TerminalError, match="refers to gone version 3"):
+        client.schema(1)
+
+
+class Counting:
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.known: dict[int, RegisteredSchema] = {}
+
+    def schema(self, number: int) -> RegisteredSchema | None:
+        self.asked.append(number)
+        return self.known.get(number)
+
+
+def test_what_is_found_is_kept_and_what_is_not_is_asked_for_again() -> None:
+    source = Counting()
+    source.known[7] = RegisteredSchema("AVRO", RECORD)
+    provide("http://kept", source)
+    assert registry_of("http://kept").schema(7) == source.known[7]
+    other = Counting()
+    provide("http://kept", other)
+    assert registry_of("http://kept").schema(7) == source.known[7]
+    assert (source.asked, other.asked) == ([7], [])
+    assert registry_of("http://kept").schema(8) is None
+    other.known[8] = RegisteredSchema("AVRO", RECORD)
+    assert registry_of("http://kept").schema(8) == other.known[8]
+
+
+def test_a_registry_that_nobody_provided() -> None:
+    with pytest.raises(TerminalError, match="http://nobody"):
+        registry.registry_of("http://nobody")

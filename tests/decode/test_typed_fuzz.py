@@ -1,0 +1,112 @@
+"""Mutated messages among good ones: no crash, each is rows or bad, and nobody's neighbour suffers.
+
+Each message must become in company what it becomes alone.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from sluice.core.text import Column
+from sluice.decode.decoded import Decoded
+from tests.decode.support import FIRST_OFFSET, LINEAGE, rows
+from tests.decode.typed_support import typed_decode, typed_decoder, written
+
+COLUMNS = (
+    Column("id", "UInt64"),
+    Column("n", "Int8"),
+    Column("s", "String"),
+    Column("t", "DateTime"),
+    Column("e", "Enum8('a' = 1, 'b' = 2)"),
+    Column("tags", "Array(String)"),
+    Column("x", "Nullable(Float64)"),
+    Column("m", "Map(String, UInt16)"),
+    Column("d", "Decimal(9, 2)"),
+    Column("w", "LowCardinality(String)"),
+)
+SELECT = (
+    "number + {0} AS id, toInt8(number % 100) AS n, repeat('xy', number % 30) AS s, "
+    "toDateTime(number * 1000, 'UTC') AS t, CAST(number % 2 + 1 AS Enum8('a' = 1, 'b' = 2)) AS e, "
+    "arrayMap(i -> toString(i), range(number % 4)) AS tags, "
+    "if(number % 3 = 0, NULL, number / 7) AS x, map('k', toUInt16(number)) AS m, "
+    "toDecimal32(number, 2) AS d, toLowCardinality(toString(number % 3)) AS w "
+    "FROM numbers({0}, {1})"
+)
+#: Format: messages tried, and how many of them stand in one block.
+TRIED = {
+    "RowBinary": (1600, 800),
+    "RowBinaryWithNamesAndTypes": (800, 400),
+    "MsgPack": (1600, 800),
+    "Native": (60, 30),
+    "Parquet": (30, 30),
+    "Arrow": (30, 30),
+    "ArrowStream": (30, 30),
+}
+BYTES_OF_NOTE = (0, 1, 0x7F, 0x80, 0xC0, 0xC1, 0xCF, 0xDB, 0xFF)
+
+
+def mutated(chance: random.Random, seeds: list[bytes]) -> bytes:
+    value = bytearray(chance.choice(seeds))
+    for _ in range(chance.choice((1, 1, 1, 2, 4))):
+        place = chance.randrange(len(value) + 1)
+        other = chance.choice(seeds)
+        kind = chance.randrange(7)
+        if kind == 0 and place < len(value):
+            value[place] = chance.choice((*BYTES_OF_NOTE, chance.randrange(256)))
+        elif kind == 1:
+            del value[place : place + 1]
+        elif kind == 2:
+            value.insert(place, chance.randrange(256))
+        elif kind == 3:
+            del value[place:]
+        elif kind == 4:
+            value += other
+        elif kind == 5:
+            value[place:place] = other[: chance.randrange(50)]
+        else:
+            number = chance.choice((2**63, 2**64 - 1, 2**31, 2**62, 2**40))
+            value[place : place + 8] = number.to_bytes(8, chance.choice(("little", "big")))
+    return bytes(value)
+
+
+def rows_of(decoded: Decoded) -> dict[int, list[list[Any]]]:
+    """The rows of each message, by its index."""
+    found: dict[int, list[list[Any]]] = {}
+    for row in rows(decoded):
+        index = (int(row[-2]) - FIRST_OFFSET) // 2
+        found.setdefault(index, []).append(row[:-4])
+    return found
+
+
+@pytest.mark.parametrize("format_name", TRIED)
+def test_mutated_messages(format_name: str) -> None:
+    tried, together = TRIED[format_name]
+    is_blob = "Row" not in format_name and format_name != "MsgPack"
+    decoder = typed_decoder(
+        format_name,
+        *COLUMNS,
+        *LINEAGE,
+        lineage=("_topic", "_partition", "_offset", "_row"),
+        rows="many" if is_blob else "one",
+    )
+    chance = random.Random(20261121)
+    seeds = [written(format_name, SELECT.format(10 * i, 3 if is_blob else 1)) for i in range(6)]
+    alone = {seed: rows_of(typed_decode(decoder, [seed]))[0] for seed in seeds}
+    for _ in range(tried // together):
+        good = {index: chance.choice(seeds) for index in range(0, together, 3)}
+        values = [good.get(index) or mutated(chance, seeds) for index in range(together)]
+        decoded = typed_decode(decoder, values)
+        assert decoded.messages + len(decoded.bad) + len(decoded.empty) == together
+        found = rows_of(decoded)
+        bad = {fault.index: (fault.reason, fault.error, fault.column) for fault in decoded.bad}
+        assert {index: found.get(index) for index in good} == {
+            index: alone[value] for index, value in good.items()
+        }
+        for index in chance.sample(range(together), 10):
+            single = typed_decode(decoder, [values[index]])
+            assert rows_of(single).get(0) == found.get(index)
+            faults = [(fault.reason, fault.error, fault.column) for fault in single.bad]
+            assert faults == ([bad[index]] if index in bad else [])

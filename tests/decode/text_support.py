@@ -1,0 +1,36 @@
+"""Decoders of text formats for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sluice.core.text import LINEAGE_TYPES, Column, TableText
+from sluice.decode.buffer import MessageBuffer
+from sluice.decode.decoded import Decoded
+from sluice.decode.formats import framing_of, make_decoder
+from tests.decode.support import LINEAGE, fill, rows, table
+
+ID, TEXT = Column("id", "UInt64"), Column("s", "String")
+
+
+def text_of(table_format: str, *columns: Column, **changes: Any) -> TableText:
+    return table(*(columns or (ID, TEXT)), format=table_format, **changes)
+
+
+def with_lineage(table_format: str, *columns: Column, **changes: Any) -> TableText:
+    facts = {"lineage": tuple(LINEAGE_TYPES)} | changes
+    return text_of(table_format, *(columns or (ID, TEXT)), *LINEAGE, **facts)
+
+
+def decode_text(text: TableText, values: list[bytes], poll: int = 500) -> Decoded:
+    decoder = make_decoder(text)
+    with MessageBuffer(framing_of(text)) as buffer:
+        return decoder.decode(fill(buffer, values, poll), "orders", 3)
+
+
+def made(text: TableText, *values: bytes) -> list[Any]:
+    """For each message: its row, or the reason why it has none."""
+    decoded = decode_text(text, list(values))
+    found = iter(rows(decoded))
+    reasons = {bad.index: bad.reason for bad in decoded.bad}
+    return [reasons[i] if i in reasons else next(found) for i in range(len(values))]

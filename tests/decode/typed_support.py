@@ -1,0 +1,45 @@
+"""Messages of typed formats, made by the engine itself, and their decoders."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sluice.core.text import Column
+from sluice.decode.buffer import MessageBuffer
+from sluice.decode.decoded import Decoded
+from sluice.decode.framing import BYTES
+from sluice.decode.port import TableDecoder
+from sluice.decode.session import run
+from sluice.decode.typed_formats import TYPED_FORMATS
+from tests.decode.support import fill, rows, table
+
+SETTINGS = "SETTINGS session_timezone='UTC', allow_suspicious_low_cardinality_types=1"
+
+
+def typed_decoder(format_name: str, *columns: Column, **changes: Any) -> TableDecoder:
+    options = tuple(sorted(changes.pop("options", {}).items()))
+    text = table(*columns, format=format_name, options=options, **changes)
+    return TYPED_FORMATS[format_name](text)
+
+
+def typed_decode(decoder: TableDecoder, values: list[bytes]) -> Decoded:
+    with MessageBuffer(BYTES) as buffer:
+        return decoder.decode(fill(buffer, values), "orders", 3)
+
+
+def written(format_name: str, select: str, settings: str = "") -> bytes:
+    """What the engine writes in this format."""
+    query = f"SELECT {select} {SETTINGS}{settings}"
+    data: bytes = run(query, format_name).bytes()
+    return data
+
+
+def typed_outcome(decoder: TableDecoder, value: bytes) -> str:
+    """What one message becomes in a table of one column: its value, or the reason."""
+    decoded = typed_decode(decoder, [value])
+    if decoded.rows:
+        assert not decoded.bad
+        return json.dumps(rows(decoded)[0][0], ensure_ascii=False)
+    assert len(decoded.bad) == 1
+    return decoded.bad[0].reason
