@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from sluice.config.model import Configuration, ConnectorConfiguration, TableConfiguration
 from sluice.config.section import Section
+from sluice.core.formats import FORMATS
 
 
 def check_across_sections(
@@ -23,6 +24,9 @@ def check_across_sections(
     if connectors and tables:
         _refuse_unmatched_topics(connectors, tables)
     _refuse_loops(configuration, root, connectors)
+    for section, table in tables:
+        if FORMATS[table.format].needs_registry and configuration.registry is None:
+            section.refuse("format", f"{table.format} needs the section [registry] with its url")
 
 
 def _refuse_duplicate_names(

@@ -20,8 +20,9 @@ conf = { "spark.executor.memory" = "4g" }
 name = "dc1"
 brokers = "localhost:9092"            # host:port, several separated by commas
 topics = ["orders"]
-start = "earliest"                    # or "latest", or "2026-01-31T00:00:00Z";
-                                      # only for a group that never existed
+start = "earliest"                    # or "latest", or "2026-01-31T00:00:00Z", or
+                                      # "group:NAME": where another loader's group stands
+                                      # (stop it first); only for a topic that is new here
 # Any librdkafka property, for every client of this connector. Passwords and keys are masked.
 kafka = { "security.protocol" = "PLAINTEXT" }
 # reader = "wire"                     # reads ranges with less CPU; default: "librdkafka"
@@ -56,6 +57,8 @@ on_error = "stop-partition"           # what ClickHouse refuses for good stops i
 
 [dead_letters]
 topic = "sluice.orders.dead-letters"  # default: sluice.<pipeline>.dead-letters
+max_ratio = 0.5                       # a larger share of bad messages stops a partition; 1.0: none
+min_letters = 100                     # fewer dead letters than these never do
 
 [ledger]
 topic = "sluice.orders.ledger"        # default: sluice.<pipeline>.ledger

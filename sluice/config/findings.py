@@ -44,7 +44,8 @@ def join_path(parent: str, key: str) -> str:
 def suggest(key: str, known: Iterable[str]) -> str:
     """What the user may have meant by an unknown key."""
     names = sorted(known)
-    near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.6)
+    by_lower = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.6)
     if near:
-        return f'did you mean "{near[0]}"?'
+        return f'did you mean "{by_lower[near[0]]}"?'
     return f"known here: {', '.join(names)}"

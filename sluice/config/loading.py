@@ -12,25 +12,22 @@ from sluice.config.findings import Findings, RefusedError
 from sluice.config.interpolation import BROKEN, ResolvedText, interpolate_tree
 from sluice.config.model import (
     DURABILITIES,
-    LINEAGES,
-    ON_ERROR,
-    ON_NULL,
     READERS,
-    UNKNOWN_FIELDS,
+    UNROUTED,
     BatchConfiguration,
     ClickHouseConfiguration,
     Configuration,
     ConnectorConfiguration,
     Durability,
     MetricsConfiguration,
-    OnError,
+    RegistryConfiguration,
     ShardConfiguration,
     SparkConfiguration,
-    TableConfiguration,
 )
 from sluice.config.rules import refuse_kafka_property, refuse_spark_property, wire_refusals
 from sluice.config.secret import Secret, is_secret_name
 from sluice.config.section import Section
+from sluice.config.tables import read_table
 from sluice.config.values import (
     NAME,
     a_broker_list,
@@ -43,7 +40,6 @@ from sluice.config.values import (
     a_secret,
     a_size,
     a_start,
-    a_target,
     a_text,
     a_topic,
     an_identifier,
@@ -51,6 +47,7 @@ from sluice.config.values import (
     flatten,
     shown,
 )
+from sluice.core.dead_letters import LetterLimit
 from sluice.core.errors import ConfigurationError
 
 #: One range is one block, and a block stays below what servers squash or split.
@@ -58,6 +55,8 @@ MESSAGES_MAX = 1_000_000
 BYTES_MIN, BYTES_MAX = 1024, 256 * 1024**2
 DELAY_MIN_SECONDS, DELAY_MAX_SECONDS = 0.001, 3600.0
 LEASE_MIN_SECONDS, LEASE_MAX_SECONDS = 1.0, 86_400.0
+#: More than half of the messages bad is a wrong deployment; a few of a quiet topic are not.
+LETTERS_RATIO_MAX, LETTERS_MIN = 0.5, 100
 
 
 def load(path: Path, environment: Mapping[str, str]) -> Configuration:
@@ -99,6 +98,7 @@ def _read_root(root: Section, path: Path) -> Configuration:
     clickhouse = _read_clickhouse(root.table("clickhouse", is_required=True))
     connector_sections = root.entries("connector")
     table_sections = root.entries("table")
+    letters_topic, letter_limit = _read_dead_letters(root.table("dead_letters"), pipeline)
     configuration = Configuration(
         path=path,
         pipeline=pipeline,
@@ -106,10 +106,12 @@ def _read_root(root: Section, path: Path) -> Configuration:
         connectors=tuple(_read_connector(section) for section in connector_sections),
         batch=_read_batch(root.table("batch")),
         clickhouse=clickhouse,
-        tables=tuple(_read_table(section, clickhouse.database) for section in table_sections),
-        dead_letters_topic=_read_topic(root.table("dead_letters"), pipeline, "dead-letters"),
+        tables=tuple(read_table(section, clickhouse.database, path) for section in table_sections),
+        dead_letters_topic=letters_topic,
+        letter_limit=letter_limit,
         ledger_topic=_read_topic(root.table("ledger"), pipeline, "ledger"),
         metrics=_read_metrics(root.table("metrics")) if root.has("metrics") else None,
+        registry=_read_registry(root.table("registry")) if root.has("registry") else None,
     )
     check_across_sections(configuration, root, connector_sections, table_sections)
     return configuration
@@ -132,6 +134,7 @@ def _read_connector(section: Section) -> ConnectorConfiguration:
         start=section.optional("start", a_start, "earliest"),
         kafka=_read_properties(section, "kafka", lambda name, _: refuse_kafka_property(name)),
         reader=section.optional("reader", a_choice(*READERS), "librdkafka"),
+        unrouted=section.optional("unrouted", a_choice(*UNROUTED), "dead-letter"),
     )
     if connector.reader == "wire":
         for name, value in wire_refusals(connector.properties()):
@@ -223,38 +226,30 @@ def _read_shards(section: Section) -> tuple[ShardConfiguration, ...]:
     return tuple(shards)
 
 
-def _read_table(section: Section, database: str) -> TableConfiguration:
-    name = section.required("name", a_name, "")
-    target_key = "target" if section.has("target") else "name"
-    no_target: tuple[str | None, str] = (None, "")
-    target_database, table = section.optional(target_key, a_target, no_target)
-    configuration = TableConfiguration(
-        name=name,
-        database=target_database or database,
-        table=table,
-        topics=section.required_list("topics", a_topic),
-        format=section.optional("format", _a_format, "JSONEachRow"),
-        lineage=section.optional("lineage", a_choice(*LINEAGES), True),
-        unknown_fields=section.optional("unknown_fields", a_choice(*UNKNOWN_FIELDS), "ignore"),
-        on_null=section.optional("on_null", a_choice(*ON_NULL), "dead-letter"),
-        on_error=section.optional("on_error", _an_error_reaction, "stop-partition"),
-        sort=section.optional("sort", a_choice(True, False), False),
+def _read_registry(section: Section) -> RegistryConfiguration:
+    registry = RegistryConfiguration(
+        url=section.required("url", a_replica_url, ""),
+        user=section.optional("user", a_text, ""),
+        password=section.optional("password", a_secret, Secret("")),
     )
     section.finish()
-    return configuration
+    return registry
 
 
-def _a_format(value: object) -> str:
-    text = a_text(value)
-    if text != "JSONEachRow":
-        raise RefusedError(f'{shown(value)} is not in this version; use "JSONEachRow"')
-    return text
+def _read_dead_letters(section: Section, pipeline: str) -> tuple[str, LetterLimit]:
+    """Their topic, and from when on they stop their partition."""
+    limit = LetterLimit(
+        max_ratio=section.optional("max_ratio", _a_ratio, LETTERS_RATIO_MAX),
+        min_letters=section.optional("min_letters", an_integer(1, MESSAGES_MAX), LETTERS_MIN),
+    )
+    return _read_topic(section, pipeline, "dead-letters"), limit
 
 
-def _an_error_reaction(value: object) -> OnError:
-    if value == "park":
-        raise RefusedError('"park" is not in this version; use "stop-partition"')
-    return a_choice(*ON_ERROR)(value)
+def _a_ratio(value: object) -> float:
+    """A share, above 0 and up to 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise RefusedError(f"{shown(value)} is not a share; use a number above 0, up to 1.0")
+    return float(value)
 
 
 def _read_topic(section: Section, pipeline: str, kind: str) -> str:

@@ -6,27 +6,48 @@ Immutable by contract (the mappings too), and picklable: Spark's workers get par
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
 from sluice.config.secret import Secret, reveal_all
+from sluice.core.dead_letters import LetterLimit
 from sluice.core.errors import ConfigurationError
+from sluice.core.text import Mapped, Route
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStart:
+    """Where the consumer group of another loader stands.
+
+    :param earliest: partitions in which that group committed nothing begin at the earliest
+        message; else they are refused.
+    """
+
+    group: str
+    earliest: bool = False
+
 
 Durability = Literal["quorum", "single"]
-Start = Literal["earliest", "latest"] | datetime
+Start = Literal["earliest", "latest"] | datetime | GroupStart
 Lineage = bool | Literal["auto"]
 UnknownFields = Literal["ignore", "refuse"]
 OnNull = Literal["dead-letter", "default"]
 Reader = Literal["librdkafka", "wire"]
 OnError = Literal["stop-partition"]
+Rows = Literal["one", "many"]
+BadRows = Literal["dead-letter", "drop-row"]
+Unrouted = Literal["dead-letter", "skip"]
 
 DURABILITIES: tuple[Durability, ...] = ("quorum", "single")
 LINEAGES: tuple[Lineage, ...] = (True, False, "auto")
 UNKNOWN_FIELDS: tuple[UnknownFields, ...] = ("ignore", "refuse")
 READERS: tuple[Reader, ...] = ("librdkafka", "wire")
 ON_ERROR: tuple[OnError, ...] = ("stop-partition",)
+ROWS: tuple[Rows, ...] = ("one", "many")
+BAD_ROWS: tuple[BadRows, ...] = ("dead-letter", "drop-row")
+UNROUTED: tuple[Unrouted, ...] = ("dead-letter", "skip")
 ON_NULL: tuple[OnNull, ...] = ("dead-letter", "default")
 
 
@@ -49,6 +70,7 @@ class ConnectorConfiguration:
     :param start: where a group that never existed begins; a datetime has a zone.
     :param kafka: librdkafka properties for every client of this connector.
     :param reader: what reads the ranges.
+    :param unrouted: what becomes of messages that no entry of their topic takes.
     """
 
     name: str
@@ -57,6 +79,7 @@ class ConnectorConfiguration:
     start: Start
     kafka: Mapping[str, str | Secret]
     reader: Reader = "librdkafka"
+    unrouted: Unrouted = "dead-letter"
 
     def properties(self) -> dict[str, str]:
         """`kafka` as librdkafka takes it, secrets in the clear."""
@@ -107,6 +130,14 @@ class TableConfiguration:
     :param name: unique among the entries, part of every token.
     :param lineage: True: blocks carry all lineage columns; "auto": those that exist.
     :param sort: the worker sorts blocks by the table's sorting key.
+    :param options: of the format, by name.
+    :param rows: how many rows a message has.
+    :param bad_rows: what a bad row does to the other rows of its message.
+    :param route: which messages of the topics; None: all.
+    :param mapping: of columns that are not simply the field of their name.
+    :param fields: types of further fields that expressions name.
+    :param require: columns whose field must be there and not null.
+    :param check: expressions that must be true of each row.
     """
 
     name: str
@@ -119,11 +150,28 @@ class TableConfiguration:
     on_null: OnNull
     on_error: OnError
     sort: bool = False
+    options: tuple[tuple[str, str], ...] = ()
+    rows: Rows = "one"
+    bad_rows: BadRows = "dead-letter"
+    route: Route | None = None
+    mapping: tuple[Mapped, ...] = ()
+    fields: tuple[tuple[str, str], ...] = ()
+    require: tuple[str, ...] = ()
+    check: tuple[str, ...] = ()
 
     @property
     def target(self) -> str:
         """database.table, as it stands in tokens and messages."""
         return f"{self.database}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryConfiguration:
+    """A schema registry with Confluent's HTTP API."""
+
+    url: str
+    user: str
+    password: Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +188,8 @@ class Configuration:
 
     :param path: the file as the user named it.
     :param metrics: None: no metrics are served.
+    :param registry: None: no format needs one.
+    :param letter_limit: from when on dead letters stop their partition.
     """
 
     path: Path
@@ -152,6 +202,8 @@ class Configuration:
     dead_letters_topic: str
     ledger_topic: str
     metrics: MetricsConfiguration | None
+    registry: RegistryConfiguration | None = None
+    letter_limit: LetterLimit = field(default_factory=LetterLimit)
 
     def group(self, connector: str) -> str:
         """The consumer group of a connector, whose offsets carry the intents (rule 1)."""

@@ -80,6 +80,11 @@ class Section:
                 elements.append(element)
         return tuple(elements)
 
+    def optional_list(self, key: str, parse: Callable[[object], T]) -> tuple[T, ...]:
+        """The same; () if it is left out."""
+        self._known.add(key)
+        return self.required_list(key, parse) if key in self._values else ()
+
     def keys(self) -> list[str]:
         """All keys that are there, for tables whose keys are free."""
         self._known.update(self._values)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from sluice.config.findings import RefusedError
 from sluice.config.interpolation import ResolvedText
+from sluice.config.model import GroupStart, Start
 from sluice.config.quantities import format_duration, format_size, parse_duration, parse_size
 from sluice.config.secret import Secret
 
@@ -26,6 +27,8 @@ _IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 _BROKER = re.compile(
     r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?", re.ASCII
 )
+_GROUP_PREFIX, _TIME_PREFIX = "group:", "timestamp:"
+_OTHERWISE_EARLIEST = ",earliest"
 
 
 def shown(value: object) -> str:
@@ -173,22 +176,24 @@ def a_choice(*choices: T) -> Callable[[object], T]:
     return parse
 
 
-def a_start(value: object) -> Literal["earliest", "latest"] | datetime:
-    """Where a new group begins: an end of the log, or a moment with its zone."""
+def a_start(value: object) -> Start:
+    """Where a new group begins: an end of the log, a moment with its zone, another's group."""
     if value == "earliest":
         return "earliest"
     if value == "latest":
         return "latest"
+    if isinstance(value, str) and value.startswith(_GROUP_PREFIX):
+        return _a_group_start(value)
     moment = value
     if isinstance(value, str):
         try:
-            moment = datetime.fromisoformat(value)
+            moment = datetime.fromisoformat(value.removeprefix(_TIME_PREFIX).strip())
         except ValueError:
             moment = None
     if not isinstance(moment, datetime):
         raise RefusedError(
-            f"{shown(value)} is not a start;"
-            ' use "earliest", "latest" or a time like "2026-01-31T00:00:00Z"'
+            f'{shown(value)} is not a start; use "earliest", "latest",'
+            ' a time like "2026-01-31T00:00:00Z", or "group:NAME" of another loader'
         )
     if moment.tzinfo is None:
         raise RefusedError(f"{shown(value)} has no time zone; write it like 2026-01-31T00:00:00Z")
@@ -196,6 +201,15 @@ def a_start(value: object) -> Literal["earliest", "latest"] | datetime:
         return moment.astimezone(UTC)
     except OverflowError:
         raise RefusedError(f"{shown(value)} is out of range") from None
+
+
+def _a_group_start(value: str) -> GroupStart:
+    """`group:NAME`, or `group:NAME,earliest`."""
+    name = value.removeprefix(_GROUP_PREFIX).strip()
+    group = name.removesuffix(_OTHERWISE_EARLIEST).strip()
+    if not group:
+        raise RefusedError(f'{shown(value)} names no consumer group; write it like "group:NAME"')
+    return GroupStart(group, earliest=name.endswith(_OTHERWISE_EARLIEST))
 
 
 def a_broker_list(value: object) -> str:

@@ -8,6 +8,8 @@ import pytest
 
 from sluice.config import ClickHouseConfiguration, Secret, ShardConfiguration, load
 from sluice.config.example import EXAMPLE
+from sluice.config.model import GroupStart
+from sluice.core.dead_letters import LetterLimit
 from sluice.core.errors import ConfigurationError
 from tests.config.support import MINIMAL, changed, load_text
 
@@ -47,6 +49,8 @@ sort = false
 on_error = "stop-partition"
 [dead_letters]
 topic = "sluice.orders.dead-letters"
+max_ratio = 0.5
+min_letters = 100
 [ledger]
 topic = "sluice.orders.ledger"
 """
@@ -88,6 +92,7 @@ def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
     assert least.clickhouse.password == Secret("")
     assert least.tables[0].target == "default.orders"
     assert least.dead_letters_topic == full.dead_letters_topic == "sluice.orders.dead-letters"
+    assert least.letter_limit == full.letter_limit == LetterLimit(max_ratio=0.5, min_letters=100)
     assert least.ledger_topic == full.ledger_topic == "sluice.orders.ledger"
     assert least.metrics is None
     for name in ("format", "lineage", "unknown_fields", "on_null", "sort", "on_error"):
@@ -135,6 +140,10 @@ def test_names_that_follow_from_the_pipeline(tmp_path: Path) -> None:
         ('"2026-01-31T01:00:00+01:00"', datetime(2026, 1, 31, tzinfo=UTC)),
         ('"2026-01-31T00:00:00Z"', datetime(2026, 1, 31, tzinfo=UTC)),
         ("2026-01-31T00:00:00Z", datetime(2026, 1, 31, tzinfo=UTC)),
+        ('"timestamp:2026-01-31T00:00:00Z"', datetime(2026, 1, 31, tzinfo=UTC)),
+        ('"group:flink-orders"', GroupStart("flink-orders")),
+        ('"group:a:b, c"', GroupStart("a:b, c")),
+        ('"group:flink-orders,earliest"', GroupStart("flink-orders", earliest=True)),
     ],
 )
 def test_starts(tmp_path: Path, written: str, start: object) -> None:

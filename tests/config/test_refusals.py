@@ -33,7 +33,11 @@ CASES = [
     ("[clickhouse]", "[clickhouse]\nusr = 1", "clickhouse.usr", 'did you mean "user"?'),
     ("[[table]]", '[[table]]\nonnull = ""', "table[orders].onnull", 'did you mean "on_null"?'),
     (_PIPELINE, f"{_PIPELINE}x.y = 1\n", "pipeline.x", "known here: name"),
-    ("[batch]", "[dead_letters]\nretention = 1", "dead_letters.retention", "known here: topic"),
+    ("[batch]", "[dead_letters]\nretention = 1", "dead_letters.retention", "known here: max_r"),
+    ("[batch]", "[dead_letters]\nmax_ratio = 1.5", "dead_letters.max_ratio", "1.5 is not a share"),
+    ("[batch]", "[dead_letters]\nmax_ratio = 0", "dead_letters.max_ratio", "above 0"),
+    ("[batch]", "[dead_letters]\nmax_ratio = true", "dead_letters.max_ratio", "not a share"),
+    ("[batch]", "[dead_letters]\nmin_letters = 0", "dead_letters.min_letters", "out of range"),
     ("[batch]", '[metrics]\nlisten = "a:1"\nport = 1', "metrics.port", "known here: listen"),
     # missing keys
     (_PIPELINE, "[pipeline]\n", "pipeline.name", "is missing"),
@@ -90,6 +94,9 @@ CASES = [
     ('"localhost:9092"', '"a:9092,,b:9092"', "connector[dc1].brokers", "not a list of brokers"),
     ('"localhost:9092"', '["a:9092"]', "connector[dc1].brokers", "must be a string, not a list"),
     ("[batch]", 'start = "tomorrow"\n[batch]', "connector[dc1].start", "is not a start"),
+    ("[batch]", 'start = "timestamp:2026-01-31"\n[batch]', "connector[dc1].start", "no time zone"),
+    ("[batch]", 'start = "group:"\n[batch]', "connector[dc1].start", "names no consumer group"),
+    ("[batch]", 'start = "group:,earliest"\n[batch]', "connector[dc1].start", "names no consumer"),
     ("[batch]", "start = 5\n[batch]", "connector[dc1].start", "5 is not a start"),
     ("[batch]", 'start = "2026-01-31"\n[batch]', "connector[dc1].start", "has no time zone"),
     ("[batch]", "start = 2026-01-31T00:00:00\n[batch]", "connector[dc1].start", "no time zone"),
@@ -129,7 +136,7 @@ CASES = [
     # table
     (_TABLE, f'{_TABLE}target = "a.b.c"\n', "table[orders].target", "is not a table"),
     (_TABLE, f'{_TABLE}target = "a`b"\n', "table[orders].target", "is not a table"),
-    (_TABLE, f'{_TABLE}format = "CSV"\n', "table[orders].format", "is not in this version"),
+    (_TABLE, f'{_TABLE}format = "XML"\n', "table[orders].format", '"XML" is not a format'),
     (_TABLE, f"{_TABLE}lineage = 1\n", "table[orders].lineage", 'use true, false, "auto"'),
     (_TABLE, f'{_TABLE}lineage = "yes"\n', "table[orders].lineage", '"yes" is not possible'),
     (_TABLE, f'{_TABLE}unknown_fields = ""\n', "table[orders].unknown_fields", '"refuse"'),
@@ -221,7 +228,7 @@ def test_the_contract_names_these_properties() -> None:
 
 def test_all_findings_come_at_once(tmp_path: Path) -> None:
     text = changed("[batch]", '[batch]\nmax_bytes = "x"\nlease = 1\nmax_mesages = 1')
-    text = changed('"dc1"', '"d c"', text) + 'format = "CSV"\n'
+    text = changed('"dc1"', '"d c"', text) + 'format = "XML"\n'
     keys = [line.split(": ")[1] for line in findings_of(tmp_path, text)]
     assert keys == [
         "connector[1].name",

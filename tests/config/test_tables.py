@@ -1,0 +1,118 @@
+"""What a [[table]] may say about formats, rows, routes, mappings and checks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluice.config import load
+from sluice.config.model import TableConfiguration
+from sluice.core.errors import ConfigurationError
+from sluice.core.formats import FORMATS, OPTIONS
+from sluice.core.text import Mapped, Route
+from tests.config.support import MINIMAL
+
+
+def loaded(folder: Path, more: str) -> TableConfiguration:
+    path = folder / "sluice.toml"
+    path.write_text(f"{MINIMAL}\n{more}\n")
+    (table,) = load(path, {}).tables
+    return table
+
+
+def test_all_that_a_table_may_say(tmp_path: Path) -> None:
+    (tmp_path / "order.proto").write_text('syntax = "proto3";\n')
+    table = loaded(
+        tmp_path,
+        """
+        format = "Protobuf"
+        options = { schema_file = "order.proto", message = "Order" }
+        rows = "many"
+        bad_rows = "drop-row"
+        route = { header = "" }
+        require = ["b", "a"]
+        check = ["a > 1", "b != ''"]
+        [table.columns]
+        b = "bee"
+        a = { path = "x.y" }
+        c = { value = 7 }
+        d = { kafka = "timestamp" }
+        e = { header = "trace" }
+        f = { sql = "a + 1" }
+        g = { value = true }
+        [table.fields]
+        z = "UInt8"
+        """,
+    )
+    assert table.format == "Protobuf"
+    assert table.options == (("message", "Order"), ("schema", 'syntax = "proto3";\n'))
+    assert (table.rows, table.bad_rows) == ("many", "drop-row")
+    assert table.route == Route("header", "", "orders")
+    assert (table.require, table.check) == (("b", "a"), ("a > 1", "b != ''"))
+    assert table.mapping == (
+        Mapped("a", "path", "x.y"),
+        Mapped("b", "field", "bee"),
+        Mapped("c", "value", "7"),
+        Mapped("d", "kafka", "_timestamp"),
+        Mapped("e", "header", "trace"),
+        Mapped("f", "sql", "a + 1"),
+        Mapped("g", "value", "true"),
+    )
+    assert table.fields == (("z", "UInt8"),)
+
+
+@pytest.mark.parametrize(
+    ("written", "route"),
+    [
+        ('{ header = "a" }', Route("header", "", "a")),
+        ('{ header = "a", name = "kind" }', Route("header", "kind", "a")),
+        ('{ key_prefix = "vip:" }', Route("key-prefix", "", "vip:")),
+        ('{ envelope = "" }', Route("envelope", "", "orders")),
+    ],
+)
+def test_routes(tmp_path: Path, written: str, route: Route) -> None:
+    assert loaded(tmp_path, f"route = {written}").route == route
+
+
+def test_every_option_is_explained_and_every_required_one_known() -> None:
+    for one in FORMATS.values():
+        assert set(one.required) <= set(one.options) <= set(OPTIONS), one.name
+
+
+@pytest.mark.parametrize(
+    ("written", "key", "words"),
+    [
+        ('format = "JSONEachRw"', "format", 'did you mean "JSONEachRow"'),
+        ('format = "Protobuf"', "options.message", "is missing: the name of the message type"),
+        ('options = { delimiter = ";" }', "options.delimiter", "no option of JSONEachRow"),
+        ('format = "CSV"\noptions = { delimeter = ";" }', "options.delimeter", '"delimiter"'),
+        ('format = "CSV"\noptions = { delimiter = 1 }', "options.delimiter", "must be a string"),
+        (
+            'format = "Protobuf"\noptions = { schema_file = "no.proto", message = "M" }',
+            "options.schema_file",
+            "No such file",
+        ),
+        ('bad_rows = "drop-row"', "bad_rows", 'needs rows = "many"'),
+        ('rows = "several"', "rows", 'use "one", "many"'),
+        ("route = {}", "route", "says one of header, key_prefix, envelope"),
+        ('route = { header = "a", key_prefix = "b" }', "route", "says one of"),
+        ('route = { header = "a", names = "b" }', "route.names", "unknown key"),
+        ('route = { key_prefix = "a", name = "b" }', "route.name", "unknown key"),
+        ('columns = { a = { path = "x", sql = "y" } }', "columns.a", "says one of"),
+        ('columns = { a = { paths = "x" } }', "columns.a", "says one of"),
+        ('columns = { a = { kafka = "offsets" } }', "columns.a", 'did you mean "offset"?'),
+        ('columns = { a = { kafka = "now" } }', "columns.a", "DEFAULT now()"),
+        ("columns = { a = { value = [1] } }", "columns.a", "a list"),
+        ("columns = { a = 1 }", "columns.a", "must be a string"),
+        ("fields = { a = 1 }", "fields.a", "must be a string"),
+        ('require = "a"', "require", "must be a list"),
+        ('check = ["a", "a"]', "check[2]", "named twice"),
+    ],
+)
+def test_what_a_table_cannot_say(tmp_path: Path, written: str, key: str, words: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(tmp_path, written.replace("\\\n", "\n"))
+    lines = str(caught.value).splitlines()
+    found = [line for line in lines if f"table[orders].{key}: " in line]
+    assert found and words in found[0], lines
