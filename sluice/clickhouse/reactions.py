@@ -151,6 +151,9 @@ REACTIONS: dict[int, Reaction] = {
     469: _terminal("VIOLATED_CONSTRAINT"),
 }
 
+#: Refusals of a block for what the table is: an ALTER may have passed since it was looked at.
+STRUCTURE_CODES = frozenset({8, 10, 16, 20, 44, 47, 50, 53, 70, 368})
+
 #: Codes that mean two things: (code, pattern in the text, reaction); the first match wins.
 TEXT_REACTIONS: tuple[tuple[int, re.Pattern[str], Reaction], ...] = (
     (

@@ -106,6 +106,10 @@ _ENGINE_HINTS = {
 }
 
 
+class OtherColumnsError(TerminalError):
+    """A block's columns are not the table's."""
+
+
 def check_header(columns: Sequence[Column], facts: TableFacts) -> None:
     """Compare a block's columns with this replica's, before the first insert of a text.
 
@@ -114,25 +118,25 @@ def check_header(columns: Sequence[Column], facts: TableFacts) -> None:
     drops extra columns without a word, 26.9 converts other types (C10).
 
     :param columns: what the block carries, in its order.
-    :raises TerminalError: they differ.
+    :raises OtherColumnsError: they differ.
     """
     known = {column.name: column for column in facts.columns}
     where = f"{facts.target} on {facts.url}"
     for column in columns:
         there = known.get(column.name)
         if there is None:
-            raise TerminalError(
+            raise OtherColumnsError(
                 f"{where} has no column {column.name}, which the block carries",
                 f"ALTER TABLE {qualified(facts.database, facts.table)} "
                 f"ADD COLUMN {column.name} {column.type}; or run `sluice resolve`.",
             )
         if _without_spaces(there.type) != _without_spaces(column.type):
-            raise TerminalError(
+            raise OtherColumnsError(
                 f"{where}: column {column.name} is {there.type}, the block carries {column.type}",
                 "Give all replicas the same columns, or run `sluice resolve`.",
             )
         if there.kind in ("MATERIALIZED", "ALIAS"):
-            raise TerminalError(
+            raise OtherColumnsError(
                 f"{where}: column {column.name} is {there.kind} and takes no values",
                 "Make it a DEFAULT column, or leave it out of the block.",
             )

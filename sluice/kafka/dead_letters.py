@@ -1,26 +1,43 @@
-"""Dead letters: the topic's messages, written in the transaction that settles."""
+"""Dead letters: the topic's messages, written in the transaction that settles.
+
+The topic holds one message for each message and table entry that does not take it: it may be
+bad for one table and good for another, and then only that one is to get it by a replay. Beside
+them it holds marks (`sluice.kafka.letter_marks`).
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import confluent_kafka as ck
 
 from sluice import __version__
-from sluice.core.receipts import DeadLetter
-from sluice.kafka.clients import KafkaAccess, make_consumer
-from sluice.kafka.errors import StalledError, kafka_error
+from sluice.core.dead_letters import (
+    ATTEMPT_HEADER,
+    ORIGIN_HEADER,
+    ORIGIN_TIMESTAMP_HEADER,
+    REPLAY_HEADERS,
+    TABLE_HEADER,
+)
+from sluice.core.receipts import DeadLetter, Origin
+from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
+from sluice.kafka.errors import KafkaTerminalError, StalledError, kafka_error
+from sluice.kafka.letter_marks import KIND_HEADER, Purged, Replayed, read_mark
 
 _READER_GROUP = "sluice.dead-letter-reader"
 _STALL_SECONDS = 30.0
+#: Longer than a transaction that its producer left open lives (60 s, and the broker's check).
+_OPEN_SECONDS = 90.0
 _OWN_HEADER = "sluice."
 _ORIGINAL_HEADER = "sluice.header."
 
 #: Room for the headers that we add and for the record batch around a message.
 _OVERHEAD_BYTES = 4096
 _ERROR_BYTES_MAX = 1024
+#: The reason of a letter that was purged: nothing but its place is known any more.
+PURGED = "purged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +58,24 @@ class Envelope:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class StoredLetter:
+    """A dead letter as the topic holds it.
+
+    :param partition: of the dead-letter topic; likewise the offset.
+    :param written_at_ms: when the driver heard of it; else the time of the record.
+    :param version: of the Sluice that wrote it.
+    :param cut: what of the message is not wholly there: "value", "headers", "key".
+    """
+
+    partition: int
+    offset: int
+    letter: DeadLetter
+    written_at_ms: int
+    version: str
+    cut: tuple[str, ...]
+
+
 def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
     """Key and value as they were; origin and reason in headers.
 
@@ -50,6 +85,7 @@ def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
 
     :param message_bytes_max: max.message.bytes of the dead-letter topic.
     """
+    letter = recognised(letter)
     room = message_bytes_max - _OVERHEAD_BYTES
     cut: list[str] = ["value"] if letter.truncated else []
     key, value = letter.key, letter.value
@@ -64,34 +100,39 @@ def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
     if value is not None and len(value) > room:
         value, cut = value[:room], [*cut, "value"]
     error = letter.error.encode(errors="replace")[:_ERROR_BYTES_MAX]
+    first = letter.first
     headers: list[tuple[str, bytes | None]] = [
         ("sluice.reason", letter.reason.encode()),
         ("sluice.error", error),
         ("sluice.topic", letter.topic.encode()),
         ("sluice.partition", str(letter.partition).encode()),
         ("sluice.offset", str(letter.offset).encode()),
-        ("sluice.timestamp", b"" if letter.timestamp_ms is None else b"%d" % letter.timestamp_ms),
+        ("sluice.timestamp", _shown_time(letter.timestamp_ms)),
         ("sluice.table", letter.table.encode()),
         ("sluice.column", letter.column.encode()),
         ("sluice.truncated", ",".join(cut).encode()),
+        (ORIGIN_HEADER, shown_origin(first)),
+        (ORIGIN_TIMESTAMP_HEADER, _shown_time(first.timestamp_ms)),
+        (ATTEMPT_HEADER, b"%d" % letter.attempt),
+        ("sluice.attempted-at", b"%d" % letter.attempted_at_ms),
+        ("sluice.lane", letter.lane.encode()),
+        ("sluice.text", letter.text.encode()),
         ("sluice.version", __version__.encode()),
     ]
     return Envelope(key, value, headers + original)
 
 
 def unwrap(message: ck.Message) -> DeadLetter:
-    """Read a dead letter back."""
-    own = {
-        name: content or b""
-        for name, content in message.headers() or ()
-        if name.startswith(_OWN_HEADER) and not name.startswith(_ORIGINAL_HEADER)
-    }
-    timestamp = own.get("sluice.timestamp", b"")
-    return DeadLetter(
+    """Read a dead letter back.
+
+    :raises KeyError, ValueError: the message is none.
+    """
+    own = _own_headers(message)
+    letter = DeadLetter(
         topic=own["sluice.topic"].decode(),
         partition=int(own["sluice.partition"]),
         offset=int(own["sluice.offset"]),
-        timestamp_ms=int(timestamp) if timestamp else None,
+        timestamp_ms=_read_time(own.get("sluice.timestamp", b"")),
         key=message.key(),
         value=message.value(),
         headers=tuple(
@@ -104,13 +145,96 @@ def unwrap(message: ck.Message) -> DeadLetter:
         table=own.get("sluice.table", b"").decode(),
         column=own.get("sluice.column", b"").decode(),
         truncated=own.get("sluice.truncated", b"") != b"",
+        attempt=int(own.get(ATTEMPT_HEADER, b"1")),
+        attempted_at_ms=int(own.get("sluice.attempted-at", b"0")),
+        lane=own.get("sluice.lane", b"").decode(),
+        text=own.get("sluice.text", b"").decode(),
     )
+    origin = _read_origin(own) if ORIGIN_HEADER in own else letter.first
+    return letter if origin == letter.first else replace(letter, origin=origin)
+
+
+def shown_origin(origin: Origin) -> bytes:
+    """A place as a header has it; no topic's name has a slash."""
+    return f"{origin.topic}/{origin.partition}/{origin.offset}".encode()
+
+
+def recognised(letter: DeadLetter) -> DeadLetter:
+    """The letter of a message that a replay wrote: with the origin and the attempt that its
+    headers tell, and without those headers, which are not the message's own.
+
+    Whom the message was for stays with it if nobody took it: else the next replay would give
+    it to every entry.
+    """
+    written = {name: content or b"" for name, content in letter.headers if name in REPLAY_HEADERS}
+    try:
+        origin, attempt = _read_origin(written), int(written[ATTEMPT_HEADER])
+    except (KeyError, ValueError):
+        return letter  # no replay wrote them
+    dropped = set(REPLAY_HEADERS) - (set() if letter.table else {TABLE_HEADER})
+    headers = tuple(item for item in letter.headers if item[0] not in dropped)
+    return replace(letter, headers=headers, origin=origin, attempt=max(1, attempt))
+
+
+def _read_origin(headers: dict[str, bytes]) -> Origin:
+    topic, partition, offset = headers[ORIGIN_HEADER].decode().split("/")
+    timestamp_ms = _read_time(headers.get(ORIGIN_TIMESTAMP_HEADER, b""))
+    return Origin(topic, int(partition), int(offset), timestamp_ms)
+
+
+def _shown_time(timestamp_ms: int | None) -> bytes:
+    return b"" if timestamp_ms is None else b"%d" % timestamp_ms
+
+
+def _read_time(text: bytes) -> int | None:
+    return int(text) if text else None
+
+
+def _own_headers(message: ck.Message) -> dict[str, bytes]:
+    return {
+        name: content or b""
+        for name, content in message.headers() or ()
+        if name.startswith(_OWN_HEADER) and not name.startswith(_ORIGINAL_HEADER)
+    }
 
 
 def read_dead_letters(access: KafkaAccess, topic: str) -> Iterator[DeadLetter]:
     """All committed dead letters up to the topic's stable end, oldest first.
 
+    Those that were purged are among them, with their place and the reason "purged" only.
+
     :raises StalledError: the topic exists but cannot be read to its end.
+    """
+    for record in read_records(access, topic):
+        if isinstance(record, StoredLetter):
+            yield record.letter
+        elif isinstance(record, Purged) and record.is_done:
+            yield from _purged(record)
+
+
+def _purged(mark: Purged) -> Iterator[DeadLetter]:
+    for (topic, partition, table), intervals in mark.offsets.items():
+        for begin, end in intervals:
+            for offset in range(begin, end):
+                yield DeadLetter(topic, partition, offset, None, None, None, (), PURGED, "", table)
+
+
+def read_records(
+    access: KafkaAccess,
+    topic: str,
+    *,
+    since_ms: int | None = None,
+    to_log_end: bool = False,
+    marks_only: bool = False,
+) -> Iterator[StoredLetter | Replayed | Purged]:
+    """Everything that the topic holds, each partition in its order.
+
+    :param since_ms: only what was written since then.
+    :param to_log_end: also what is committed beyond the stable end, where another producer's
+        open transaction holds it back; waits for that one to end.
+    :param marks_only: leave the letters out; it costs a fraction.
+    :raises KafkaTerminalError: it holds something else.
+    :raises StalledError: it cannot be read to its end.
     """
     consumer = make_consumer(access, _READER_GROUP)
     try:
@@ -118,16 +242,39 @@ def read_dead_letters(access: KafkaAccess, topic: str) -> Iterator[DeadLetter]:
         if metadata.error is not None:
             raise kafka_error(f"reading dead letters {topic}", metadata.error)
         for partition in sorted(metadata.partitions):
-            yield from _read_partition(consumer, topic, partition)
+            where = ck.TopicPartition(topic, partition)
+            low, end = consumer.get_watermark_offsets(where, timeout=15, cached=False)
+            patience = _STALL_SECONDS
+            if to_log_end:
+                end, patience = _log_end(access, where), _OPEN_SECONDS
+            begin = low if since_ms is None else max(low, _at_time(consumer, where, since_ms, end))
+            for message in _messages(consumer, where, begin, end, patience):
+                if not marks_only or _is_mark(message):
+                    yield _parsed(message, low)
     except ck.KafkaException as error:
         raise kafka_error(f"reading dead letters {topic}", error) from None
     finally:
         consumer.close()
 
 
-def _read_partition(consumer: ck.Consumer, topic: str, partition: int) -> Iterator[DeadLetter]:
-    where = ck.TopicPartition(topic, partition)
-    position, end = consumer.get_watermark_offsets(where, timeout=15, cached=False)
+def _log_end(access: KafkaAccess, where: ck.TopicPartition) -> int:
+    peek = make_unstable_reader(access, _READER_GROUP)
+    try:
+        return int(peek.get_watermark_offsets(where, timeout=15, cached=False)[1])
+    finally:
+        peek.close()
+
+
+def _at_time(consumer: ck.Consumer, where: ck.TopicPartition, since_ms: int, end: int) -> int:
+    wanted = ck.TopicPartition(where.topic, where.partition, max(0, since_ms))
+    (found,) = consumer.offsets_for_times([wanted], timeout=15)
+    return int(found.offset) if found.offset >= 0 else end
+
+
+def _messages(
+    consumer: ck.Consumer, where: ck.TopicPartition, position: int, end: int, patience: float
+) -> Iterator[ck.Message]:
+    topic, partition = where.topic, where.partition
     consumer.assign([ck.TopicPartition(topic, partition, position)])
     progress_at = time.monotonic()
     while position < end:
@@ -135,10 +282,36 @@ def _read_partition(consumer: ck.Consumer, topic: str, partition: int) -> Iterat
             if message.error() is not None:
                 raise kafka_error(f"reading dead letters {topic}", message.error())
             if message.offset() < end:
-                yield unwrap(message)
+                yield message
         before = position
         position = max(position, consumer.position([where])[0].offset)
         if position > before:
             progress_at = time.monotonic()
-        elif time.monotonic() - progress_at > _STALL_SECONDS:
+        elif time.monotonic() - progress_at > patience:
             raise StalledError(f"dead letters {topic}[{partition}] stall at offset {position}")
+
+
+def _is_mark(message: ck.Message) -> bool:
+    """Whether it says that it is a mark; it does so in its first header."""
+    headers = message.headers()
+    return bool(headers) and headers[0][0] == KIND_HEADER
+
+
+def _parsed(message: ck.Message, low: int) -> StoredLetter | Replayed | Purged:
+    partition, offset = message.partition(), message.offset()
+    try:
+        own = _own_headers(message)
+        mark = read_mark(partition, low, own, message.value())
+        if mark is not None:
+            return mark
+        cut = tuple(own.get("sluice.truncated", b"").decode().split(","))
+        letter, version = unwrap(message), own.get("sluice.version", b"").decode()
+        at_ms = letter.attempted_at_ms or message.timestamp()[1]
+        return StoredLetter(partition, offset, letter, at_ms, version, tuple(filter(None, cut)))
+    except (KeyError, ValueError, TypeError) as error:
+        raise KafkaTerminalError(
+            f"dead letters {message.topic()}[{partition}] hold a message at offset {offset} that "
+            f"is no dead letter: {type(error).__name__}: {error}",
+            "Only Sluice may write to its dead-letter topic: find the other producer, and name "
+            "another topic in [dead_letters].",
+        ) from None

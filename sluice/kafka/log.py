@@ -71,6 +71,20 @@ class SourceLog:
             found[name] = (identity, len(description.partitions))
         return found
 
+    def others(self, topics: Iterable[str]) -> list[TopicPartition]:
+        """Every partition in the cluster that this user may see, except of these topics."""
+        left_out = set(topics)
+        try:
+            found = self._admin.list_topics(timeout=ADMIN_TIMEOUT_SECONDS).topics
+        except ck.KafkaException as error:
+            raise kafka_error("listing the topics", error) from None
+        return [
+            TopicPartition(name, number)
+            for name, topic in sorted(found.items())
+            if name not in left_out and topic.error is None
+            for number in sorted(topic.partitions)
+        ]
+
     def stable_ends(
         self, sources: Iterable[TopicPartition], *, partial: bool = False
     ) -> dict[TopicPartition, int]:

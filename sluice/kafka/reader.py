@@ -20,6 +20,7 @@ from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.kafka.clients import KafkaAccess, make_consumer
 from sluice.kafka.errors import RangeVanishedError, StalledError, kafka_error
+from sluice.kafka.originals import Originals
 
 #: Messages in one poll: what a poll brings stays in the processor's cache; 5,000 cost a
 #: quarter more [measured].
@@ -61,6 +62,10 @@ LARGE_POLL_MESSAGES = 64
 #: Called with the values and offsets of one poll; no value is None. Where the offsets have
 #: no holes they are a `range`.
 Deliver = Callable[[list[bytes], Sequence[int]], None]
+#: A message's key, headers and timestamp in milliseconds, if it has one.
+Seen = tuple[bytes | None, Sequence[tuple[str, bytes | None]], int | None]
+#: Called before the same messages are delivered, for whom their values do not suffice.
+Look = Callable[[list[Seen]], None]
 
 # Called once for each message: a method looked up once costs half of `message.method()`.
 _error, _offset, _key, _value = (
@@ -105,8 +110,13 @@ class RangeReader:
         self._access = access
         self._consumers: OrderedDict[TopicPartition, tuple[ck.Consumer, int]] = OrderedDict()
         self._polls: dict[TopicPartition, int] = {}
+        #: Of the last range that was read, if its topic had bad messages before.
+        self._originals: tuple[Range | None, Originals | None] = None, None
+        self._had_bad: set[str] = set()
 
-    def read(self, block_range: Range, bytes_max: int, deliver: Deliver) -> ReadResult:
+    def read(
+        self, block_range: Range, bytes_max: int, deliver: Deliver, look: Look | None = None
+    ) -> ReadResult:
         """Deliver every message of the range in offset order.
 
         Stops early when the range is heavier than `bytes_max`; one message is always
@@ -115,10 +125,15 @@ class RangeReader:
         :raises RangeVanishedError: offsets of the range are gone.
         :raises StalledError: no progress although the offsets exist.
         """
+        originals = Originals() if block_range.source.topic in self._had_bad else None
+        self._originals = block_range, originals
+        self._had_bad.discard(block_range.source.topic)
         poll = polled_before = self._polls.get(block_range.source, FIRST_POLL_MESSAGES)
         consumer = self._consumer_at(block_range.source, block_range.begin, _fetch_bytes(poll))
         try:
-            result, position, poll = _read(consumer, block_range, bytes_max, deliver, poll)
+            result, position, poll = _read(
+                consumer, block_range, bytes_max, deliver, look, originals, poll
+            )
         except ck.KafkaException as error:
             consumer.close()
             raise kafka_error(f"reading {block_range}", error) from None
@@ -131,6 +146,26 @@ class RangeReader:
         else:
             consumer.close()
         return result
+
+    def letters(
+        self,
+        block_range: Range,
+        wanted: Mapping[int, Sequence[Fault]],
+        values: Mapping[int, bytes],
+        bytes_max: int,
+    ) -> tuple[DeadLetter, ...]:
+        """As `read_originals`, without reading if all was kept when the range was read.
+
+        :param values: of these messages, as far as they are at hand.
+        """
+        self._had_bad.add(block_range.source.topic)
+        (kept_range, originals), self._originals = self._originals, (None, None)
+        size = sum(len(values.get(offset, b"")) * len(wanted[offset]) for offset in wanted)
+        if originals is not None and kept_range == block_range and size <= bytes_max:
+            letters = originals.letters(block_range.source, wanted, values)
+            if letters is not None:
+                return letters
+        return read_originals(self._access, block_range, wanted, bytes_max)
 
     def close(self) -> None:
         """Close every consumer."""
@@ -155,7 +190,13 @@ class RangeReader:
 
 
 def _read(
-    consumer: ck.Consumer, block_range: Range, bytes_max: int, deliver: Deliver, poll: int
+    consumer: ck.Consumer,
+    block_range: Range,
+    bytes_max: int,
+    deliver: Deliver,
+    look: Look | None,
+    originals: Originals | None,
+    poll: int,
 ) -> tuple[ReadResult, int, int]:
     """The result, the consumer's position, and how many messages the next poll may bring.
 
@@ -201,7 +242,12 @@ def _read(
             kept = sorted(set(range(len(values))).difference(tombstones))
             offsets = [offsets[i] for i in kept]
             values = [values[i] for i in kept]
+            batch = [batch[i] for i in kept]
         if values:
+            if originals is not None:
+                originals.add(offsets, batch)
+            if look is not None:
+                look(list(map(_seen, batch)))
             deliver(values, offsets)
         if position < end:
             before = position
@@ -211,6 +257,15 @@ def _read(
             elif time.monotonic() - progress_at > STALL_SECONDS:
                 _explain_stall(consumer, block_range, position)
     return ReadResult(messages_seen, bytes_seen, skipped), position, poll
+
+
+def _seen(message: ck.Message) -> Seen:
+    return message.key(), message.headers() or (), _timestamp_ms(message)
+
+
+def _timestamp_ms(message: ck.Message) -> int | None:
+    kind, timestamp = message.timestamp()
+    return None if kind == ck.TIMESTAMP_NOT_AVAILABLE else timestamp
 
 
 def _position(consumer: ck.Consumer, where: list[ck.TopicPartition], before: int) -> int:
@@ -327,14 +382,13 @@ def read_originals(
 
 
 def _letter(message: ck.Message, fault: Fault, left: int) -> DeadLetter:
-    kind, timestamp = message.timestamp()
     value = message.value()
     pointer = value is not None and len(value) > left
     return DeadLetter(
         topic=message.topic(),
         partition=message.partition(),
         offset=message.offset(),
-        timestamp_ms=None if kind == ck.TIMESTAMP_NOT_AVAILABLE else timestamp,
+        timestamp_ms=_timestamp_ms(message),
         key=message.key(),
         value=None if pointer else value,
         headers=tuple(message.headers() or ()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 #: Source, offset, table.
 Place = tuple[TopicPartition, int, str]
 
+#: What two transactions of one producer decide may be seen in another order for so long.
+TRANSACTIONS_OVERTAKE_MS = 100
+
 
 class Checks:
     """Collects violations."""
@@ -28,7 +32,10 @@ class Checks:
         self.foreign_commits: dict[TopicPartition, int] = {}
         self._world = world
         self._letters: Counter[Place] = Counter()
-        self._tokens: dict[str, tuple[str, tuple[Row, ...]]] = {}
+        self._tokens: dict[str, tuple[str, tuple[str, ...], tuple[Row, ...]]] = {}
+        self._texts: set[str] = set()
+        #: Texts of records that the ledger does not hold yet: since when, and a record.
+        self._unknown: dict[str, tuple[int, str]] = {}
 
     def violate(self, what: str) -> None:
         """A promise is broken."""
@@ -47,10 +54,23 @@ class Checks:
             if topic == self._world.plan.letters
         )
         self._letters.update(letters)
+        for topic, stored in transaction.messages:
+            entry = json.loads(stored.value or b"{}") if topic == self._world.plan.ledger else {}
+            if entry.get("type") == "text":
+                self._texts.add(entry["digest"])
         for source, offset in transaction.offsets.items():
             if source not in self._world.excused:
                 self._check_record(source, offset, transaction, letters)
             self._check_foreign(source, offset, transaction)
+        self._check_texts(TRANSACTIONS_OVERTAKE_MS)
+
+    def _check_texts(self, patience_ms: int) -> None:
+        """The ledger holds a text no later than the first record that names it (rule 8)."""
+        for digest in self._texts & self._unknown.keys():
+            del self._unknown[digest]
+        for since_ms, record in self._unknown.values():
+            if self._world.now - since_ms >= patience_ms:
+                self.violate(f"{record} names a text that is not in the ledger")
 
     def _check_record(
         self,
@@ -61,6 +81,8 @@ class Checks:
     ) -> None:
         before = self._recorded(self._world.broker.group.get(source))
         record = decode(*offset)
+        if record.in_doubt:
+            self._unknown.setdefault(record.text, (self._world.now, f"{source}: {record}"))
         owner = GENESIS if before is None else before.owner
         if transaction.identity.rpartition(".")[2] != owner:
             self.violate(
@@ -93,9 +115,10 @@ class Checks:
     def storing(self, token: str, table: str, block: Block) -> None:
         """Same token, same rows (rule 8), once anything was stored under the token. What a
         second probe finds, when nothing was, may be decoded by another engine."""
-        before = self._tokens.setdefault(token, (table, block.rows))
-        if block.source not in self._world.excused and before != (table, block.rows):
-            self.violate(f"token {token} named {before}, and names {table}, {block.rows} (rule 8)")
+        now = (table, block.columns, block.rows)
+        before = self._tokens.setdefault(token, now)
+        if block.source not in self._world.excused and before != now:
+            self.violate(f"token {token} named {before}, and names {now} (rule 8)")
 
     def _recorded(self, offset: Offset | None) -> Record | None:
         try:
@@ -179,6 +202,7 @@ class Checks:
         world = self._world
         if self.violations:
             return
+        self._check_texts(0)
         for source in world.sources():
             if source not in world.excused:
                 end = world.broker.log(source).stable_end
@@ -186,7 +210,8 @@ class Checks:
         sources = set(world.sources())
         for name, table in world.clickhouse.tables.items():
             for (source, offset), numbers in table.rows.items():
-                if max(numbers.values()) > 1:
+                # With the ledger, what was known of late inserts is gone.
+                if max(numbers.values()) > 1 and world.excused.get(source) != "ledger lost":
                     self.violate(f"{source} {offset} is doubled in {name}")
                 elif source not in sources or (
                     source not in world.excused and offset >= world.broker.log(source).stable_end

@@ -19,6 +19,7 @@ class Block(bytes):
 
     source: TopicPartition
     rows: tuple[Row, ...]
+    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ COLUMNS = (
     Column("_row", "UInt32"),
 )
 LINEAGE = ("_topic", "_partition", "_offset", "_row")
-BLOCK_COLUMNS = tuple(column.name for column in COLUMNS)
+#: So many may be added.
+ADDED_MAX = 4
 
 
 def clickhouse_partition(row: Row, divisor: int) -> int:
@@ -71,10 +73,18 @@ class Table:
     deduplicated: int = 0
     foreign: int = 0
     blocks: int = 0
+    columns: tuple[Column, ...] = COLUMNS
 
-    def insert(self, token: str | None, block: Block, parts_max: int | None = None) -> None:
+    def insert(
+        self,
+        token: str | None,
+        block: Block,
+        columns: tuple[Column, ...],
+        parts_max: int | None = None,
+    ) -> None:
         """One part for each ClickHouse partition, each with an entry of its own.
 
+        :param columns: of the table when the insert began.
         :param parts_max: stop after so many: the insert fails half-way.
         """
         self.blocks += 1
@@ -84,7 +94,9 @@ class Table:
             parts.setdefault(where, []).append(row)
         for where in sorted(parts)[:parts_max]:
             rows = tuple(parts[where])
-            identity = (where, token) if self.tokens else (where, block.source, rows)
+            # What is hashed is what is stored: the block, and what the server adds to it.
+            hashed = (where, block.source, rows, block.columns, columns)
+            identity = (where, token) if self.tokens else hashed
             self._insert_part(identity, block.source, rows)
 
     def _insert_part(self, identity: object, source: TopicPartition, rows: Iterable[Row]) -> None:
@@ -97,6 +109,12 @@ class Table:
         self._remember(identity)
         for offset, number, _ in rows:
             self.rows.setdefault((source, offset), Counter())[number] += 1
+
+    def add_column(self) -> None:
+        """ALTER TABLE … ADD COLUMN; messages have always had a field for it."""
+        number = len(self.columns) - len(COLUMNS)
+        if number < ADDED_MAX:
+            self.columns += (Column(f"added{number}", "UInt8"),)
 
     def change_divisor(self, divisor: int) -> None:
         """Another partition key, as after the table was made anew and filled from the old one."""
@@ -133,7 +151,7 @@ class Table:
             uuid="",
             engine="ReplicatedMergeTree" if replicated else "MergeTree",
             engine_full="",
-            columns=COLUMNS,
+            columns=self.columns,
             partition_key=self.shape.partition_key,
             sorting_key="number",
             replicated=replicated,

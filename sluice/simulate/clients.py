@@ -280,6 +280,9 @@ class SimulatedLog(SourceLog):
             found[name] = (world.broker.ids[name], len(world.broker.topics[name]))
         return found
 
+    def others(self, topics: Iterable[str]) -> list[TopicPartition]:
+        return []
+
     def stable_ends(
         self, sources: Iterable[TopicPartition], *, partial: bool = False
     ) -> dict[TopicPartition, int]:

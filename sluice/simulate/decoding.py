@@ -6,12 +6,12 @@ A message says what it is: kind, its own number, and the value that partition ke
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sluice.core.ranges import TopicPartition
 from sluice.core.text import TableText
-from sluice.simulate.clickhouse import BLOCK_COLUMNS, Block, Row, clickhouse_partition
+from sluice.simulate.clickhouse import Block, Row, clickhouse_partition
 from sluice.simulate.kafka import Stored
 
 #: Values lie in [0, VALUES).
@@ -74,17 +74,29 @@ class ListBuffer:
     def __init__(self) -> None:
         self.values: list[bytes] = []
         self.offsets: list[int] = []
+        #: Nothing here asks for what Kafka itself says of a message.
+        self.facts: None = None
 
     def add(self, values: list[bytes], offsets: Sequence[int]) -> None:
         """Take the messages of one poll."""
         self.values += values
         self.offsets += offsets
 
+    @property
+    def messages(self) -> int:
+        """How many messages are held."""
+        return len(self.values)
+
+    def iterate(self, indices: Iterable[int]) -> Iterator[bytes]:
+        """The messages at these places."""
+        return (self.values[index] for index in indices)
+
 
 @dataclass(frozen=True, slots=True)
 class Bad:
     """Stands for the real `BadMessage`."""
 
+    index: int
     offset: int
     reason: str = "value"
     error: str = "simulated"
@@ -101,6 +113,9 @@ class DecodedRows:
     bad: tuple[Bad, ...]
     clickhouse_partitions: int
     checksum: str
+    messages: int
+    empty: tuple[int, ...] = ()
+    dropped_rows: int = 0
 
 
 class VersionedDecoder:
@@ -111,6 +126,7 @@ class VersionedDecoder:
 
     def __init__(self, table: TableText, version: int) -> None:
         self._version = version
+        self._columns = tuple(column.name for column in table.columns)
         self._is_partitioned = table.entry == "parted"
         key = table.partition_key
         self._divisor = int(key.rstrip(")").rpartition(" ")[2]) if key else 0
@@ -119,14 +135,16 @@ class VersionedDecoder:
         """Judge every message of a buffer."""
         rows: list[Row] = []
         bad: list[Bad] = []
-        for value, offset in zip(buffer.values, buffer.offsets, strict=True):
+        messages = zip(buffer.values, buffer.offsets, strict=True)
+        for index, (value, offset) in enumerate(messages):
             judged = judge(value, self._version, self._is_partitioned)
             if judged.value is None:
-                bad.append(Bad(offset))
+                bad.append(Bad(index, offset))
             else:
                 rows.append((offset, judged.number, judged.value))
         block = Block(len(rows))
         block.source = TopicPartition(topic, partition)
         block.rows = tuple(rows)
+        block.columns = self._columns
         parts = len({clickhouse_partition(row, self._divisor) for row in rows})
-        return DecodedRows(block, len(rows), BLOCK_COLUMNS, tuple(bad), parts, "")
+        return DecodedRows(block, len(rows), self._columns, tuple(bad), parts, "", len(rows))

@@ -26,12 +26,13 @@ from sluice.simulate.clickhouse import table_text
 from sluice.simulate.scheduler import KilledError, Process
 from sluice.simulate.spark import Application
 from sluice.spark.assignment import ClickHouseAccess
+from sluice.spark.comparing import Today
 from sluice.spark.jobs import Inbox
 from sluice.spark.monitor import WindowMonitor
 from sluice.spark.pipeline import ConnectorRun
 from sluice.spark.ports import Clock, ProbeFound
 from sluice.spark.probing import ClickHouseProber
-from sluice.spark.texts import Today
+from sluice.spark.refreshing import SchemaReader
 
 if TYPE_CHECKING:
     from sluice.simulate.world import World
@@ -91,6 +92,23 @@ class SimulatedMonitor(WindowMonitor):
     def start(self) -> None:
         self._read(self._servers())
         self.world.scheduler.spawn(self.world.process, self._run)
+
+
+class SimulatedSchemaReader(SchemaReader):
+    """The real reader of the tables' columns; its thread is an actor of the driver."""
+
+    world: World
+
+    def start(self) -> None:
+        self._ended = VirtualEvent(self.world)
+        self.world.scheduler.spawn(self.world.process, self._run)
+
+    def _read(self) -> bool:
+        before = self._text
+        has_read = super()._read()
+        if self._text is not before:
+            self.world.faults.note("new text while the driver runs")
+        return has_read
 
 
 class SimulatedProber(ClickHouseProber):
@@ -267,4 +285,5 @@ def read_today(world: World, decoder: int) -> Today:
         "UTC",
         frozenset({"s1"}),
         {f"d.{name}": table.facts() for name, table in world.clickhouse.tables.items()},
+        world.plan.tokens,
     )

@@ -30,7 +30,7 @@ COMMIT = {
     "commit hangs": 0.8,
     **ANYWHERE,
 }
-ABORT = {"abort fails": 5.0, **ANYWHERE}
+ABORT = {"abort fails": 15.0, **ANYWHERE}
 
 #: What may strike one request to ClickHouse.
 QUERY = {"query fails": 1.0, **ANYWHERE}
@@ -55,6 +55,7 @@ JOB = {
     "job lost, its tasks die": 1.5,
     "job lost, its task sleeps and wakes up": 4.0,
     "job lost, its task wakes late in its lease": 2.0,
+    "job lost, its task wakes after a column was added": 8.0,
     "driver killed, its task wakes under another engine": 4.0,
     "driver killed after half an insert": 8.0,
     "task started again while the first one runs": 2.0,
@@ -84,6 +85,7 @@ NEMESIS = {
     "configuration changed": 2.0,
     "decoder judges messages differently": 3.0,
     "ClickHouse partition key changes": 1.0,
+    "column added to a table": 4.0,
     "worker paused": 4.0,
     "worker clock off": 2.0,
     "ClickHouse outage": 4.0,
@@ -127,6 +129,8 @@ CONTENT = (
     "owner fenced",
     "block deduplicated",
     "late insert after the lease",
+    "new text while the driver runs",
+    "text refused by its first task",
     "stable offset that never moves",
     "window overrun",
 )

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sluice.core.ranges import TopicPartition
+from sluice.simulate.clickhouse import Table
 from sluice.simulate.decoding import make_message
 from sluice.simulate.driver import Driver
 from sluice.simulate.faults import NEMESIS, STOPPING
 from sluice.simulate.kafka import Log, Transaction
 from sluice.simulate.scheduler import Process
+from sluice.simulate.spark import Worker
 
 if TYPE_CHECKING:
     from sluice.simulate.world import World
@@ -44,6 +46,7 @@ class Nemesis:
             "configuration changed": self._change_configuration,
             "decoder judges messages differently": self._change_decoder,
             "ClickHouse partition key changes": self._change_partition_key,
+            "column added to a table": self._add_column,
             "worker paused": self._pause_worker,
             "worker clock off": self._shift_clock,
             "ClickHouse outage": self._clickhouse_outage,
@@ -266,6 +269,25 @@ class Nemesis:
         table.change_divisor(3 - table.shape.partition_divisor)
 
     # ClickHouse
+
+    def _add_column(self) -> None:
+        """While drivers run, and with ranges in doubt."""
+        self._alter(self._world.rng.choice(list(self._world.clickhouse.tables.values())))
+
+    def add_columns(self) -> None:
+        """To every table."""
+        for table in self._world.clickhouse.tables.values():
+            self._alter(table)
+
+    def _alter(self, table: Table) -> None:
+        """A server that hashes is not altered in the moment between a task's look at the columns
+        and its insert: nothing protects from that."""
+        world = self._world
+        if world.plan.tokens or not any(isinstance(who, Worker) for who in world.looking):
+            world.say(f"{table.shape.name} gets a column")
+            table.add_column()
+        elif not self._is_healed:
+            world.scheduler.at(500, lambda: self._alter(table))
 
     def _draw_outage_ms(self) -> int:
         return self._world.rng.randrange(self._world.rng.choice((2_000, 20_000, 120_000)))

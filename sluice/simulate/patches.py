@@ -13,7 +13,17 @@ from sluice.kafka import ledger, reader, recorder, transactions
 from sluice.kafka.topics import TopicFacts
 from sluice.simulate import clients, driver, server
 from sluice.simulate.spark import Worker
-from sluice.spark import gathering, leases, loading, monitor, pipeline, probing
+from sluice.spark import (
+    asking,
+    gathering,
+    leases,
+    loading,
+    monitor,
+    pipeline,
+    probing,
+    refreshing,
+    texts,
+)
 
 if TYPE_CHECKING:
     from sluice.simulate.world import World
@@ -121,6 +131,11 @@ def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
         (pipeline, "Server", make_server),
         (pipeline, "describe_table", server.describe_table),
         (loading, "describe_table", server.describe_table),
+        (asking, "read_structures", server.read_structures),
+        (refreshing, "read_structures", server.read_structures),
+        (refreshing, "POLL_SECONDS", 2.0),
+        (refreshing, "READ_EVERY_SECONDS", 20.0),
+        (texts, "Server", make_server),
     ]
 
 
@@ -155,6 +170,8 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         (pipeline, "Inbox", bound(driver.VirtualInbox)),
         (pipeline, "read_text", read_text),
         (pipeline, "read_today", read_today),
+        (pipeline, "SchemaReader", bound(driver.SimulatedSchemaReader)),
+        (refreshing, "read_today", read_today),
         (leases, "time", _clock(world)),
         (loading, "_workshop", _WorkshopOfWorker(world)),
         (gathering, "random", world.rng),

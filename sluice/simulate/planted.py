@@ -26,7 +26,18 @@ from sluice.simulate.clients import SimulatedLog, SimulatedProducer
 from sluice.simulate.decoding import DecodedRows, VersionedDecoder
 from sluice.simulate.kafka import Stored
 from sluice.simulate.patches import patched
-from sluice.spark import deciding, gathering, lane, leases, loading, monitor, pipeline, start
+from sluice.simulate.planted_schema import SCHEMA_BUGS
+from sluice.spark import (
+    changes,
+    deciding,
+    gathering,
+    lane,
+    leases,
+    loading,
+    monitor,
+    pipeline,
+    start,
+)
 from sluice.spark.state import Claims, PartitionState
 from sluice.spark.steps import Planner, settle
 
@@ -84,11 +95,11 @@ def _other_cut_on_replay() -> AbstractContextManager[None]:
     real = reader.RangeReader.read
     seen: set[Range] = set()
 
-    def read(self: Any, block_range: Range, bytes_max: int, deliver: Any) -> Any:
+    def read(self: Any, block_range: Range, *more: Any) -> Any:
         if block_range in seen and block_range.span > 1:
             block_range = replace(block_range, end=block_range.end - 1)
         seen.add(block_range)
-        return real(self, block_range, bytes_max, deliver)
+        return real(self, block_range, *more)
 
     return patched((reader.RangeReader, "read", read))
 
@@ -98,14 +109,14 @@ def _replay_beyond_the_range() -> AbstractContextManager[None]:
     real = reader.RangeReader.read
     seen: set[Range] = set()
 
-    def read(self: Any, block_range: Range, bytes_max: int, deliver: Any) -> Any:
+    def read(self: Any, block_range: Range, *more: Any) -> Any:
         wanted = block_range
         if block_range in seen:
             world = self._access_world()
             end = min(block_range.end + 2, world.broker.log(block_range.source).stable_end)
             wanted = replace(block_range, end=max(end, block_range.end))
         seen.add(block_range)
-        return real(self, wanted, bytes_max, deliver)
+        return real(self, wanted, *more)
 
     def access_world(self: Any) -> Any:
         return reader.make_consumer(self._access, "")._world  # type: ignore[attr-defined]
@@ -206,7 +217,7 @@ def _lease_checked_too_early() -> AbstractContextManager[None]:
 
     leases.HeldLease._check_now = leases.HeldLease.check  # type: ignore[attr-defined]
     return patched(
-        (leases.HeldLease, "__init__", __init__), (leases.HeldLease, "check", lambda self: math.inf)
+        (leases.HeldLease, "__init__", __init__), (leases.HeldLease, "check", lambda *_: math.inf)
     )
 
 
@@ -254,7 +265,10 @@ def _marks_of_the_repeat() -> AbstractContextManager[None]:
 
 def _todays_configuration() -> AbstractContextManager[None]:
     """A replay executes today's decoder and keys, whatever the record says (C2)."""
-    return patched((pipeline, "why_not_executable", lambda *_: None))
+    return patched(
+        (pipeline, "why_not_executable", lambda *_: None),
+        (changes, "why_not_executable", lambda *_: None),
+    )
 
 
 def _shorten_after_insert() -> AbstractContextManager[None]:
@@ -379,4 +393,5 @@ PLANTED: dict[str, Plant] = {
     "no-suspects": _no_suspects,
     "stop-on-half-a-view": _stop_on_half_a_view,
     "rest-is-forgotten": _rest_is_forgotten,
+    **SCHEMA_BUGS,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -12,6 +12,7 @@ from sluice.clickhouse.insert import InsertPlan
 from sluice.clickhouse.probe import PresentOffsets, SyncState
 from sluice.clickhouse.reactions import nothing_sent, reply_lost
 from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.structure import Structure
 from sluice.core.lease import LeaseOverError
 from sluice.simulate import faults
 from sluice.simulate.clickhouse import Block, clickhouse_partition
@@ -113,6 +114,7 @@ class SimulatedServer(Server):
         if connection.has_ended or world.clickhouse.down_until > world.now:
             raise reply_lost(self.url, what, "CONNECTION_LOST", "simulated", read_only)
         insertion = _Insertion(world, plan)
+        world.looking.pop(world.process, None)
         if world.now > insertion.deadline_ms + LATE_START_MS:
             late_ms = world.now - insertion.deadline_ms
             world.checks.violate(f"an insert began {late_ms} ms after its lease (rule 9)")
@@ -132,6 +134,8 @@ class _Insertion:
         _, _, token = plan.path.partition(_TOKEN_KEY)
         self._token = unquote(token.partition("&")[0]) if token else None
         self._restarts = world.clickhouse.restarts
+        # ALTER waits for the inserts that run.
+        self._columns = self._table.columns
         self.deadline_ms = world.deadline_of_task()
 
     def answer(self, url: str, what: str, timeout_seconds: float) -> Reply:
@@ -200,7 +204,7 @@ class _Insertion:
             if self._token is not None and parts_max != 0:
                 world.checks.storing(self._token, self._table.shape.name, self._block)
             before = self._table.deduplicated
-            self._table.insert(self._token, self._block, parts_max)
+            self._table.insert(self._token, self._block, self._columns, parts_max)
             if self._table.deduplicated > before:
                 world.faults.note("block deduplicated")
 
@@ -214,6 +218,20 @@ def describe_table(server: Server, database: str, table: str) -> TableFacts:
     """See `sluice.clickhouse.schema.describe_table`."""
     world = _asked(server, "describe table")
     return world.clickhouse.tables[table].facts()
+
+
+def read_structures(
+    server: Server, tables: Iterable[tuple[str, str]]
+) -> dict[tuple[str, str], Structure]:
+    """See `sluice.clickhouse.structure.read_structures`."""
+    world = _asked(server, "structures")
+    found = world.clickhouse.tables
+    world.looking[world.process] = None
+    facts = {where: found[where[1]].facts() for where in tables}
+    return {
+        where: Structure(each.columns, each.partition_key, each.sorting_key)
+        for where, each in facts.items()
+    }
 
 
 def window_mark(server: Server, facts: TableFacts) -> int:

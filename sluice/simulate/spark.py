@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sluice.core.receipts import Failed, NeedsGrant, TaskReport, TooHeavy
+from sluice.core.receipts import Failed, NeedsGrant, Outdated, TaskReport, TooHeavy
 from sluice.core.text import TableText
-from sluice.kafka.readers import Reader
+from sluice.decode.framing import Framing
 from sluice.simulate import faults
 from sluice.simulate.decoding import ListBuffer, VersionedDecoder
 from sluice.simulate.scheduler import KilledError, Process
 from sluice.simulate.server import SimulatedServer
 from sluice.spark.assignment import Assignment, Job, Surroundings
 from sluice.spark.jobs import JobLostError, JobResult, SparkGoneError
-from sluice.spark.loading import Workshop, load_range
+from sluice.spark.loading import load_range
+from sluice.spark.workshop import Workshop
 
 if TYPE_CHECKING:
     from sluice.simulate.world import World
@@ -31,16 +32,13 @@ class SimulatedWorkshop(Workshop):
         self._world = world
         self._decoder = decoder
 
-    def buffers(self, names: Iterable[str]) -> Any:
-        return {name: ListBuffer() for name in names}
+    def buffer(self, framing: Framing) -> Any:
+        return ListBuffer()
 
     def keep(self, buffers: Any) -> None:
         """Nothing to keep."""
 
-    def reader(self, around: Surroundings) -> Reader:
-        return super().reader(around)
-
-    def decoder(self, digest: str, table: TableText) -> Any:
+    def decoder(self, around: Surroundings, digest: str, table: TableText) -> Any:
         return VersionedDecoder(table, self._decoder)
 
     def server(self, around: Surroundings, url: str) -> SimulatedServer:
@@ -167,6 +165,9 @@ class _JobRun:
         elif fault == "job lost, its task wakes late in its lease":
             worker = self._workers[index]
             worker.before_insert = lambda: self._sleep_late(index, worker)
+        elif fault == "job lost, its task wakes after a column was added":
+            worker = self._workers[index]
+            worker.before_insert = lambda: self._sleep_over_alter(index, worker)
         elif fault == "driver killed, its task wakes under another engine":
             worker = self._workers[index]
             worker.before_insert = lambda: self._change_engine(index, worker)
@@ -207,6 +208,7 @@ class _JobRun:
             raise
         finally:
             worker.before_insert = worker.insert_fault = None
+            world.looking.pop(worker, None)
             world.tasks_running -= 1
             self._application.release(worker)
 
@@ -214,6 +216,8 @@ class _JobRun:
         outcome = report.outcome
         if isinstance(outcome, TooHeavy):
             self._world.faults.note("range refused as too heavy")
+        elif isinstance(outcome, Outdated):
+            self._world.faults.note("text refused by its first task")
         elif isinstance(outcome, NeedsGrant):
             self._world.faults.note("range refused for its grant")
         elif isinstance(outcome, Failed) and "This is a bug" in outcome.error.hint:
@@ -249,6 +253,13 @@ class _JobRun:
         sleep_ms = left_ms - self._world.rng.randrange(int(self._world.plan.lease_seconds * 333))
         worker.paused_until = self._world.now + max(0, sleep_ms)
         self._lose("job lost, its tasks live on")
+
+    def _sleep_over_alter(self, index: int, worker: Worker) -> None:
+        """By then its range was repeated, and every table has one more column."""
+        self._sleep_late(index, worker)
+        self._world.scheduler.at(
+            max(0, worker.paused_until - self._world.now - 1), self._world.nemesis.add_columns
+        )
 
     def _change_engine(self, index: int, worker: Worker) -> None:
         """The next driver cannot repeat what is in doubt; a task that wakes up still may."""

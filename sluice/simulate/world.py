@@ -67,6 +67,8 @@ class World:
         self.drivers: dict[Driver, None] = {}
         self.tasks_running = 0
         self.inserts_running = 0
+        #: Workers that have looked at a table's columns and are about to insert.
+        self.looking: dict[Process, None] = {}
         self.active_at = 0
         self.excused: dict[TopicPartition, str] = {}
         self._steps = steps

@@ -10,6 +10,7 @@ from sluice.core.ledger import Rest
 from sluice.core.ranges import Range
 from sluice.core.records import Record
 from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.registry import RegistryAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Surroundings:
     """What all tasks of one job share.
 
     :param texts: canonical configuration texts by digest.
+    :param registry: of schemas; None: no format needs one.
     :param dead_letter_bytes_max: payload bytes that one task may send to the driver; what
         is beyond becomes a pointer to the original message.
     """
@@ -39,6 +41,7 @@ class Surroundings:
     clickhouse: ClickHouseAccess
     texts: Mapping[str, str]
     insert_timeout_seconds: float = 30.0
+    registry: RegistryAccess | None = None
     dead_letter_bytes_max: int = 8 * 1024 * 1024
 
 
@@ -50,6 +53,10 @@ class Assignment:
     :param rest: for a probe's record, the offsets to load by table entry; else empty.
     :param bytes_max: above it nobody inserts (rule 12).
     :param sent_at_ms: the driver's wall time when it was sent.
+    :param is_first: no other task was ever sent this range, so what this one refuses, nobody
+        inserted.
+    :param looks_for_fields: a field that no column has is such a refusal: the driver looks
+        whether there is a column by now.
     """
 
     block_range: Range
@@ -57,6 +64,8 @@ class Assignment:
     rest: Rest
     bytes_max: int
     sent_at_ms: int
+    is_first: bool = False
+    looks_for_fields: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ class Counters:
     bytes: int = 0
     dead_letters: int = 0
     skipped: int = 0
+    unrouted: int = 0
+    dropped_rows: int = 0
     blocks: int = 0
     batches: int = 0
     retries: int = 0
@@ -33,6 +35,8 @@ class Counters:
         self.bytes += loaded.bytes
         self.dead_letters += len(loaded.dead_letters)
         self.skipped += loaded.skipped
+        self.unrouted += loaded.unrouted
+        self.dropped_rows += sum(loaded.dropped_rows.values())
         self.blocks += len(loaded.receipts)
         self.fetch_seconds += loaded.stages.fetch
         self.decode_seconds += loaded.stages.decode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from sluice.core.budget import Site
@@ -10,8 +10,9 @@ from sluice.core.errors import SluiceError
 from sluice.core.ranges import TopicPartition, digest_of_rest
 from sluice.core.records import Kind
 from sluice.core.text import ConfigurationText
+from sluice.spark.changes import SchemaChanges
 from sluice.spark.ports import Windows
-from sluice.spark.state import Claims, PartitionState, site_key
+from sluice.spark.state import Claims, PartitionState, entries_gone, site_key
 from sluice.spark.steps import (
     LOOK_AGE_MS_MAX,
     RESETTLE_MS,
@@ -23,15 +24,16 @@ from sluice.spark.steps import (
     settle,
     sites_of,
 )
+from sluice.spark.stopped import unprobable
 
 
 class Decider:
     """Decides the rounds of one lane. Reads the world only through `windows`.
 
     :param states: the lane's own mapping; partitions may join it later.
-    :param texts: the texts that can be executed, by digest; the lane's own mapping, too.
     :param slots: tasks that can run at once; twice as many may be under way.
     :param stop: called for a partition that cannot go on.
+    :param schema: knows what the tables are now.
     """
 
     def __init__(
@@ -39,18 +41,18 @@ class Decider:
         states: dict[TopicPartition, PartitionState],
         planner: Planner,
         claims: Claims,
-        texts: Mapping[str, ConfigurationText],
         windows: Windows,
         slots: int,
         stop: Callable[[PartitionState, SluiceError], None],
+        schema: SchemaChanges,
     ) -> None:
         self._states = states
         self._planner = planner
         self._claims = claims
-        self._texts = texts
         self._windows = windows
         self._slots = slots
         self._stop = stop
+        self._schema = schema
 
     def plan(
         self, now_ms: int, *, flush: bool, stopping: bool
@@ -75,7 +77,8 @@ class Decider:
                 step = refresh(state)
             steps += [step] if step else []
             ready += [state] if runs else []
-        intended = [] if stopping else self._intend(idle, budget, now_ms, flush=flush)
+        going_on = [state for state in idle if not state.retiring]
+        intended = [] if stopping else self._intend(going_on, budget, now_ms, flush=flush)
         steps += intended
         planned = {step.source for step in steps}
         for state in idle:
@@ -93,6 +96,8 @@ class Decider:
             if room_left <= 0:
                 break
             topic = backlog.source.topic
+            if topic in self._schema.barred:
+                continue
             sites = sites_of(self._planner.text, topic)
             if self._outage(sites):
                 continue
@@ -120,6 +125,15 @@ class Decider:
             return None, False
         if state.is_probed:
             return self._record_probe(state, budget, now_ms), False
+        if not self._schema.is_known(state, now_ms):
+            return None, False
+        changes_text = self._schema.may_change_text(state)
+        if self._schema.is_unrepeatable(state) and not changes_text:
+            gone = entries_gone(state.background, self.text_of(state), state.source.topic)
+            if gone:
+                self._stop(state, unprobable(state.block_range, gone[0]))
+            state.probing = not gone
+            return None, False
         read_since_ms = max(state.back_at_ms, now_ms - LOOK_AGE_MS_MAX)
         remembered = self._planner.remembered(state, budget.windows, now_ms, read_since_ms)
         if remembered is None:
@@ -130,9 +144,9 @@ class Decider:
         if state.grant_wanted is not None:
             return self._regrant(state, budget, now_ms), False
         left_ms = state.record.deadline_ms - now_ms
-        if left_ms > self._planner.lease_seconds * 1000 / 2:
+        if left_ms > self._planner.lease_seconds * 1000 / 2 and state.outdated is None:
             return None, True
-        return self._planner.renew(state, now_ms), False
+        return self._schema.again(state, now_ms), False
 
     def _regrant(self, state: PartitionState, budget: Budget, now_ms: int) -> Step | None:
         """The same range with the grant that one of its blocks needs."""
@@ -174,7 +188,7 @@ class Decider:
 
     def text_of(self, state: PartitionState) -> ConfigurationText:
         """The recorded text if it can be executed; else today's, under a probe (rule 8)."""
-        return self._texts.get(state.record.text, self._planner.text)
+        return self._schema.text_of(state)
 
     def _outage(self, sites: list[Site]) -> bool:
         return any(self._windows.outage(site) for site in sites)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 import random
 
+from sluice.clickhouse.reactions import STRUCTURE_CODES, ServerError
+from sluice.clickhouse.schema import OtherColumnsError
+from sluice.core.dead_letters import LetterLimit
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
 from sluice.core.lease import LeaseOverError
 from sluice.core.ledger import Background
 from sluice.core.planning import smoothed_bytes
 from sluice.core.ranges import TopicPartition
-from sluice.core.receipts import Failed, Loaded, NeedsGrant, TaskReport, TooHeavy
+from sluice.core.receipts import Failed, Loaded, NeedsGrant, Outdated, TaskReport, TooHeavy
 from sluice.spark.counters import Counters
 from sluice.spark.jobs import JobResult, SparkGoneError
+from sluice.spark.letter_watch import LetterWatch, TooManyLettersError
 from sluice.spark.ports import Clock, ProbeFound
 from sluice.spark.state import PartitionState
 from sluice.spark.steps import Planner
@@ -25,6 +29,16 @@ BACKOFF_MS_MAX = 30_000
 ALARM_FAILURES = 5
 
 
+#: A block that was refused for its columns so often, although the table has them, stops.
+REFUSALS_MAX = 3
+
+
+def _is_refused_for_columns(error: SluiceError) -> bool:
+    """Whether the table may have been altered under a block."""
+    is_structure = isinstance(error, ServerError) and error.code in STRUCTURE_CODES
+    return is_structure or isinstance(error, OtherColumnsError)
+
+
 def backoff_ms(failures: int) -> int:
     """Capped exponential pause before the next attempt."""
     return min(BACKOFF_MS_MAX, BACKOFF_MS_FIRST << min(failures, 10))
@@ -34,6 +48,7 @@ class Gatherer:
     """Takes events in for one lane.
 
     :param states: the lane's own mapping; partitions may join it later.
+    :param letter_limit: from when on dead letters stop a partition.
     """
 
     def __init__(
@@ -43,7 +58,9 @@ class Gatherer:
         planner: Planner,
         counters: Counters,
         now_ms: Clock,
+        letter_limit: LetterLimit | None = None,
     ) -> None:
+        self.letters = LetterWatch(lane, letter_limit or LetterLimit())
         self._lane = lane
         self._states = states
         self._planner = planner
@@ -88,8 +105,14 @@ class Gatherer:
             return  # It stays in doubt; the next start decides.
         match report.outcome:
             case Loaded() as loaded:
-                state.loaded = loaded
-                state.failures = 0
+                try:
+                    state.loaded = self.letters.take(
+                        state.block_range, state.record.text, loaded, now_ms
+                    )
+                except TooManyLettersError as error:
+                    self.stop(state, error)
+                    return
+                state.failures = state.refusals = 0
                 state.bytes_per_message = smoothed_bytes(
                     state.bytes_per_message, loaded.messages, loaded.bytes
                 )
@@ -101,6 +124,9 @@ class Gatherer:
             case NeedsGrant() as need:
                 self._planner.learn(need.entry, need.entries)
                 state.grant_wanted = need
+            case Outdated() as outdated:
+                _logger.info("%s: %s", state.block_range, outdated.why)
+                state.outdated = outdated
             case Failed(error=error):
                 self._failed(state, error, now_ms)
 
@@ -108,8 +134,11 @@ class Gatherer:
         kind = type(error).__name__
         self._counters.failures[kind] = self._counters.failures.get(kind, 0) + 1
         if isinstance(error, TerminalError):
-            self.stop(state, error)
-            return
+            if not _is_refused_for_columns(error) or state.refusals >= REFUSALS_MAX:
+                self.stop(state, error)
+                return
+            # A look at the table says more: what it was, what it is, and who has to stop.
+            state.refusals += 1
         if isinstance(error, LeaseOverError) and now_ms >= state.record.deadline_ms:
             _logger.warning("%s; it gets a new one", error)
             state.retry_at_ms = now_ms

@@ -16,13 +16,15 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from sluice.core.dead_letters import LetterLimit
 from sluice.core.errors import ForeignHandsError, TransientError
 from sluice.core.lease import has_expired
 from sluice.core.ledger import Commit
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import may_follow
+from sluice.core.records import Kind, may_follow
 from sluice.core.text import ConfigurationText
 from sluice.spark.assignment import Assignment, Job, Surroundings
+from sluice.spark.changes import SchemaChanges
 from sluice.spark.counters import Counters
 from sluice.spark.deciding import Decider
 from sluice.spark.gathering import Gatherer, backoff_ms
@@ -33,16 +35,18 @@ from sluice.spark.ports import (
     IntentLog,
     Jobs,
     Prober,
+    SchemaRead,
     SourceOffsets,
     Windows,
 )
-from sluice.spark.start import PartitionStoppedError, Started
+from sluice.spark.start import Started
 from sluice.spark.state import Claims, PartitionState, Suspect
 from sluice.spark.steps import (
     Planner,
     Step,
     bounded,
 )
+from sluice.spark.stopped import PartitionStoppedError
 
 _logger = logging.getLogger("sluice.lane")
 
@@ -60,7 +64,11 @@ CLOCK_STEP_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class LaneParts:
-    """The world around a lane."""
+    """The world around a lane.
+
+    :param read_schema: asks for a `SchemaRead`, which comes by the inbox; readings come by
+        themselves, too. None where nobody reads.
+    """
 
     log: IntentLog
     offsets: SourceOffsets
@@ -69,6 +77,8 @@ class LaneParts:
     prober: Prober
     now_ms: Clock
     inbox: Inbox
+    read_schema: Callable[[], None] | None = None
+    letter_limit: LetterLimit | None = None
 
 
 class Lane:
@@ -100,16 +110,22 @@ class Lane:
         self._parts = parts
         self._around = around
         self._claims = claims
-        self._gatherer = Gatherer(name, self.states, planner, self.counters, parts.now_ms)
+        self._gatherer = Gatherer(
+            name, self.states, planner, self.counters, parts.now_ms, parts.letter_limit
+        )
+        self.letters = self._gatherer.letters
         self._texts = dict(texts)
+        self._schema = SchemaChanges(
+            self.states, planner, self._texts, parts.read_schema, self._gatherer.stop
+        )
         self._decider = Decider(
             self.states,
             planner,
             claims,
-            self._texts,
             parts.windows,
             parts.jobs.slots,
             self._gatherer.stop,
+            self._schema,
         )
         self._topics = TopicObserver(self.states, parts.offsets, self._gatherer.stop, self._take_in)
         self.batch = batch
@@ -149,6 +165,7 @@ class Lane:
 
     def _round(self, now_ms: int, *, flush: bool) -> None:
         stopping = self.stopping.is_set()
+        self._schema.stop_barred()
         steps, ready = self._decider.plan(now_ms, flush=flush, stopping=stopping)
         if steps and now_ms >= self._record_again_at_ms:
             ready += self._record(steps, now_ms)
@@ -197,6 +214,10 @@ class Lane:
 
     def _gather(self, timeout_seconds: float) -> None:
         for event in self._parts.inbox.take(timeout_seconds):
+            if isinstance(event, SchemaRead):
+                texts = self._schema.take(event, self._around.texts)
+                self._around = replace(self._around, texts=texts)
+                continue
             self._gatherer.take(event)
             self._worked_at_ms = self._parts.now_ms()
 
@@ -266,7 +287,10 @@ class Lane:
                 assert may_follow(previous, step.record), (previous, step.record)
             commit = Commit(
                 {step.source: step.record for step in numbered},
-                tuple(entry for step in numbered for entry in step.entries),
+                (
+                    *self._schema.entries(step.record.text for step in numbered),
+                    *(entry for step in numbered for entry in step.entries),
+                ),
                 tuple(letter for step in numbered for letter in step.dead_letters),
             )
             expected = {step.source: self.states[step.source].record for step in numbered}
@@ -283,6 +307,7 @@ class Lane:
             )
             return []
         self.batch += 1
+        self._schema.recorded(step.record.text for step in numbered)
         self._record_failures = 0
         self.counters.batches += 1
         return [state for step in numbered if (state := self._committed(step)) is not None]
@@ -308,11 +333,19 @@ class Lane:
                     Suspect(state.background.marks, state.suspect_until_ms)
                 )
             state.suspect_until_ms = 0
-        state.loaded = state.shorten_to = state.grant_wanted = None
+        state.loaded = state.shorten_to = state.grant_wanted = state.outdated = None
         state.record, state.background = step.record, step.background
         state.committed_at_ms = now_ms
+        state.sent = state.sent and step.record.kind is not Kind.INTEND
         state.waiting_since_ms = None
         state.see_end(state.stable_end, now_ms)
+        if state.retiring and not state.record.in_doubt:
+            del self.states[state.source]
+            _logger.info(
+                "%s is not configured any more; it is settled at %d and let go",
+                state.source,
+                state.settled,
+            )
         return state if step.dispatch else None
 
     # 6. Dispatch
@@ -326,6 +359,7 @@ class Lane:
         groups += [[state] for state in ready if state.failures > 0]
         for group in groups:
             self._worked_at_ms = now_ms = self._parts.now_ms()
+            looks = self._schema.looks_for_fields(now_ms)
             assignments = tuple(
                 Assignment(
                     block_range=state.block_range,
@@ -333,11 +367,13 @@ class Lane:
                     rest=state.background.rest,
                     bytes_max=state.background.bytes_max,
                     sent_at_ms=now_ms,
+                    is_first=state.record.attempt == 1 and not state.sent,
+                    looks_for_fields=looks,
                 )
                 for state in group
             )
             for state in group:
-                state.out = True
+                state.out = state.sent = True
                 self.counters.retries += state.record.attempt > 1
             batch = max(state.record.batch for state in group)
             self._parts.jobs.submit(

@@ -10,39 +10,44 @@ import ctypes
 import os
 import resource
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ParamSpec
 
-from sluice.clickhouse.capabilities import insert_settings, read_capabilities
-from sluice.clickhouse.http import Server
+import numpy as np
+from numpy.typing import NDArray
+
 from sluice.clickhouse.insert import plan_insert, query_id_of
 from sluice.clickhouse.schema import check_header, describe_table
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
-from sluice.core.ranges import contains
+from sluice.core.ranges import Interval, intervals_of
 from sluice.core.receipts import (
     DeadLetter,
     Failed,
     Loaded,
     NeedsGrant,
     Outcome,
+    Outdated,
     Receipt,
-    Stages,
     TaskReport,
     TooHeavy,
 )
-from sluice.core.text import ConfigurationText, TableText, parse_text
+from sluice.core.text import ConfigurationText, TableText
 from sluice.core.tokens import block_token
 from sluice.decode.buffer import MessageBuffer
-from sluice.decode.decoder import Decoded, Decoder
+from sluice.decode.decoded import Decoded
+from sluice.decode.fault import NO_ROUTE
 from sluice.decode.session import release_memory
 from sluice.kafka.reader import Fault, RangeReader, ReadResult, read_originals
-from sluice.kafka.readers import Reader, make_reader
+from sluice.kafka.readers import Reader
+from sluice.spark.asking import OutdatedTextError, ask_for_fields, require_same_hash
 from sluice.spark.assignment import Assignment, Surroundings
 from sluice.spark.leases import HeldLease
+from sluice.spark.routing import Router
+from sluice.spark.stage_clocks import StageClocks
+from sluice.spark.workshop import Workshop
 
-_P = ParamSpec("_P")
-
+#: Rows of a block: below what servers squash or split. A message of several rows counts with all.
+ROWS_MAX = 1_000_000
 #: Messages above this size, on average over a range, leave large holes in the heap.
 LARGE_MESSAGE_BYTES = 4096
 
@@ -54,83 +59,6 @@ class _NeedsGrantError(TransientError):
         super().__init__(f"{entry} needs {entries} window entries")
         self.entry = entry
         self.entries = entries
-
-
-@dataclass(slots=True)
-class Workshop:
-    """What a worker process keeps between tasks: connections, decoders, texts.
-
-    Not thread-safe; a Spark worker runs one task at a time.
-    """
-
-    readers: dict[str, Reader] = field(default_factory=dict)
-    servers: dict[str, Server] = field(default_factory=dict)
-    settings: dict[tuple[str, str], tuple[dict[str, str], bool]] = field(default_factory=dict)
-    texts: dict[str, ConfigurationText] = field(default_factory=dict)
-    decoders: dict[tuple[str, str], Decoder] = field(default_factory=dict)
-    checked: set[tuple[str, str, str]] = field(default_factory=set)
-    spare: MessageBuffer | None = None
-
-    def buffers(self, names: Iterable[str]) -> dict[str, MessageBuffer]:
-        """Empty buffers; the first is the one that was kept, whose memory is there already."""
-        made: dict[str, MessageBuffer] = {}
-        for name in names:
-            made[name], self.spare = self.spare or MessageBuffer(), None
-        return made
-
-    def keep(self, buffers: dict[str, MessageBuffer]) -> None:
-        """Take buffers back: one is kept, the others are closed."""
-        for buffer in buffers.values():
-            if self.spare is None:
-                buffer.clear()
-                self.spare = buffer
-            else:
-                buffer.close()
-
-    def reader(self, around: Surroundings) -> Reader:
-        """The reader of this connector."""
-        key = f"{around.kafka.connector}@{around.kafka.brokers}"
-        if key not in self.readers:
-            self.readers[key] = make_reader(around.kafka)
-        return self.readers[key]
-
-    def text(self, around: Surroundings, digest: str) -> ConfigurationText:
-        """The text that decides the rows."""
-        if digest not in self.texts:
-            self.texts[digest] = parse_text(around.texts[digest])
-        return self.texts[digest]
-
-    def decoder(self, digest: str, table: TableText) -> Decoder:
-        """The compiled decoder of a table of a text."""
-        key = (digest, table.entry)
-        if key not in self.decoders:
-            self.decoders[key] = Decoder(table)
-        return self.decoders[key]
-
-    def server(self, around: Surroundings, url: str) -> Server:
-        """The connection to a replica."""
-        access = around.clickhouse
-        if url not in self.servers:
-            self.servers[url] = Server(url, access.user, access.password)
-        return self.servers[url]
-
-    def insert_settings(self, around: Surroundings, url: str) -> tuple[dict[str, str], bool]:
-        """Settings of every insert into this server, and whether it knows tokens."""
-        key = (url, around.clickhouse.durability)
-        if key not in self.settings:
-            capabilities = read_capabilities(self.server(around, url))
-            self.settings[key] = (
-                insert_settings(
-                    capabilities, around.clickhouse.durability, around.insert_timeout_seconds
-                ),
-                capabilities.tokens,
-            )
-        return self.settings[key]
-
-    def forget(self, url: str) -> None:
-        """After an error: the server may come back as another version."""
-        self.settings = {key: kept for key, kept in self.settings.items() if key[0] != url}
-        self.checked = {key for key in self.checked if key[0] != url}
 
 
 _workshop = Workshop()
@@ -176,42 +104,6 @@ def _refused(assignment: Assignment, task_attempt: int) -> Outcome | None:
     )
 
 
-@dataclass(slots=True)
-class _Clocks:
-    """Adds up where the time goes."""
-
-    started: float = field(default_factory=time.monotonic)
-    cpu_started: float = field(default_factory=time.process_time)
-    fetch: float = 0.0
-    check: float = 0.0
-    decode: float = 0.0
-    insert: float = 0.0
-    wait: float = 0.0
-    letters: float = 0.0
-
-    def checking(self, deliver: Callable[_P, None]) -> Callable[_P, None]:
-        """`deliver`, timed: once for each poll, not for each message."""
-
-        def timed(*values: _P.args, **named: _P.kwargs) -> None:
-            began = time.monotonic()
-            deliver(*values, **named)
-            self.check += time.monotonic() - began
-
-        return timed
-
-    def stages(self) -> Stages:
-        return Stages(
-            fetch=self.fetch,
-            check=self.check,
-            decode=self.decode,
-            insert=self.insert,
-            wait=self.wait,
-            letters=self.letters,
-            total=time.monotonic() - self.started,
-            cpu=time.process_time() - self.cpu_started,
-        )
-
-
 def _load(workshop: Workshop, around: Surroundings, assignment: Assignment) -> Outcome:
     """1. Lease. 2. Fetch and weigh. 3. For each table: decode, check the grant, insert.
     4. Fetch the originals of the bad messages."""
@@ -219,54 +111,159 @@ def _load(workshop: Workshop, around: Surroundings, assignment: Assignment) -> O
     lease = HeldLease(block_range, record.deadline_ms, assignment.sent_at_ms)
     text = workshop.text(around, record.text)
     tables = text.tables_of(block_range.source.topic)
-    clocks = _Clocks()
-    receipts: list[Receipt] = []
-    faults: dict[int, list[Fault]] = {}
-    buffers = workshop.buffers([table.entry for table in tables] if assignment.rest else [""])
+    loading = _Loading(workshop, around, assignment, lease, text)
+    router = Router(block_range.source, tables, assignment.rest, workshop.buffer)
     try:
-        result = _fetch(workshop.reader(around), assignment, buffers, clocks)
-        clocks.fetch = time.monotonic() - clocks.started
+        result = _fetch(workshop, around, assignment, router, loading.clocks)
+        loading.clocks.fetch = time.monotonic() - loading.clocks.started
         large = result.bytes > LARGE_MESSAGE_BYTES * result.messages
         if large:
             _trim_heap()
         if result.heavy_at is not None:
             return TooHeavy(result.heavy_at, result.bytes)
-        for table in tables:
-            began = time.monotonic()
-            buffer = buffers[table.entry if assignment.rest else ""]
-            decoded = workshop.decoder(record.text, table).decode(
-                buffer, block_range.source.topic, block_range.source.partition
-            )
-            clocks.decode += time.monotonic() - began
-            for bad in decoded.bad:
-                fault = Fault(table.entry, bad.reason, bad.error, bad.column)
-                faults.setdefault(bad.offset, []).append(fault)
-            if decoded.rows == 0:
-                continue
-            if decoded.clickhouse_partitions > record.grant:
-                raise _NeedsGrantError(table.entry, decoded.clickhouse_partitions)
-            began = time.monotonic()
-            receipts.append(_insert(workshop, around, assignment, table, decoded, lease))
-            clocks.insert += time.monotonic() - began
-            clocks.wait += receipts[-1].insert_ms / 1000
-            del decoded
+        try:
+            loading.load(tables, router)
+        except OutdatedTextError as refused:
+            inserted = tuple(receipt.entry for receipt in loading.receipts)
+            return Outdated(refused.entry, str(refused), inserted)
         if large:
             release_memory()
     finally:
-        workshop.keep(buffers)
-    letters: tuple[DeadLetter, ...] = ()
-    if faults:
+        workshop.keep(router.buffers)
+    return loading.loaded(result, router)
+
+
+@dataclass(slots=True)
+class _Loading:
+    """A range whose messages are here, on its way into its tables."""
+
+    workshop: Workshop
+    around: Surroundings
+    assignment: Assignment
+    lease: HeldLease
+    text: ConfigurationText
+    clocks: StageClocks = field(default_factory=StageClocks)
+    decoded: dict[str, tuple[Decoded, int]] = field(default_factory=dict)
+    receipts: list[Receipt] = field(default_factory=list)
+    faults: dict[int, list[Fault]] = field(default_factory=dict)
+    passed: dict[str, int] = field(default_factory=dict)
+    empty: dict[str, tuple[Interval, ...]] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+    values: dict[int, bytes] = field(default_factory=dict)
+    values_bytes: int = 0
+
+    def decode_open_ended(self, tables: Iterable[TableText], router: Router) -> int | None:
+        """Decode the entries whose messages have any number of rows, before anything is inserted.
+
+        :returns: None, or the end at which no block would have more than ROWS_MAX rows.
+        """
+        ends: list[int] = []
+        for table in tables:
+            if table.rows == "many":
+                decoded, given = self._decode(table, router)
+                self.decoded[table.entry] = decoded, given
+                end = end_of_rows(decoded.offsets)
+                ends += [] if end is None else [end]
+        return min(ends, default=None)
+
+    def load(self, tables: Iterable[TableText], router: Router) -> None:
+        """Decode and insert, table by table."""
+        for table in tables:
+            if table.entry not in self.decoded:
+                self.decoded[table.entry] = self._decode(table, router)
+            decoded, given = self.decoded.pop(table.entry)
+            for bad in decoded.bad:
+                fault = Fault(table.entry, bad.reason, bad.error, bad.column)
+                self.faults.setdefault(bad.offset, []).append(fault)
+            ask_for_fields(self.assignment, table, decoded)
+            if decoded.empty:
+                self.empty[table.entry] = intervals_of(decoded.empty)
+            passed = router.values - given + len(decoded.empty)
+            if passed and not self.assignment.rest:
+                self.passed[table.entry] = passed
+            if decoded.dropped_rows:
+                self.dropped[table.entry] = decoded.dropped_rows
+            if decoded.rows == 0:
+                continue
+            if decoded.clickhouse_partitions > self.assignment.record.grant:
+                raise _NeedsGrantError(table.entry, decoded.clickhouse_partitions)
+            began = time.monotonic()
+            self.receipts.append(
+                _insert(self.workshop, self.around, self.assignment, table, decoded, self.lease)
+            )
+            self.clocks.insert += time.monotonic() - began
+            self.clocks.wait += self.receipts[-1].insert_ms / 1000
+            del decoded
+
+    def _decode(self, table: TableText, router: Router) -> tuple[Decoded, int]:
+        """The rows of an entry, and how many messages it was given."""
         began = time.monotonic()
-        letters = read_originals(around.kafka, block_range, faults, around.dead_letter_bytes_max)
-        clocks.letters = time.monotonic() - began
-    return Loaded(
-        receipts=tuple(receipts),
-        dead_letters=letters,
-        messages=result.messages,
-        bytes=result.bytes,
-        skipped=result.skipped,
-        stages=clocks.stages(),
-    )
+        source = self.assignment.block_range.source
+        decoder = self.workshop.decoder(self.around, self.assignment.record.text, table)
+        with router.messages_of(table.entry) as buffer:
+            decoded = decoder.decode(buffer, source.topic, source.partition)
+            given = buffer.messages
+            self._keep_values(buffer, decoded)
+        self.clocks.decode += time.monotonic() - began
+        return decoded, given
+
+    def _keep_values(self, buffer: MessageBuffer, decoded: Decoded) -> None:
+        """Of bad messages, as many as dead letters may hold: the buffer goes before they are
+        made. Those that are missing are read again."""
+        bad = [one for one in decoded.bad if one.offset not in self.values]
+        indices = np.array([one.index for one in bad], np.int64)
+        for one, value in zip(bad, buffer.iterate(indices), strict=True):
+            self.values_bytes += len(value)
+            if self.values_bytes > self.around.dead_letter_bytes_max:
+                break
+            self.values[one.offset] = value
+
+    def _letters(self, reader: Reader) -> tuple[DeadLetter, ...]:
+        around, block_range = self.around, self.assignment.block_range
+        bytes_max = around.dead_letter_bytes_max
+        if isinstance(reader, RangeReader):
+            return reader.letters(block_range, self.faults, self.values, bytes_max)
+        return read_originals(around.kafka, block_range, self.faults, bytes_max)
+
+    def loaded(self, result: ReadResult, router: Router) -> Loaded:
+        """What the task reports, with the originals of the bad messages."""
+        around = self.around
+        if self.text.unrouted == "dead-letter":
+            for offset in router.unrouted:
+                self.faults[offset] = [Fault("", NO_ROUTE, "no table entry takes this message")]
+        letters: tuple[DeadLetter, ...] = ()
+        if self.faults:
+            began = time.monotonic()
+            letters = self._letters(self.workshop.reader(around, looks=router.looks))
+            self.clocks.letters = time.monotonic() - began
+        return Loaded(
+            receipts=tuple(self.receipts),
+            dead_letters=letters,
+            messages=result.messages,
+            bytes=result.bytes,
+            skipped=result.skipped,
+            stages=self.clocks.stages(),
+            passed=self.passed,
+            unrouted=len(router.unrouted),
+            empty=self.empty,
+            dropped_rows=self.dropped,
+        )
+
+
+def end_of_rows(offsets: NDArray[np.uint64], rows_max: int = ROWS_MAX) -> int | None:
+    """Where a range has to end so that its block stays within the limit; one message is always
+    allowed.
+
+    :param offsets: of all rows.
+    :returns: None if it is within, or of one message.
+    """
+    if len(offsets) <= rows_max:
+        return None
+    ordered = np.sort(offsets)
+    crossing = np.searchsorted(ordered, ordered[rows_max], side="left")
+    if crossing == 0:
+        crossing = np.searchsorted(ordered, ordered[0], side="right")
+    return None if crossing == len(ordered) else int(ordered[crossing])
 
 
 def _trim_heap() -> None:
@@ -277,26 +274,29 @@ def _trim_heap() -> None:
 
 
 def _fetch(
-    reader: Reader,
+    workshop: Workshop,
+    around: Surroundings,
     assignment: Assignment,
-    buffers: dict[str, MessageBuffer],
-    clocks: _Clocks,
+    router: Router,
+    clocks: StageClocks,
 ) -> ReadResult:
-    if not assignment.rest:
-        if not isinstance(reader, RangeReader):
-            add_text = clocks.checking(buffers[""].add_text)
-            return reader.read_text(assignment.block_range, assignment.bytes_max, add_text)
-        add = clocks.checking(buffers[""].add)
-        return reader.read(assignment.block_range, assignment.bytes_max, add)
-
-    def deliver(values: list[bytes], offsets: Sequence[int]) -> None:
-        for entry, buffer in buffers.items():
-            rest = assignment.rest.get(entry, ())
-            wanted = [i for i, offset in enumerate(offsets) if contains(rest, offset)]
-            if wanted:
-                buffer.add([values[i] for i in wanted], [offsets[i] for i in wanted])
-
-    return reader.read(assignment.block_range, assignment.bytes_max, clocks.checking(deliver))
+    """Read the range into the buffers of its entries."""
+    reader = workshop.reader(around, looks=router.looks)
+    block_range, bytes_max = assignment.block_range, assignment.bytes_max
+    view = router.only_view
+    if view is None:
+        deliver = clocks.checking(router.deliver)
+        if isinstance(reader, RangeReader):
+            return reader.read(
+                block_range, bytes_max, deliver, router.look if router.looks else None
+            )
+        return reader.read(block_range, bytes_max, deliver)
+    if isinstance(reader, RangeReader):
+        result = reader.read(block_range, bytes_max, clocks.checking(view.buffer.add))
+    else:
+        result = reader.read_text(block_range, bytes_max, clocks.checking(view.buffer.add_text))
+    router.values = view.buffer.messages
+    return result
 
 
 def _insert(
@@ -325,7 +325,9 @@ def _insert(
     # over, needs the topology of the cluster.
     url = around.clickhouse.shards[shard][0]
     try:
-        return _insert_into(workshop, around, url, table, decoded, token, record.text, lease)
+        return _insert_into(
+            workshop, around, url, table, decoded, token, record.text, lease, assignment.is_first
+        )
     except SluiceError:
         workshop.forget(url)
         raise
@@ -340,6 +342,7 @@ def _insert_into(
     token: str,
     digest: str,
     lease: HeldLease,
+    is_first: bool,
 ) -> Receipt:
     server = workshop.server(around, url)
     key = (url, digest, table.entry)
@@ -358,9 +361,13 @@ def _insert_into(
         query_id_of(token, os.urandom(4).hex()),
         settings,
     )
-    reply = server.insert(
-        plan, lambda: lease.check(server.clock_ms()), around.insert_timeout_seconds
-    )
+
+    def check() -> float:
+        if not tokens:
+            require_same_hash(server, table, is_first=is_first)
+        return lease.check(server.clock_ms())
+
+    reply = server.insert(plan, check, around.insert_timeout_seconds)
     (shard,) = table.shards
     return Receipt(
         entry=table.entry,
@@ -374,4 +381,5 @@ def _insert_into(
         entries=decoded.clickhouse_partitions,
         insert_ms=int(reply.seconds * 1000),
         acknowledged_at_ms=time.time_ns() // 1_000_000,
+        messages=None if decoded.messages == decoded.rows else decoded.messages,
     )

@@ -10,8 +10,8 @@ from sluice.core.lease import has_expired
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.log import TopicMissingError
 from sluice.spark.ports import SourceOffsets
-from sluice.spark.start import PartitionStoppedError
 from sluice.spark.state import PartitionState
+from sluice.spark.stopped import PartitionStoppedError
 
 _logger = logging.getLogger("sluice.lane")
 
@@ -85,6 +85,8 @@ class TopicObserver:
                 )
                 hint = "`sluice adopt --offset 0` loads the new one from its beginning."
                 self._stop_going(state, PartitionStoppedError(message, hint))
+        if any(state.retiring for state in states):
+            return  # its other partitions are settled, and not this pipeline's any more
         known = {state.source.partition for state in states}
         new = [TopicPartition(topic, number) for number in range(count) if number not in known]
         if new:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 import time
 import uuid
@@ -30,11 +31,15 @@ from sluice.kafka.recorder import Recorder
 from sluice.kafka.topics import describe_topic, ensure_own_topic
 from sluice.kafka.transactions import RecorderNames
 from sluice.spark.assignment import ClickHouseAccess, Surroundings
+from sluice.spark.beginning import ask_group
+from sluice.spark.comparing import why_not_executable
 from sluice.spark.jobs import Inbox, SparkJobs
 from sluice.spark.lane import Lane, LaneParts
 from sluice.spark.monitor import WindowMonitor
 from sluice.spark.probing import ClickHouseProber, why_no_probe
 from sluice.spark.progress import Reporter
+from sluice.spark.refreshing import SchemaReader
+from sluice.spark.retiring import retired
 from sluice.spark.session import start_session
 from sluice.spark.start import Started, StartParts, take_over, text_needed
 from sluice.spark.state import Claims
@@ -44,7 +49,7 @@ from sluice.spark.texts import (
     kafka_access,
     read_text,
     read_today,
-    why_not_executable,
+    registry_access,
 )
 
 if TYPE_CHECKING:
@@ -80,7 +85,8 @@ def run_pipeline(
     :param unsafe_no_dedup: load tables that cannot deduplicate; only for a benchmark.
     """
     stopping = threading.Event()
-    _on_signals(stopping)
+    runs: list[ConnectorRun] = []
+    _on_signals(stopping, lambda: _refresh(runs))
     with ThreadPoolExecutor(1, thread_name_prefix="spark-session") as pool:
         session = pool.submit(
             start_session,
@@ -89,7 +95,7 @@ def run_pipeline(
             configuration.spark.properties(),
         )
         jobs: Future[SparkJobs] = pool.submit(lambda: SparkJobs(session.result()))
-        runs = [
+        runs += [
             ConnectorRun(configuration, connector, jobs, stopping, examine, not unsafe_no_dedup)
             for connector in configuration.connectors
         ]
@@ -129,7 +135,19 @@ def _stop(session: SparkSession) -> None:
         _logger.debug("stopping Spark: %s", error)
 
 
-def _on_signals(stopping: threading.Event) -> None:
+def _refresh(runs: Sequence[ConnectorRun]) -> None:
+    for run in runs:
+        run.refresh()
+
+
+def _on_signals(stopping: threading.Event, refresh: Callable[[], None]) -> None:
+    """SIGTERM and SIGINT settle and stop; SIGHUP reads the tables' columns at once. On a
+    terminal SIGHUP keeps its meaning: the terminal is gone."""
+
+    def read_again(number: int, frame: FrameType | None) -> None:
+        _logger.info("asked to read the tables' columns again")
+        refresh()
+
     def stop(number: int, frame: FrameType | None) -> None:
         _logger.info("asked to stop by %s; settling", signal.Signals(number).name)
         stopping.set()
@@ -137,6 +155,8 @@ def _on_signals(stopping: threading.Event) -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
+        if not sys.stderr.isatty():
+            signal.signal(signal.SIGHUP, read_again)
 
 
 class ConnectorRun:
@@ -160,10 +180,16 @@ class ConnectorRun:
         self._examine = examine
         self._bounded = bounded
         self._give_up = threading.Event()
+        self._assembly: _Assembly | None = None
 
     def progress(self) -> Lane | None:
         """The lane, once there is one."""
         return self.lane
+
+    def refresh(self) -> None:
+        """Read the tables' columns soon."""
+        if self._assembly is not None and self._assembly.schema is not None:
+            self._assembly.schema.request()
 
     def give_up(self) -> None:
         """The time to settle is over: stop waiting for a Kafka that does not answer."""
@@ -189,12 +215,12 @@ class ConnectorRun:
 
     def _run(self, until_caught_up: bool, grace_seconds: float) -> None:
         self._patiently("being examined", lambda: self._examine(self.connector.name))
-        assembled = self._patiently("starting", lambda: _Assembly(self))
+        assembled = self._assembly = self._patiently("starting", lambda: _Assembly(self))
         try:
             lane = self.lane = self._patiently("taking over", assembled.lane)
             targets = None
             if until_caught_up:
-                going = [s.source for s in lane.states.values()]
+                going = [s.source for s in lane.states.values() if not s.retiring]
                 targets = self._patiently(
                     "reading stable ends", lambda: assembled.log.stable_ends(going)
                 )
@@ -234,6 +260,7 @@ class _Assembly:
     def __init__(self, run: ConnectorRun) -> None:
         configuration, connector = run._configuration, run.connector
         self.run = run
+        self.schema: SchemaReader | None = None
         self.kafka: KafkaAccess = kafka_access(configuration, connector.name)
         self.clickhouse: ClickHouseAccess = access_of(configuration)
         self.text: ConfigurationText = read_text(configuration, connector.name)
@@ -257,7 +284,7 @@ class _Assembly:
             self.monitor.stop()
             raise failure
         self.recorder = Recorder(self.kafka, self.names, now_ms=now_ms, stop=run._give_up)
-        self.prober = ClickHouseProber(self.clickhouse, configuration.pipeline, connector.name)
+        self.prober = ClickHouseProber(self.clickhouse, configuration.pipeline, self.kafka)
         self.planner = Planner(
             text=self.text,
             owner=self.names.owner,
@@ -271,6 +298,8 @@ class _Assembly:
 
     def close(self) -> None:
         """End everything that belongs to this connector."""
+        if self.schema is not None:
+            self.schema.stop()
         self.monitor.stop()
         self.prober.close()
         self.recorder.close()
@@ -283,16 +312,25 @@ class _Assembly:
             for topic, (_, count) in topics.items()
             for number in range(count)
         ]
-        started = take_over(self._start_parts(), sources)
+        parts = self._start_parts()
+        started = take_over(parts, sources)
+        leaving = retired(self.recorder, self.log, topics, started.elsewhere)
+        if leaving:
+            started.add(take_over(parts, leaving, started.batch, retiring=True))
         configuration = self.run._configuration
         around = Surroundings(
             pipeline=configuration.pipeline,
             kafka=self.kafka,
             clickhouse=self.clickhouse,
             texts=started.canonical,
+            registry=registry_access(configuration),
         )
         inbox = Inbox()
-        parts = LaneParts(
+        name = self.run.connector.name
+        self.schema = SchemaReader(
+            configuration, self.text, now_ms, lambda: self.run._examine(name), inbox.put
+        )
+        lane_parts = LaneParts(
             log=self.recorder,
             offsets=self.log,
             windows=self.monitor,
@@ -300,10 +338,13 @@ class _Assembly:
             prober=self.prober,
             now_ms=now_ms,
             inbox=inbox,
+            read_schema=self.schema.request,
+            letter_limit=configuration.letter_limit,
         )
+        self.schema.start()
         return Lane(
-            name=f"{configuration.pipeline}.{self.run.connector.name}",
-            parts=parts,
+            name=f"{configuration.pipeline}.{name}",
+            parts=lane_parts,
             planner=self.planner,
             around=around,
             states=started.states,
@@ -335,6 +376,7 @@ class _Assembly:
             why_not_executable=self._why_not_executable,
             why_no_probe=self._why_no_probe,
             start=self.run.connector.start,
+            ask_group=lambda group, sources: ask_group(self.kafka, group, sources),
             now_ms=now_ms,
         )
 

@@ -13,6 +13,7 @@ from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Record
 from sluice.core.text import ConfigurationText
 from sluice.spark.assignment import Job, Surroundings
+from sluice.spark.comparing import Today
 
 
 class IntentLog(Protocol):
@@ -90,6 +91,23 @@ class ProbeFound:
     source: TopicPartition
     rest: Rest
     error: SluiceError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRead:
+    """The tables were read.
+
+    :param started_ms: what was altered later may be missing.
+    :param today: what recorded texts are compared with; None if nothing has changed since the
+        reading before.
+    :param text: the text that new ranges are loaded under from now on.
+    :param barred: why nothing of a topic can be loaded any more, by topic.
+    """
+
+    started_ms: int
+    today: Today | None
+    text: ConfigurationText
+    barred: Mapping[str, SluiceError]
 
 
 class Prober(Protocol):

@@ -6,7 +6,7 @@ ours runs on any replica, and the replicas have everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from sluice.clickhouse.http import Server
@@ -15,13 +15,17 @@ from sluice.clickhouse.probe import present_offsets, replicas_in_sync, running_q
 from sluice.clickhouse.schema import describe_table
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.ledger import Rest
-from sluice.core.ranges import Interval, Range, subtract
+from sluice.core.ranges import Interval, Range, contains, intervals_of, subtract
 from sluice.core.records import Record
+from sluice.core.routing import Looked, looked, takes
 from sluice.core.text import ConfigurationText, TableText
 from sluice.core.tokens import block_token
+from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.reader import RangeReader, Seen
 from sluice.spark.assignment import ClickHouseAccess
 from sluice.spark.ports import ProbeFound
 
+_NO_LIMIT = 1 << 62
 #: What a probe needs to tell one message's row from another's.
 NEEDED_LINEAGE = frozenset({"_topic", "_partition", "_offset"})
 
@@ -56,10 +60,10 @@ class ClickHouseProber:
     :param pipeline: part of the tokens, from which the query ids derive.
     """
 
-    def __init__(self, access: ClickHouseAccess, pipeline: str, connector: str) -> None:
+    def __init__(self, access: ClickHouseAccess, pipeline: str, kafka: KafkaAccess) -> None:
         self._access = access
         self._pipeline = pipeline
-        self._connector = connector
+        self._kafka = kafka
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="probe")
 
     def submit(
@@ -121,7 +125,30 @@ class ClickHouseProber:
                     f"have {run.rows} rows each"
                 )
         found = [(run.begin, run.end) for run in present]
-        return subtract((block_range.begin, block_range.end), found)
+        missing = subtract((block_range.begin, block_range.end), found)
+        if table.route is None or not missing:
+            return missing
+        # Most gaps may be messages of other entries; what is recorded names each gap.
+        return intervals_of(o for o in self._routed(block_range, table) if contains(missing, o))
+
+    def _routed(self, block_range: Range, table: TableText) -> list[int]:
+        """The offsets of a range that an entry's route takes."""
+        seen: list[Looked] = []
+        found: list[int] = []
+
+        def look(messages: list[Seen]) -> None:
+            seen[:] = [looked(key, headers) for key, headers, _ in messages]
+
+        def deliver(_: list[bytes], offsets: Sequence[int]) -> None:
+            taken = zip(offsets, seen, strict=True)
+            found.extend(o for o, message in taken if takes(table.entry, table.route, message))
+
+        reader = RangeReader(self._kafka)
+        try:
+            reader.read(block_range, _NO_LIMIT, deliver, look)
+        finally:
+            reader.close()
+        return found
 
     def _quiet(
         self, url: str, block_range: Range, record: Record, table: TableText, shard: str
@@ -133,7 +160,7 @@ class ClickHouseProber:
                 token = block_token(
                     pipeline=self._pipeline,
                     generation=record.generation,
-                    connector=self._connector,
+                    connector=self._kafka.connector,
                     topic_id=record.topic_id,
                     block_range=block_range,
                     entry=table.entry,

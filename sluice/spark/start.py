@@ -11,14 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import Literal
 
+from sluice.config.model import Start
 from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
 from sluice.core.ledger import (
     Background,
     Commit,
-    CommittedOffset,
     LedgerEntry,
     LedgerView,
     record_entry,
@@ -42,15 +40,13 @@ from sluice.core.text import ConfigurationText, parse_text
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import owner_in
 from sluice.kafka.recorder import Recorder, TakeOver
+from sluice.spark.beginning import AskGroup, Held, beginnings
 from sluice.spark.ports import Clock, Windows
-from sluice.spark.state import PartitionState, Suspect, site_key
+from sluice.spark.state import PartitionState, Suspect, entries_gone, site_key
 from sluice.spark.steps import Planner, sites_of
+from sluice.spark.stopped import Observed, stop_error
 
 _logger = logging.getLogger("sluice.lane")
-
-
-class PartitionStoppedError(TerminalError):
-    """A partition cannot be taken over without a person's decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +58,7 @@ class StartParts:
     :param why_not_executable: why a recorded text cannot be executed for a topic, or None.
     :param why_no_probe: why a text's tables of a topic cannot be probed, or None.
     :param start: where a topic begins that never existed here.
+    :param ask_group: looks at the group of another loader that `start` names.
     """
 
     recorder: Recorder
@@ -72,32 +69,33 @@ class StartParts:
     watch: Callable[[ConfigurationText], None]
     why_not_executable: Callable[[ConfigurationText, str], str | None]
     why_no_probe: Callable[[ConfigurationText, str, int], str | None]
-    start: Literal["earliest", "latest"] | datetime
+    start: Start
+    ask_group: AskGroup
     now_ms: Clock
 
 
 @dataclass(slots=True)
 class Started:
-    """What a take-over found. `batch` is the number of the last committed batch."""
+    """What a take-over found. `batch` is the number of the last committed batch.
+
+    :param elsewhere: other partitions whose last record in the ledger, as far as it was read,
+        is in doubt.
+    """
 
     states: list[PartitionState] = field(default_factory=list)
     suspects: list[Suspect] = field(default_factory=list)
     texts: dict[str, ConfigurationText] = field(default_factory=dict)
     canonical: dict[str, str] = field(default_factory=dict)
     batch: int = 0
+    elsewhere: list[TopicPartition] = field(default_factory=list)
 
-
-@dataclass(frozen=True, slots=True)
-class _Observed:
-    """Everything that was read about one partition."""
-
-    source: TopicPartition
-    found: CommittedOffset | None
-    record: Record | None
-    topic: Topic
-    topic_id: str
-    log_begin: int
-    stable_end: int
+    def add(self, more: Started) -> None:
+        """Take in what a later take-over found; what is settled and retiring is let go."""
+        self.states += [s for s in more.states if s.record.in_doubt or not s.retiring]
+        self.suspects += [suspect for suspect in more.suspects if suspect not in self.suspects]
+        self.texts |= more.texts
+        self.canonical |= more.canonical
+        self.batch = more.batch
 
 
 def text_needed(metadata: str) -> str | None:
@@ -106,10 +104,14 @@ def text_needed(metadata: str) -> str | None:
     return None if len(fields) < 10 or fields[1] == Kind.SETTLE.value else fields[9]
 
 
-def take_over(parts: StartParts, sources: list[TopicPartition], batch: int = 0) -> Started:
+def take_over(
+    parts: StartParts, sources: list[TopicPartition], batch: int = 0, *, retiring: bool = False
+) -> Started:
     """Take these partitions over; the steps are the module's.
 
+    :param retiring: their topics are not configured any more.
     :raises OwnerChangedError: another successor was let through.
+    :raises StartRefusedError: a new topic cannot begin where `start` says.
     """
     taken = parts.recorder.take_over(sources)
     view = parts.read_ledger(sources)
@@ -117,14 +119,18 @@ def take_over(parts: StartParts, sources: list[TopicPartition], batch: int = 0) 
     _load_texts(parts, view, started)
     observed = _observe(parts, taken, view, sources)
     started.batch = 1 + max([batch, *(o.record.batch for o in observed if o.record)])
+    begins = beginnings(parts.start, parts.log, parts.ask_group, _new(observed, view))
     records: dict[TopicPartition, Record] = {}
     entries: list[LedgerEntry] = [
         text_entry(digest, canonical) for digest, canonical in started.canonical.items()
     ]
     for item in observed:
-        state, record, stop = _decide(parts, item, view, started)
+        state, record, stop = _decide(parts, item, view, started, begins)
+        state.retiring = retiring
         started.states.append(state)
         if stop is not None:
+            if retiring:
+                stop.hint = f"Put {item.source.topic} back into `topics`, then: {stop.hint}"
             state.stop(stop)
             _logger.error("%s stops at the start: %s. Try: %s", item.source, stop, stop.hint)
             continue
@@ -137,7 +143,21 @@ def take_over(parts: StartParts, sources: list[TopicPartition], batch: int = 0) 
         Suspect({str(k): int(v) for k, v in entry["marks"].items()}, int(entry["deadline_ms"]))
         for entry in view.suspects
     ]
+    started.elsewhere = [
+        source
+        for source, entry in view.records.items()
+        if source not in taken.found and text_needed(str(entry["metadata"])) is not None
+    ]
     return started
+
+
+def _new(observed: list[Observed], view: LedgerView) -> dict[TopicPartition, Held]:
+    """Partitions of topics that never existed here; see the replay table."""
+    return {
+        item.source: Held(item.log_begin, item.stable_end)
+        for item in observed
+        if item.topic is Topic.NEW and item.found is None and view.metadata(item.source) is None
+    }
 
 
 def _refuse_change(parts: StartParts, taken: TakeOver) -> None:
@@ -186,7 +206,7 @@ def _load_texts(parts: StartParts, view: LedgerView, started: Started) -> None:
 
 def _observe(
     parts: StartParts, taken: TakeOver, view: LedgerView, sources: list[TopicPartition]
-) -> list[_Observed]:
+) -> list[Observed]:
     begins = parts.log.begins(sources)
     ends = parts.log.stable_ends(sources)
     topics = parts.log.topics({source.topic for source in sources})
@@ -209,7 +229,7 @@ def _observe(
         ids = {own.topic_id} if own is not None else known.get(source.topic, set())
         topic = Topic.NEW if not ids else Topic.KNOWN if ids == {topic_id} else Topic.RECREATED
         observed.append(
-            _Observed(
+            Observed(
                 source, taken.found[source], own, topic, topic_id, begins[source], ends[source]
             )
         )
@@ -217,7 +237,11 @@ def _observe(
 
 
 def _decide(
-    parts: StartParts, item: _Observed, view: LedgerView, started: Started
+    parts: StartParts,
+    item: Observed,
+    view: LedgerView,
+    started: Started,
+    begins: Mapping[TopicPartition, int],
 ) -> tuple[PartitionState, Record, SluiceError | None]:
     """The partition's state, its first record, and why it stops if it does."""
     now_ms = parts.now_ms()
@@ -233,9 +257,9 @@ def _decide(
     facts, why = _facts(parts, item, view, started, state, now_ms)
     decision = decide(facts)
     if decision.stops:
-        return state, record, _stop_error(decision, item, why)
+        return state, record, stop_error(decision, item, why)
     if decision is Decision.START:
-        record = _settled_at(parts, item, _start_offset(parts, item))
+        record = _settled_at(parts, item, begins[item.source])
     elif decision is Decision.CONSUME:
         record = replace(record, owner=parts.planner.owner, text=parts.planner.digest)
     elif decision is Decision.REPLAY:
@@ -257,7 +281,7 @@ def _decide(
     return state, state.record, None
 
 
-def _settled_at(parts: StartParts, item: _Observed, offset: int) -> Record:
+def _settled_at(parts: StartParts, item: Observed, offset: int) -> Record:
     return Record(
         kind=Kind.SETTLE,
         batch=0,
@@ -273,18 +297,9 @@ def _settled_at(parts: StartParts, item: _Observed, offset: int) -> Record:
     )
 
 
-def _start_offset(parts: StartParts, item: _Observed) -> int:
-    if parts.start == "earliest":
-        return item.log_begin
-    if parts.start == "latest":
-        return item.stable_end
-    offset = parts.log.at_time([item.source], int(parts.start.timestamp() * 1000))[item.source]
-    return item.stable_end if offset < 0 else offset
-
-
 def _facts(
     parts: StartParts,
-    item: _Observed,
+    item: Observed,
     view: LedgerView,
     started: Started,
     state: PartitionState,
@@ -309,17 +324,28 @@ def _facts(
     elif item.stable_end < (record.end if record else 0):
         log = Log.END_LOST
     memory, executable, probe = Memory.HOLDS, Executable.YES, Probe.POSSIBLE
-    if committed is Committed.IN_DOUBT and record is not None and not _is_fresh(record):
+    text = started.texts.get(record.text if record else "", parts.planner.text)
+    no_entry = _entry_missing(state, text)
+    fresh = record is not None and _is_fresh(record) and no_entry is None
+    if committed is Committed.IN_DOUBT and record is not None and not fresh:
         if record.text not in started.texts:
             executable, why = Executable.NO, "its configuration text cannot be executed any more"
         # A replay looks again, freshly, before it is sent.
         if not parts.planner.remembered(state, parts.windows.current(), now_ms, 0):
             memory, why = Memory.OVERRUN, "ClickHouse may have forgotten its blocks"
-        text = started.texts.get(record.text, parts.planner.text)
-        no_probe = parts.why_no_probe(text, item.source.topic, record.generation)
+        no_probe = no_entry or parts.why_no_probe(text, item.source.topic, record.generation)
         if no_probe is not None and why:
             probe, why = Probe.IMPOSSIBLE, f"{why}, and it cannot be probed: {no_probe}"
     return Facts(committed, ledger, item.topic, log, memory, executable, probe), why
+
+
+def _entry_missing(state: PartitionState, text: ConfigurationText) -> str | None:
+    """Why a probe under this text would not look into all tables of the range."""
+    topic = state.source.topic
+    if not text.tables_of(topic):
+        return "no table entry takes this topic any more"
+    gone = entries_gone(state.background, text, topic)
+    return f"table entry {gone[0]} is not configured any more" if gone else None
 
 
 def _is_fresh(record: Record) -> bool:
@@ -329,7 +355,7 @@ def _is_fresh(record: Record) -> bool:
 
 
 def _fresh_probe(
-    parts: StartParts, item: _Observed, state: PartitionState, started: Started, now_ms: int
+    parts: StartParts, item: Observed, state: PartitionState, started: Started, now_ms: int
 ) -> Record:
     """Such a record under a text that can be executed, with the marks of now."""
     assert item.record is not None
@@ -343,47 +369,3 @@ def _fresh_probe(
     )
     state.record = replace(item.record, text=text.digest())
     return state.record
-
-
-def _stop_error(decision: Decision, item: _Observed, why: str) -> PartitionStoppedError:
-    source, record = item.source, item.record
-    where = f"{source}"
-    held = f"[{item.log_begin}, {item.stable_end})"
-    which = f"--topic {source.topic} --partition {source.partition}"
-    position = record.begin if record else 0
-    texts: Mapping[Decision, tuple[str, str]] = {
-        Decision.STOP_FOREIGN: (
-            f"{where}: someone else committed offset "
-            f"{item.found.offset if item.found else '-'} in this consumer group",
-            f"Find and stop that client, then `sluice adopt CONFIG {which} --offset N`.",
-        ),
-        Decision.STOP_OFFSETS_LOST: (
-            f"{where}: the group has no offset any more, but the ledger has a record of it",
-            f"`sluice status` and `sluice ledger` show the last one; then "
-            f"`sluice adopt CONFIG {which} --offset N`.",
-        ),
-        Decision.STOP_LEDGER: (
-            f"{where}: the group and the ledger disagree about the last record",
-            f"Compare both, then `sluice adopt CONFIG {which} --offset N`.",
-        ),
-        Decision.STOP_RECREATED: (
-            f"{where}: the topic was deleted and created again (its id is {item.topic_id} now)",
-            f"`sluice adopt CONFIG {which} --offset 0` loads the new one from its beginning.",
-        ),
-        Decision.STOP_LOG_BEGIN: (
-            f"{where}: the log holds {held}, but {position} is the next offset to load; "
-            "messages expired before they were loaded",
-            f"`sluice adopt CONFIG {which} --offset {item.log_begin}` accepts the loss.",
-        ),
-        Decision.STOP_LOG_END: (
-            f"{where}: the log holds {held}, but offsets up to "
-            f"{record.end if record else position} are recorded; the log was truncated",
-            f"Restore the log, or `sluice adopt CONFIG {which} --offset N`.",
-        ),
-        Decision.STOP_RESOLVE: (
-            f"{where}: [{position}, {record.end if record else position}) is in doubt: {why}",
-            f"Look into the table, then `sluice resolve CONFIG {which} --as loaded|not-loaded`.",
-        ),
-    }
-    message, hint = texts[decision]
-    return PartitionStoppedError(message, hint)

@@ -10,8 +10,9 @@ from sluice.core.errors import SluiceError
 from sluice.core.lease import has_expired
 from sluice.core.ledger import Background, Marks
 from sluice.core.ranges import Range, TopicPartition
-from sluice.core.receipts import Loaded, NeedsGrant
+from sluice.core.receipts import Loaded, NeedsGrant, Outdated
 from sluice.core.records import Record
+from sluice.core.text import ConfigurationText
 
 
 @dataclass(slots=True)
@@ -29,7 +30,11 @@ class PartitionState:
     :param held_back_at: the stable end at the last look for open transactions.
     :param back_at_ms: when its task last came back; a repeat needs a younger look at the
         windows, since entries that are younger than the look may have pushed its block out.
+    :param sent: some task was sent this range.
+    :param outdated: its first task refused the text; see `core.receipts.Outdated`.
+    :param refusals: how often in a row its block was refused for its columns.
     :param short_since_ms: since when the log ends before the record's end.
+    :param retiring: its topic is not configured any more: it is let go once it is settled.
     :param stopped: why this partition stopped, if it did.
     """
 
@@ -51,7 +56,11 @@ class PartitionState:
     failures: int = 0
     back_at_ms: int = 0
     held_back_at: int = -1
+    sent: bool = False
+    outdated: Outdated | None = None
+    refusals: int = 0
     short_since_ms: int | None = None
+    retiring: bool = False
     stopped: SluiceError | None = None
 
     @property
@@ -143,6 +152,15 @@ class Claims:
             if key in state.background.marks and state.may_insert(now_ms):
                 held.append(Claim(state.background.marks[key], state.record.grant))
         return held
+
+
+def entries_gone(background: Background, text: ConfigurationText, topic: str) -> list[str]:
+    """Table entries that a range in doubt may have blocks of, and that a text does not have.
+
+    A probe under that text would not look into their tables, and find nothing missing there.
+    """
+    held = {key.rpartition("/")[0] for key in background.marks} | set(background.rest)
+    return sorted(held - {table.entry for table in text.tables_of(topic)})
 
 
 def site_key(site: Site) -> str:

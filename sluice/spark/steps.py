@@ -139,6 +139,10 @@ class Planner:
     def __post_init__(self) -> None:
         self.digest = self.text.digest()
 
+    def change(self, text: ConfigurationText) -> None:
+        """Intend new ranges under another text from now on."""
+        self.text, self.digest = text, text.digest()
+
     def grant(self, topic: str) -> int:
         """How many entries to grant each block of a range of this topic."""
         wanted = 1
@@ -218,6 +222,13 @@ class Planner:
             deadline_ms=deadline_ms(now_ms, self.lease_seconds),
         )
         return Step(state.source, record, state.background, True)
+
+    def retext(self, state: PartitionState, now_ms: int) -> Step:
+        """The same range under today's text: the only task that was ever allowed to insert for
+        it refused the text that it was intended under."""
+        step = self.renew(state, now_ms)
+        record = replace(step.record, kind=Kind.RETEXT, text=self.digest)
+        return replace(step, record=record)
 
     def shorten(self, state: PartitionState, end: int, now_ms: int) -> Step:
         """The same begin with a smaller end: nobody inserted, so the tokens may change."""

@@ -1,29 +1,27 @@
-"""Today's configuration text, from the file and the tables, and whether an older one still
-can be executed (rule 8)."""
+"""Today's configuration text, from the file and the tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TypeVar
 
-from sluice.clickhouse.capabilities import read_capabilities
+from sluice.clickhouse.capabilities import Capabilities, read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.sql import identifier, qualified
 from sluice.config.model import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
-from sluice.core.text import LINEAGE_TYPES, Column, ConfigurationText, TableText
+from sluice.core.formats import FORMATS, REGISTRY_OPTION
+from sluice.core.text import LINEAGE_TYPES, ConfigurationText, TableText
 from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.registry import RegistryAccess
 from sluice.spark.assignment import ClickHouseAccess
+from sluice.spark.comparing import INSERTABLE, Today
 
 #: The distribution that carries the decoding engine; "chdb" itself is only its wrapper.
 _ENGINE_DISTRIBUTION = "chdb-core"
-
-#: Kinds of columns that take values from a block.
-_INSERTABLE = ("", "DEFAULT")
 
 _T = TypeVar("_T")
 
@@ -80,6 +78,7 @@ def build_text(
         connector=connector_name,
         decoder=decoder,
         range_bytes_max=configuration.batch.range_bytes_max,
+        unrouted=configuration.connector(connector_name).unrouted,
         tables=tuple(
             TableText(
                 entry=table.name,
@@ -96,12 +95,37 @@ def build_text(
                 time_zone=time_zone,
                 shards=tuple(sorted(shard.name for shard in configuration.clickhouse.shards)),
                 sort=table.sort,
+                options=_options(configuration, table),
+                rows=table.rows,
+                bad_rows=table.bad_rows,
+                route=table.route,
+                mapping=table.mapping,
+                fields=table.fields,
+                require=table.require,
+                check=table.check,
             )
             for table in sorted(
                 tables_of_connector(configuration, connector_name), key=lambda table: table.name
             )
         ),
     )
+
+
+def _options(
+    configuration: Configuration, table: TableConfiguration
+) -> tuple[tuple[str, str], ...]:
+    """The format's options; the registry by its URL, since numbers of schemas are its own."""
+    if configuration.registry is None or not FORMATS[table.format].needs_registry:
+        return table.options
+    return tuple(sorted((*table.options, (REGISTRY_OPTION, configuration.registry.url))))
+
+
+def registry_access(configuration: Configuration) -> RegistryAccess | None:
+    """How to reach the schema registry, password in the clear."""
+    registry = configuration.registry
+    if registry is None:
+        return None
+    return RegistryAccess(registry.url, registry.user, registry.password.reveal())
 
 
 def lineage_columns(table: TableConfiguration, facts: TableFacts) -> tuple[str, ...]:
@@ -112,7 +136,7 @@ def lineage_columns(table: TableConfiguration, facts: TableFacts) -> tuple[str, 
     if table.lineage is False:
         return ()
     kinds = {column.name: column.kind for column in facts.columns}
-    present = tuple(name for name in LINEAGE_TYPES if kinds.get(name) in _INSERTABLE)
+    present = tuple(name for name in LINEAGE_TYPES if kinds.get(name) in INSERTABLE)
     missing = [name for name in LINEAGE_TYPES if name not in present]
     if table.lineage is True and missing:
         names = ", ".join(missing)
@@ -144,20 +168,6 @@ def read_text(configuration: Configuration, connector_name: str) -> Configuratio
     return build_text(configuration, connector_name, facts, today.time_zone, today.decoder)
 
 
-@dataclass(frozen=True, slots=True)
-class Today:
-    """What a recorded text is compared with.
-
-    :param shards: names of the shards that are configured.
-    :param tables: facts by database.table; a table that cannot be loaded now is missing.
-    """
-
-    decoder: str
-    time_zone: str
-    shards: frozenset[str]
-    tables: Mapping[str, TableFacts]
-
-
 def read_today(configuration: Configuration, recorded: Iterable[ConfigurationText]) -> Today:
     """Read every table that the recorded texts name, also those no longer configured.
 
@@ -166,53 +176,6 @@ def read_today(configuration: Configuration, recorded: Iterable[ConfigurationTex
     """
     names = {(table.database, table.table) for text in recorded for table in text.tables}
     return _read(access_of(configuration), names, strict=False)
-
-
-def why_not_executable(recorded: ConfigurationText, today: Today, topic: str) -> str | None:
-    """Why the recorded text would not make the same rows of this topic today; None if it does.
-
-    Columns that were added since do not matter: blocks name their columns.
-    """
-    if recorded.decoder != today.decoder:
-        return f"it was decoded by {recorded.decoder}, and today's decoder is {today.decoder}"
-    for table in recorded.tables_of(topic):
-        why = _why_not_insertable(table, today)
-        if why is not None:
-            return why
-    return None
-
-
-def _why_not_insertable(table: TableText, today: Today) -> str | None:
-    gone = sorted(set(table.shards) - today.shards)
-    if gone:
-        return f"shard {gone[0]} of table entry {table.entry} is not configured any more"
-    facts = today.tables.get(table.target)
-    if facts is None:
-        return f"{table.target} of table entry {table.entry} cannot be loaded any more"
-    if facts.partition_key != table.partition_key:
-        return (
-            f"{table.target} was partitioned by {table.partition_key or 'nothing'}, "
-            f"and is by {facts.partition_key or 'nothing'} today"
-        )
-    if table.partition_key and today.time_zone != table.time_zone:
-        # The same time may lie in another ClickHouse partition, and tokens end there.
-        return f"the server's time zone was {table.time_zone}, and is {today.time_zone} today"
-    return _why_other_columns(table, facts.columns)
-
-
-def _why_other_columns(table: TableText, columns: Iterable[Column]) -> str | None:
-    now = {column.name: column for column in columns}
-    for column in table.columns:
-        if column.kind not in _INSERTABLE:
-            continue
-        there = now.get(column.name)
-        if there is None:
-            return f"{table.target} has no column {column.name} any more"
-        if there.type != column.type:
-            return f"{table.target}: column {column.name} was {column.type}, and is {there.type}"
-        if there.kind not in _INSERTABLE:
-            return f"{table.target}: column {column.name} is {there.kind} now"
-    return None
 
 
 def _read(access: ClickHouseAccess, names: Iterable[tuple[str, str]], *, strict: bool) -> Today:
@@ -224,12 +187,16 @@ def _read(access: ClickHouseAccess, names: Iterable[tuple[str, str]], *, strict:
     found: dict[str, TableFacts] = {}
     zones: dict[str, str] = {}
 
-    def ask(server: Server) -> tuple[str, list[TableFacts | None]]:
-        zone = read_capabilities(server).time_zone
-        return zone, [_describe(server, database, table, strict) for database, table in wanted]
+    tokens = True
+
+    def ask(server: Server) -> tuple[Capabilities, list[TableFacts | None]]:
+        capabilities = read_capabilities(server)
+        described = [_describe(server, database, table, strict) for database, table in wanted]
+        return capabilities, described
 
     for shard in sorted(access.shards):
-        zones[shard], tables = _on_shard(access, shard, ask)
+        capabilities, tables = on_shard(access, shard, ask)
+        zones[shard], tokens = capabilities.time_zone, tokens and capabilities.tokens
         for facts in tables:
             if facts is not None:
                 _refuse_difference(found.setdefault(facts.target, facts), facts)
@@ -239,7 +206,8 @@ def _read(access: ClickHouseAccess, names: Iterable[tuple[str, str]], *, strict:
             f"the shards have different time zones: {shown}",
             "Set the same <timezone> on all servers: DateTime strings mean it.",
         )
-    return Today(decoder_version(), next(iter(zones.values())), frozenset(access.shards), found)
+    zone = next(iter(zones.values()))
+    return Today(decoder_version(), zone, frozenset(access.shards), found, tokens)
 
 
 def _describe(server: Server, database: str, table: str, strict: bool) -> TableFacts | None:
@@ -253,7 +221,7 @@ def _describe(server: Server, database: str, table: str, strict: bool) -> TableF
         return None
 
 
-def _on_shard(access: ClickHouseAccess, shard: str, ask: Callable[[Server], _T]) -> _T:
+def on_shard(access: ClickHouseAccess, shard: str, ask: Callable[[Server], _T]) -> _T:
     """Ask the first replica of a shard that answers.
 
     :raises TransientError: none does; the error of the last one.

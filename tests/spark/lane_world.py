@@ -129,6 +129,7 @@ class World(Inbox):
         self.unreadable: set[TopicPartition] = set()
         self.script: Script = lambda world, assignment: world.load(assignment)
         self.task_attempt = 0
+        self.read_schema: Callable[[], None] | None = None
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         self._windows: dict[Site, SiteWindow] = {}
@@ -325,7 +326,7 @@ class World(Inbox):
         )
         return Lane(
             "lane",
-            LaneParts(self, self, self, self, self, self.now_ms, self),
+            LaneParts(self, self, self, self, self, self.now_ms, self, self.read_schema),
             self.planner,
             around,
             states if states is not None else [self.settled(source) for source in self.ends],

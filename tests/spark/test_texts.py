@@ -12,15 +12,14 @@ from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.config import Configuration
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
 from sluice.core.text import Column, ConfigurationText, parse_text
+from sluice.spark.comparing import Today, why_not_executable
 from sluice.spark.texts import (
-    Today,
     access_of,
     build_text,
     decoder_version,
     kafka_access,
     read_text,
     read_today,
-    why_not_executable,
 )
 from tests.config.support import load_text
 from tests.support.processes import free_ports
@@ -184,8 +183,14 @@ def test_what_does_not_matter_leaves_a_text_executable(recorded: ConfigurationTe
         (today_of(time_zone="Asia/Tokyo"), "time zone was UTC"),
         (today_of(with_column("id", None)), "no column id"),
         (today_of(with_column("_offset", None)), "no column _offset"),
-        (today_of(with_column("d", Column("d", "Date32"))), "d was Date, and is Date32"),
-        (today_of(with_column("d", Column("d", "Date", "ALIAS", "x"))), "d is ALIAS now"),
+        (
+            today_of(with_column("d", Column("d", "Date32"))),
+            "d was Date DEFAULT toDate(id), and is Date32 now",
+        ),
+        (
+            today_of(with_column("d", Column("d", "Date", "ALIAS", "x"))),
+            "d was Date DEFAULT toDate(id), and is Date ALIAS x now",
+        ),
     ],
 )
 def test_what_makes_a_text_impossible(recorded: ConfigurationText, today: Today, why: str) -> None:

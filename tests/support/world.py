@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import confluent_kafka as ck
 import numpy as np
@@ -278,6 +279,8 @@ class World:
     def configure(self, tables: dict[str, list[str]], **batch: object) -> Path:
         """Write the configuration: table -> topics; batch settings as TOML literals.
 
+        `settings_of` holds TOML lines of single tables, `table_settings` of all others.
+
         :returns: its path.
         """
         topics = sorted({topic for names in tables.values() for topic in names})
@@ -290,6 +293,7 @@ class World:
         connector = settings.pop("connector", "")
         url = settings.pop("url", self.clickhouse.url)
         table_settings = settings.pop("table_settings", "")
+        settings_of = cast(dict[str, str], settings.pop("settings_of", {}))
         clickhouse = settings.pop("clickhouse", "")
         lines = [
             f'[pipeline]\nname = "{self.name}"',
@@ -301,10 +305,10 @@ class World:
             f'durability = "single"\n{clickhouse}',
         ]
         for table, names in tables.items():
-            lines.append(
-                f'[[table]]\nname = "{table}"\ntopics = {json.dumps(names)}\n'
-                f'format = "JSONEachRow"\n{table_settings}'
-            )
+            more = settings_of.get(table, table_settings)
+            if "format = " not in str(more):
+                more = f'format = "JSONEachRow"\n{more}'
+            lines.append(f'[[table]]\nname = "{table}"\ntopics = {json.dumps(names)}\n{more}')
         path = self.folder / f"{self.name}.toml"
         path.write_text("\n".join(lines) + "\n")
         return path

@@ -1,0 +1,124 @@
+"""Keys, headers and times of the messages of one range, kept while it is loaded.
+
+A dead letter carries them. Reading a range a second time for its bad messages costs as much as
+the first time where they are spread over it, however few they are. So where the range before
+had bad messages, what they need is kept for all messages of the next one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import confluent_kafka as ck
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.core.ranges import TopicPartition
+from sluice.core.receipts import DeadLetter
+
+if TYPE_CHECKING:
+    from sluice.kafka.reader import Fault
+
+#: Keys and headers beyond this are not worth their memory: the range is read again.
+KEPT_BYTES_MAX = 16 * 1024 * 1024
+#: What an empty key or header takes in Python.
+_OBJECT_BYTES = 64
+
+_key, _headers, _timestamp = ck.Message.key, ck.Message.headers, ck.Message.timestamp
+
+Headers = list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Poll:
+    """What is kept of a poll.
+
+    :param stamps: kind and value of each message's timestamp.
+    :param keys: empty if no message has one; `headers` likewise.
+    """
+
+    offsets: Sequence[int]
+    stamps: NDArray[np.int64]
+    keys: list[bytes | None]
+    headers: list[Headers | None]
+
+
+class Originals:
+    """Collects poll by poll; forgets everything once it would hold too much."""
+
+    def __init__(self) -> None:
+        self._polls: list[_Poll] = []
+        self._bytes = 0
+        self.complete = True
+
+    def add(self, offsets: Sequence[int], batch: list[ck.Message]) -> None:
+        """Take the messages of a poll.
+
+        :param offsets: theirs, ascending over all polls.
+        """
+        if not self.complete or not batch:
+            return
+        numbers = chain.from_iterable(map(_timestamp, batch))
+        stamps = np.fromiter(numbers, np.int64, 2 * len(batch))
+        keys: list[bytes | None] = list(map(_key, batch))
+        if keys.count(None) == len(keys):
+            keys = []
+        headers: list[Headers | None] = list(map(_headers, batch))
+        if not any(headers):
+            headers = []
+        self._bytes += sum(len(key) + _OBJECT_BYTES for key in keys if key is not None)
+        for some in filter(None, headers):
+            self._bytes += sum(len(name) + len(v or b"") + 2 * _OBJECT_BYTES for name, v in some)
+        if self._bytes > KEPT_BYTES_MAX:
+            self.complete = False
+            self._polls = []
+            return
+        self._polls.append(_Poll(offsets, stamps, keys, headers))
+
+    def letters(
+        self,
+        source: TopicPartition,
+        wanted: Mapping[int, Sequence[Fault]],
+        values: Mapping[int, bytes],
+    ) -> tuple[DeadLetter, ...] | None:
+        """The dead letters of these messages, by offset; None if one of them is not here.
+
+        :param values: of the same messages.
+        """
+        if not self.complete or wanted.keys() - values.keys():
+            return None
+        letters: list[DeadLetter] = []
+        polls = iter(self._polls)
+        poll, last = None, -1
+        for offset in sorted(wanted):
+            while offset > last:
+                poll = next(polls, None)
+                if poll is None:
+                    return None
+                last = poll.offsets[-1]
+            assert poll is not None
+            place = bisect_left(poll.offsets, offset)
+            if poll.offsets[place] != offset:
+                return None
+            kind, timestamp = poll.stamps[2 * place : 2 * place + 2].tolist()
+            letters += [
+                DeadLetter(
+                    topic=source.topic,
+                    partition=source.partition,
+                    offset=offset,
+                    timestamp_ms=None if kind == ck.TIMESTAMP_NOT_AVAILABLE else timestamp,
+                    key=poll.keys[place] if poll.keys else None,
+                    value=values[offset],
+                    headers=tuple((poll.headers[place] if poll.headers else None) or ()),
+                    reason=fault.reason,
+                    error=fault.error,
+                    table=fault.entry,
+                    column=fault.column,
+                )
+                for fault in wanted[offset]
+            ]
+        return tuple(letters)

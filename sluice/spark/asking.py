@@ -1,0 +1,67 @@
+"""What a task refuses to insert, because the table may not be what its text says (rule 8)."""
+
+from __future__ import annotations
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.structure import read_structures
+from sluice.core.errors import InDoubtError, TransientError
+from sluice.core.text import TableText
+from sluice.decode.decoded import Decoded
+from sluice.decode.fault import UNKNOWN_FIELD
+from sluice.spark.assignment import Assignment
+from sluice.spark.comparing import why_other_hash
+
+
+class OutdatedTextError(TransientError):
+    """The first attempt's task refused the text, and inserted nothing of this entry."""
+
+    def __init__(self, entry: str, why: str) -> None:
+        super().__init__(why, "The driver looks at the table; no action is needed.")
+        self.entry = entry
+
+
+class StructureChangedError(InDoubtError):
+    """A server that hashes what it stores would not know this block again."""
+
+    hint = "The driver looks at the table, and probes the range; no action is needed."
+
+
+def ask_for_fields(assignment: Assignment, table: TableText, decoded: Decoded) -> None:
+    """Refuse a first attempt in which messages have fields that no column of the text has.
+
+    Nobody else was ever allowed to insert this range, so it may still be loaded under another
+    text: the driver looks whether the table has such columns by now.
+
+    :raises OutdatedTextError: there are such fields, and a look is worth it.
+    """
+    if not (assignment.looks_for_fields and assignment.is_first):
+        return
+    for bad in decoded.bad:
+        if bad.reason == UNKNOWN_FIELD:
+            raise OutdatedTextError(
+                table.entry,
+                f"{table.target} has no column {bad.column or '?'} for a field of the message at "
+                f"offset {bad.offset}; the driver looks whether it has one by now",
+            )
+
+
+def require_same_hash(server: Server, table: TableText, *, is_first: bool) -> None:
+    """For a server without tokens: it must make of the block what it made of it before. Called
+    directly before the block is sent.
+
+    :param is_first: no other task was ever sent this range.
+    :raises OutdatedTextError: it does not, and this is the only task that ever could insert.
+    :raises StructureChangedError: it does not, and an earlier attempt may have inserted.
+    """
+    where = (table.database, table.table)
+    found = read_structures(server, [where]).get(where)
+    why = (
+        f"{table.target} does not exist"
+        if found is None
+        else why_other_hash(table, found.columns, found.sorting_key)
+    )
+    if why is None:
+        return
+    if is_first:
+        raise OutdatedTextError(table.entry, why)
+    raise StructureChangedError(f"{why}: this block may have been stored before that")

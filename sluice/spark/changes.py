@@ -1,0 +1,182 @@
+"""What a lane does when its tables were altered while it runs (rule 8).
+
+New ranges are intended under the text of now. A range in doubt is repeated under the text that
+its record names, while its blocks still are the same blocks; else it is probed. Where a block
+does not fit any more, its topics stop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from sluice.core.errors import SluiceError
+from sluice.core.ledger import LedgerEntry, text_entry
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import Kind
+from sluice.core.text import ConfigurationText
+from sluice.spark.comparing import why_not_executable
+from sluice.spark.ports import SchemaRead
+from sluice.spark.state import PartitionState
+from sluice.spark.steps import LOOK_AGE_MS_MAX, Planner, Step
+
+_logger = logging.getLogger("sluice.lane")
+
+#: After a look that found nothing new, fields that no column has are dead letters at once: one
+#: range in this time is held back for a look, not each of them.
+LOOK_FOR_FIELDS_MS = 60_000
+
+
+class SchemaChanges:
+    """Takes readings of the tables in for one lane.
+
+    :param states: the lane's own mapping; partitions may join it later.
+    :param texts: the texts that can be executed, by digest; the lane's own mapping, too.
+    :param request: asks for a reading; None where nobody reads, and nothing waits for one.
+    :param stop: called for a partition that cannot go on.
+    """
+
+    def __init__(
+        self,
+        states: Mapping[TopicPartition, PartitionState],
+        planner: Planner,
+        texts: dict[str, ConfigurationText],
+        request: Callable[[], None] | None,
+        stop: Callable[[PartitionState, SluiceError], None],
+    ) -> None:
+        self.barred: Mapping[str, SluiceError] = {}
+        self._states = states
+        self._planner = planner
+        self._texts = texts
+        self._request = request
+        self._stop = stop
+        self._read_ms = 0
+        #: Whether a block is known again by its token alone; not before it is known.
+        self._has_tokens = False
+        self._unrepeatable: set[tuple[str, str]] = set()
+        self._unrecorded: dict[str, str] = {}
+        self._looks_at_ms = 0
+
+    # Readings
+
+    def take(self, read: SchemaRead, canonical: Mapping[str, str]) -> Mapping[str, str]:
+        """Take a reading in; gives the canonical texts that tasks may need from now on.
+
+        :param canonical: the canonical texts that they needed until now.
+        """
+        self._read_ms = read.started_ms
+        self.barred = read.barred
+        if read.today is None:
+            return canonical
+        self._has_tokens = read.today.tokens
+        digest = read.text.digest()
+        if digest != self._planner.digest:
+            self._planner.change(read.text)
+            self._texts[digest] = read.text
+            self._unrecorded[digest] = read.text.canonical()
+            self._looks_at_ms = 0
+        self._unrepeatable.clear()
+        for state in self._states.values():
+            text = self._texts.get(state.record.text)
+            topic = state.source.topic
+            if text is None or not state.record.in_doubt or topic in self.barred:
+                continue
+            if any(table.target not in read.today.tables for table in text.tables_of(topic)):
+                continue  # Its window cannot be read either: it waits for that.
+            why = why_not_executable(text, read.today, topic)
+            if why is not None:
+                self._unrepeatable.add((state.record.text, topic))
+        return self._needed({**canonical, **self._unrecorded})
+
+    def _needed(self, canonical: Mapping[str, str]) -> Mapping[str, str]:
+        """Texts that no record names any more are let go."""
+        named = {state.record.text for state in self._states.values()} | {self._planner.digest}
+        for digest in self._texts.keys() - named:
+            del self._texts[digest]
+        return {digest: text for digest, text in canonical.items() if digest in self._texts}
+
+    def entries(self, named: Iterable[str]) -> tuple[LedgerEntry, ...]:
+        """Ledger entries of texts that are not recorded yet: they stand in the transaction of the
+        first record that names them, or before it."""
+        wanted = set(named)
+        return tuple(
+            text_entry(digest, text)
+            for digest, text in self._unrecorded.items()
+            if digest in wanted
+        )
+
+    def recorded(self, named: Iterable[str]) -> None:
+        """These texts are in the ledger now."""
+        for digest in named:
+            self._unrecorded.pop(digest, None)
+
+    # What follows for partitions
+
+    def stop_barred(self) -> None:
+        """Stop partitions whose tables do not take their blocks any more. What is out may come
+        back loaded, and what is loaded is settled first."""
+        if not self.barred:
+            return
+        for state in self._states.values():
+            is_idle = state.stopped is None and not state.out and state.loaded is None
+            if is_idle and state.source.topic in self.barred:
+                self._stop(state, self.barred[state.source.topic])
+
+    def is_known(self, state: PartitionState, now_ms: int) -> bool:
+        """Whether the tables are known well enough to repeat this range; asks for a reading if
+        not.
+
+        A server that hashes what it stores does not know a block again once a column was added,
+        so there a repeat needs a fresh look at the tables, as it does at their windows.
+        """
+        if self._request is None:
+            return True
+        since_ms = 0
+        if state.outdated is not None or state.refusals:
+            since_ms = state.back_at_ms
+        if not self._has_tokens:
+            since_ms = max(state.back_at_ms, now_ms - LOOK_AGE_MS_MAX)
+        if self._read_ms >= since_ms:
+            return True
+        self._request()
+        return False
+
+    def is_unrepeatable(self, state: PartitionState) -> bool:
+        """Whether the same text would not make the same blocks, or not be known as such."""
+        return (state.record.text, state.source.topic) in self._unrepeatable
+
+    def text_of(self, state: PartitionState) -> ConfigurationText:
+        """The recorded text if it can be executed; else today's, under a probe."""
+        if self.is_unrepeatable(state):
+            return self._planner.text
+        return self._texts.get(state.record.text, self._planner.text)
+
+    def may_change_text(self, state: PartitionState) -> bool:
+        """Whether a range whose first task refused its text may be loaded under today's.
+
+        What that task inserted before it refused has to be the same under both.
+        """
+        record, outdated = state.record, state.outdated
+        if outdated is None or record.kind is not Kind.INTEND or record.attempt != 1:
+            return False
+        before = self._texts.get(record.text)
+        if before is None or record.text == self._planner.digest:
+            return False
+        topic = state.source.topic
+        then = {table.entry: table for table in before.tables_of(topic)}
+        now = {table.entry: table for table in self._planner.text.tables_of(topic)}
+        return then.keys() == now.keys() and all(
+            then[entry] == now[entry] for entry in outdated.inserted
+        )
+
+    def again(self, state: PartitionState, now_ms: int) -> Step:
+        """The same range again, with a new lease; under today's text if it may be."""
+        if self.may_change_text(state):
+            return self._planner.retext(state, now_ms)
+        if state.outdated is not None:
+            self._looks_at_ms = now_ms + LOOK_FOR_FIELDS_MS
+        return self._planner.renew(state, now_ms)
+
+    def looks_for_fields(self, now_ms: int) -> bool:
+        """Whether a field that no column has is worth a look at the table."""
+        return self._request is not None and now_ms >= self._looks_at_ms

@@ -1,0 +1,128 @@
+"""Whether a recorded text still can be executed, as the tables are today (rule 8). Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sluice.clickhouse.schema import TableFacts
+from sluice.core.text import Column, ConfigurationText, TableText
+
+#: Kinds of columns that take values from a block.
+INSERTABLE = ("", "DEFAULT")
+_COMPUTED = ("MATERIALIZED", "ALIAS")
+_STORED = (*INSERTABLE, "MATERIALIZED")
+_WORDS = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Today:
+    """What a recorded text is compared with.
+
+    :param shards: names of the shards that are configured.
+    :param tables: facts by database.table; a table that cannot be loaded now is missing.
+    :param tokens: whether all servers know tokens; one that does not hashes what it stores.
+    """
+
+    decoder: str
+    time_zone: str
+    shards: frozenset[str]
+    tables: Mapping[str, TableFacts]
+    tokens: bool = True
+
+
+def why_not_executable(recorded: ConfigurationText, today: Today, topic: str) -> str | None:
+    """Why the recorded text would not make the same rows of this topic today; None if it does.
+
+    Columns that were added since do not matter where blocks carry tokens: they name their
+    columns. A server that hashes what it stores hashes added columns too.
+    """
+    if recorded.decoder != today.decoder:
+        return f"it was decoded by {recorded.decoder}, and today's decoder is {today.decoder}"
+    for table in recorded.tables_of(topic):
+        why = why_not_insertable(table, today)
+        if why is not None:
+            return why
+    return None
+
+
+def why_not_insertable(table: TableText, today: Today) -> str | None:
+    """Why blocks of this text must not be inserted again; None if they may."""
+    gone = sorted(set(table.shards) - today.shards)
+    if gone:
+        return f"shard {gone[0]} of table entry {table.entry} is not configured any more"
+    facts = today.tables.get(table.target)
+    if facts is None:
+        return f"{table.target} of table entry {table.entry} cannot be loaded any more"
+    if facts.partition_key != table.partition_key:
+        return (
+            f"{table.target} was partitioned by {table.partition_key or 'nothing'}, "
+            f"and is by {facts.partition_key or 'nothing'} today"
+        )
+    if table.partition_key and today.time_zone != table.time_zone:
+        # The same time may lie in another ClickHouse partition, and tokens end there.
+        return f"the server's time zone was {table.time_zone}, and is {today.time_zone} today"
+    why = why_other_columns(table, facts.columns) or _why_other_key(table, facts.columns)
+    if why is None and not today.tokens:
+        return why_other_hash(table, facts.columns, facts.sorting_key)
+    return why
+
+
+def why_other_columns(table: TableText, columns: Iterable[Column]) -> str | None:
+    """Columns that blocks of this text carry and that are gone or others now, with both
+    definitions; None if a block still fits."""
+    now = {column.name: column for column in columns}
+    found = []
+    for column in table.columns:
+        if column.kind not in INSERTABLE:
+            continue
+        there = now.get(column.name)
+        if there is None:
+            found.append(f"has no column {column.name} any more, which was {definition(column)}")
+        elif there.type != column.type or there.kind not in INSERTABLE:
+            found.append(
+                f"column {column.name} was {definition(column)}, and is {definition(there)} now"
+            )
+    return f"{table.target}: {'; '.join(found)}" if found else None
+
+
+def definition(column: Column) -> str:
+    """A column's type and what it defaults to, as a statement has it."""
+    return " ".join(filter(None, (column.type, column.kind, column.expression)))
+
+
+def _why_other_key(table: TableText, columns: Iterable[Column]) -> str | None:
+    """A partition key over computed columns that are computed otherwise now: the same row may
+    lie in another ClickHouse partition, and tokens end there (C2)."""
+    now = {column.name: column for column in columns}
+    computed = [column for column in table.columns if column.kind in _COMPUTED]
+    waiting, seen = [table.partition_key], set[str]()
+    while waiting:
+        words = set(_WORDS.findall(waiting.pop()))
+        for column in computed:
+            if column.name in words and column.name not in seen:
+                seen.add(column.name)
+                waiting.append(column.expression)
+                if now.get(column.name) != column:
+                    return f"{table.target} is partitioned over {column.name}, which has changed"
+    return None
+
+
+def why_other_hash(table: TableText, columns: Iterable[Column], sorting_key: str) -> str | None:
+    """Why a server that hashes what it stores would not know a block of this text again.
+
+    It adds to each block what the block does not carry, sorts it, and hashes the files of all
+    columns: with a column added, the same block was stored twice [measured on 18.16].
+    """
+    then = {c.name: c for c in table.columns if c.kind in _STORED}
+    now = {c.name: c for c in columns if c.kind in _STORED}
+    for name in sorted(now.keys() ^ then.keys()):
+        verb = "has" if name in now else "had"
+        return f"{table.target} {verb} a column {name}, and the server hashes all that it stores"
+    for name, column in now.items():
+        if "MATERIALIZED" in (column.kind, then[name].kind) and column != then[name]:
+            return f"{table.target} computes its column {name} otherwise now"
+    if sorting_key != table.sorting_key:
+        return f"{table.target} was sorted by {table.sorting_key}, and is by {sorting_key} now"
+    return None

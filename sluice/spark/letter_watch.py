@@ -1,0 +1,123 @@
+"""Watching dead letters while they are only reported: how many, of what, and when too many.
+
+A range is judged before it is settled. So a deployment that makes most messages bad stops its
+partition with nothing written, where it would otherwise empty a topic into the dead letters.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from sluice.core.dead_letters import (
+    Excess,
+    LetterLimit,
+    LetterWindow,
+    examples,
+    letters_by_table,
+)
+from sluice.core.errors import TerminalError
+from sluice.core.ranges import Range, TopicPartition
+from sluice.core.receipts import Loaded
+
+_logger = logging.getLogger("sluice.lane")
+
+#: A table entry of a partition is warned of at most so often.
+WARN_EVERY_MS = 60_000
+#: Of the limit, from where on it is warned of.
+_WARN_SHARE = 0.5
+
+
+class TooManyLettersError(TerminalError):
+    """More messages cannot become rows than [dead_letters] max_ratio allows."""
+
+
+class LetterWatch:
+    """Judges the ranges of one lane. One thread uses it; others may read the counts.
+
+    :param lane: as dead letters name it.
+    """
+
+    def __init__(self, lane: str, limit: LetterLimit) -> None:
+        self.windows: dict[TopicPartition, LetterWindow] = {}
+        #: Dead letters of loaded ranges, by table entry and reason.
+        self.counts: dict[tuple[str, str], int] = {}
+        self._lane = lane
+        self._limit = limit
+        self._warned_at_ms: dict[tuple[TopicPartition, str], int] = {}
+
+    def take(self, block_range: Range, text: str, loaded: Loaded, now_ms: int) -> Loaded:
+        """The report with dead letters that say when and under what they were made.
+
+        :param text: digest of the configuration text that the range was read under.
+        :raises TooManyLettersError: it must not be settled.
+        """
+        source = block_range.source
+        window = self.windows.setdefault(source, LetterWindow(self._limit))
+        letters = letters_by_table(loaded.dead_letters)
+        if loaded.messages:
+            excess = window.take(loaded.messages, letters)
+            if excess is not None:
+                raise self._too_many(block_range, loaded, excess)
+        if not letters:
+            return loaded
+        for letter in loaded.dead_letters:
+            key = (letter.table, letter.reason)
+            self.counts[key] = self.counts.get(key, 0) + 1
+        self._warn(source, window, loaded, letters, now_ms)
+        signed = tuple(
+            replace(letter, attempted_at_ms=now_ms, lane=self._lane, text=text)
+            for letter in loaded.dead_letters
+        )
+        return replace(loaded, dead_letters=signed)
+
+    def _too_many(self, block_range: Range, loaded: Loaded, excess: Excess) -> TooManyLettersError:
+        source = block_range.source
+        hint = (
+            "Mend the table, its entry or the producer. To let them become dead letters, set "
+            "[dead_letters] max_ratio higher (1.0 never stops) and start again; `sluice "
+            "dead-letters replay` loads them once the cause is mended."
+        )
+        if not loaded.receipts:
+            connector = self._lane.rpartition(".")[2]
+            hint += (
+                " No row of the range was inserted: an altered table can also have it from "
+                f"`sluice resolve CONFIG --connector {connector} --topic {source.topic} "
+                f"--partition {source.partition} --as not-loaded`."
+            )
+        return TooManyLettersError(
+            f"{block_range}: {excess.letters:,} of the last {excess.messages:,} messages cannot "
+            f"become rows of table entry {excess.table or '(no route)'}: {excess.ratio:.0%}, and "
+            f"[dead_letters] max_ratio is {self._limit.max_ratio:g}; none of this range was "
+            f"written to the dead-letter topic. First of this range: "
+            f"{examples(loaded.dead_letters, excess.table) or 'none, they came before it'}",
+            hint,
+        )
+
+    def _warn(
+        self,
+        source: TopicPartition,
+        window: LetterWindow,
+        loaded: Loaded,
+        letters: dict[str, int],
+        now_ms: int,
+    ) -> None:
+        """Say that a table entry comes near the limit."""
+        for table in letters:
+            ratio, count = window.ratio(table), window.letters[table]
+            if ratio <= _WARN_SHARE * self._limit.max_ratio or count < self._limit.min_letters:
+                continue
+            warned_at_ms = self._warned_at_ms.get((source, table))
+            if warned_at_ms is not None and 0 <= now_ms - warned_at_ms < WARN_EVERY_MS:
+                continue
+            self._warned_at_ms[source, table] = now_ms
+            _logger.warning(
+                "%s: %.0f %% of the last %d messages are dead letters of table entry %s; from "
+                "max_ratio = %g on the partition stops. %s",
+                source,
+                100 * ratio,
+                window.messages,
+                table or "(no route)",
+                self._limit.max_ratio,
+                examples(loaded.dead_letters, table),
+            )

@@ -1,0 +1,236 @@
+"""Reads the tables' structure again and again, in a thread of its own (rule 8).
+
+Columns may be added while a driver runs. The lane's loop must never wait for ClickHouse, so
+it gets each reading as an event. One cheap query for each server tells whether anything has
+changed; only then everything is read, and examined as at a start.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from sluice.clickhouse.structure import Structure, read_structures
+from sluice.config.model import Configuration
+from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.core.text import ConfigurationText, TableText
+from sluice.spark.comparing import Today, definition, why_not_insertable
+from sluice.spark.ports import Clock, SchemaRead
+from sluice.spark.texts import access_of, lineage_columns, on_shard, read_today
+
+_logger = logging.getLogger("sluice.schema")
+
+READ_EVERY_SECONDS = 60.0
+#: After a reading that failed.
+AGAIN_SECONDS = 2.0
+#: How long a request waits at most until it is noticed.
+POLL_SECONDS = 0.25
+
+_Structures = dict[str, dict[tuple[str, str], Structure]]
+
+
+class SchemaChangedError(TerminalError):
+    """A table is not what its blocks were made for."""
+
+    hint = (
+        "Undo the ALTER, or look whether it was meant; then start the driver again: what is in "
+        "doubt is probed, and all that follows is loaded as the table is then."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """A text brought up to date with the tables.
+
+    :param text: the same object if nothing has changed.
+    :param barred: why nothing can be loaded, by topic: a column that blocks carry is gone or
+        of another type, or the table is partitioned otherwise.
+    :param changes: what has changed, in words.
+    """
+
+    text: ConfigurationText
+    barred: Mapping[str, SluiceError]
+    changes: tuple[str, ...] = ()
+
+
+def refreshed(configuration: Configuration, text: ConfigurationText, today: Today) -> Refreshed:
+    """Bring a text up to date with its tables; pure.
+
+    A table that cannot be described keeps its text: whoever looks at its window says so.
+
+    :param text: the text that new ranges are loaded under.
+    """
+    entries = {table.name: table for table in configuration.tables}
+    tables: list[TableText] = []
+    barred: dict[str, SluiceError] = {}
+    changes: list[str] = []
+    for table in text.tables:
+        facts = today.tables.get(table.target)
+        if facts is None:
+            tables.append(table)
+            continue
+        why = why_not_insertable(table, replace(today, tokens=True))
+        if why is not None:
+            error = SchemaChangedError(f"table entry {table.entry}: {why}")
+            barred |= {topic: error for topic in table.topics if topic not in barred}
+            tables.append(table)
+            continue
+        table_now = replace(
+            table,
+            columns=facts.columns,
+            lineage=lineage_columns(entries[table.entry], facts),
+            sorting_key=facts.sorting_key,
+            time_zone=today.time_zone,
+        )
+        changes += _changes(table, table_now)
+        tables.append(table_now)
+    text_now = replace(text, tables=tuple(tables))
+    return Refreshed(text if text_now == text else text_now, barred, tuple(changes))
+
+
+def _changes(before: TableText, after: TableText) -> Iterator[str]:
+    then = {column.name: column for column in before.columns}
+    now = {column.name: column for column in after.columns}
+    for name in [*then, *(name for name in now if name not in then)]:
+        if then.get(name) != now.get(name):
+            was = f"was {definition(then[name])}" if name in then else "was added"
+            yield (
+                f"{after.target}: column {name} {was}, "
+                + (f"and is {definition(now[name])}" if name in now else "and is gone")
+            )
+    if before.sorting_key != after.sorting_key:
+        yield f"{after.target} is sorted by {after.sorting_key}"
+    if before.time_zone != after.time_zone:
+        yield f"the time zone is {after.time_zone}"
+
+
+class SchemaReader:
+    """Reads on a timer, and when asked to.
+
+    :param text: the text of the driver's start.
+    :param examine: raises what forbids to load under what the tables are now; the text of
+        before stays in use then.
+    :param put: takes each reading, from this thread.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        text: ConfigurationText,
+        now_ms: Clock,
+        examine: Callable[[], None],
+        put: Callable[[SchemaRead], None],
+    ) -> None:
+        self._configuration = configuration
+        self._access = access_of(configuration)
+        self._text = text
+        self._now_ms = now_ms
+        self._examine = examine
+        self._put = put
+        self._before: _Structures | None = None
+        self._barred: Mapping[str, SluiceError] = {}
+        self._failed = ""
+        self._is_wanted = True
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="schema", daemon=True)
+
+    def start(self) -> None:
+        """Begin: the first reading is at once, since tables may have been altered meanwhile."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ended.set()
+
+    def request(self) -> None:
+        """Read soon; called from any thread."""
+        self._is_wanted = True
+
+    def _run(self) -> None:
+        next_ms = 0
+        while not self._ended.wait(POLL_SECONDS):
+            now_ms = self._now_ms()
+            # A clock that was set back must not put the next reading off.
+            is_due = not 0 <= next_ms - now_ms <= READ_EVERY_SECONDS * 1000
+            if not (self._is_wanted or is_due):
+                continue
+            self._is_wanted = False
+            if self._read():
+                next_ms = self._now_ms() + int(READ_EVERY_SECONDS * 1000)
+            else:
+                self._is_wanted = True
+                self._ended.wait(AGAIN_SECONDS)
+
+    def _read(self) -> bool:
+        """Read and tell; False if it did not work."""
+        started_ms = self._now_ms()
+        try:
+            structures = self._structures()
+            today = None
+            if structures != self._before:
+                today = read_today(self._configuration, [self._text])
+                # What is not taken up is looked at again by the next reading.
+                self._before = structures if self._take(today) else None
+        except SluiceError as error:
+            self._say_failure(error)
+            return False
+        except Exception:
+            _logger.exception("reading the tables' columns ends on a bug")
+            return False
+        if self._failed and self._before is not None:
+            _logger.warning("the tables' columns can be read again")
+            self._failed = ""
+        self._put(SchemaRead(started_ms, today, self._text, self._barred))
+        return True
+
+    def _structures(self) -> _Structures:
+        """Of all tables, in all shards."""
+        tables = [(table.database, table.table) for table in self._text.tables]
+        return {
+            shard: on_shard(self._access, shard, lambda server: read_structures(server, tables))
+            for shard in sorted(self._access.shards)
+        }
+
+    def _take(self, today: Today) -> bool:
+        """Judge what was read; False if the new text was refused.
+
+        :raises TransientError: it cannot be examined now.
+        """
+        found = refreshed(self._configuration, self._text, today)
+        barred = dict(found.barred)
+        text = self._text
+        try:
+            if found.text is not text:
+                self._examine()
+                text = found.text
+        except TransientError:
+            raise
+        except SluiceError as error:
+            self._say_failure(error)
+            if not today.tokens:
+                # Blocks of the text of before would be hashed together with what was added.
+                barred |= {t: error for table in text.tables for t in table.topics}
+        known = set(map(str, self._barred.values()))
+        for why in {str(why): why for why in barred.values()}.values():
+            if str(why) not in known:
+                _logger.error("%s. Try: %s", why, why.hint)
+        if text is not self._text:
+            _logger.warning(
+                "the tables have changed; new ranges are loaded under text %s: %s",
+                text.digest(),
+                "; ".join(found.changes),
+            )
+        self._text, self._barred = text, barred
+        return text is found.text
+
+    def _say_failure(self, error: SluiceError) -> None:
+        """Each failure once: it is tried again every few seconds."""
+        if str(error) != self._failed:
+            self._failed = str(error)
+            _logger.warning(
+                "the tables' columns cannot be taken up, those of before stay in use: %s. Try: %s",
+                error,
+                error.hint,
+            )

@@ -1,0 +1,166 @@
+"""Which messages of a range go to which table entries.
+
+Entries that take the same messages in the same framing share one buffer. What decides is in the
+configuration text and in the message itself, so a repeat makes the same choice (rule 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sluice.core.ledger import Rest
+from sluice.core.ranges import Interval, TopicPartition, contains
+from sluice.core.routing import Looked, looked, takes
+from sluice.core.text import Route, TableText
+from sluice.decode.buffer import MessageBuffer
+from sluice.decode.envelope_tables import envelope_tables
+from sluice.decode.facts import MessageFacts, facts_named
+from sluice.decode.formats import framing_of
+from sluice.decode.framing import Framing
+from sluice.decode.marked import subset
+from sluice.kafka.reader import Seen
+
+_NOTHING = Looked()
+
+
+@dataclass(slots=True)
+class View:
+    """The messages that some entries share.
+
+    :param rest: for a probe's record, the offsets to load; None: all.
+    :param excluded: of some entries, places in the buffer that are for another entry only.
+    """
+
+    buffer: MessageBuffer
+    route: Route | None
+    rest: tuple[Interval, ...] | None
+    entries: list[str] = field(default_factory=list)
+    excluded: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether nothing is left out, but for dead letters that came back."""
+        return self.route is None and self.rest is None
+
+
+class Router:
+    """Puts the messages of one range into the buffers of their entries.
+
+    :param source: where the messages come from.
+    :param tables: the topic's entries.
+    :param rest: of a probe's record, by entry; empty for a whole range.
+    :param make_buffer: an empty buffer of this framing.
+    """
+
+    def __init__(
+        self,
+        source: TopicPartition,
+        tables: Sequence[TableText],
+        rest: Rest,
+        make_buffer: Callable[[Framing], MessageBuffer],
+    ) -> None:
+        views: dict[tuple[object, ...], View] = {}
+        for table in tables:
+            framing = framing_of(table)
+            wanted = rest.get(table.entry, ()) if rest else None
+            key = (framing.name, table.route, wanted)
+            if key not in views:
+                views[key] = View(make_buffer(framing), table.route, wanted)
+            views[key].entries.append(table.entry)
+        self.views = list(views.values())
+        self._facts = any(facts_named(table) for table in tables)
+        #: Whether keys and headers are needed; with one entry, none of them changes a route.
+        self.looks = self._facts or len(tables) > 1 or any(table.route for table in tables)
+        self._reads_envelopes = any(t.route and t.route.by == "envelope" for t in tables)
+        if self._facts:
+            for view in self.views:
+                view.buffer.facts = MessageFacts(source.topic, source.partition, [], [], [])
+        #: Offsets of messages that no entry takes.
+        self.unrouted: list[int] = []
+        #: Messages with a value, so far.
+        self.values = 0
+        self._all_have_a_place = any(view.route is None for view in self.views)
+        self._looked: list[Looked] = []
+        self._seen: list[Seen] = []
+
+    @property
+    def only_view(self) -> View | None:
+        """The one view that takes everything, if there is no choice."""
+        (first, *others) = self.views
+        return first if not others and first.takes_all and not self.looks else None
+
+    @property
+    def buffers(self) -> list[MessageBuffer]:
+        """Of all views."""
+        return [view.buffer for view in self.views]
+
+    def look(self, messages: list[Seen]) -> None:
+        """What decides about the messages that are delivered next, in their order."""
+        self._seen = messages
+        self._looked = [looked(key, headers) for key, headers, _ in messages]
+
+    def deliver(self, values: list[bytes], offsets: Sequence[int]) -> None:
+        """Take the messages of one poll."""
+        messages = self._looked or [_NOTHING] * len(values)
+        if self._reads_envelopes:
+            tables = envelope_tables(values)
+            messages = [replace(m, envelope=t) for m, t in zip(messages, tables, strict=True)]
+        self._looked = []
+        self.values += len(values)
+        has_place = [self._all_have_a_place and message.only is None for message in messages]
+        for view in self.views:
+            wanted = self._wanted(view, offsets, messages, has_place)
+            if view.buffer.facts is not None:
+                self._keep_facts(view.buffer.facts, wanted)
+            if len(wanted) == len(values):
+                view.buffer.add(values, offsets)
+            elif wanted:
+                view.buffer.add([values[i] for i in wanted], [offsets[i] for i in wanted])
+        if not all(has_place):
+            self.unrouted += [o for o, has in zip(offsets, has_place, strict=True) if not has]
+
+    def _keep_facts(self, facts: MessageFacts, places: Iterable[int]) -> None:
+        for place in places:
+            key, headers, timestamp_ms = self._seen[place]
+            facts.keys.append(key)
+            facts.headers.append(headers)
+            facts.timestamps_ms.append(timestamp_ms)
+
+    def _wanted(
+        self, view: View, offsets: Sequence[int], messages: list[Looked], has_place: list[bool]
+    ) -> list[int] | range:
+        """Places of the view's messages; marks those that have found a place."""
+        if view.takes_all and all(message.only is None for message in messages):
+            return range(len(offsets))
+        wanted: list[int] = []
+        for place, message in enumerate(messages):
+            if not any(takes(entry, view.route, message) for entry in view.entries):
+                continue
+            has_place[place] = True
+            if view.rest is not None and not contains(view.rest, offsets[place]):
+                continue
+            if message.only is not None:
+                for entry in view.entries:
+                    if entry != message.only:
+                        at = view.buffer.messages + len(wanted)
+                        view.excluded.setdefault(entry, []).append(at)
+            wanted.append(place)
+        return wanted
+
+    @contextmanager
+    def messages_of(self, entry: str) -> Iterator[MessageBuffer]:
+        """The buffer of an entry's messages."""
+        view = next(view for view in self.views if entry in view.entries)
+        excluded = view.excluded.get(entry)
+        if not excluded:
+            yield view.buffer
+            return
+        kept = np.delete(np.arange(view.buffer.messages), excluded)
+        with subset(view.buffer, kept) as messages:
+            if view.buffer.facts is not None:
+                messages.facts = view.buffer.facts.some(kept.tolist())
+            yield messages

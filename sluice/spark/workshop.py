@@ -1,0 +1,108 @@
+"""What a worker process keeps between tasks: connections, decoders, texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sluice.clickhouse.capabilities import insert_settings, read_capabilities
+from sluice.clickhouse.http import Server
+from sluice.core.formats import REGISTRY_OPTION
+from sluice.core.text import ConfigurationText, TableText, parse_text
+from sluice.decode.buffer import MessageBuffer
+from sluice.decode.formats import make_decoder
+from sluice.decode.framing import Framing
+from sluice.decode.port import TableDecoder
+from sluice.decode.registry import provide
+from sluice.kafka.reader import RangeReader
+from sluice.kafka.readers import Reader, make_reader
+from sluice.kafka.registry import RegistryClient
+from sluice.spark.assignment import Surroundings
+
+
+@dataclass(slots=True)
+class Workshop:
+    """What a worker process keeps between tasks: connections, decoders, texts.
+
+    Not thread-safe; a Spark worker runs one task at a time.
+    """
+
+    readers: dict[tuple[str, bool], Reader] = field(default_factory=dict)
+    servers: dict[str, Server] = field(default_factory=dict)
+    settings: dict[tuple[str, str], tuple[dict[str, str], bool]] = field(default_factory=dict)
+    texts: dict[str, ConfigurationText] = field(default_factory=dict)
+    decoders: dict[tuple[str, str], TableDecoder] = field(default_factory=dict)
+    registries: set[str] = field(default_factory=set)
+    checked: set[tuple[str, str, str]] = field(default_factory=set)
+    spare: MessageBuffer | None = None
+
+    def buffer(self, framing: Framing) -> MessageBuffer:
+        """An empty buffer; first the one that was kept, whose memory is there already."""
+        buffer, self.spare = self.spare or MessageBuffer(), None
+        buffer.clear(framing)
+        return buffer
+
+    def keep(self, buffers: Iterable[MessageBuffer]) -> None:
+        """Take buffers back: one is kept, the others are closed."""
+        for buffer in buffers:
+            if self.spare is None:
+                buffer.clear()
+                self.spare = buffer
+            else:
+                buffer.close()
+
+    def reader(self, around: Surroundings, *, looks: bool = False) -> Reader:
+        """The reader of this connector.
+
+        :param looks: keys and headers are needed, which only librdkafka's reader gives.
+        """
+        key = (f"{around.kafka.connector}@{around.kafka.brokers}", looks)
+        if key not in self.readers:
+            self.readers[key] = RangeReader(around.kafka) if looks else make_reader(around.kafka)
+        return self.readers[key]
+
+    def text(self, around: Surroundings, digest: str) -> ConfigurationText:
+        """The text that decides the rows."""
+        if digest not in self.texts:
+            self.texts[digest] = parse_text(around.texts[digest])
+        return self.texts[digest]
+
+    def decoder(self, around: Surroundings, digest: str, table: TableText) -> TableDecoder:
+        """The compiled decoder of a table of a text."""
+        self._provide_registry(around, table)
+        key = (digest, table.entry)
+        if key not in self.decoders:
+            self.decoders[key] = make_decoder(table)
+        return self.decoders[key]
+
+    def _provide_registry(self, around: Surroundings, table: TableText) -> None:
+        """A registry that has moved since is asked where it is now: its numbers are the same."""
+        url = dict(table.options).get(REGISTRY_OPTION)
+        if url is not None and around.registry is not None and url not in self.registries:
+            provide(url, RegistryClient(around.registry))
+            self.registries.add(url)
+
+    def server(self, around: Surroundings, url: str) -> Server:
+        """The connection to a replica."""
+        access = around.clickhouse
+        if url not in self.servers:
+            self.servers[url] = Server(url, access.user, access.password)
+        return self.servers[url]
+
+    def insert_settings(self, around: Surroundings, url: str) -> tuple[dict[str, str], bool]:
+        """Settings of every insert into this server, and whether it knows tokens."""
+        key = (url, around.clickhouse.durability)
+        if key not in self.settings:
+            capabilities = read_capabilities(self.server(around, url))
+            self.settings[key] = (
+                insert_settings(
+                    capabilities, around.clickhouse.durability, around.insert_timeout_seconds
+                ),
+                capabilities.tokens,
+            )
+        return self.settings[key]
+
+    def forget(self, url: str) -> None:
+        """After an error: the server may come back as another version."""
+        self.settings = {key: kept for key, kept in self.settings.items() if key[0] != url}
+        self.checked = {key for key in self.checked if key[0] != url}

@@ -1,0 +1,180 @@
+"""Dead letters as Kafka messages, and marks among them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import confluent_kafka as ck
+import pytest
+
+from sluice.core.receipts import Origin
+from sluice.kafka.dead_letters import (
+    StoredLetter,
+    read_dead_letters,
+    read_records,
+    unwrap,
+    wrap,
+)
+from sluice.kafka.errors import KafkaTerminalError
+from sluice.kafka.letter_marks import (
+    Purged,
+    Replayed,
+    intervals_of,
+    joined,
+    purged_messages,
+    read_mark,
+    replayed_headers,
+)
+from sluice.kafka.replaying import Outgoing, only_table, replayed_message
+from tests.kafka.groups import NOW, letter
+from tests.support.kafka import Kafka
+
+LETTER = letter(5, attempted_at_ms=NOW + 5, lane="shop.dc1", text="0123456789abcdef")
+
+
+class Message:
+    """A message as librdkafka gives it."""
+
+    def __init__(self, message: Outgoing, offset: int = 0) -> None:
+        self._message, self._offset = message, offset
+
+    def key(self) -> bytes | None:
+        return self._message.key
+
+    def value(self) -> bytes | None:
+        return self._message.value
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        return self._message.headers
+
+
+def stored(**changes: object) -> StoredLetter:
+    return StoredLetter(0, 7, replace(LETTER, **changes), NOW, "1", ())  # type: ignore[arg-type]
+
+
+def test_every_field_comes_back() -> None:
+    moved = replace(LETTER, offset=90, origin=Origin("events", 0, 5, NOW), attempt=3)
+    for each in (LETTER, moved, letter(1, key=None, value=None, timestamp_ms=None)):
+        wrapped = wrap(each, 1_000_000)
+        outgoing = Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)
+        assert unwrap(Message(outgoing)) == each
+
+
+def test_headers_tell_everything_by_name() -> None:
+    headers = dict(wrap(LETTER, 1_000_000).headers)
+    assert headers["sluice.reason"] == b"syntax"
+    assert (headers["sluice.table"], headers["sluice.column"]) == (b"orders", b"id")
+    assert headers["sluice.error"] == b"not an object"
+    assert headers["sluice.origin"] == b"events/0/5"
+    assert headers["sluice.origin-timestamp"] == b"%d" % NOW
+    assert headers["sluice.attempt"] == b"1"
+    assert headers["sluice.attempted-at"] == b"%d" % (NOW + 5)
+    assert headers["sluice.text"] == b"0123456789abcdef"
+    assert headers["sluice.version"]
+
+
+def test_a_replayed_message_that_is_bad_again_keeps_its_origin() -> None:
+    first = replayed_message("letters", stored())
+    assert dict(first.headers)["sluice.table"] == b"orders"
+    again = letter(90, value=LETTER.value, headers=tuple(first.headers))
+    wrapped = wrap(again, 1_000_000)
+    back = unwrap(Message(Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)))
+    assert (back.origin, back.attempt) == (Origin("events", 0, 5, NOW), 2)
+    assert (back.offset, back.headers) == (90, LETTER.headers)
+    third = replayed_message("letters", replace(stored(), letter=back))
+    assert dict(third.headers)["sluice.origin"] == b"events/0/5"
+    assert dict(third.headers)["sluice.attempt"] == b"3"
+    assert [name for name, _ in third.headers].count("sluice.attempt") == 1
+
+
+@pytest.mark.parametrize("origin", [b"events", b"events/x/5", b"a/1/2/3", b"\xff/0/1"])
+def test_headers_that_no_replay_wrote_are_the_messages_own(origin: bytes) -> None:
+    own = (("sluice.origin", origin), ("sluice.attempt", b"2"))
+    wrapped = wrap(letter(5, headers=own), 1_000_000)
+    back = unwrap(Message(Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)))
+    assert (back.headers, back.origin, back.attempt) == (own, None, 1)
+
+
+def test_a_message_without_a_table_is_routed_anew() -> None:
+    headers = replayed_message("letters", stored(table="")).headers
+    assert "sluice.table" not in dict(headers) and dict(headers)["trace"] == b"t"
+
+
+def test_a_message_that_was_for_one_table_and_that_nobody_took_stays_for_it() -> None:
+    """The driver did not know the entry yet; the next replay must not reach the others."""
+    first = replayed_message("letters", stored())
+    nobodys = letter(90, table="", reason="no-route", headers=tuple(first.headers))
+    wrapped = wrap(nobodys, 1_000_000)
+    back = unwrap(Message(Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)))
+    assert (back.table, back.attempt, only_table(back)) == ("", 2, "orders")
+    again = replayed_message("letters", replace(stored(), letter=back))
+    assert dict(again.headers)["sluice.table"] == b"orders"
+    assert [name for name, _ in again.headers].count("sluice.table") == 1
+
+
+def test_marks_come_back() -> None:
+    mark = Replayed(2, 77, NOW, "ada@host", "run1")
+    headers = {n: v or b"" for n, v in replayed_headers(mark, ("events", 0, 5, "orders"))}
+    assert read_mark(2, 0, headers, None) == mark
+    key = ("events", 0, "orders")
+    purged = Purged(2, 78, NOW, "ada@host", {key: ((1, 3), (9, 10))})
+    ((raw, value),) = purged_messages(purged)
+    given = {n: v or b"" for n, v in raw}
+    assert read_mark(2, 78, given, value) == purged
+    assert read_mark(2, 77, given, value) == replace(purged, is_done=False)
+    assert read_mark(2, 0, {"sluice.reason": b"x"}, None) is None
+    with pytest.raises(ValueError, match="unknown kind"):
+        read_mark(2, 0, {**given, "sluice.kind": b"other"}, value)
+
+
+def test_long_purges_are_several_messages() -> None:
+    key = ("events", 0, "orders")
+    every_other = intervals_of(range(0, 90_000, 2))
+    parts = [
+        read_mark(0, 9, {n: v or b"" for n, v in headers}, value)
+        for headers, value in purged_messages(Purged(0, 9, NOW, "a", {key: every_other}))
+    ]
+    assert len(parts) == 3
+    assert joined([part.offsets for part in parts if isinstance(part, Purged)]) == {
+        key: every_other
+    }
+
+
+def test_intervals() -> None:
+    assert intervals_of([5, 1, 2, 2, 9]) == ((1, 3), (5, 6), (9, 10))
+    key = ("events", 0, "orders")
+    parts = [{key: ((1, 3), (9, 10))}, {key: ((2, 5), (10, 11))}, {}]
+    assert joined(parts) == {key: ((1, 5), (9, 11))}
+
+
+def produce(kafka: Kafka, topic: str, messages: list[Outgoing]) -> None:
+    producer = ck.Producer({"bootstrap.servers": kafka.brokers})
+    for message in messages:
+        producer.produce(
+            topic, value=message.value, key=message.key, headers=message.headers, partition=0
+        )
+    assert producer.flush(30) == 0
+
+
+def as_outgoing(each: object) -> Outgoing:
+    wrapped = wrap(each, 1_000_000)  # type: ignore[arg-type]
+    return Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)
+
+
+def test_reading_parts_letters_from_marks(kafka: Kafka) -> None:
+    topic = kafka.own_topic()
+    mark = Replayed(0, 0, NOW, "ada@host", "run1")
+    headers = replayed_headers(mark, ("events", 0, 5, "orders"))
+    produce(kafka, topic, [as_outgoing(LETTER), Outgoing(topic, 0, None, None, headers)])
+    first, second = read_records(kafka.access(), topic)
+    assert isinstance(first, StoredLetter)
+    assert (first.offset, first.letter, first.written_at_ms) == (0, LETTER, NOW + 5)
+    assert second == mark
+    assert list(read_dead_letters(kafka.access(), topic)) == [LETTER]
+
+
+def test_a_strange_message_is_named(kafka: Kafka) -> None:
+    topic = kafka.own_topic()
+    kafka.produce(topic, [b"hello"])
+    with pytest.raises(KafkaTerminalError, match="at offset 0 that is no dead letter"):
+        list(read_dead_letters(kafka.access(), topic))

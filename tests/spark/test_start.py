@@ -1,0 +1,137 @@
+"""Taking over, on a real broker, what today's configuration does not have any more: the range
+in doubt is settled under its recorded text, or its partition stops in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.ledger import Background, Commit, LedgerView, record_entry, text_entry
+from sluice.core.planning import Limits
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import Kind
+from sluice.core.text import ConfigurationText
+from sluice.kafka.ledger import read_view
+from sluice.kafka.recorder import Recorder
+from sluice.spark.beginning import Predecessor
+from sluice.spark.retiring import retired
+from sluice.spark.start import Started, StartParts, take_over, text_needed
+from sluice.spark.steps import Planner
+from tests.kafka.groups import NOW, Group, intend
+from tests.spark.lane_world import World, table_text
+from tests.support.kafka import Kafka, numbered
+
+#: As a driver's windows stood before it inserted.
+BACKGROUND = Background(marks={"a/s1": 0, "b/s1": 0}, since_ms=NOW, bytes_max=1 << 20)
+
+
+@pytest.fixture
+def group(kafka: Kafka) -> Iterator[Group]:
+    made = Group(kafka)
+    yield made
+    made.close()
+
+
+def text_of(*entries: str, topic: str) -> ConfigurationText:
+    tables = tuple(table_text(entry, (topic,)) for entry in entries)
+    return ConfigurationText("p", "dc1", "chdb 1", 1 << 20, tables)
+
+
+def leave_in_doubt(group: Group, recorded: ConfigurationText) -> None:
+    """A driver recorded a range of two entries, and is gone."""
+    group.kafka.produce(group.topic, numbered(20))
+    topic_id = group.kafka.log.topics([group.topic])[group.topic][0]
+    record = intend("old", 0, 10, topic_id=topic_id, text=recorded.digest())
+    source = group.sources[0]
+    old = group.recorder("old")
+    entries = (
+        text_entry(recorded.digest(), recorded.canonical()),
+        record_entry(source, record, BACKGROUND),
+    )
+    old.finish_take_over(old.take_over([source]), Commit({source: record}, entries))
+
+
+def start(
+    group: Group, today: ConfigurationText, *, why: str | None, retiring: bool = False
+) -> tuple[Started, Recorder]:
+    """A new driver under today's text.
+
+    :param why: the recorded text cannot be executed.
+    """
+    world = World(group.sources, text_of("a", "b", topic=group.topic).tables)
+
+    def read_ledger(sources: list[TopicPartition]) -> LedgerView:
+        return read_view(group.kafka.access(), group.ledger, sources, text_needed, 0)
+
+    recorder = group.recorder("new")
+    parts = StartParts(
+        recorder=recorder,
+        log=group.kafka.log,
+        read_ledger=read_ledger,
+        windows=world,
+        planner=Planner(today, "new", Limits(10, 1 << 20, 1000), 600.0),
+        watch=lambda text: None,
+        why_not_executable=lambda text, topic: why,
+        why_no_probe=lambda text, topic, generation: None,
+        start="earliest",
+        ask_group=lambda name, sources: Predecessor([], {}),
+        now_ms=lambda: NOW,
+    )
+    return take_over(parts, list(group.sources), retiring=retiring), recorder
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        (("a",), "table entry b is not configured any more"),
+        ((), "no table entry takes this topic any more"),
+    ],
+)
+def test_what_cannot_be_repeated_is_not_probed_under_a_text_without_its_tables(
+    group: Group, entries: tuple[str, ...], words: str
+) -> None:
+    """Such a probe would look into no table of theirs, and settle rows that are missing."""
+    leave_in_doubt(group, text_of("a", "b", topic=group.topic))
+    today = text_of(*entries, topic=group.topic)
+    started, _ = start(group, today, why="a column was retyped", retiring=not entries)
+    (state,) = started.states
+    assert words in str(state.stopped)
+    assert state.stopped is not None and "sluice resolve" in state.stopped.hint
+    assert state.stopped.hint.startswith(f"Put {group.topic} back") == (not entries)
+    assert group.committed() is not None and state.record.owner == "old"
+
+
+def test_what_can_be_repeated_is_although_its_entry_is_gone(group: Group) -> None:
+    recorded = text_of("a", "b", topic=group.topic)
+    leave_in_doubt(group, recorded)
+    started, _ = start(group, text_of("a", topic=group.topic), why=None)
+    (state,) = started.states
+    assert state.stopped is None and not state.probing
+    assert (state.record.kind, state.record.text) == (Kind.RENEW, recorded.digest())
+
+
+def test_a_probe_under_a_text_with_all_its_tables_is_possible(group: Group) -> None:
+    leave_in_doubt(group, text_of("a", "b", topic=group.topic))
+    today = replace(text_of("a", "b", topic=group.topic), range_bytes_max=2 << 20)
+    started, _ = start(group, today, why="a column was retyped")
+    assert started.states[0].stopped is None and started.states[0].probing
+
+
+def test_retired_partitions_are_found_by_their_records(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only those in doubt, and of this group; what nobody can see any more is told."""
+    recorder, log = group.recorder("new"), group.kafka.log
+    assert retired(recorder, log, ["x"], []) == []
+    recorded = text_of("a", "b", topic=group.topic)
+    leave_in_doubt(group, recorded)
+    gone = TopicPartition("deleted-topic", 3)
+    assert retired(recorder, log, ["x"], [*group.sources, gone]) == group.sources
+    assert "deleted-topic[3] is not configured any more, and its topic is gone" in caplog.text
+    assert retired(recorder, log, [group.topic], []) == []
+    started, recorder = start(group, text_of(topic=group.topic), why=None, retiring=True)
+    (state,) = started.states
+    assert state.retiring and state.record.in_doubt
+    assert retired(recorder, log, ["x"], []) == group.sources
