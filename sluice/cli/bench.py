@@ -17,7 +17,7 @@ from sluice.cli.arguments import (
     add_json,
 )
 from sluice.config.model import READERS
-from sluice.local.bench_settings import BenchSettings
+from sluice.local.bench_settings import ORDER_FORMATS, BenchSettings
 
 _DEFAULTS = BenchSettings()
 
@@ -43,6 +43,11 @@ def add(subparsers: Subparsers) -> None:
         "--unsafe-no-dedup",
         action="store_true",
         help="load tables that cannot deduplicate; for comparison only",
+    )
+    parser.add_argument(
+        "--replicated",
+        action="store_true",
+        help="load ReplicatedMergeTree tables; the server needs ZooKeeper",
     )
     _add_shape(parser)
     _add_load(parser)
@@ -100,6 +105,12 @@ def _add_load(parser: CommandParser) -> None:
         choices=READERS,
         default=_DEFAULTS.reader,
         help="what reads the ranges (default: librdkafka)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=ORDER_FORMATS,
+        default=_DEFAULTS.format,
+        help="of the messages (default: JSONEachRow)",
     )
     parser.add_argument(
         "--rates",

@@ -26,6 +26,14 @@ _COUNTERS = {
     "sluice_batches": ("batches", "Transactions that recorded intents or settles."),
     "sluice_dead_letters": ("dead_letters", "Dead letters written."),
     "sluice_tombstones": ("skipped", "Messages without a value, skipped."),
+    "sluice_unrouted_messages": (
+        "unrouted",
+        "Messages that no table entry takes, skipped or dead letters.",
+    ),
+    "sluice_dropped_rows": (
+        "dropped_rows",
+        "Bad rows of messages whose other rows were loaded.",
+    ),
     "sluice_renewed_ranges": ("retries", "Ranges sent again under a new lease."),
     "sluice_fetch_seconds": ("fetch_seconds", "Time that tasks spent reading Kafka."),
     "sluice_decode_seconds": ("decode_seconds", "Time that tasks spent decoding."),
@@ -77,6 +85,7 @@ class LaneCollector(Collector):
             memory.add_metric([lane.name], float(lane.counters.worker_memory_bytes_max))
         yield failures
         yield memory
+        yield from _letters(lanes)
 
     def _partitions(self, lanes: list[Lane]) -> Iterator[Metric]:
         families = {
@@ -98,6 +107,29 @@ class LaneCollector(Collector):
                 for family, value in zip(families.values(), values, strict=True):
                     family.add_metric(labels, float(value))
         yield from families.values()
+
+
+def _letters(lanes: list[Lane]) -> Iterator[Metric]:
+    """How many dead letters of what, and how near each partition is to its limit."""
+    counts = CounterMetricFamily(
+        "sluice_dead_letters_by_reason",
+        "Dead letters of loaded ranges, by table entry and reason.",
+        labels=["lane", "table", "reason"],
+    )
+    ratios = GaugeMetricFamily(
+        "sluice_dead_letters_ratio",
+        "Share of dead letters among the last messages; from max_ratio on the partition stops.",
+        labels=["lane", "topic", "partition", "table"],
+    )
+    for lane in lanes:
+        for (table, reason), count in list(lane.letters.counts.items()):
+            counts.add_metric([lane.name, table, reason], float(count))
+        for source, window in list(lane.letters.windows.items()):
+            for table in list(window.letters):
+                labels = [lane.name, source.topic, str(source.partition), table]
+                ratios.add_metric(labels, window.ratio(table))
+    yield counts
+    yield ratios
 
 
 def serve(where: MetricsConfiguration, lanes: Lanes) -> int:

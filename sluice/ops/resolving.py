@@ -34,7 +34,7 @@ from sluice.ops.partitions import PartitionFacts
 from sluice.spark.ports import ProbeFound
 from sluice.spark.probing import ClickHouseProber, DoubledRowsError
 from sluice.spark.state import site_key
-from sluice.spark.texts import access_of
+from sluice.spark.texts import access_of, kafka_access
 
 Outcome = Literal["loaded", "not-loaded", "probe"]
 
@@ -202,7 +202,8 @@ def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> Res
     block_range = Range(facts.source, record.begin, record.end)
     answers: queue.SimpleQueue[ProbeFound] = queue.SimpleQueue()
     configuration = situation.configuration
-    prober = ClickHouseProber(access_of(configuration), configuration.pipeline, situation.connector)
+    kafka = kafka_access(configuration, situation.connector)
+    prober = ClickHouseProber(access_of(configuration), configuration.pipeline, kafka)
     try:
         prober.submit(block_range, record, text, answers.put)
         found = answers.get(timeout=_PROBE_SECONDS_MAX)

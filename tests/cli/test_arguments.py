@@ -50,10 +50,47 @@ def test_an_audit_runs_here_or_on_spark() -> None:
 
 
 def test_dead_letters() -> None:
+    none = dict.fromkeys(("connector", "table", "reason", "topic", "partition"))
     assert parse("dead-letters", "list", "s.toml", "--json") == {
+        **none,
         "action": "list",
         "config": Path("s.toml"),
+        "since": None,
+        "limit": None,
+        "replayed": False,
+        "waiting": False,
+        "summary": False,
         "json": True,
+    }
+    place = ("--topic", "orders", "--partition", "3", "--offset", "7")
+    assert parse("dead-letters", "show", "s.toml", *place) == {
+        "connector": None,
+        "table": None,
+        "topic": "orders",
+        "partition": 3,
+        "offset": 7,
+        "action": "show",
+        "config": Path("s.toml"),
+        "hex": False,
+        "json": False,
+    }
+    changes = {"action": "replay", "config": Path("s.toml"), "yes": True, "json": False}
+    assert parse("dead-letters", "replay", "s.toml", "--reason", "r", "--yes") == {
+        **none,
+        **changes,
+        "reason": "r",
+        "offset": None,
+        "since": None,
+        "limit": None,
+    }
+    purge = parse("dead-letters", "purge", "s.toml", "--before", "2026-01-31T00:00:00Z", "--yes")
+    assert purge == {
+        **none,
+        **changes,
+        "action": "purge",
+        "before": 1_769_817_600_000,
+        "replayed": False,
+        "all": False,
     }
 
 
@@ -130,6 +167,7 @@ def test_bench_and_demo() -> None:
         "server": "embedded",
         "rounds": 3,
         "unsafe_no_dedup": False,
+        "replicated": False,
         "message_bytes": None,
         "columns": 9,
         "partitions": 4,
@@ -139,6 +177,7 @@ def test_bench_and_demo() -> None:
         "max_delay": "500ms",
         "sort": False,
         "reader": "librdkafka",
+        "format": "JSONEachRow",
         "rates": (1_000,),
         "latency_seconds": 20.0,
         "idle_seconds": 40.0,

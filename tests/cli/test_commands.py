@@ -16,7 +16,6 @@ import pytest
 
 from sluice.cli.exit import ExitStatus
 from sluice.config.example import EXAMPLE
-from sluice.core.receipts import DeadLetter
 from tests.cli.support import run
 
 
@@ -204,33 +203,3 @@ def test_decisions_show_ask_and_apply(
     assert applied == [plan_made]
     selection = {"connector": "dc1", "topic": "orders", "partitions": (3,), "take_over": False}
     assert asked[-1] == {**selection, **decided}
-
-
-def test_dead_letters(
-    answers: Answers,
-    config: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    letter = DeadLetter(
-        topic="orders",
-        partition=3,
-        offset=1234,
-        timestamp_ms=1,
-        key=b"k",
-        value=b'{"id": "\x1b[2J' + b"x" * 500,
-        headers=(("trace", b"t"),),
-        reason="syntax",
-        error="not an object",
-        table="orders",
-    )
-    monkeypatch.setattr("sluice.kafka.dead_letters.read_dead_letters", lambda *_: iter([letter]))
-    ended = run(capsys, "dead-letters", "list", config)
-    assert ended.status == ExitStatus.DONE
-    first, second = ended.out.splitlines()
-    assert first == "dc1 orders 3 1234  syntax: orders: not an object"
-    assert second.strip().startswith('{"id": "\\x1b[2Jxxx')
-    assert len(second.strip()) == 100
-    (entry,) = json.loads(run(capsys, "dead-letters", "list", config, "--json").out)
-    assert (entry["connector"], entry["offset"], entry["key"]) == ("dc1", 1234, "k")
-    assert entry["headers"] == [{"name": "trace", "value": "t"}]

@@ -42,3 +42,59 @@ def test_init_where_nothing_can_be_written(
     ended = run(capsys, "init", "--force")
     assert ended.status == ExitStatus.CONFIGURATION
     assert "cannot be written" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--from-topic", "orders"], "--from-topic needs --brokers"),
+        (["--from-topic", "a b", "--brokers", "h:1"], "--from-topic: "),
+        (["--from-topic", "orders", "--brokers", "h:99999"], "--brokers: "),
+        (["--from-topic", "orders", "--brokers", "h:1", "--clickhouse", "h"], "--clickhouse: "),
+        (["--from-topic", "orders", "--brokers", "h:1", "--table", "a.b.c"], "--table: "),
+        (["--from-topic", "orders", "--brokers", "h:1", "--property", "x"], "is not NAME=VALUE"),
+        (
+            ["--from-topic", "orders", "--brokers", "h:1", "--property", "group.id=x"],
+            "is not yours to set",
+        ),
+        (
+            ["--from-topic", "orders", "--brokers", "h:1", "--property", "a=${NOT_THERE}"],
+            "NOT_THERE is not set",
+        ),
+    ],
+)
+def test_init_from_a_topic_checks_its_words(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    why: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = run(capsys, "init", *words)
+    assert ended.status == ExitStatus.CONFIGURATION
+    assert why in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_init_from_a_topic_overwrites_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("mine")
+    words = ["--from-topic", "orders", "--brokers", "127.0.0.1:1", "--output", str(path)]
+    ended = run(capsys, "init", *words)
+    assert ended.status == ExitStatus.CONFIGURATION
+    assert "is there already" in ended.err
+    assert path.read_text() == "mine"
+
+
+def test_init_from_a_broker_that_does_not_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.toml"
+    words = ["--from-topic", "orders", "--brokers", "127.0.0.1:1", "--output", str(path)]
+    ended = run(capsys, "init", *words)
+    assert ended.status == ExitStatus.BROKEN
+    assert "asking 127.0.0.1:1 for the brokers" in ended.err
+    assert not path.exists()

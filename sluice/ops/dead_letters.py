@@ -1,0 +1,202 @@
+"""Looking at dead letters: which there are, how many of what, and what to do about one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sluice.config.model import Configuration
+from sluice.core.errors import TerminalError
+from sluice.core.receipts import DeadLetter, Origin
+from sluice.kafka.cluster import Cluster
+from sluice.kafka.dead_letters import StoredLetter, read_records
+from sluice.kafka.letter_marks import Replayed
+from sluice.spark.texts import kafka_access
+
+#: What to do about a letter, by its reason. Reasons are `sluice.decode.fault`'s.
+_ADVICE = {
+    "not-one-object": "The message is not one whole object: mend its producer.",
+    "not-one-row": (
+        'The message does not hold exactly one row: mend its producer, or set rows = "many".'
+    ),
+    "cannot-parse": (
+        "A value is not of its column's type: mend the producer, or change the column."
+    ),
+    "out-of-range": "A value does not fit its column: widen the column, then replay.",
+    "null-in-column": (
+        "A null came for a column that takes none: make it Nullable, or set "
+        'on_null = "default", then replay.'
+    ),
+    "unknown-field": (
+        "The message has a field that the table does not: add the column, or set "
+        'unknown_fields = "ignore", then replay.'
+    ),
+    "no-route": "No table entry takes the message: add one, or a route, then replay.",
+}
+_OTHER_ADVICE = "Mend what the error names, then replay."
+
+
+class NoSuchLetterError(TerminalError):
+    """No dead letter is of this message."""
+
+    hint = "`sluice dead-letters list` shows those that there are, with their origins."
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which dead letters are meant; None takes all.
+
+    :param topic: of the message's origin; likewise `partition` and `offset`.
+    :param since_ms: only letters that were written since then.
+    :param before_ms: only letters that were written before.
+    :param replayed: only those that were replayed, or that were not.
+    """
+
+    connector: str | None = None
+    table: str | None = None
+    reason: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    since_ms: int | None = None
+    before_ms: int | None = None
+    replayed: bool | None = None
+
+    def takes(self, stored: StoredLetter, *, is_replayed: bool) -> bool:
+        """Whether this letter is meant."""
+        letter, at_ms = stored.letter, stored.written_at_ms
+        return (
+            self.table in (None, letter.table)
+            and self.reason in (None, letter.reason)
+            and self.replayed in (None, is_replayed)
+            and (self.since_ms is None or at_ms >= self.since_ms)
+            and (self.before_ms is None or at_ms < self.before_ms)
+            and (self._takes_place(letter.first) or self._takes_place(_place(letter)))
+        )
+
+    def _takes_place(self, place: Origin) -> bool:
+        return (
+            self.topic in (None, place.topic)
+            and self.partition in (None, place.partition)
+            and self.offset in (None, place.offset)
+        )
+
+
+def _place(letter: DeadLetter) -> Origin:
+    return Origin(letter.topic, letter.partition, letter.offset, letter.timestamp_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A dead letter, and when it was replayed if it was."""
+
+    connector: str
+    stored: StoredLetter
+    replayed: Replayed | None
+
+    @property
+    def letter(self) -> DeadLetter:
+        """The letter itself."""
+        return self.stored.letter
+
+
+@dataclass(slots=True)
+class Count:
+    """Letters of one table entry and reason.
+
+    :param waiting: of these, not replayed.
+    """
+
+    connector: str
+    table: str
+    reason: str
+    letters: int = 0
+    waiting: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+
+    def add(self, found: Found) -> None:
+        """Count one."""
+        at_ms = found.stored.written_at_ms
+        self.letters += 1
+        self.waiting += found.replayed is None
+        self.first_ms = min(self.first_ms or at_ms, at_ms)
+        self.last_ms = max(self.last_ms, at_ms)
+
+
+def find(configuration: Configuration, selection: Selection) -> Iterator[Found]:
+    """The dead letters that are meant, oldest first in each partition of their topic.
+
+    The topic is read twice: a letter's mark stands behind it.
+
+    :raises SluiceError: a connector's cluster does not answer.
+    """
+    if selection.connector is not None:
+        configuration.connector(selection.connector)
+    topic = configuration.dead_letters_topic
+    for connector in configuration.connectors:
+        if selection.connector not in (None, connector.name):
+            continue
+        access = kafka_access(configuration, connector.name)
+        if topic not in Cluster(access).topics:
+            continue  # nothing ever ran here
+        since_ms = selection.since_ms
+        marks = {
+            (record.partition, record.offset): record
+            for record in read_records(access, topic, since_ms=since_ms, marks_only=True)
+            if isinstance(record, Replayed)
+        }
+        for record in read_records(access, topic, since_ms=since_ms):
+            if not isinstance(record, StoredLetter):
+                continue
+            mark = marks.get((record.partition, record.offset))
+            if is_of(configuration, connector.name, record.letter) and selection.takes(
+                record, is_replayed=mark is not None
+            ):
+                yield Found(connector.name, record, mark)
+
+
+def is_of(configuration: Configuration, connector: str, letter: DeadLetter) -> bool:
+    """Whether a letter was written by this connector; several may share one topic."""
+    return letter.lane in ("", f"{configuration.pipeline}.{connector}")
+
+
+def find_one(configuration: Configuration, selection: Selection) -> list[Found]:
+    """Every letter of one message: of each table entry, and of each attempt.
+
+    :raises NoSuchLetterError: there is none.
+    """
+    found = list(find(configuration, selection))
+    if not found:
+        raise NoSuchLetterError(
+            f"no dead letter is of {selection.topic}[{selection.partition}] offset "
+            f"{selection.offset}"
+        )
+    return found
+
+
+def summarise(letters: Iterator[Found]) -> list[Count]:
+    """How many letters of what, most first."""
+    counts: dict[tuple[str, str, str], Count] = {}
+    for found in letters:
+        key = (found.connector, found.letter.table, found.letter.reason)
+        counts.setdefault(key, Count(*key)).add(found)
+    return sorted(counts.values(), key=lambda count: (-count.letters, count.table, count.reason))
+
+
+def advice(found: Found) -> str:
+    """What a person can do about a letter."""
+    letter = found.letter
+    if found.replayed is not None:
+        return (
+            "Nothing: it was replayed. If it was bad again, that is a letter of its own with a "
+            "higher attempt."
+        )
+    said = _ADVICE.get(letter.reason, _OTHER_ADVICE)
+    if "replay" not in said:
+        said = f"{said} If it is good now, replay."
+    first = letter.first
+    return (
+        f"{said} sluice dead-letters replay CONFIG --topic {first.topic} "
+        f"--partition {first.partition} --offset {first.offset}"
+    )

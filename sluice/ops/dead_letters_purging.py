@@ -1,0 +1,231 @@
+"""Purging dead letters: deleting them for good.
+
+Kafka deletes a log's records only from its front. So a purge deletes, in each partition of the
+dead-letter topic, up to the first letter that is not meant; letters behind it that are meant
+stay, and are counted. Before, a mark says which messages' letters go, so that an audit goes on
+counting those messages as dead-lettered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sluice.config.model import Configuration
+from sluice.core.errors import TerminalError
+from sluice.core.ranges import Interval
+from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.kafka.dead_letters import StoredLetter, read_records
+from sluice.kafka.letter_marks import LetterKey, Purged, Replayed, intervals_of, joined
+from sluice.kafka.replaying import LetterWriter, delete_before, purged_marks
+from sluice.kafka.topics import describe_topic
+from sluice.ops.dead_letters import Selection
+from sluice.ops.dead_letters_replaying import whoever
+from sluice.spark.texts import kafka_access
+
+
+class NothingToPurgeError(TerminalError):
+    """No letter that is meant can be deleted."""
+
+
+@dataclass(slots=True)
+class PartitionPurge:
+    """What goes from one partition of the dead-letter topic.
+
+    :param before: its records below this offset are deleted; 0 if none is.
+    :param letters: dead letters among them.
+    :param kept: letters that are meant, but stand behind one that is not.
+    :param first_kept: that one.
+    """
+
+    before: int = 0
+    letters: int = 0
+    kept: int = 0
+    first_kept: StoredLetter | None = None
+    _offsets: dict[LetterKey, list[int]] = field(default_factory=dict)
+    _earlier: list[Mapping[LetterKey, tuple[Interval, ...]]] = field(default_factory=list)
+    _pending: list[Mapping[LetterKey, tuple[Interval, ...]]] = field(default_factory=list)
+
+    def take(self, record: StoredLetter | Replayed | Purged, *, is_meant: bool) -> None:
+        """Take the next record of the partition in."""
+        if isinstance(record, Replayed):
+            return
+        if isinstance(record, Purged):
+            # If it goes as well, what it says must not be lost.
+            if record.is_done:
+                self._pending.append(record.offsets)
+            return
+        if not is_meant:
+            self.first_kept = self.first_kept or record
+        elif self.first_kept is not None:
+            self.kept += 1
+        else:
+            letter = record.letter
+            key = (letter.topic, letter.partition, letter.table)
+            self._offsets.setdefault(key, []).append(letter.offset)
+            self.letters += 1
+            self.before = record.offset + 1
+            self._earlier += self._pending
+            self._pending = []
+
+    def offsets(self) -> dict[LetterKey, tuple[Interval, ...]]:
+        """The messages whose letters go, and those that marks among them speak of."""
+        own = {key: intervals_of(offsets) for key, offsets in self._offsets.items()}
+        return joined([*self._earlier, own])
+
+
+@dataclass(slots=True)
+class PurgePlan:
+    """What a purge would delete, by connector."""
+
+    partitions: dict[str, dict[int, PartitionPurge]] = field(default_factory=dict)
+
+    @property
+    def letters(self) -> int:
+        """Letters to be deleted."""
+        return sum(each.letters for _, _, each in self.all())
+
+    @property
+    def kept(self) -> int:
+        """Letters that are meant, but cannot be deleted singly."""
+        return sum(each.kept for _, _, each in self.all())
+
+    def all(self) -> Iterator[tuple[str, int, PartitionPurge]]:
+        """Every partition of every connector."""
+        for connector, partitions in self.partitions.items():
+            for number, each in sorted(partitions.items()):
+                yield connector, number, each
+
+    def steps(self, topic: str) -> list[str]:
+        """All of it, in sentences."""
+        said = []
+        for connector, number, each in self.all():
+            where = f"{topic}[{number}] of connector {connector}"
+            if each.letters:
+                said.append(
+                    f"delete {each.letters} dead letters for good: the records of {where} before "
+                    f"offset {each.before}"
+                )
+            if each.kept and each.first_kept is not None:
+                said.append(f"keep {each.kept} that are meant as well: {_why_kept(each, where)}")
+        return said
+
+
+def _why_kept(each: PartitionPurge, where: str) -> str:
+    kept = each.first_kept
+    assert kept is not None
+    letter = kept.letter
+    return (
+        f"Kafka deletes only from the front, and they stand behind the letter at offset "
+        f"{kept.offset} of {where} ({letter.table or 'no table'}, {letter.reason}), which is not "
+        "meant"
+    )
+
+
+def plan_purge(configuration: Configuration, selection: Selection) -> PurgePlan:
+    """Choose; nothing is written.
+
+    :raises NothingToPurgeError: nothing can be deleted.
+    """
+    if selection.connector is not None:
+        configuration.connector(selection.connector)
+    plan = PurgePlan()
+    for connector in _one_for_each_cluster(configuration, selection):
+        access = kafka_access(configuration, connector)
+        plan.partitions[connector] = _choose(configuration, connector, access, selection)
+    if not plan.letters:
+        raise NothingToPurgeError(
+            "no dead letter that is meant can be deleted",
+            "; ".join(plan.steps(configuration.dead_letters_topic))
+            or "`sluice dead-letters list` with the same options shows those that are meant.",
+        )
+    return plan
+
+
+def purge(configuration: Configuration, selection: Selection, planned: PurgePlan) -> PurgePlan:
+    """Choose again, alone, and delete; never beyond what was planned.
+
+    :returns: what was deleted.
+    :raises OvertakenError: somebody else began to replay or to purge later.
+    :raises SluiceError: Kafka does not answer, or refuses.
+    """
+    done = PurgePlan()
+    topic = configuration.dead_letters_topic
+    for connector, partitions in planned.partitions.items():
+        access = kafka_access(configuration, connector)
+        befores = {number: each.before for number, each in partitions.items() if each.letters}
+        if not befores:
+            continue
+        writer, admin = LetterWriter(access, topic), make_admin(access)
+        writer.open()
+        delete_before(admin, topic, _unfinished(access, topic))
+        chosen = _choose(configuration, connector, access, selection, befores)
+        chosen = {number: each for number, each in chosen.items() if each.letters}
+        for number, each in chosen.items():
+            now_ms = time.time_ns() // 1_000_000
+            mark = Purged(number, each.before, now_ms, whoever(), each.offsets())
+            writer.write(purged_marks(topic, mark))
+        writer.wait_until_readable()
+        delete_before(admin, topic, {number: each.before for number, each in chosen.items()})
+        done.partitions[connector] = chosen
+    return done
+
+
+def _one_for_each_cluster(configuration: Configuration, selection: Selection) -> list[str]:
+    """Connectors of one cluster share the topic, and are purged together."""
+    if selection.connector is not None:
+        return [selection.connector]
+    by_brokers = {each.brokers: each.name for each in reversed(configuration.connectors)}
+    return [each.name for each in configuration.connectors if each.name in by_brokers.values()]
+
+
+def _lanes(configuration: Configuration, connector: str, selection: Selection) -> set[str]:
+    """Whose letters are meant: a connector's, or those of all that share its cluster."""
+    brokers = configuration.connector(connector).brokers
+    names = [each.name for each in configuration.connectors if each.brokers == brokers]
+    meant = names if selection.connector is None else [connector]
+    return {"", *(f"{configuration.pipeline}.{name}" for name in meant)}
+
+
+def _unfinished(access: KafkaAccess, topic: str) -> dict[int, int]:
+    """Purges that wrote their mark and did not come to deleting."""
+    found: dict[int, int] = {}
+    for record in read_records(access, topic, to_log_end=True, marks_only=True):
+        if isinstance(record, Purged) and not record.is_done:
+            found[record.partition] = max(record.before, found.get(record.partition, 0))
+    return found
+
+
+def _choose(
+    configuration: Configuration,
+    connector: str,
+    access: KafkaAccess,
+    selection: Selection,
+    befores: Mapping[int, int] | None = None,
+) -> dict[int, PartitionPurge]:
+    """What goes from each partition.
+
+    :param befores: nothing from these offsets on.
+    """
+    topic = configuration.dead_letters_topic
+    found: dict[int, PartitionPurge] = {}
+    if describe_topic(make_admin(access), topic) is None:
+        return found
+    marks = {
+        (record.partition, record.offset)
+        for record in read_records(access, topic, to_log_end=True, marks_only=True)
+        if isinstance(record, Replayed)
+    }
+    lanes = _lanes(configuration, connector, selection)
+    for record in read_records(access, topic, to_log_end=True):
+        is_meant = False
+        if isinstance(record, StoredLetter):
+            is_replayed = (record.partition, record.offset) in marks
+            is_meant = record.letter.lane in lanes and selection.takes(
+                record, is_replayed=is_replayed
+            )
+            if befores is not None and record.offset >= befores.get(record.partition, 0):
+                is_meant = False
+        found.setdefault(record.partition, PartitionPurge()).take(record, is_meant=is_meant)
+    return found

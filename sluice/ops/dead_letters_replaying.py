@@ -1,0 +1,281 @@
+"""Replaying dead letters: back into their topics, each at most once."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from sluice.config.model import Configuration
+from sluice.core.errors import InDoubtError, TransientError
+from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.kafka.dead_letters import StoredLetter, read_records
+from sluice.kafka.letter_marks import Replayed
+from sluice.kafka.replaying import (
+    LetterWriter,
+    Originals,
+    OriginGoneError,
+    Outgoing,
+    OvertakenError,
+    only_table,
+    replayed_mark,
+    replayed_message,
+)
+from sluice.kafka.topics import TopicFacts, describe_topic
+from sluice.ops.dead_letters import Found, Selection, find
+from sluice.spark.texts import kafka_access
+
+_logger = logging.getLogger("sluice.dead-letters")
+
+#: One transaction; while it is open, it holds the pipeline back on the partitions it writes to.
+_BATCH_LETTERS = 500
+_BATCH_BYTES = 8 * 1024 * 1024
+#: How often a replay begins anew when a transaction's outcome is unknown.
+_ROUNDS_MAX = 5
+_PAUSE_SECONDS = 1.0
+#: Refusals that a report names.
+REFUSED_MAX = 20
+
+
+@dataclass(slots=True)
+class ReplayPlan:
+    """What a replay would do.
+
+    :param places: partition and offset of the letters in their topic, by connector.
+    :param counts: letters by connector, source topic and table entry.
+    :param replayed_before: letters that are meant and were replayed; they are skipped.
+    """
+
+    places: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
+    counts: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    replayed_before: int = 0
+
+    @property
+    def letters(self) -> int:
+        """Letters to be replayed."""
+        return sum(self.counts.values())
+
+    def steps(self) -> list[str]:
+        """All of it, in sentences."""
+        said = [
+            f"produce {count} message{'s' if count > 1 else ''} to {topic} of connector "
+            f"{connector} again, for {f'table entry {table}' if table else 'whom a route names'}"
+            for (connector, topic, table), count in sorted(self.counts.items())
+        ]
+        if self.replayed_before:
+            said.append(f"skip {self.replayed_before} that were replayed before")
+        return said
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A letter that was not replayed, and why."""
+
+    connector: str
+    stored: StoredLetter
+    why: str
+    hint: str
+
+
+@dataclass(slots=True)
+class ReplayReport:
+    """What a replay did.
+
+    :param replayed: letters that went back.
+    :param replayed_before: letters that somebody had replayed already.
+    :param refusals: the first of those that were refused.
+    """
+
+    replayed: int = 0
+    replayed_before: int = 0
+    refused: int = 0
+    refusals: list[Refusal] = field(default_factory=list)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Count a refusal."""
+        self.refused += 1
+        if len(self.refusals) < REFUSED_MAX:
+            self.refusals.append(refusal)
+
+
+def plan_replay(
+    configuration: Configuration, selection: Selection, limit: int | None = None
+) -> ReplayPlan:
+    """Choose the letters; nothing is written.
+
+    :param limit: the oldest so many that were not replayed.
+    """
+    plan = ReplayPlan()
+    for found in find(configuration, selection):
+        if found.replayed is not None:
+            plan.replayed_before += 1
+        elif limit is None or plan.letters < limit:
+            _choose(plan, found)
+    return plan
+
+
+def _choose(plan: ReplayPlan, found: Found) -> None:
+    stored, key = found.stored, (found.connector, found.letter.topic, found.letter.table)
+    plan.places.setdefault(found.connector, set()).add((stored.partition, stored.offset))
+    plan.counts[key] = plan.counts.get(key, 0) + 1
+
+
+def replay(configuration: Configuration, plan: ReplayPlan) -> ReplayReport:
+    """Carry a plan out: every letter goes back once, whoever else tries the same.
+
+    :raises OvertakenError: somebody else began to replay or to purge later.
+    :raises TransientError: Kafka does not answer; what was done is marked.
+    """
+    report = ReplayReport()
+    for connector, places in plan.places.items():
+        _ConnectorReplay(configuration, connector, places, report).run()
+    return report
+
+
+def whoever() -> str:
+    """Who runs this, for the marks."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may have no name for its user
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+class _ConnectorReplay:
+    """Replays the letters of one connector."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        connector: str,
+        places: set[tuple[int, int]],
+        report: ReplayReport,
+    ) -> None:
+        self._configuration = configuration
+        self._connector = connector
+        self._places = set(places)
+        self._report = report
+        self._topic = configuration.dead_letters_topic
+        self._access: KafkaAccess = kafka_access(configuration, connector)
+        self._admin = make_admin(self._access)
+        self._topics: dict[str, TopicFacts | None] = {}
+        self._run = uuid4().hex[:12]
+        self._by = whoever()
+
+    def run(self) -> None:
+        """1. Fence others. 2. Read the marks. 3. Write. Anew where an outcome is unknown."""
+        writer = LetterWriter(self._access, self._topic)
+        for number in range(1, _ROUNDS_MAX + 1):
+            writer.open()
+            mine, others = self._marked()
+            self._places -= others | mine
+            try:
+                with closing(Originals(self._access)) as originals:
+                    for batch in _batches(self._outgoing(originals)):
+                        writer.write([item for _, items in batch for item in items])
+                        self._places -= {place for place, _ in batch}
+                        self._report.replayed += len(batch)
+            except OvertakenError as error:
+                raise OvertakenError(
+                    f"{error}; this one had replayed {self._report.replayed} by then"
+                ) from None
+            except (TransientError, InDoubtError) as error:
+                if number == _ROUNDS_MAX:
+                    raise
+                _logger.warning("%s; reading what was replayed, and going on", error)
+                time.sleep(_PAUSE_SECONDS)
+                continue
+            writer.wait_until_readable()
+            return
+
+    def _marked(self) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+        """Planned letters that were replayed: by this run, and by others; counted once."""
+        mine: set[tuple[int, int]] = set()
+        others: set[tuple[int, int]] = set()
+        for record in read_records(self._access, self._topic, to_log_end=True, marks_only=True):
+            if isinstance(record, Replayed):
+                place = (record.partition, record.offset)
+                if place in self._places:
+                    (mine if record.run == self._run else others).add(place)
+        self._report.replayed += len(mine)
+        self._report.replayed_before += len(others)
+        return mine, others
+
+    def _outgoing(self, originals: Originals) -> Iterator[tuple[tuple[int, int], list[Outgoing]]]:
+        """For each letter, its message and its mark; refusals are noted."""
+        for record in read_records(self._access, self._topic, to_log_end=True):
+            if not isinstance(record, StoredLetter):
+                continue
+            place = (record.partition, record.offset)
+            if place not in self._places:
+                continue
+            try:
+                stored = originals.whole(record)
+            except OriginGoneError as error:
+                self._refuse(record, error.message, error.hint)
+                continue
+            message = replayed_message(self._topic, stored)
+            why = self._why_not(record, message)
+            if why is not None:
+                self._refuse(record, *why)
+                continue
+            now_ms = time.time_ns() // 1_000_000
+            mark = Replayed(record.partition, record.offset, now_ms, self._by, self._run)
+            yield place, [message, replayed_mark(self._topic, record, mark)]
+
+    def _refuse(self, stored: StoredLetter, why: str, hint: str) -> None:
+        self._places.discard((stored.partition, stored.offset))
+        self._report.refuse(Refusal(self._connector, stored, why, hint))
+
+    def _why_not(self, stored: StoredLetter, message: Outgoing) -> tuple[str, str] | None:
+        """Why a letter cannot be replayed, and what to do; None if it can."""
+        letter = stored.letter
+        if letter.topic not in self._configuration.connector(self._connector).topics:
+            return (
+                f"connector {self._connector} does not load the topic {letter.topic}",
+                "Add the topic to the connector and to a table entry, or purge the letter.",
+            )
+        entries = [table.name for table in self._configuration.tables_of(letter.topic)]
+        table = only_table(letter)
+        if table and table not in entries:
+            return (
+                f"the topic {letter.topic} goes to no table entry {table}",
+                f"Its entries are: {', '.join(entries)}. Rename one back, or purge the letter.",
+            )
+        if letter.topic not in self._topics:
+            self._topics[letter.topic] = describe_topic(self._admin, letter.topic)
+        facts = self._topics[letter.topic]
+        if facts is None or letter.partition >= facts.partitions:
+            return (
+                f"there is no partition {letter.partition} of {letter.topic} any more",
+                "Create it again, or purge the letter.",
+            )
+        bytes_max = int(facts.settings["max.message.bytes"])
+        if message.bytes > bytes_max:
+            return (
+                f"with the headers of a replay the message has {message.bytes} bytes, and "
+                f"{letter.topic} takes {bytes_max}",
+                f"Set max.message.bytes of {letter.topic} to {message.bytes} at least.",
+            )
+        return None
+
+
+def _batches(
+    items: Iterable[tuple[tuple[int, int], list[Outgoing]]],
+) -> Iterator[list[tuple[tuple[int, int], list[Outgoing]]]]:
+    batch: list[tuple[tuple[int, int], list[Outgoing]]] = []
+    size = 0
+    for place, messages in items:
+        weight = sum(message.bytes for message in messages)
+        if batch and (len(batch) >= _BATCH_LETTERS or size + weight > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append((place, messages))
+        size += weight
+    if batch:
+        yield batch

@@ -1,0 +1,227 @@
+"""What format the messages of a sample are in, as far as their bytes tell; pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sluice.core.errors import TerminalError
+
+#: A format is recognised if so many of the messages are in it; the others are told of.
+_SHARE = 0.8
+#: Messages of several rows are the rule, and no accident, from this share on.
+_MANY_SHARE = 0.01
+_DELIMITERS = ("\t", ",", ";", "|")
+_SHOWN_BYTES = 24
+
+#: First bytes of whole files, which may be messages.
+_FILES = {
+    b"Obj\x01": "Avro",
+    b"PAR1": "Parquet",
+    b"ORC": "ORC",
+    b"ARROW1": "Arrow",
+}
+_JSON_SPACE = " \t\r\n"
+_BY_HAND = "Write the configuration by hand: `sluice init` gives an example"
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """A format, and the rows that were read.
+
+    :param format: as the configuration calls it.
+    :param records: rows by field, where the format is JSON; values as Python reads them.
+    :param lines: rows by position, where the format is text.
+    :param names: of the fields by position.
+    :param unreadable: messages in no format, or in another one.
+    """
+
+    format: str
+    rows: Literal["one", "many"] = "one"
+    options: dict[str, str] = field(default_factory=dict)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    lines: list[list[Any]] = field(default_factory=list)
+    names: tuple[str, ...] = ()
+    unreadable: int = 0
+
+
+def recognise(topic: str, values: Sequence[bytes]) -> Recognised:
+    """The format that most of the messages are in.
+
+    :raises TerminalError: none is recognised; says what was seen.
+    """
+    for look in (_json, _registry, _file, _delimited):
+        found = look(topic, values)
+        if found is not None:
+            return found
+    raise TerminalError(
+        f"the format of topic {topic} is not recognised: {seen(values)}",
+        "Protobuf, MsgPack, RowBinary and Avro without a header cannot be told by their bytes. "
+        f"{_BY_HAND}, and `format` with [table.options] names the format.",
+    )
+
+
+def seen(values: Sequence[bytes]) -> str:
+    """What stands in the messages, in a sentence."""
+    texts = sum(_text(value) is not None for value in values)
+    sizes = sorted(map(len, values))
+    first = values[0][:_SHOWN_BYTES]
+    text = _text(first)
+    shown = json.dumps(text) if text is not None and text.isprintable() else first.hex(" ")
+    return (
+        f"of {len(values)} messages of {sizes[0]} to {sizes[-1]} bytes, {texts} are UTF-8 text; "
+        f"the first begins with {shown}"
+    )
+
+
+def _text(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _enough(part: int, values: Sequence[bytes]) -> bool:
+    return part >= _SHARE * len(values) and part > 0
+
+
+def _json(topic: str, values: Sequence[bytes]) -> Recognised | None:
+    """Objects, several of them, arrays of them; or arrays of values."""
+    records: list[dict[str, Any]] = []
+    lines: list[list[Any]] = []
+    objects = several = positional = 0
+    for value in values:
+        documents = _documents(value)
+        if documents is None:
+            continue
+        if len(documents) == 1 and isinstance(documents[0], list):
+            items = documents[0]
+            if items and not any(isinstance(item, dict) for item in items):
+                positional += 1
+                lines.append(items)
+                continue
+            documents = items
+            several += 1
+        elif len(documents) > 1:
+            several += 1
+        if all(isinstance(document, dict) for document in documents):
+            objects += 1
+            records += documents
+    if _enough(objects, values):
+        rows: Literal["one", "many"] = "many" if several > _MANY_SHARE * len(values) else "one"
+        unreadable = len(values) - objects + (several if rows == "one" else 0)
+        return Recognised("JSONEachRow", rows, records=records, unreadable=unreadable)
+    if _enough(positional, values):
+        width = Counter(map(len, lines)).most_common(1)[0][0]
+        whole = [line for line in lines if len(line) == width]
+        return Recognised(
+            "JSONCompactEachRow",
+            lines=whole,
+            names=_numbered(width),
+            unreadable=len(values) - len(whole),
+        )
+    return None
+
+
+def _documents(value: bytes) -> list[Any] | None:
+    """The JSON documents of a message, one after the other; None if it is something else."""
+    text = _text(value)
+    if text is None or not text.strip(_JSON_SPACE):
+        return None
+    decoder, documents, position = json.JSONDecoder(), [], 0
+    try:
+        while position < len(text):
+            if text[position] in _JSON_SPACE:
+                position += 1
+                continue
+            document, position = decoder.raw_decode(text, position)
+            documents.append(document)
+    except (ValueError, RecursionError):
+        return None
+    return documents
+
+
+def _registry(topic: str, values: Sequence[bytes]) -> Recognised | None:
+    """A zero byte and the number of a schema: which kind of schema, only the registry knows."""
+    headed = [value for value in values if value[:1] == b"\0" and len(value) > 5]
+    if not _enough(len(headed), values):
+        return None
+    numbers = Counter(int.from_bytes(value[1:5], "big") for value in headed)
+    if len(numbers) > max(8, len(headed) // 4):
+        return None  # no few schemas: these bytes are something else
+    shown = ", ".join(str(number) for number, _ in numbers.most_common(5))
+    raise TerminalError(
+        f"topic {topic} holds messages with the header of a schema registry (schemas {shown}): "
+        "whether they are Avro, Protobuf or JSON is known to the registry, not to the bytes",
+        f'{_BY_HAND}, with format = "AvroConfluent" or "ProtobufConfluent" and the registry in '
+        "[registry]; give the table a column for each field of the schema.",
+    )
+
+
+def _file(topic: str, values: Sequence[bytes]) -> Recognised | None:
+    for head, name in _FILES.items():
+        whole = sum(value.startswith(head) for value in values)
+        if _enough(whole, values):
+            raise TerminalError(
+                f"topic {topic} holds whole {name} files as messages",
+                f'{_BY_HAND}, with format = "{name}" and rows = "many"; give the table a column '
+                "for each of theirs.",
+            )
+    return None
+
+
+def _delimited(topic: str, values: Sequence[bytes]) -> Recognised | None:
+    """Lines of as many values each; the first delimiter that makes them so."""
+    texts = [text for value in values if (text := _text(value)) is not None and text.strip()]
+    if not _enough(len(texts), values):
+        return None
+    for delimiter in _DELIMITERS:
+        tables = [_parsed(text, delimiter) for text in texts]
+        widths = Counter(len(line) for table in tables for line in table)
+        if not widths:
+            continue
+        width, count = widths.most_common(1)[0]
+        if width < 2 or count < 0.95 * widths.total():
+            continue
+        whole = [table for table in tables if table and all(len(line) == width for line in table)]
+        if _enough(len(whole), values):
+            return _lines(whole, delimiter, width, len(values) - len(whole))
+    return None
+
+
+def _parsed(text: str, delimiter: str) -> list[list[str]]:
+    if delimiter == "\t":
+        return [line.split("\t") for line in text.splitlines() if line]
+    try:
+        reader = csv.reader(io.StringIO(text), delimiter=delimiter)
+        return [line for line in reader if line]
+    except csv.Error:
+        return []
+
+
+def _lines(
+    tables: list[list[list[str]]], delimiter: str, width: int, unreadable: int
+) -> Recognised:
+    head = tables[0][0]
+    named = len(tables) > 1 and all(len(t) > 1 and t[0] == head for t in tables)
+    named = named and len(set(head)) == width and all(head)
+    rows = [line for table in tables for line in (table[1:] if named else table)]
+    several = any(len(table) > (2 if named else 1) for table in tables)
+    kind = "TSV" if delimiter == "\t" else "CSV"
+    return Recognised(
+        f"{kind}WithNames" if named else kind,
+        "many" if several else "one",
+        {} if delimiter in "\t," else {"delimiter": delimiter},
+        lines=[list(row) for row in rows],
+        names=tuple(head) if named else _numbered(width),
+        unreadable=unreadable,
+    )
+
+
+def _numbered(width: int) -> tuple[str, ...]:
+    return tuple(f"c{number + 1}" for number in range(width))

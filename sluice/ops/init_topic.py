@@ -1,0 +1,268 @@
+"""From a topic to a configuration and a table: look, infer, and try both on what was seen."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sluice.clickhouse.http import Server
+from sluice.core.errors import TerminalError
+from sluice.core.text import LINEAGE_TYPES, Column, TableText
+from sluice.decode.buffer import MessageBuffer
+from sluice.decode.decoded import BadMessage
+from sluice.decode.formats import framing_of, make_decoder
+from sluice.kafka.clients import KafkaAccess
+from sluice.ops.init_formats import Recognised, recognise
+from sluice.ops.init_table import ASSUMED, ServerFacts, ask_server, create_table, fitted
+from sluice.ops.init_types import COLUMNS_MAX, SampledColumn, columns_of_lines, columns_of_records
+from sluice.ops.sampling import Sample, take_sample
+
+_logger = logging.getLogger("sluice.init")
+
+_NAME_MAX = 48
+#: A column is made wider, and the sample decoded again, so often at most.
+_TRIALS = 8
+_BAD_SHARE_MAX = 0.5
+_NO_KAFKA = '# kafka = { "security.protocol" = "SSL" }   # any property of librdkafka'
+_TABLE = re.compile(r"[^A-Za-z0-9_]")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user said.
+
+    :param brokers: host:port, several separated by commas.
+    :param written: librdkafka properties as they will stand in the file.
+    :param properties: the same with the environment's values.
+    :param clickhouse: URL of a server; "" to ask none.
+    :param database: of the table; None for the default.
+    :param table: None to call it like the topic.
+    :param samples: how many messages to look at.
+    """
+
+    topic: str
+    brokers: str
+    clickhouse: str = ""
+    user: str = "default"
+    password: str = ""
+    database: str | None = None
+    table: str | None = None
+    samples: int = 1_000
+    written: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What would load the topic.
+
+    :param configuration: text of a configuration file.
+    :param statement: the CREATE TABLE.
+    """
+
+    configuration: str
+    statement: str
+
+
+def propose(wanted: Wanted) -> Proposal:
+    """Look at the topic, and at the server if one is named; nothing is changed there.
+
+    :raises ConfigurationError: there is no such topic.
+    :raises TerminalError: the topic is empty, its format is not recognised, or this version
+        cannot load it.
+    :raises SluiceError: a server does not answer.
+    """
+    database = wanted.database or "default"
+    table = wanted.table or _TABLE.sub("_", wanted.topic)[:_NAME_MAX]
+    facts = ASSUMED
+    if wanted.clickhouse:
+        with Server(wanted.clickhouse, wanted.user, wanted.password) as server:
+            facts = ask_server(server, database, table)
+    access = KafkaAccess("init", wanted.brokers, wanted.properties)
+    sample = take_sample(access, wanted.topic, wanted.samples)
+    found = recognise(wanted.topic, sample.values)
+    columns = fitted(_columns(found), facts.version)
+    columns = try_out(sample, found, columns)
+    _tell(sample, found, columns, facts, f"{database}.{table}")
+    return Proposal(
+        configuration_text(wanted, found, database, table),
+        create_table(database, table, columns, facts),
+    )
+
+
+def _columns(found: Recognised) -> list[SampledColumn]:
+    if not found.format.startswith("JSONEach"):
+        return columns_of_lines(found.names, found.lines)
+    names = {name for record in found.records for name in record}
+    columns = columns_of_records(found.records)
+    taken = [column for column in columns if column.name not in LINEAGE_TYPES]
+    left_out = sorted(names - {column.name for column in taken})
+    if left_out:
+        shown = ", ".join(json.dumps(name) for name in left_out[:5])
+        _logger.warning(
+            "%d fields get no column: %s%s. Lineage columns, names that cannot be printed and "
+            "more than %d fields are left out",
+            len(left_out),
+            shown,
+            ", …" if len(left_out) > 5 else "",
+            COLUMNS_MAX,
+        )
+    if not taken:
+        raise TerminalError(
+            "the objects in the sample have no field that could be a column",
+            "Look at the messages; `sluice init` writes an example to edit by hand.",
+        )
+    return taken
+
+
+def try_out(
+    sample: Sample, found: Recognised, columns: Sequence[SampledColumn]
+) -> list[SampledColumn]:
+    """Decode the sample as a worker would; columns that a value does not fit become String.
+
+    :raises TerminalError: most of the messages would become dead letters.
+    """
+    columns = list(columns)
+    for _ in range(_TRIALS):
+        bad = _decode(sample, found, columns)
+        misfits = {message.column for message in bad} - {""}
+        wider = [
+            column.as_text() if column.name in misfits and "String" not in column.type else column
+            for column in columns
+        ]
+        if wider == columns:
+            break
+        columns = wider
+    reasons = Counter(f"{message.reason}: {message.error}" for message in bad)
+    if len(bad) > _BAD_SHARE_MAX * len(sample.values):
+        raise TerminalError(
+            f"topic {sample.topic} looks like {found.format}, but {len(bad)} of "
+            f"{len(sample.values)} messages would become dead letters, most of them as "
+            f"{reasons.most_common(1)[0][0]}",
+            "Look at the messages; `sluice init` writes an example to edit by hand.",
+        )
+    for reason, count in reasons.most_common(3):
+        _logger.warning("%d of the messages would become dead letters: %s", count, reason)
+    return columns
+
+
+def _decode(
+    sample: Sample, found: Recognised, columns: Sequence[SampledColumn]
+) -> tuple[BadMessage, ...]:
+    text = TableText(
+        entry="init",
+        database="default",
+        table="init",
+        topics=(sample.topic,),
+        format=found.format,
+        columns=tuple(Column(column.name, column.type) for column in columns),
+        lineage=(),
+        partition_key="",
+        sorting_key="",
+        unknown_fields="ignore",
+        on_null="dead-letter",
+        time_zone="UTC",
+        shards=("s1",),
+        options=tuple(sorted(found.options.items())),
+        rows=found.rows,
+    )
+    try:
+        decoder = make_decoder(text)
+    except TerminalError as error:
+        raise TerminalError(
+            f"topic {sample.topic} looks like {found.format}, and a table for that cannot be "
+            f"proposed: {error.message}",
+            error.hint,
+        ) from None
+    with MessageBuffer(framing_of(text)) as buffer:
+        buffer.add(list(sample.values), range(len(sample.values)))
+        return decoder.decode(buffer, sample.topic, 0).bad
+
+
+def _tell(
+    sample: Sample,
+    found: Recognised,
+    columns: Sequence[SampledColumn],
+    facts: ServerFacts,
+    target: str,
+) -> None:
+    _logger.info(
+        "%s: %d partitions; looked at %d messages with a value and %d tombstones of about %d: %s, "
+        "%s row%s a message, %d columns",
+        sample.topic,
+        sample.partitions,
+        len(sample.values),
+        sample.tombstones,
+        sample.messages,
+        found.format,
+        found.rows,
+        "" if found.rows == "one" else "s",
+        len(columns),
+    )
+    if found.names and found.names[0] == "c1":
+        _logger.warning(
+            "the messages do not name their columns: rename c1, c2, … in the statement; the "
+            "order stays"
+        )
+    if not facts.has_database:
+        _logger.warning("the database does not exist yet: CREATE DATABASE comes first")
+    if facts.has_table:
+        _logger.warning("%s exists already; `sluice doctor` looks at it as it is", target)
+
+
+def configuration_text(wanted: Wanted, found: Recognised, database: str, table: str) -> str:
+    """A commented configuration file that loads the topic into the table."""
+    name = wanted.topic[:_NAME_MAX]
+    kafka = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in wanted.written.items())
+    user = f"user = {_text(wanted.user)}\n"
+    if wanted.password:
+        user += 'password = "${CLICKHOUSE_PASSWORD}"\n'
+    more = f"target = {_text(table)}\n" if len(table) > _NAME_MAX else ""
+    if found.rows == "many":
+        more += 'rows = "many"                         # a message may hold several rows\n'
+    if found.options:
+        options = ", ".join(f"{key} = {_text(value)}" for key, value in found.options.items())
+        more += f"options = {{ {options} }}\n"
+    return f"""\
+# Written by `sluice init --from-topic`, from a sample of the topic: look at it before you run it.
+# `sluice init` alone writes an example of all keys, with comments.
+
+[pipeline]
+name = {_text(name)}  # part of every token and topic name: keep it
+
+[spark]
+master = "local[*]"
+
+[[connector]]                         # one Kafka cluster
+name = "main"                         # part of every token: keep it
+brokers = {_text(wanted.brokers)}
+topics = [{_text(wanted.topic)}]
+start = "earliest"                    # or "latest", "2026-01-31T00:00:00Z", or "group:NAME":
+                                      # where another loader's consumer group stands
+{f"kafka = {{ {kafka} }}" if kafka else _NO_KAFKA}
+
+[batch]                               # a range is loaded when it is full or has waited
+max_messages = 250_000
+max_bytes = "64MiB"
+max_delay = "1s"
+
+[clickhouse]
+database = {_text(database)}
+shards = {{ s1 = [{_text(wanted.clickhouse or "http://localhost:8123")}] }}
+{user}durability = "single"                 # one replica's word is enough; "quorum" needs two
+
+[[table]]
+name = {_text(table[:_NAME_MAX])}  # part of every token: keep it
+topics = [{_text(wanted.topic)}]
+format = {_text(found.format)}
+{more}lineage = true                        # columns _topic, _partition, _offset, _row
+"""
+
+
+def _text(value: str) -> str:
+    """A string of TOML; variables like ${NAME} stay what they are."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,413 @@
+"""Finding, replaying and purging dead letters, on a real broker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import confluent_kafka as ck
+import pytest
+
+from sluice.config import Configuration, load
+from sluice.core.receipts import Origin
+from sluice.kafka.dead_letters import StoredLetter, read_dead_letters, read_records, wrap
+from sluice.kafka.errors import UnknownCommitError
+from sluice.kafka.letter_marks import Purged
+from sluice.kafka.replaying import LetterWriter, OvertakenError, replayed_message
+from sluice.ops import dead_letters_purging
+from sluice.ops.dead_letters import (
+    Count,
+    NoSuchLetterError,
+    Selection,
+    advice,
+    find,
+    find_one,
+    summarise,
+)
+from sluice.ops.dead_letters_purging import NothingToPurgeError, plan_purge, purge
+from sluice.ops.dead_letters_replaying import ReplayReport, plan_replay, replay
+from tests.kafka.groups import NOW, letter
+from tests.ops.pipelines import Pipeline
+from tests.support.kafka import Kafka
+
+ALL = Selection()
+
+
+class Letters(Pipeline):
+    """A pipeline with dead letters of its topic's messages."""
+
+    def write(self, *offsets: int, **changes: object) -> None:
+        """Letters of these messages of partition 0."""
+        producer = ck.Producer({"bootstrap.servers": self.kafka.brokers})
+        for offset in offsets:
+            made = letter(
+                offset,
+                value=b"%d" % offset,
+                attempted_at_ms=NOW + offset,
+                lane=f"{self.pipeline}.dc1",
+                topic=self.topic,
+            )
+            wrapped = wrap(replace(made, **changes), self.letters_max)  # type: ignore[arg-type]
+            producer.produce(
+                self.letters,
+                value=wrapped.value,
+                key=wrapped.key,
+                headers=wrapped.headers,
+                partition=0,
+            )
+        assert producer.flush(30) == 0
+
+    def replay(self, selection: Selection = ALL, limit: int | None = None) -> ReplayReport:
+        """Plan and carry out."""
+        return replay(self.configuration, plan_replay(self.configuration, selection, limit))
+
+    def written(self) -> list[ck.Message]:
+        """Committed messages of the source topic."""
+        return self.kafka.read(self.topic)
+
+    def audited(self) -> list[int]:
+        """Offsets that an audit counts as dead letters."""
+        return sorted(each.offset for each in read_dead_letters(self.kafka.access(), self.letters))
+
+
+@pytest.fixture
+def pipeline(kafka: Kafka, tmp_path: Path) -> Iterator[Letters]:
+    made = Letters(kafka, tmp_path)
+    yield made
+    made.close()
+
+
+def offsets_of(pipeline: Letters, selection: Selection) -> list[int]:
+    return [found.letter.offset for found in find(pipeline.configuration, selection)]
+
+
+# Finding
+
+
+def test_filters(pipeline: Letters) -> None:
+    pipeline.write(1, 2, reason="cannot-parse")
+    pipeline.write(3, table="other", column="")
+    pipeline.write(4, lane="elsewhere.dc1")  # of another pipeline with the same topic
+    pipeline.write(9, origin=Origin(pipeline.topic, 0, 5, NOW), attempt=2)
+    assert offsets_of(pipeline, ALL) == [1, 2, 3, 9]
+    assert offsets_of(pipeline, Selection(reason="cannot-parse")) == [1, 2]
+    assert offsets_of(pipeline, Selection(table="other")) == [3]
+    assert offsets_of(pipeline, Selection(topic="elsewhere")) == []
+    assert offsets_of(pipeline, Selection(before_ms=NOW + 2)) == [1]
+    assert offsets_of(pipeline, Selection(connector="dc1", offset=5)) == [9]
+    assert offsets_of(pipeline, Selection(offset=9)) == [9]
+
+
+def test_since_reads_from_there_on(pipeline: Letters) -> None:
+    pipeline.write(1, attempted_at_ms=0)  # of a version before this header: the record's time
+    assert offsets_of(pipeline, Selection(since_ms=1000)) == [1]
+    assert offsets_of(pipeline, Selection(since_ms=NOW)) == []
+
+
+def test_one_message_and_what_to_do(pipeline: Letters) -> None:
+    pipeline.write(1, reason="out-of-range")
+    pipeline.write(1, reason="no-route", table="")
+    first, second = find_one(
+        pipeline.configuration, Selection(topic=pipeline.topic, partition=0, offset=1)
+    )
+    assert "widen the column" in advice(first) and "--offset 1" in advice(first)
+    assert "No table entry takes the message" in advice(second)
+    with pytest.raises(NoSuchLetterError, match="offset 2"):
+        find_one(pipeline.configuration, Selection(topic=pipeline.topic, partition=0, offset=2))
+
+
+def test_summary(pipeline: Letters) -> None:
+    pipeline.fill(10)
+    pipeline.write(1, 2, 3, reason="a")
+    pipeline.write(4, table="other", reason="b")
+    assert pipeline.replay(Selection(offset=2)).replayed == 1
+    assert summarise(find(pipeline.configuration, ALL)) == [
+        Count("dc1", "orders", "a", 3, 2, NOW + 1, NOW + 3),
+        Count("dc1", "other", "b", 1, 1, NOW + 4, NOW + 4),
+    ]
+
+
+def test_nothing_ever_ran(pipeline: Letters) -> None:
+    pipeline.kafka.delete_topic(pipeline.letters)
+    assert offsets_of(pipeline, ALL) == []
+    with pytest.raises(NothingToPurgeError):
+        plan_purge(pipeline.configuration, ALL)
+
+
+# Replaying
+
+
+def test_a_replay_writes_each_message_once(pipeline: Letters) -> None:
+    pipeline.fill(10)
+    pipeline.write(3, 5, 7)
+    plan = plan_replay(pipeline.configuration, Selection(), limit=2)
+    assert (plan.letters, plan.replayed_before) == (2, 0)
+    assert "produce 2 messages" in plan.steps()[0] and "table entry orders" in plan.steps()[0]
+    assert replay(pipeline.configuration, plan) == ReplayReport(replayed=2)
+    assert replay(pipeline.configuration, plan) == ReplayReport(replayed_before=2)
+    *_, third, fifth = pipeline.written()
+    assert (third.key(), third.value()) == (b"key", b"3")
+    headers = dict(fifth.headers())
+    assert headers["trace"] == b"t" and headers["empty"] is None
+    assert headers["sluice.table"] == b"orders"
+    assert headers["sluice.origin"] == f"{pipeline.topic}/0/5".encode()
+    assert headers["sluice.attempt"] == b"2"
+    assert pipeline.replay() == ReplayReport(replayed=1)
+    again = plan_replay(pipeline.configuration, ALL)
+    assert (again.letters, again.replayed_before) == (0, 3)
+    assert len(pipeline.written()) == 13
+    marked = [found.replayed for found in find(pipeline.configuration, ALL)]
+    assert all(mark is not None and "@" in mark.by for mark in marked)
+    assert offsets_of(pipeline, Selection(replayed=False)) == []
+
+
+def test_many_letters_go_in_several_transactions(
+    pipeline: Letters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice.ops.dead_letters_replaying._BATCH_LETTERS", 10)
+    pipeline.fill(35)
+    pipeline.write(*range(35))
+    assert pipeline.replay() == ReplayReport(replayed=35)
+    assert sorted(int(m.value()) for m in pipeline.written()[35:]) == list(range(35))
+
+
+def test_a_replay_that_died_is_as_if_it_never_was(pipeline: Letters) -> None:
+    pipeline.fill(10)
+    pipeline.write(3)
+    (found,) = find(pipeline.configuration, ALL)
+    dead = LetterWriter(pipeline.kafka.access(), pipeline.letters)
+    dead.open()
+    producer = dead._producer
+    assert producer is not None
+    producer.begin_transaction()
+    message = replayed_message(pipeline.letters, found.stored)
+    producer.produce(pipeline.topic, message.value, message.key, partition=0)
+    producer.flush(30)  # it wrote, and was killed before it committed
+    assert pipeline.replay() == ReplayReport(replayed=1)
+    assert [int(m.value()) for m in pipeline.written()[10:]] == [3]
+    with pytest.raises(ck.KafkaException):
+        producer.commit_transaction(15)  # it was only paused, and comes back
+    assert len(pipeline.written()) == 11
+
+
+def test_two_operators_at_once(pipeline: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One looks, the other looks and replays, then the first one wants to replay."""
+    pipeline.fill(10)
+    pipeline.write(3, 5)
+    plan = plan_replay(pipeline.configuration, ALL)
+    looked, go = threading.Event(), threading.Event()
+    real = LetterWriter.write
+
+    def wait_and_write(self: LetterWriter, messages: object) -> None:
+        looked.set()
+        assert go.wait(60)
+        real(self, messages)  # type: ignore[arg-type]
+
+    errors: list[BaseException] = []
+
+    def first() -> None:
+        try:
+            replay(pipeline.configuration, plan)
+        except BaseException as error:
+            errors.append(error)
+
+    monkeypatch.setattr(LetterWriter, "write", wait_and_write)
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert looked.wait(60)
+    monkeypatch.setattr(LetterWriter, "write", real)
+    assert pipeline.replay() == ReplayReport(replayed=2)
+    go.set()
+    thread.join(60)
+    assert [type(error) for error in errors] == [OvertakenError]
+    assert sorted(int(m.value()) for m in pipeline.written()[10:]) == [3, 5]
+
+
+def test_a_replay_that_is_killed_goes_on_where_it_was(pipeline: Letters) -> None:
+    count = 3000
+    pipeline.fill(1)
+    pipeline.write(*range(count))
+    command = [sys.executable, "-m", "sluice", "dead-letters", "replay", str(pipeline.path)]
+    process = subprocess.Popen([*command, "--yes"], stdout=subprocess.DEVNULL)
+    pipeline.kafka.until(
+        lambda: process.poll() is not None or pipeline.kafka.written_end(pipeline.topic) > 700, 90
+    )
+    process.kill()
+    process.wait()
+    report = pipeline.replay()
+    assert report.refused == 0
+    assert sorted(int(m.value()) for m in pipeline.written()[1:]) == list(range(count))
+    assert plan_replay(pipeline.configuration, ALL).replayed_before == count
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_an_unknown_outcome_is_found_out(
+    is_committed: bool, pipeline: Letters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.fill(10)
+    pipeline.write(3, 5)
+    real: Callable[..., None] = LetterWriter.write
+    calls: list[int] = []
+
+    def unknown(self: LetterWriter, messages: object) -> None:
+        calls.append(1)
+        if len(calls) > 1 or is_committed:
+            real(self, messages)
+        if len(calls) == 1:
+            raise UnknownCommitError("no answer")
+
+    monkeypatch.setattr(LetterWriter, "write", unknown)
+    assert pipeline.replay() == ReplayReport(replayed=2)
+    assert sorted(int(m.value()) for m in pipeline.written()[10:]) == [3, 5]
+
+
+def test_a_cut_letter_is_read_from_its_topic_again(pipeline: Letters) -> None:
+    pipeline.fill(10)
+    whole = pipeline.written()[4]
+    pipeline.write(
+        4,
+        value=None,
+        key=None,
+        headers=(),
+        truncated=True,
+        timestamp_ms=whole.timestamp()[1],
+    )
+    assert pipeline.replay() == ReplayReport(replayed=1)
+    assert pipeline.written()[-1].value() == whole.value()
+
+
+@pytest.mark.parametrize("what", ["expired", "another"])
+def test_a_cut_letter_whose_message_is_gone_is_refused(pipeline: Letters, what: str) -> None:
+    pipeline.fill(10)
+    timestamp_ms = pipeline.written()[4].timestamp()[1]
+    if what == "expired":
+        pipeline.kafka.delete_records(pipeline.topic, 5)
+    else:
+        timestamp_ms += 1
+    pipeline.write(4, value=None, key=None, truncated=True, timestamp_ms=timestamp_ms)
+    report = pipeline.replay()
+    assert (report.replayed, report.refused) == (0, 1)
+    assert "was cut" in report.refusals[0].why
+    assert len(pipeline.written()) == (5 if what == "expired" else 10)
+
+
+def test_what_has_no_place_any_more_is_refused(pipeline: Letters, tmp_path: Path) -> None:
+    pipeline.fill(10)
+    pipeline.write(1, table="renamed")
+    pipeline.write(2, partition=7)
+    pipeline.write(3, topic="elsewhere")
+    pipeline.write(4)
+    report = pipeline.replay()
+    assert (report.replayed, report.refused) == (1, 3)
+    first, second, third = (refusal.why for refusal in report.refusals)
+    assert "no table entry renamed" in first
+    assert "no partition 7" in second
+    assert "does not load the topic elsewhere" in third
+    assert len(plan_replay(pipeline.configuration, ALL).places["dc1"]) == 3
+
+
+def test_a_message_that_its_topic_does_not_take_is_refused(kafka: Kafka, tmp_path: Path) -> None:
+    pipeline = Letters(kafka, tmp_path)
+    small = kafka.topic(max_message_bytes="2000")
+    pipeline.write(1, topic=small, value=b"x" * 1900)
+    pipeline.path.write_text(pipeline.path.read_text().replace(pipeline.topic, small))
+    configuration: Configuration = load(pipeline.path, {})
+    report = replay(configuration, plan_replay(configuration, ALL))
+    assert (report.replayed, report.refused) == (0, 1)
+    assert "takes 2000" in report.refusals[0].why
+    pipeline.close()
+
+
+# Purging
+
+
+def test_a_purge_deletes_from_the_front_and_an_audit_still_counts(pipeline: Letters) -> None:
+    pipeline.fill(10)
+    pipeline.write(1, 2, 3)
+    pipeline.write(4, table="other")
+    pipeline.write(5)
+    selection = Selection(table="orders")
+    plan = plan_purge(pipeline.configuration, selection)
+    assert (plan.letters, plan.kept) == (3, 1)
+    deleting, keeping = plan.steps(pipeline.letters)
+    assert "delete 3 dead letters for good" in deleting
+    assert "keep 1" in keeping and "other" in keeping
+    assert purge(pipeline.configuration, selection, plan).letters == 3
+    assert offsets_of(pipeline, ALL) == [4, 5]
+    assert pipeline.audited() == [1, 2, 3, 4, 5]
+    with pytest.raises(NothingToPurgeError):
+        plan_purge(pipeline.configuration, selection)
+
+
+def test_purges_carry_each_other_on(pipeline: Letters) -> None:
+    pipeline.fill(10)
+    for first in (1, 4, 7):
+        pipeline.write(first, first + 1)
+        plan = plan_purge(pipeline.configuration, ALL)
+        assert purge(pipeline.configuration, ALL, plan).letters == 2
+    assert offsets_of(pipeline, ALL) == []
+    assert pipeline.audited() == [1, 2, 4, 5, 7, 8]
+
+
+def test_a_purge_that_died_before_it_deleted_is_finished_by_the_next(
+    pipeline: Letters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.fill(10)
+    pipeline.write(1, 2)
+    plan = plan_purge(pipeline.configuration, ALL)
+    with monkeypatch.context() as dying:
+        dying.setattr(
+            dead_letters_purging,
+            "delete_before",
+            lambda _, __, befores: (_ for _ in ()).throw(KeyboardInterrupt) if befores else None,
+        )
+        with pytest.raises(KeyboardInterrupt):
+            purge(pipeline.configuration, ALL, plan)
+    assert pipeline.audited() == [1, 2]  # not twice
+    pipeline.write(3)
+    plan = plan_purge(pipeline.configuration, ALL)
+    assert purge(pipeline.configuration, ALL, plan).letters == 1
+    assert pipeline.audited() == [1, 2, 3]
+    assert offsets_of(pipeline, ALL) == []
+
+
+def test_only_what_was_replayed_goes(pipeline: Letters) -> None:
+    pipeline.fill(10)
+    pipeline.write(1, 2, 3)
+    assert pipeline.replay(limit=2).replayed == 2
+    selection = Selection(replayed=True)
+    plan = plan_purge(pipeline.configuration, selection)
+    assert purge(pipeline.configuration, selection, plan).letters == 2
+    assert offsets_of(pipeline, ALL) == [3]
+    assert pipeline.audited() == [1, 2, 3]
+
+
+def test_connectors_of_one_cluster_are_purged_together(pipeline: Letters) -> None:
+    text = pipeline.path.read_text()
+    second = text[text.index("[[connector]]") : text.index("[batch]")].replace("dc1", "dc2")
+    other = pipeline.kafka.topic()
+    second = second.replace(pipeline.topic, other)
+    entry = f'[[table]]\nname = "more"\ntopics = ["{other}"]\n'
+    pipeline.path.write_text(text.replace("[batch]", f"{second}[batch]") + entry)
+    configuration = load(pipeline.path, {})
+    pipeline.write(1)
+    pipeline.write(2, lane=f"{pipeline.pipeline}.dc2", topic=other, table="more")
+    pipeline.write(3)
+    alone = plan_purge(configuration, Selection(connector="dc1"))
+    assert (alone.letters, alone.kept) == (1, 1)
+    assert purge(configuration, ALL, plan_purge(configuration, ALL)).letters == 3
+    assert pipeline.audited() == [1, 2, 3]
+
+
+def test_letters_that_came_after_the_plan_stay(pipeline: Letters) -> None:
+    pipeline.write(1)
+    plan = plan_purge(pipeline.configuration, ALL)
+    pipeline.write(2)
+    assert purge(pipeline.configuration, ALL, plan).letters == 1
+    assert offsets_of(pipeline, ALL) == [2]
+    records = list(read_records(pipeline.kafka.access(), pipeline.letters))
+    assert [type(record) for record in records] == [StoredLetter, Purged]
