@@ -4,6 +4,7 @@
 PYTHON ?=
 ROWS ?= 3000000
 SERVER ?= embedded
+FORMAT ?= JSONEachRow
 BENCH ?=
 PYTEST ?=
 SEEDS ?= 500
@@ -24,7 +25,7 @@ help:  ## list the targets
 
 setup: $(READY)  ## everything that demo and bench need: packages, Java, Kafka
 
-$(READY): requirements.lock pyproject.toml setup.py sluice/kafka/wire/batches.c scripts/setup
+$(READY): requirements.lock pyproject.toml setup.py sluice/kafka/wire/batches.c sluice/decode/structure.c scripts/setup
 	@PYTHON="$(PYTHON)" scripts/setup
 	@touch $@
 
@@ -37,8 +38,8 @@ demo: $(READY)  ## a million rows through kills and restarts, each audited
 test: setup-tests  ## all tests; PYTEST="-k name" for some
 	@$(BIN)/python -m pytest $(PYTEST)
 
-bench: $(READY)  ## rows/s and CPU per row; ROWS=3000000 SERVER=embedded|URL BENCH="--rates 1000,10000"
-	@$(BIN)/sluice bench --rows $(ROWS) --server $(SERVER) $(BENCH)
+bench: $(READY)  ## rows/s and CPU per row; ROWS=3000000 SERVER=embedded|URL FORMAT=JSONEachRow BENCH="--rates 1000,10000"
+	@$(BIN)/sluice bench --rows $(ROWS) --server $(SERVER) --format $(FORMAT) $(BENCH)
 
 simulate: $(READY)  ## the loader in a world that breaks; SEEDS=500 STEPS=4000 FIRST_SEED=1
 	@$(BIN)/sluice simulate --seeds $(SEEDS) --steps $(STEPS) --first-seed $(FIRST_SEED)
@@ -53,5 +54,5 @@ check: $(READY)  ## lint, format, strict types, layers
 	@$(BIN)/python -m pytest -q tests/test_layers.py tests/test_tidy.py
 
 clean:  ## remove what set-up and tests made in this folder
-	rm -rf sluice/kafka/wire/*.so .venv .local build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf sluice/kafka/wire/*.so sluice/decode/*.so .venv .local build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

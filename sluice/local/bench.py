@@ -40,6 +40,7 @@ from sluice.local.bench_settings import BenchSettings
 from sluice.local.bench_target import DATABASE, TABLE, Target, prepared_target
 from sluice.local.console import Console
 from sluice.local.driver import Driver, running_driver
+from sluice.local.order_formats import EncodedOrders, order_format
 from sluice.local.orders import Orders
 from sluice.local.producing import create_topic, held_back
 from sluice.local.running import Broker, running_broker
@@ -83,6 +84,7 @@ def run_bench(settings: BenchSettings) -> int:
                     settings.unsafe_no_dedup,
                     settings.tables,
                     settings.shape,
+                    settings.replicated,
                 )
             )
             broker = stack.enter_context(running_broker(folder / "kafka"))
@@ -147,6 +149,8 @@ def _prepared(
         max_delay=settings.max_delay,
         reader=settings.reader,
         sort=settings.sort,
+        format=settings.format,
+        options=order_format(settings.format, settings.shape).options,
     ).write(path)
     configuration = load(path, os.environ)
     ensure_own_topic(make_admin(access), configuration.ledger_topic)
@@ -216,7 +220,9 @@ def _measured(stage: _Stage, py_spy: str) -> tuple[Outcome, Flame | None, _Count
 
 def _started(stage: _Stage, running: ExitStack) -> tuple[Bench, float]:
     """The running driver, and the seconds from its start until the first row was seen."""
-    orders = Orders(_SEED, stage.settings.shape)
+    shape = stage.settings.shape
+    encode = order_format(stage.settings.format, shape).encode
+    orders = Orders(_SEED, shape) if encode is None else EncodedOrders(_SEED, shape, encode)
     _put(stage, orders, 1)
     with stage.target.client() as client:
         count = f"SELECT count() AS n FROM {DATABASE}.{TABLE}"

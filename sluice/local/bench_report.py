@@ -119,8 +119,7 @@ class Outcome:
         rates = ", ".join(f"{one.rows_per_second:,.0f}" for one in rounds)
         lines = [
             f"{self._median(lambda one: one.rows_per_second):,.0f} rows/s  (median of: "
-            f"{rates}), {rounds[0].messages:,} events of {settings.shape.event_bytes} bytes, "
-            f"{_cores()} cores"
+            f"{rates}), {rounds[0].messages:,} events {settings.kind_of_events}, {_cores()} cores"
         ]
         if settings.tables > 1:
             lines.append(

@@ -21,6 +21,12 @@ MESSAGE_BYTES_MAX = 1_000_000
 PARTITIONS_MAX = 10_000
 TABLES_MAX = 1_000
 
+#: Formats that orders can be written in.
+ORDER_FORMATS = (
+    *("JSONEachRow", "JSONCompactEachRow", "CSV", "TSV"),
+    *("RowBinary", "MsgPack", "Protobuf", "SQLBatchRequest"),
+)
+
 #: Of a setting, how it is called on the command line.
 _SHOWN = (
     "rows",
@@ -34,6 +40,8 @@ _SHOWN = (
     "max_delay",
     "sort",
     "reader",
+    "format",
+    "replicated",
     "rates",
     "latency_seconds",
 )
@@ -48,6 +56,7 @@ class BenchSettings:
         and dropped at the end.
     :param rounds: medians are over these.
     :param unsafe_no_dedup: into tables that cannot deduplicate, for comparison only.
+    :param replicated: into ReplicatedMergeTree tables, which need ZooKeeper there.
     :param message_bytes: of an average event; None for what the columns take.
     :param tables: entries of the pipeline that load the one topic; each gets every row.
     :param bad_share: share of the rounds' messages that can never become a row.
@@ -55,6 +64,7 @@ class BenchSettings:
     :param max_delay: as it stands in the configuration.
     :param sort: workers sort the blocks.
     :param reader: what reads the ranges.
+    :param format: of the messages.
     :param rates: messages a second, one measurement of the latency for each.
     :param backlog_seconds: how long the pipeline was away, for the time to drain.
     :param drain: whether draining the first rate's backlog is measured too.
@@ -66,6 +76,7 @@ class BenchSettings:
     server: str = "embedded"
     rounds: int = 3
     unsafe_no_dedup: bool = False
+    replicated: bool = False
     message_bytes: int | None = None
     columns: int = COLUMNS_MIN
     partitions: int = 4
@@ -75,6 +86,7 @@ class BenchSettings:
     max_delay: str = "500ms"
     sort: bool = False
     reader: str = "librdkafka"
+    format: str = "JSONEachRow"
     rates: tuple[int, ...] = (1_000,)
     latency_seconds: float = 20.0
     #: Long enough for two of the jobs that keep idle workers warm.
@@ -91,6 +103,13 @@ class BenchSettings:
         from sluice.local.orders import Shape
 
         return Shape(self.columns, self.message_bytes)
+
+    @property
+    def kind_of_events(self) -> str:
+        """For people; a size is only known of events in JSON."""
+        if self.format == "JSONEachRow":
+            return f"of {self.shape.event_bytes} bytes"
+        return f"as {self.format}"
 
     def even_range(self) -> int:
         """Messages of a range, so that a round has full ranges only: the last one would wait."""
@@ -115,6 +134,11 @@ class BenchSettings:
                     f"Ask for {least} bytes or more"
                     + (", or for fewer columns." if self.columns > COLUMNS_MIN else "."),
                 )
+        if self.format != "JSONEachRow" and (self.bad_share or self.message_bytes):
+            raise ConfigurationError(
+                f"--format {self.format} with --bad-share or --message-bytes",
+                "These are for JSONEachRow only.",
+            )
         for option, path in (("--flame", self.flame), ("--compare", self.compare)):
             folder = None if path is None else path.absolute().parent
             if folder is not None and not (folder.is_dir() and os.access(folder, os.X_OK)):

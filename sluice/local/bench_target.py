@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ DATABASE = "sluice_bench"
 TABLE = "orders"
 PASSWORD_VARIABLE = "SLUICE_BENCH_PASSWORD"
 
+_KEEPER_PATH = "/clickhouse/tables/sluice_bench"
 _HERE = ("127.0.0.1", "localhost", "::1")
 
 
@@ -64,11 +66,13 @@ def prepared_target(
     unsafe_no_dedup: bool,
     tables: int = 1,
     shape: Shape | None = None,
+    replicated: bool = False,
 ) -> Iterator[Target]:
     """The database `sluice_bench` with empty tables, dropped at the end.
 
     :param server: "embedded" or a URL, which may carry user and password.
     :param tables: how many tables of this shape.
+    :param replicated: they are ReplicatedMergeTree.
     :raises ConfigurationError: the database exists, or the server needs a decision.
     """
     if server == "embedded":
@@ -78,6 +82,7 @@ def prepared_target(
                 Target(embedded.url, "default", "", "", embedded.pid, table_names(tables)),
                 unsafe_no_dedup,
                 shape,
+                replicated,
             ) as target,
         ):
             yield target
@@ -90,21 +95,25 @@ def prepared_target(
     user = unquote(parts.username or "default")
     pid = listener(parts.port or 8123) if parts.hostname in _HERE else None
     bare = Target(Server(server).url, user, variable, "", pid, table_names(tables))
-    with _with_tables(bare, unsafe_no_dedup, shape) as target:
+    with _with_tables(bare, unsafe_no_dedup, shape, replicated) as target:
         yield target
 
 
 @contextmanager
-def _with_tables(target: Target, unsafe_no_dedup: bool, shape: Shape | None) -> Iterator[Target]:
+def _with_tables(
+    target: Target, unsafe_no_dedup: bool, shape: Shape | None, replicated: bool
+) -> Iterator[Target]:
     """The target with its version and its tables."""
+    run = uuid.uuid4().hex  # newer servers forget a dropped table's path minutes later
     with target.client() as client:
         capabilities = read_capabilities(client)
-        if not capabilities.tokens and not unsafe_no_dedup:
+        if not (capabilities.tokens or unsafe_no_dedup or replicated):
             raise ConfigurationError(
                 f"ClickHouse {capabilities.version_text} at {target.url} cannot deduplicate "
                 "inserts into a plain MergeTree table, only into a Replicated one, which needs "
                 "ZooKeeper",
-                "Add --unsafe-no-dedup to measure with a table that nobody should load for real.",
+                "Add --replicated if it has ZooKeeper, or --unsafe-no-dedup to measure with a "
+                "table that nobody should load for real.",
             )
         if client.query(f"SELECT name FROM system.databases WHERE name = '{DATABASE}'"):
             raise ConfigurationError(
@@ -117,7 +126,10 @@ def _with_tables(target: Target, unsafe_no_dedup: bool, shape: Shape | None) -> 
             for table in target.tables:
                 client.execute(
                     create_table_statement(
-                        f"{DATABASE}.{table}", window=not unsafe_no_dedup, shape=shape
+                        f"{DATABASE}.{table}",
+                        window=not (unsafe_no_dedup or replicated),
+                        shape=shape,
+                        replica=f"{_KEEPER_PATH}/{run}/{table}" if replicated else "",
                     )
                 )
         yield replace(target, version=capabilities.version_text)

@@ -92,17 +92,21 @@ def natural_bytes(columns: int) -> int:
     return round(sum(map(len, events)) / len(events))
 
 
-def create_table_statement(target: str, *, window: bool, shape: Shape | None = None) -> str:
+def create_table_statement(
+    target: str, *, window: bool, shape: Shape | None = None, replica: str = ""
+) -> str:
     """CREATE TABLE for orders.
 
     :param window: False for a table that cannot deduplicate, as on servers before 22.2.
     :param shape: of the events; today's nine columns if left out.
+    :param replica: path in ZooKeeper of a ReplicatedMergeTree of one replica; "" for a plain one.
     """
     settings = f" SETTINGS non_replicated_deduplication_window = {WINDOW_BLOCKS}" if window else ""
     columns = (shape or Shape()).definitions + LINEAGE
+    engine = f"ReplicatedMergeTree('{replica}', 'bench')" if replica else "MergeTree"
     return (
         f"CREATE TABLE {target} ({', '.join(columns)}) "
-        f"ENGINE = MergeTree ORDER BY (user_id, ordered_at){settings}"
+        f"ENGINE = {engine} ORDER BY (user_id, ordered_at){settings}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +42,11 @@ _ENTRY = """
 name = "{name}"
 target = "{table}"
 topics = ["{topic}"]
-format = "JSONEachRow"
+format = "{format}"
 lineage = true
 sort = {sort}
+rows = "{rows}"
+options = {options}
 """
 
 
@@ -53,6 +56,7 @@ class PipelineSettings:
 
     :param password_variable: names the environment variable that holds the password.
     :param more_tables: further tables of the topic.
+    :param options: of the format.
     """
 
     pipeline: str
@@ -68,13 +72,24 @@ class PipelineSettings:
     more_tables: tuple[str, ...] = ()
     reader: str = "librdkafka"
     sort: bool = False
+    format: str = "JSONEachRow"
+    options: tuple[tuple[str, str], ...] = ()
 
     def write(self, path: Path) -> None:
         """Write the file that `sluice run` takes."""
         password = f'password = "${{{self.password_variable}}}"\n' if self.password_variable else ""
-        sort = str(self.sort).lower()
+        # JSON's way to write a text is one of TOML's.
+        options = ", ".join(f"{name} = {json.dumps(value)}" for name, value in self.options)
         entries = [
-            _ENTRY.format(name=name, table=table, topic=self.topic, sort=sort)
+            _ENTRY.format(
+                name=name,
+                table=table,
+                topic=self.topic,
+                sort=str(self.sort).lower(),
+                format=self.format,
+                rows="many" if self.format == "SQLBatchRequest" else "one",
+                options=f"{{ {options} }}",
+            )
             for name, table in (
                 (self.topic, self.table),
                 *((table, table) for table in self.more_tables),
