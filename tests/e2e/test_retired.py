@@ -1,0 +1,73 @@
+"""Topics and table entries that leave the configuration, or join it, between two drivers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import decode
+from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.offsets import look
+from sluice.local.running import ClickHouse
+from tests.support.world import Driver, Truth, World, assert_exact, wait_for
+
+
+def in_doubt(world: World, topic: str) -> bool:
+    source = TopicPartition(topic, 0)
+    access = KafkaAccess("dc1", world.broker.brokers)
+    found = look(access, f"sluice.{world.name}.dc1", [source], 5.0).found[source]
+    return found is not None and decode(found.offset, found.metadata).in_doubt
+
+
+def leave_in_doubt(world: World, configuration: Path, produce: dict[str, Truth]) -> Driver:
+    """A driver that is killed after it recorded a range of each topic and before any answer."""
+    driver = world.run(configuration)
+    world.drain_is_idle(driver)
+    assert isinstance(world.clickhouse, ClickHouse)
+    os.kill(world.clickhouse.pid, signal.SIGSTOP)
+    try:
+        for topic, truth in produce.items():
+            world.produce(topic, 500, truth, partitions=1, first=1_000)
+        wait_for(lambda: all(in_doubt(world, topic) for topic in produce), 60, "the intents")
+        time.sleep(0.5)
+        driver.kill()
+    finally:
+        os.kill(world.clickhouse.pid, signal.SIGCONT)
+    return driver
+
+
+def test_a_retired_topic_and_a_retired_entry_are_settled_first(world: World) -> None:
+    for topic in ("kept", "retired", "added"):
+        world.create_topic(topic, 1)
+    for table in ("kept_a", "kept_b", "gone", "fresh"):
+        world.create_table(table)
+    kept, gone, fresh = Truth(), Truth(), Truth()
+    world.produce("kept", 1_000, kept, partitions=1)
+    world.produce("retired", 1_000, gone, partitions=1)
+    world.produce("added", 700, fresh, partitions=1)
+    before = {"kept_a": ["kept"], "kept_b": ["kept"], "gone": ["retired"]}
+    leave_in_doubt(world, world.configure(before), {"kept": kept, "retired": gone})
+
+    # Of what comes now, the entry and the topic that were taken out get nothing.
+    kept_b, later = Truth(good={0: list(kept.good[0])}), Truth()
+    world.produce("kept", 300, kept, partitions=1, first=5_000)
+    world.produce("retired", 300, later, partitions=1, first=5_000)
+    after = world.configure({"kept_a": ["kept"], "fresh": ["added"]})
+    driver = world.drain(after)
+    assert_exact(world, "kept_a", kept)
+    assert_exact(world, "kept_b", kept_b)
+    assert_exact(world, "gone", gone)
+    assert_exact(world, "fresh", fresh)
+    assert "retired[0] is not configured any more, and its last range is in doubt" in driver.text()
+    assert "retired[0] is not configured any more; it is settled at 1500" in driver.text()
+    assert not in_doubt(world, "retired")
+
+    # When it comes back it goes on.
+    world.drain(world.configure(before))
+    gone.good[0] += later.good[0]
+    assert_exact(world, "gone", gone)
+    verified = world.sluice("verify", str(world.configure(before)))
+    assert verified.returncode == 0, verified.stdout

@@ -1,0 +1,138 @@
+"""The examples of docs/FORMATS.md, run: an entry, its table, messages, and what becomes of them.
+
+Blocks that follow each other: ```toml with a [[table]], ```sql with the CREATE TABLE, ```json (a
+message a line) or ```hex, then ```text with rows and `dead letter N: reason` (N from 0).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sluice.clickhouse.schema import TableFacts
+from sluice.config import load
+from sluice.core.text import Column, TableText
+from sluice.decode.buffer import MessageBuffer
+from sluice.decode.decoded import Decoded
+from sluice.decode.facts import MessageFacts
+from sluice.decode.formats import framing_of, make_decoder
+from sluice.decode.marked import memory_file
+from sluice.decode.session import literal, run
+from sluice.spark.texts import build_text
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "FORMATS.md"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BASE = """
+[pipeline]
+name = "p"
+[[connector]]
+name = "c"
+brokers = "b:9092"
+topics = ["events"]
+[clickhouse]
+database = "shop"
+shards = { s1 = ["http://h:8123"] }
+durability = "single"
+[batch]
+"""
+#: When Kafka got all messages of the examples.
+RECEIVED_MS = 1_767_225_600_000  # 2026-01-01 00:00:00
+
+
+@dataclass(frozen=True)
+class Example:
+    entry: str
+    table: str
+    messages: tuple[bytes, ...]
+    outcome: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        found = re.search(r'name = "(\w+)"', self.entry)
+        assert found
+        return found[1]
+
+
+def examples() -> list[Example]:
+    blocks = BLOCK.findall(DOCUMENT.read_text())
+    found = []
+    for first, second, third, fourth in zip(
+        blocks, blocks[1:], blocks[2:], blocks[3:], strict=False
+    ):
+        if (first[0], second[0], fourth[0]) != ("toml", "sql", "text"):
+            continue
+        lines = third[1].splitlines()
+        if third[0] == "hex":
+            messages = tuple(bytes.fromhex(line.split("#")[0]) for line in lines)
+        else:
+            messages = tuple(line.encode() for line in lines)
+        found.append(Example(first[1], second[1], messages, tuple(fourth[1].splitlines())))
+    return found
+
+
+def columns_of(statement: str) -> tuple[Column, ...]:
+    """The columns of a CREATE TABLE, as the engine reads them."""
+    structure = statement[statement.index("(") + 1 : statement.rindex(") ENGINE")]
+    lines = run(f"DESCRIBE null({literal(structure)})", "TSVRaw").bytes().decode().splitlines()
+    return tuple(Column(*line.split("\t")[:4]) for line in lines)
+
+
+def text_of(example: Example, folder: Path) -> TableText:
+    path = folder / "sluice.toml"
+    entry = example.entry.replace("[[table]]\n", '[[table]]\nlineage = "auto"\n')
+    path.write_text(BASE + entry)
+    configuration = load(path, {})
+    (table,) = configuration.tables
+    facts = TableFacts(
+        url="",
+        database="shop",
+        table=table.table,
+        uuid="",
+        engine="MergeTree",
+        engine_full="",
+        columns=columns_of(example.table),
+        partition_key="",
+        sorting_key="",
+        replicated=False,
+        zookeeper_path="",
+        replicas_total=1,
+        replicas_active=1,
+        is_readonly=False,
+        window_blocks=1000,
+        window_seconds=None,
+        async_insert=False,
+        dependents=(),
+    )
+    text = build_text(configuration, "c", {table.name: facts}, "UTC", "chdb")
+    return text.tables[0]
+
+
+def decoded(text: TableText, messages: tuple[bytes, ...]) -> Decoded:
+    with MessageBuffer(framing_of(text)) as buffer:
+        buffer.add(list(messages), range(len(messages)))
+        count = len(messages)
+        nobody: list[bytes | None] = [None] * count
+        times: list[int | None] = [RECEIVED_MS] * count
+        buffer.facts = MessageFacts("events", 0, nobody, times, [()] * count)
+        return make_decoder(text).decode(buffer, "events", 0)
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
+def test_an_example_does_what_it_says(example: Example, tmp_path: Path) -> None:
+    made = decoded(text_of(example, tmp_path), example.messages)
+    lines: list[str] = []
+    if made.rows:
+        with memory_file(made.native) as path:
+            zone = "SETTINGS session_timezone = 'UTC'"
+            raw = run(f"SELECT * FROM file('{path}', Native) {zone}", "TSV").bytes()
+        lines = raw.decode().splitlines()
+    lines += [f"dead letter {bad.index}: {bad.reason}" for bad in made.bad]
+    assert lines == list(example.outcome)
+
+
+def test_there_are_examples_of_everything() -> None:
+    named = {example.name for example in examples()}
+    assert {"clicks", "visits", "usage"} <= named and len(named) == len(examples())
