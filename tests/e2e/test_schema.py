@@ -138,6 +138,10 @@ def test_a_column_of_another_type_stops_its_table_with_both_definitions(world: W
     driver.signal(signal.SIGTERM)
     driver.wait()
     # A person looked at it: what follows is loaded as the table is now, narrowed for nobody.
+    text = configuration.read_text()
+    configuration.write_text(
+        f"{text}\n[dead_letters]\nmax_ratio = 1.0  # all of them, on purpose\n"
+    )
     world.drain(configuration, PATIENCE)
     assert world.count("dropped") == 1_000
     assert world.count("retyped") == 500
