@@ -121,6 +121,9 @@ def _load(workshop: Workshop, around: Surroundings, assignment: Assignment) -> O
             _trim_heap()
         if result.heavy_at is not None:
             return TooHeavy(result.heavy_at, result.bytes)
+        heavy_at = loading.decode_open_ended(tables, router)
+        if heavy_at is not None:
+            return TooHeavy(heavy_at, result.bytes)
         try:
             loading.load(tables, router)
         except OutdatedTextError as refused:
