@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from tempfile import NamedTemporaryFile
 
 from sluice.decode.marked import memory_file
 from sluice.decode.session import identifier, literal, run, settings_clause
@@ -92,11 +93,14 @@ def _by_engine(output: str, shape: Shape, schema: str = "") -> Encode:
 
     def encode(events: list[bytes]) -> list[bytes]:
         more: dict[str, object] = {"max_block_size": len(events) + 1}
-        if schema:
-            more["format_schema_source"] = "'string'"
-            more["format_schema"] = literal(schema)
-            more["format_schema_message_name"] = literal(MESSAGE)
-        with memory_file(b"\n".join(events)) as path:
+        # A schema given as text would be written into the current folder, and stay there.
+        with memory_file(b"\n".join(events)) as path, NamedTemporaryFile(suffix=".proto") as file:
+            if schema:
+                file.write(schema.encode())
+                file.flush()
+                more["format_schema_source"] = "'file'"
+                more["format_schema"] = literal(file.name)
+                more["format_schema_message_name"] = literal(MESSAGE)
             source = f"file({literal(path)}, JSONEachRow, {literal(structure)})"
             query = f"SELECT formatRow({literal(output)}, {columns}) FROM {source}"
             rows = run(f"{query} {settings_clause(**more)}", "RowBinary")
