@@ -80,7 +80,7 @@ def test_two_formats_in_one_partition_through_kills_and_a_new_column(world: Worl
         )
     truth, letters = produced(world, "formats")
     configuration = world.configure(
-        {table: ["formats"] for table in SETTINGS}, max_messages=1_000, settings_of=SETTINGS
+        {table: ["formats"] for table in SETTINGS}, max_messages=400, settings_of=SETTINGS
     )
     for kill in range(KILLS):
         before = world.count("plain")

@@ -8,24 +8,36 @@ import time
 from pathlib import Path
 
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import decode
+from sluice.core.records import Record, decode
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.offsets import look
 from sluice.local.running import ClickHouse
 from tests.support.world import Driver, Truth, World, assert_exact, wait_for
 
 
-def in_doubt(world: World, topic: str) -> bool:
+def recorded(world: World, topic: str) -> Record | None:
     source = TopicPartition(topic, 0)
     access = KafkaAccess("dc1", world.broker.brokers)
     found = look(access, f"sluice.{world.name}.dc1", [source], 5.0).found[source]
-    return found is not None and decode(found.offset, found.metadata).in_doubt
+    return None if found is None else decode(found.offset, found.metadata)
+
+
+def in_doubt(world: World, topic: str) -> bool:
+    record = recorded(world, topic)
+    return record is not None and record.in_doubt
+
+
+def is_settled(world: World, topic: str, offset: int) -> bool:
+    record = recorded(world, topic)
+    return record is not None and not record.in_doubt and record.begin == offset
 
 
 def leave_in_doubt(world: World, configuration: Path, produce: dict[str, Truth]) -> Driver:
     """A driver that is killed after it recorded a range of each topic and before any answer."""
     driver = world.run(configuration)
     world.drain_is_idle(driver)
+    for topic in produce:
+        wait_for(lambda t=topic: is_settled(world, t, 1_000), 90, f"{topic} settled")  # type: ignore[misc]
     assert isinstance(world.clickhouse, ClickHouse)
     os.kill(world.clickhouse.pid, signal.SIGSTOP)
     try:
