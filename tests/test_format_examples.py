@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.marked import memory_file
 from sluice.decode.session import literal, run
 from sluice.spark.texts import build_text
+from tests.decode.support import table
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "FORMATS.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -131,6 +133,24 @@ def test_an_example_does_what_it_says(example: Example, tmp_path: Path) -> None:
         lines = raw.decode().splitlines()
     lines += [f"dead letter {bad.index}: {bad.reason}" for bad in made.bad]
     assert lines == list(example.outcome)
+
+
+def test_the_envelope_of_the_document() -> None:
+    """Its Python makes a message; the rows stand below it."""
+    document = DOCUMENT.read_text()
+    code = document[document.index("```python\n") + 10 :]
+    code, rest = code[: code.index("```")], code[code.index("```") + 3 :]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    structure, rows = re.findall(
+        r"Into `\((.*?)\)` this makes\n\n```\n(.*?)\n```", rest, re.DOTALL
+    )[0]
+    text = table(*columns_of(f"({structure}) ENGINE"), format="SQLBatchRequest", rows="many")
+    made = decoded(text, (names["value"],))
+    with memory_file(made.native) as path:
+        zone = "SETTINGS session_timezone = 'UTC'"
+        raw = run(f"SELECT * FROM file('{path}', Native) {zone}", "TSV").bytes()
+    assert made.bad == () and raw.decode().splitlines() == rows.splitlines()
 
 
 def test_there_are_examples_of_everything() -> None:

@@ -23,7 +23,7 @@ class Format:
 
 #: What each option says; for messages about a wrong one.
 OPTIONS = {
-    "columns": 'the columns of a message in its order, like "id UInt64, name String"',
+    "columns": "the columns of a message in its order",
     "delimiter": "the character between two values",
     "null": "the text that stands for null",
     "schema": "the schema's text",

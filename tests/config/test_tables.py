@@ -11,6 +11,7 @@ from sluice.config.model import TableConfiguration
 from sluice.core.errors import ConfigurationError
 from sluice.core.formats import FORMATS, OPTIONS
 from sluice.core.text import Mapped, Route
+from sluice.decode.formats import FORMATS as DECODED
 from tests.config.support import MINIMAL
 
 
@@ -78,6 +79,10 @@ def test_routes(tmp_path: Path, written: str, route: Route) -> None:
 def test_every_option_is_explained_and_every_required_one_known() -> None:
     for one in FORMATS.values():
         assert set(one.required) <= set(one.options) <= set(OPTIONS), one.name
+
+
+def test_every_format_that_may_be_named_has_a_decoder() -> None:
+    assert set(DECODED) == set(FORMATS)
 
 
 @pytest.mark.parametrize(

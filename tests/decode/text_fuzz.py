@@ -207,8 +207,11 @@ def outcomes(of: Subject, values: list[bytes]) -> list[tuple[Any, ...]]:
     return [tuple(one) for one in found]
 
 
-def attack(of: Subject, chance: random.Random, count: int, alone: int) -> None:
-    """One block; its messages in another order and in two blocks; some of them alone."""
+def attack(of: Subject, chance: random.Random, count: int, alone: int) -> set[str]:
+    """One block; its messages in another order and in two blocks; some of them alone.
+
+    :returns: what became of messages: "row", "bad", "empty".
+    """
     values = messages(of.text.format, chance, count)
     together = outcomes(of, values)
     order = chance.sample(range(count), count)
@@ -225,3 +228,4 @@ def attack(of: Subject, chance: random.Random, count: int, alone: int) -> None:
     for index in chance.sample(range(count), alone):
         outcome = outcomes(of, [values[index]])[0]
         assert outcome == together[index], (of.text.format, values[index], outcome, together[index])
+    return {"row" if len(o) > 1 or o[0].isdigit() else str(o[0]) for o in together}

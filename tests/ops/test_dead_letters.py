@@ -5,8 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import confluent_kafka as ck
@@ -14,11 +13,8 @@ import pytest
 
 from sluice.config import Configuration, load
 from sluice.core.receipts import Origin
-from sluice.kafka.dead_letters import StoredLetter, read_dead_letters, read_records, wrap
 from sluice.kafka.errors import UnknownCommitError
-from sluice.kafka.letter_marks import Purged
 from sluice.kafka.replaying import LetterWriter, OvertakenError, replayed_message
-from sluice.ops import dead_letters_purging
 from sluice.ops.dead_letters import (
     Count,
     NoSuchLetterError,
@@ -28,64 +24,13 @@ from sluice.ops.dead_letters import (
     find_one,
     summarise,
 )
-from sluice.ops.dead_letters_purging import NothingToPurgeError, plan_purge, purge
+from sluice.ops.dead_letters_purging import NothingToPurgeError, plan_purge
 from sluice.ops.dead_letters_replaying import ReplayReport, plan_replay, replay
-from tests.kafka.groups import NOW, letter
-from tests.ops.pipelines import Pipeline
+from tests.kafka.groups import NOW
+from tests.ops.letters import ALL, Letters, offsets_of, pipeline
 from tests.support.kafka import Kafka
 
-ALL = Selection()
-
-
-class Letters(Pipeline):
-    """A pipeline with dead letters of its topic's messages."""
-
-    def write(self, *offsets: int, **changes: object) -> None:
-        """Letters of these messages of partition 0."""
-        producer = ck.Producer({"bootstrap.servers": self.kafka.brokers})
-        for offset in offsets:
-            made = letter(
-                offset,
-                value=b"%d" % offset,
-                attempted_at_ms=NOW + offset,
-                lane=f"{self.pipeline}.dc1",
-                topic=self.topic,
-            )
-            wrapped = wrap(replace(made, **changes), self.letters_max)  # type: ignore[arg-type]
-            producer.produce(
-                self.letters,
-                value=wrapped.value,
-                key=wrapped.key,
-                headers=wrapped.headers,
-                partition=0,
-            )
-        assert producer.flush(30) == 0
-
-    def replay(self, selection: Selection = ALL, limit: int | None = None) -> ReplayReport:
-        """Plan and carry out."""
-        return replay(self.configuration, plan_replay(self.configuration, selection, limit))
-
-    def written(self) -> list[ck.Message]:
-        """Committed messages of the source topic."""
-        return self.kafka.read(self.topic)
-
-    def audited(self) -> list[int]:
-        """Offsets that an audit counts as dead letters."""
-        return sorted(each.offset for each in read_dead_letters(self.kafka.access(), self.letters))
-
-
-@pytest.fixture
-def pipeline(kafka: Kafka, tmp_path: Path) -> Iterator[Letters]:
-    made = Letters(kafka, tmp_path)
-    yield made
-    made.close()
-
-
-def offsets_of(pipeline: Letters, selection: Selection) -> list[int]:
-    return [found.letter.offset for found in find(pipeline.configuration, selection)]
-
-
-# Finding
+__all__ = ["pipeline"]
 
 
 def test_filters(pipeline: Letters) -> None:
@@ -323,91 +268,3 @@ def test_a_message_that_its_topic_does_not_take_is_refused(kafka: Kafka, tmp_pat
 
 
 # Purging
-
-
-def test_a_purge_deletes_from_the_front_and_an_audit_still_counts(pipeline: Letters) -> None:
-    pipeline.fill(10)
-    pipeline.write(1, 2, 3)
-    pipeline.write(4, table="other")
-    pipeline.write(5)
-    selection = Selection(table="orders")
-    plan = plan_purge(pipeline.configuration, selection)
-    assert (plan.letters, plan.kept) == (3, 1)
-    deleting, keeping = plan.steps(pipeline.letters)
-    assert "delete 3 dead letters for good" in deleting
-    assert "keep 1" in keeping and "other" in keeping
-    assert purge(pipeline.configuration, selection, plan).letters == 3
-    assert offsets_of(pipeline, ALL) == [4, 5]
-    assert pipeline.audited() == [1, 2, 3, 4, 5]
-    with pytest.raises(NothingToPurgeError):
-        plan_purge(pipeline.configuration, selection)
-
-
-def test_purges_carry_each_other_on(pipeline: Letters) -> None:
-    pipeline.fill(10)
-    for first in (1, 4, 7):
-        pipeline.write(first, first + 1)
-        plan = plan_purge(pipeline.configuration, ALL)
-        assert purge(pipeline.configuration, ALL, plan).letters == 2
-    assert offsets_of(pipeline, ALL) == []
-    assert pipeline.audited() == [1, 2, 4, 5, 7, 8]
-
-
-def test_a_purge_that_died_before_it_deleted_is_finished_by_the_next(
-    pipeline: Letters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pipeline.fill(10)
-    pipeline.write(1, 2)
-    plan = plan_purge(pipeline.configuration, ALL)
-    with monkeypatch.context() as dying:
-        dying.setattr(
-            dead_letters_purging,
-            "delete_before",
-            lambda _, __, befores: (_ for _ in ()).throw(KeyboardInterrupt) if befores else None,
-        )
-        with pytest.raises(KeyboardInterrupt):
-            purge(pipeline.configuration, ALL, plan)
-    assert pipeline.audited() == [1, 2]  # not twice
-    pipeline.write(3)
-    plan = plan_purge(pipeline.configuration, ALL)
-    assert purge(pipeline.configuration, ALL, plan).letters == 1
-    assert pipeline.audited() == [1, 2, 3]
-    assert offsets_of(pipeline, ALL) == []
-
-
-def test_only_what_was_replayed_goes(pipeline: Letters) -> None:
-    pipeline.fill(10)
-    pipeline.write(1, 2, 3)
-    assert pipeline.replay(limit=2).replayed == 2
-    selection = Selection(replayed=True)
-    plan = plan_purge(pipeline.configuration, selection)
-    assert purge(pipeline.configuration, selection, plan).letters == 2
-    assert offsets_of(pipeline, ALL) == [3]
-    assert pipeline.audited() == [1, 2, 3]
-
-
-def test_connectors_of_one_cluster_are_purged_together(pipeline: Letters) -> None:
-    text = pipeline.path.read_text()
-    second = text[text.index("[[connector]]") : text.index("[batch]")].replace("dc1", "dc2")
-    other = pipeline.kafka.topic()
-    second = second.replace(pipeline.topic, other)
-    entry = f'[[table]]\nname = "more"\ntopics = ["{other}"]\n'
-    pipeline.path.write_text(text.replace("[batch]", f"{second}[batch]") + entry)
-    configuration = load(pipeline.path, {})
-    pipeline.write(1)
-    pipeline.write(2, lane=f"{pipeline.pipeline}.dc2", topic=other, table="more")
-    pipeline.write(3)
-    alone = plan_purge(configuration, Selection(connector="dc1"))
-    assert (alone.letters, alone.kept) == (1, 1)
-    assert purge(configuration, ALL, plan_purge(configuration, ALL)).letters == 3
-    assert pipeline.audited() == [1, 2, 3]
-
-
-def test_letters_that_came_after_the_plan_stay(pipeline: Letters) -> None:
-    pipeline.write(1)
-    plan = plan_purge(pipeline.configuration, ALL)
-    pipeline.write(2)
-    assert purge(pipeline.configuration, ALL, plan).letters == 1
-    assert offsets_of(pipeline, ALL) == [2]
-    records = list(read_records(pipeline.kafka.access(), pipeline.letters))
-    assert [type(record) for record in records] == [StoredLetter, Purged]

@@ -1,0 +1,73 @@
+"""A pipeline with dead letters, on a real broker, for the tests about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import confluent_kafka as ck
+import pytest
+
+from sluice.kafka.dead_letters import read_dead_letters, wrap
+from sluice.ops.dead_letters import (
+    Selection,
+    find,
+)
+from sluice.ops.dead_letters_replaying import ReplayReport, plan_replay, replay
+from tests.kafka.groups import NOW, letter
+from tests.ops.pipelines import Pipeline
+from tests.support.kafka import Kafka
+
+ALL = Selection()
+
+
+class Letters(Pipeline):
+    """A pipeline with dead letters of its topic's messages."""
+
+    def write(self, *offsets: int, **changes: object) -> None:
+        """Letters of these messages of partition 0."""
+        producer = ck.Producer({"bootstrap.servers": self.kafka.brokers})
+        for offset in offsets:
+            made = letter(
+                offset,
+                value=b"%d" % offset,
+                attempted_at_ms=NOW + offset,
+                lane=f"{self.pipeline}.dc1",
+                topic=self.topic,
+            )
+            wrapped = wrap(replace(made, **changes), self.letters_max)  # type: ignore[arg-type]
+            producer.produce(
+                self.letters,
+                value=wrapped.value,
+                key=wrapped.key,
+                headers=wrapped.headers,
+                partition=0,
+            )
+        assert producer.flush(30) == 0
+
+    def replay(self, selection: Selection = ALL, limit: int | None = None) -> ReplayReport:
+        """Plan and carry out."""
+        return replay(self.configuration, plan_replay(self.configuration, selection, limit))
+
+    def written(self) -> list[ck.Message]:
+        """Committed messages of the source topic."""
+        return self.kafka.read(self.topic)
+
+    def audited(self) -> list[int]:
+        """Offsets that an audit counts as dead letters."""
+        return sorted(each.offset for each in read_dead_letters(self.kafka.access(), self.letters))
+
+
+@pytest.fixture
+def pipeline(kafka: Kafka, tmp_path: Path) -> Iterator[Letters]:
+    made = Letters(kafka, tmp_path)
+    yield made
+    made.close()
+
+
+def offsets_of(pipeline: Letters, selection: Selection) -> list[int]:
+    return [found.letter.offset for found in find(pipeline.configuration, selection)]
+
+
+# Finding
