@@ -54,9 +54,14 @@ class Kafka:
         return KafkaAccess(connector, self.brokers)
 
     def topic(self, partitions: int = 1, name: str = "", **settings: str) -> str:
-        """A new topic; settings with underscores for dots."""
+        """A new topic; settings with underscores for dots.
+
+        It keeps messages for ever unless told otherwise: tests write messages of past years,
+        and the broker would take a segment away between two reads of it.
+        """
         name = name or f"topic-{uuid.uuid4().hex[:8]}"
-        config = {key.replace("_", "."): value for key, value in settings.items()}
+        config = {"retention.ms": "-1"}
+        config |= {key.replace("_", "."): value for key, value in settings.items()}
         new = NewTopic(name, partitions, 1, config=config)
         self.admin.create_topics([new])[name].result(30)
         self.until(lambda: name in self.admin.list_topics(timeout=10).topics)
