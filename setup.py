@@ -10,7 +10,7 @@ setup(
         Extension(name, sources=[source], extra_compile_args=_ARGUMENTS, optional=True)
         for name, source in (
             ("sluice.kafka.wire._batches", "sluice/kafka/wire/batches.c"),
-            ("sluice.decode._structure", "sluice/decode/structure.c"),
+            ("sluice.decode.schema._structure", "sluice/decode/schema/structure.c"),
         )
     ]
 )

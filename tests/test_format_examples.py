@@ -16,12 +16,12 @@ import pytest
 from sluice.clickhouse.schema import TableFacts
 from sluice.config import load
 from sluice.core.text import Column, TableText
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.decoded import Decoded
-from sluice.decode.facts import MessageFacts
+from sluice.decode.engine.session import literal, run
 from sluice.decode.formats import framing_of, make_decoder
-from sluice.decode.marked import memory_file
-from sluice.decode.session import literal, run
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.facts import MessageFacts
+from sluice.decode.messages.marked import memory_file
 from sluice.spark.texts import build_text
 from tests.decode.support import table
 

@@ -30,6 +30,18 @@ ALLOWED = {
     "cli": _LIBRARIES | {"spark", "verify", "ops", "local", "simulate", "chaos"},
 }
 
+#: The same inside `decode`. What stands beside its folders chooses among their decoders.
+DECODE = {
+    "engine": set[str](),
+    "messages": {"engine"},
+    "text": {"engine", "messages"},
+    "typed": {"engine", "messages"},
+    "schema": {"engine", "messages"},
+    "sequential": {"engine", "messages", "typed", "schema"},
+    "envelope": {"engine", "messages", "typed"},
+    "mapping": {"engine", "messages"},
+}
+
 #: Only these folders know these packages.
 CONFINED = {
     "confluent_kafka": {"kafka", "local", "simulate", "chaos"},
@@ -86,6 +98,33 @@ def test_imports_point_downwards(folder: str) -> None:
         for violation in violations(path.read_text(), folder, module_name(path))
     ]
     assert found == []
+
+
+def within_decode(source: str, folder: str, module: str) -> list[str]:
+    """The imports of one module of a folder of `decode` that its layers forbid."""
+    found = []
+    for line, name in imports_of(source, module):
+        parts = name.split(".")
+        allowed = DECODE[folder] | {folder}
+        if parts[:2] == ["sluice", "decode"] and parts[2] not in allowed:
+            found.append(f"{module}:{line} imports {name}")
+    return found
+
+
+@pytest.mark.parametrize("folder", sorted(DECODE))
+def test_decode_has_layers_of_its_own(folder: str) -> None:
+    found = [
+        violation
+        for path in sorted((PACKAGE / "decode" / folder).rglob("*.py"))
+        for violation in within_decode(path.read_text(), folder, module_name(path))
+    ]
+    assert found == []
+    assert within_decode("from sluice.decode.formats import x", folder, "m") != []
+
+
+def test_every_folder_of_decode_has_its_layer() -> None:
+    folders = {p.name for p in (PACKAGE / "decode").iterdir() if any(p.glob("*.py"))}
+    assert folders == set(DECODE)
 
 
 def test_every_folder_has_its_layer() -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
 from sluice.core.text_options import first_problem
-from sluice.decode.framing import BYTES, JSON_ARRAYS, JSON_OBJECTS, LINES, Framing
-from sluice.decode.mapped import MappedFormat, is_mapped
-from sluice.decode.port import TableDecoder
-from sluice.decode.text_decoders import (
+from sluice.decode.mapping.mapped import MappedFormat, is_mapped
+from sluice.decode.messages.framing import BYTES, JSON_ARRAYS, JSON_OBJECTS, LINES, Framing
+from sluice.decode.messages.port import TableDecoder
+from sluice.decode.text.decoders import (
     csv_decoder,
     json_array_decoder,
     json_object_decoder,
@@ -19,7 +19,7 @@ from sluice.decode.text_decoders import (
     named_tsv_decoder,
     tsv_decoder,
 )
-from sluice.decode.typed_decoder import TypedDecoder
+from sluice.decode.typed.decoder import TypedDecoder
 from sluice.decode.typed_formats import TYPED_FORMATS
 
 

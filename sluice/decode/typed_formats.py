@@ -10,67 +10,67 @@ from collections.abc import Callable
 from functools import partial
 
 from sluice.core.text import TableText
-from sluice.decode.port import TableDecoder
-from sluice.decode.typed_decoder import TypedDecoder
-from sluice.decode.typed_format import TypedFormat
+from sluice.decode.messages.format import TypedFormat
+from sluice.decode.messages.port import TableDecoder
+from sluice.decode.typed.decoder import TypedDecoder
 
 
 def _row_binary(table: TableText) -> TypedFormat:
-    from sluice.decode.sequential import RowBinary
+    from sluice.decode.sequential.rows import RowBinary
 
     return RowBinary(table)
 
 
 def _named_row_binary(table: TableText) -> TypedFormat:
-    from sluice.decode.sequential import RowBinaryWithNamesAndTypes
+    from sluice.decode.sequential.rows import RowBinaryWithNamesAndTypes
 
     return RowBinaryWithNamesAndTypes(table)
 
 
 def _msgpack(table: TableText) -> TypedFormat:
-    from sluice.decode.msgpack import MessagePack
+    from sluice.decode.sequential.msgpack import MessagePack
 
     return MessagePack(table)
 
 
 def _blob(table: TableText) -> TypedFormat:
-    from sluice.decode.blobs import Blobs
+    from sluice.decode.typed.blobs import Blobs
 
     return Blobs(table, table.format)
 
 
 def _avro_confluent(table: TableText) -> TypedFormat:
-    from sluice.decode.avro import AvroConfluent
+    from sluice.decode.schema.avro import AvroConfluent
 
     return AvroConfluent(table)
 
 
 def _avro_single_object(table: TableText) -> TypedFormat:
-    from sluice.decode.avro import AvroSingleObject
+    from sluice.decode.schema.avro import AvroSingleObject
 
     return AvroSingleObject(table)
 
 
 def _avro_file(table: TableText) -> TypedFormat:
-    from sluice.decode.avro_files import AvroFiles
+    from sluice.decode.schema.avro_files import AvroFiles
 
     return AvroFiles(table)
 
 
 def _protobuf(table: TableText) -> TypedFormat:
-    from sluice.decode.protobuf import Protobuf
+    from sluice.decode.schema.protobuf import Protobuf
 
     return Protobuf(table)
 
 
 def _protobuf_confluent(table: TableText) -> TypedFormat:
-    from sluice.decode.protobuf import ProtobufConfluent
+    from sluice.decode.schema.protobuf import ProtobufConfluent
 
     return ProtobufConfluent(table)
 
 
 def _envelope(table: TableText) -> TypedFormat:
-    from sluice.decode.envelope import EnvelopeFormat
+    from sluice.decode.envelope.format import EnvelopeFormat
 
     return EnvelopeFormat(table)
 

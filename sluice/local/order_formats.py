@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from tempfile import NamedTemporaryFile
 
-from sluice.decode.marked import memory_file
-from sluice.decode.session import identifier, literal, run, settings_clause
+from sluice.decode.engine.session import identifier, literal, run, settings_clause
+from sluice.decode.messages.marked import memory_file
 from sluice.local.orders import Orders, Shape
 from sluice.producer import SQLBatchRequest
 

@@ -13,7 +13,7 @@ from sluice.kafka.dead_letters import StoredLetter, read_records
 from sluice.kafka.letter_marks import Replayed
 from sluice.spark.texts import kafka_access
 
-#: What to do about a letter, by its reason. Reasons are `sluice.decode.fault`'s.
+#: What to do about a letter, by its reason. Reasons are `sluice.decode.messages.fault`'s.
 _ADVICE = {
     "not-one-object": "The message is not one whole object: mend its producer.",
     "not-one-row": (

@@ -89,7 +89,7 @@ def _look_at_columns(where: str, table: TableText) -> list[Finding]:
 
 
 def _look_at_key(key: Key) -> list[Finding]:
-    from sluice.decode.expressions import nondeterministic_functions
+    from sluice.decode.engine.expressions import nondeterministic_functions
 
     found = Examination(key.where)
     shown = key.expression or "nothing"

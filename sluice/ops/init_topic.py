@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from sluice.clickhouse.http import Server
 from sluice.core.errors import TerminalError
 from sluice.core.text import LINEAGE_TYPES, Column, TableText
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.decoded import BadMessage
 from sluice.decode.formats import framing_of, make_decoder
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.decoded import BadMessage
 from sluice.kafka.clients import KafkaAccess
 from sluice.ops.init_formats import Recognised, recognise
 from sluice.ops.init_table import ASSUMED, ServerFacts, ask_server, create_table, fitted

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sluice.decode.marked import memory_file
-from sluice.decode.session import EngineError, identifier, literal, run, settings_clause
-from sluice.decode.types import TypeNode, parse_type
+from sluice.decode.engine.session import EngineError, identifier, literal, run, settings_clause
+from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.messages.marked import memory_file
 
 #: More fields than that are no columns but data; the rarest are left out.
 COLUMNS_MAX = 1_000

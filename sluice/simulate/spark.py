@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.core.receipts import Failed, NeedsGrant, Outdated, TaskReport, TooHeavy
 from sluice.core.text import TableText
-from sluice.decode.framing import Framing
+from sluice.decode.messages.framing import Framing
 from sluice.simulate import faults
 from sluice.simulate.decoding import ListBuffer, VersionedDecoder
 from sluice.simulate.scheduler import KilledError, Process

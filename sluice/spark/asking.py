@@ -6,8 +6,8 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.structure import read_structures
 from sluice.core.errors import InDoubtError, TransientError
 from sluice.core.text import TableText
-from sluice.decode.decoded import Decoded
-from sluice.decode.fault import UNKNOWN_FIELD
+from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.fault import UNKNOWN_FIELD
 from sluice.spark.assignment import Assignment
 from sluice.spark.comparing import why_other_hash
 

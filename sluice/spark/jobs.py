@@ -143,7 +143,7 @@ def _table(rows: list[tuple[str, int, int, int, bytes]]) -> pa.Table:
 
 
 def _idle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    from sluice.decode.session import session
+    from sluice.decode.engine.session import session
 
     for _ in batches:
         session()

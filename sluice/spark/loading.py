@@ -33,10 +33,10 @@ from sluice.core.receipts import (
 )
 from sluice.core.text import ConfigurationText, TableText
 from sluice.core.tokens import block_token
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.decoded import Decoded
-from sluice.decode.fault import NO_ROUTE
-from sluice.decode.session import release_memory
+from sluice.decode.engine.session import release_memory
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.fault import NO_ROUTE
 from sluice.kafka.reader import Fault, RangeReader, ReadResult, read_originals
 from sluice.kafka.readers import Reader
 from sluice.spark.asking import OutdatedTextError, ask_for_fields, require_same_hash

@@ -16,12 +16,12 @@ from sluice.core.ledger import Rest
 from sluice.core.ranges import Interval, TopicPartition, contains
 from sluice.core.routing import Looked, looked, takes
 from sluice.core.text import Route, TableText
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.envelope_tables import envelope_tables
-from sluice.decode.facts import MessageFacts, facts_named
+from sluice.decode.envelope.tables import envelope_tables
 from sluice.decode.formats import framing_of
-from sluice.decode.framing import Framing
-from sluice.decode.marked import subset
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.facts import MessageFacts, facts_named
+from sluice.decode.messages.framing import Framing
+from sluice.decode.messages.marked import subset
 from sluice.kafka.reader import Seen
 
 _NOTHING = Looked()

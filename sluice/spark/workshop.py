@@ -9,11 +9,11 @@ from sluice.clickhouse.capabilities import insert_settings, read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.text import ConfigurationText, TableText, parse_text
-from sluice.decode.buffer import MessageBuffer
 from sluice.decode.formats import make_decoder
-from sluice.decode.framing import Framing
-from sluice.decode.port import TableDecoder
-from sluice.decode.registry import provide
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.framing import Framing
+from sluice.decode.messages.port import TableDecoder
+from sluice.decode.schema.registry import provide
 from sluice.kafka.reader import RangeReader
 from sluice.kafka.readers import Reader, make_reader
 from sluice.kafka.registry import RegistryClient

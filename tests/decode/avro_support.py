@@ -10,12 +10,12 @@ from typing import Any
 import fastavro
 
 from sluice.core.text import Column
-from sluice.decode.avro import AvroConfluent
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.decoded import Decoded
-from sluice.decode.framing import BYTES
-from sluice.decode.registry import RegisteredSchema, provide
-from sluice.decode.typed_decoder import TypedDecoder
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.framing import BYTES
+from sluice.decode.schema.avro import AvroConfluent
+from sluice.decode.schema.registry import RegisteredSchema, provide
+from sluice.decode.typed.decoder import TypedDecoder
 from tests.decode.support import fill, table
 
 URL = "http://avro.test"

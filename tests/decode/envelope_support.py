@@ -11,14 +11,14 @@ import numpy as np
 from hypothesis import strategies as st
 
 from sluice.core.text import Column, TableText
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.envelope import EnvelopeFormat
-from sluice.decode.envelope_plain import PlainValue, read_plain
-from sluice.decode.envelope_sql import read_statement
-from sluice.decode.envelope_values import TIMESTAMP_MAX, Shape, shape_of
-from sluice.decode.fault import Fault
-from sluice.decode.framing import BYTES
-from sluice.decode.session import run
+from sluice.decode.engine.session import run
+from sluice.decode.envelope.format import EnvelopeFormat
+from sluice.decode.envelope.plain import PlainValue, read_plain
+from sluice.decode.envelope.statement import read_statement
+from sluice.decode.envelope.values import TIMESTAMP_MAX, Shape, shape_of
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.fault import Fault
+from sluice.decode.messages.framing import BYTES
 from sluice.producer import Bound, Kind, SQLBatchRequest, Value
 from sluice.producer.wire import LIMITS
 from tests.decode.support import fill, table

@@ -10,13 +10,13 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from sluice.core.text import Column
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.decoded import Decoded
-from sluice.decode.framing import BYTES
-from sluice.decode.native import varint
-from sluice.decode.protobuf import Protobuf
-from sluice.decode.protobuf_compile import MAIN_FILE, compile_files
-from sluice.decode.typed_decoder import TypedDecoder
+from sluice.decode.engine.native import varint
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.framing import BYTES
+from sluice.decode.schema.protobuf import Protobuf
+from sluice.decode.schema.protobuf_compile import MAIN_FILE, compile_files
+from sluice.decode.typed.decoder import TypedDecoder
 from tests.decode.support import fill, table
 
 SCHEMA = """syntax = "proto3";

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 from sluice.core.text import LINEAGE_TYPES, Column, TableText
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.decoder import Decoded, Decoder
-from sluice.decode.marked import memory_file
-from sluice.decode.session import session
+from sluice.decode.engine.session import session
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.marked import memory_file
+from sluice.decode.text.decoder import Decoded, Decoder
 
 LINEAGE = tuple(Column(name, type_text) for name, type_text in LINEAGE_TYPES.items())
 FIRST_OFFSET = 1000

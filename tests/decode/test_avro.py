@@ -10,14 +10,14 @@ import pytest
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import Column
-from sluice.decode import structure
-from sluice.decode.avro import AvroSingleObject, fingerprint
-from sluice.decode.avro_schema import parse_avro
-from sluice.decode.decoded import Decoded
-from sluice.decode.headed import UnsupportedSchemaError
-from sluice.decode.registry import RegisteredSchema
-from sluice.decode.structure import is_compiled
-from sluice.decode.typed_decoder import TypedDecoder
+from sluice.decode.messages.decoded import Decoded
+from sluice.decode.schema import structure
+from sluice.decode.schema.avro import AvroSingleObject, fingerprint
+from sluice.decode.schema.avro_schema import parse_avro
+from sluice.decode.schema.headed import UnsupportedSchemaError
+from sluice.decode.schema.registry import RegisteredSchema
+from sluice.decode.schema.structure import is_compiled
+from sluice.decode.typed.decoder import TypedDecoder
 from tests.decode.avro_support import (
     SCHEMAS,
     body,
@@ -133,7 +133,7 @@ def test_a_message_of_ten_megabytes(orders: TypedDecoder) -> None:
 
 def test_a_message_cannot_hold_a_mark(orders: TypedDecoder) -> None:
     """Marks are not known outside; even a true one inside a string moves nothing."""
-    from sluice.decode.marks import mark
+    from sluice.decode.messages.marks import mark
 
     schema = record(
         ("id", "long"), ("name", "bytes"), ("tags", {"type": "array", "items": "string"})

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.core.text import Column
-from sluice.decode import structure
-from sluice.decode.avro_files import AvroFiles
-from sluice.decode.typed_decoder import TypedDecoder
+from sluice.decode.schema import structure
+from sluice.decode.schema.avro_files import AvroFiles
+from sluice.decode.typed.decoder import TypedDecoder
 from tests.decode.avro_support import decode, record
 from tests.decode.support import FIRST_OFFSET, rows, table
 

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.core.text import Column
-from sluice.decode.avro import AvroConfluent
-from sluice.decode.avro_schema import parse_avro
-from sluice.decode.headed import HeadedMessages
-from sluice.decode.marked import memory_file
-from sluice.decode.session import identifier, session
-from sluice.decode.structure import check_avro
-from sluice.decode.structure_walk import check_avro_slowly
-from sluice.decode.typed_decoder import TypedDecoder
+from sluice.decode.engine.session import identifier, session
+from sluice.decode.messages.marked import memory_file
+from sluice.decode.schema.avro import AvroConfluent
+from sluice.decode.schema.avro_schema import parse_avro
+from sluice.decode.schema.headed import HeadedMessages
+from sluice.decode.schema.structure import check_avro
+from sluice.decode.schema.walk import check_avro_slowly
+from sluice.decode.typed.decoder import TypedDecoder
 from tests.decode.avro_support import (
     SCHEMAS,
     URL,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.decode import boundaries
-from sluice.decode.boundaries import flat_ends
+from sluice.decode.messages import boundaries
+from sluice.decode.messages.boundaries import flat_ends
 
 PAIRS = {"}": "{", "]": "["}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.marked import subset
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.marked import subset
 from tests.decode.support import FIRST_OFFSET, fill
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import LINEAGE_TYPES, Column
-from sluice.decode import session as session_module
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.decoder import Decoder
-from sluice.decode.native import read_header
+from sluice.decode.engine import session as session_module
+from sluice.decode.engine.native import read_header
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.text.decoder import Decoder
 from tests.decode.support import FIRST_OFFSET, LINEAGE, decode, fill, rows, table
 
 ID = Column("id", "UInt64")
@@ -292,7 +292,8 @@ def test_memory_does_not_grow_and_threads_do_not_meet() -> None:
 
 def test_package_does_not_load_the_engine() -> None:
     program = (
-        "import sys, sluice.decode.decoder, sluice.decode.buffer; print('chdb' in sys.modules)"
+        "import sys, sluice.decode.text.decoder, sluice.decode.messages.buffer;"
+        "print('chdb' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

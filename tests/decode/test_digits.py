@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.text import Column
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.decoder import Decoder
-from sluice.decode.digits import has_long_run, shorten_digits
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.digits import has_long_run, shorten_digits
+from sluice.decode.text.decoder import Decoder
 from tests.decode.support import fill, table
 
 TOKENS = (

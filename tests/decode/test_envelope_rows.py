@@ -11,14 +11,14 @@ import pytest
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import LINEAGE_TYPES, Column, TableText
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.decoded import Decoded
-from sluice.decode.envelope import EnvelopeFormat
-from sluice.decode.envelope_tables import envelope_tables
-from sluice.decode.framing import BYTES
-from sluice.decode.marked import memory_file
-from sluice.decode.session import run
-from sluice.decode.typed_decoder import TypedDecoder
+from sluice.decode.engine.session import run
+from sluice.decode.envelope.format import EnvelopeFormat
+from sluice.decode.envelope.tables import envelope_tables
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.framing import BYTES
+from sluice.decode.messages.marked import memory_file
+from sluice.decode.typed.decoder import TypedDecoder
 from sluice.producer import Bound, Kind, SQLBatchRequest, Value, schema_hashcode
 from tests.decode.support import FIRST_OFFSET, LINEAGE, fill, rows, table
 from tests.decode.test_envelope import COLUMNS, mutated, some_messages

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import Column
-from sluice.decode.expressions import nondeterministic_functions, referenced_columns
+from sluice.decode.engine.expressions import nondeterministic_functions, referenced_columns
 
 COLUMNS = (
     Column("id", "UInt64"),

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from sluice.core.text import Column
-from sluice.decode import isolate, marked, suspects
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.decoder import Decoder
+from sluice.decode.messages import marked
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.text import isolate, suspects
+from sluice.decode.text.decoder import Decoder
 from tests.decode.support import FIRST_OFFSET, decode, fill, rows, table
 
 ID, SMALL, UUID = Column("id", "UInt64"), Column("n", "UInt8"), Column("u", "UUID")

@@ -10,14 +10,14 @@ import pytest
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import Column, Mapped, TableText
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.decoded import Decoded
-from sluice.decode.decoder import Decoder
-from sluice.decode.facts import MessageFacts, facts_named
-from sluice.decode.mapped import MappedFormat
-from sluice.decode.marked import memory_file
-from sluice.decode.session import run
-from sluice.decode.typed_decoder import TypedDecoder
+from sluice.decode.engine.session import run
+from sluice.decode.mapping.mapped import MappedFormat
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.facts import MessageFacts, facts_named
+from sluice.decode.messages.marked import memory_file
+from sluice.decode.text.decoder import Decoder
+from sluice.decode.typed.decoder import TypedDecoder
 
 ID = Column("id", "UInt64")
 NAME = Column("name", "String")

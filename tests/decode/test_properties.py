@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.core.text import Column
-from sluice.decode.decoder import Decoder
+from sluice.decode.text.decoder import Decoder
 from tests.decode.support import decode, rows, table
 
 COLUMNS = (

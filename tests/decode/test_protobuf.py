@@ -11,11 +11,11 @@ import pytest
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import Column
-from sluice.decode import structure
-from sluice.decode.protobuf import ProtobufConfluent, _packed, _unpacked
-from sluice.decode.protobuf_compile import MAIN_FILE, compile_files
-from sluice.decode.registry import RegisteredSchema, provide
-from sluice.decode.typed_decoder import TypedDecoder
+from sluice.decode.schema import structure
+from sluice.decode.schema.protobuf import ProtobufConfluent, _packed, _unpacked
+from sluice.decode.schema.protobuf_compile import MAIN_FILE, compile_files
+from sluice.decode.schema.registry import RegisteredSchema, provide
+from sluice.decode.typed.decoder import TypedDecoder
 from tests.decode.protobuf_support import (
     COLUMNS,
     HOSTILE,

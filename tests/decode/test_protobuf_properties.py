@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.decode.protobuf_schema import ProtobufFiles
-from sluice.decode.structure import check_protobuf
-from sluice.decode.structure_walk import check_protobuf_slowly
-from sluice.decode.typed_decoder import TypedDecoder
+from sluice.decode.schema.protobuf_schema import ProtobufFiles
+from sluice.decode.schema.structure import check_protobuf
+from sluice.decode.schema.walk import check_protobuf_slowly
+from sluice.decode.typed.decoder import TypedDecoder
 from tests.decode.protobuf_support import (
     COLUMNS,
     DESCRIPTORS,

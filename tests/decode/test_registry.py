@@ -14,13 +14,13 @@ import pytest
 
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.text import Column
-from sluice.decode import registry
-from sluice.decode.avro import AvroConfluent
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.framing import BYTES
-from sluice.decode.protobuf import ProtobufConfluent
-from sluice.decode.registry import RegisteredSchema, provide, registry_of
-from sluice.decode.typed_decoder import TypedDecoder
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.framing import BYTES
+from sluice.decode.schema import registry
+from sluice.decode.schema.avro import AvroConfluent
+from sluice.decode.schema.protobuf import ProtobufConfluent
+from sluice.decode.schema.registry import RegisteredSchema, provide, registry_of
+from sluice.decode.typed.decoder import TypedDecoder
 from sluice.kafka.registry import RegistryAccess, RegistryClient
 from tests.decode.support import fill, rows, table
 from tests.support.processes import free_ports

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.decode.boundaries import ARRAYS, OBJECTS
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.framing import JSON_ARRAYS, JSON_OBJECTS
-from sluice.decode.split_json import JsonSplitter
+from sluice.decode.messages.boundaries import ARRAYS, OBJECTS
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.framing import JSON_ARRAYS, JSON_OBJECTS
+from sluice.decode.text.split_json import JsonSplitter
 from tests.decode.support import FIRST_OFFSET, fill, rows
 from tests.decode.text_support import decode_text, text_of, with_lineage
 

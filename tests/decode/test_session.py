@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.decode.session import EngineError, run
+from sluice.decode.engine.session import EngineError, run
 
 BREAKS = (
     "SELECT number, throwIf(number = 5000, 'x') FROM numbers(10000) SETTINGS max_block_size = 1000"

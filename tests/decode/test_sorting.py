@@ -8,7 +8,7 @@ import pytest
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import LINEAGE_TYPES, Column, TableText
-from sluice.decode.decoder import Decoded, Decoder
+from sluice.decode.text.decoder import Decoded, Decoder
 from tests.decode.support import FIRST_OFFSET, LINEAGE, decode, rows, table
 
 USER = Column("user", "UInt32")

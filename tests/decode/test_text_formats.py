@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import Column
+from sluice.decode.engine.session import literal, run
 from sluice.decode.formats import check_options, make_decoder
-from sluice.decode.marked import memory_file
-from sluice.decode.session import literal, run
+from sluice.decode.messages.marked import memory_file
 from tests.decode.support import FIRST_OFFSET, rows
 from tests.decode.text_support import ID, TEXT, decode_text, made, text_of, with_lineage
 

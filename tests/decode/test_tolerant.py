@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.core.text import LINEAGE_TYPES, Column
-from sluice.decode.assemble import Body
-from sluice.decode.boundaries import structure_faults
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.decoder import Decoded, Decoder
-from sluice.decode.fault import Fault
-from sluice.decode.plan import Plan
-from sluice.decode.shapes import object_faults, plain_objects
-from sluice.decode.tolerant import overflow_behavior, sift
+from sluice.decode.messages.assemble import Body
+from sluice.decode.messages.boundaries import structure_faults
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.fault import Fault
+from sluice.decode.messages.shapes import object_faults, plain_objects
+from sluice.decode.text.decoder import Decoded, Decoder
+from sluice.decode.text.plan import Plan
+from sluice.decode.text.tolerant import overflow_behavior, sift
 from tests.decode.support import LINEAGE, decode, fill, rows, table
 from tests.decode.test_properties import BROKEN, CUT, DOCUMENTS
 

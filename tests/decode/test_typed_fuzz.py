@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sluice.core.text import Column
-from sluice.decode.decoded import Decoded
+from sluice.decode.messages.decoded import Decoded
 from tests.decode.support import FIRST_OFFSET, LINEAGE, rows
 from tests.decode.typed_support import typed_decode, typed_decoder, written
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.core.text import Column
-from sluice.decode.marked import memory_file
-from sluice.decode.port import TableDecoder
-from sluice.decode.session import identifier, literal, run
+from sluice.decode.engine.session import identifier, literal, run
+from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.port import TableDecoder
 from tests.decode.support import rows
 from tests.decode.typed_support import SETTINGS, typed_decode, typed_decoder
 

@@ -12,8 +12,8 @@ from functools import cache
 import pytest
 
 from sluice.core.text import Column
-from sluice.decode.port import TableDecoder
-from sluice.decode.session import run
+from sluice.decode.engine.session import run
+from sluice.decode.messages.port import TableDecoder
 from tests.decode.support import rows
 from tests.decode.typed_support import typed_decode, typed_decoder, typed_outcome, written
 

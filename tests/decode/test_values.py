@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from sluice.core.text import Column
-from sluice.decode.decoder import Decoder
+from sluice.decode.text.decoder import Decoder
 from tests.decode.support import decode, outcome, rows, table
 
 ABSENT = "ABSENT"

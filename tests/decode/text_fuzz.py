@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.core.text import LINEAGE_TYPES, Column, TableText
-from sluice.decode.buffer import MessageBuffer
+from sluice.decode.engine.session import run
 from sluice.decode.formats import framing_of, make_decoder
-from sluice.decode.marked import memory_file
-from sluice.decode.port import TableDecoder
-from sluice.decode.session import run
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.port import TableDecoder
 from tests.decode.support import FIRST_OFFSET, LINEAGE, fill, table
 
 COLUMNS = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from sluice.core.text import LINEAGE_TYPES, Column, TableText
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.decoded import Decoded
 from sluice.decode.formats import framing_of, make_decoder
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.decoded import Decoded
 from tests.decode.support import LINEAGE, fill, rows, table
 
 ID, TEXT = Column("id", "UInt64"), Column("s", "String")

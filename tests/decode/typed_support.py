@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 from sluice.core.text import Column
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.decoded import Decoded
-from sluice.decode.framing import BYTES
-from sluice.decode.port import TableDecoder
-from sluice.decode.session import run
+from sluice.decode.engine.session import run
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.framing import BYTES
+from sluice.decode.messages.port import TableDecoder
 from sluice.decode.typed_formats import TYPED_FORMATS
 from tests.decode.support import fill, rows, table
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import sluice.kafka.reader as contract
 from sluice.core.errors import SluiceError
 from sluice.core.ranges import Range
-from sluice.decode.boundaries import flat_ends
-from sluice.decode.buffer import MessageBuffer
-from sluice.decode.digits import has_long_run
+from sluice.decode.messages.boundaries import flat_ends
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.digits import has_long_run
 from sluice.kafka.errors import StalledError
 from sluice.kafka.wire import reader as wire_reader
 from sluice.kafka.wire import unpacking

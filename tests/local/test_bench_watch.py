@@ -10,10 +10,10 @@ import pytest
 
 from sluice.core.errors import ConfigurationError
 from sluice.core.text import Column
-from sluice.decode.buffer import MessageBuffer
+from sluice.decode.engine.session import run
 from sluice.decode.formats import framing_of, make_decoder
-from sluice.decode.marked import memory_file
-from sluice.decode.session import run
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.marked import memory_file
 from sluice.local.bench_settings import ORDER_FORMATS, BenchSettings
 from sluice.local.bench_watch import Held, Watch
 from sluice.local.order_formats import EncodedOrders, order_format

@@ -10,7 +10,7 @@ import pytest
 from sluice.core.ledger import Rest
 from sluice.core.ranges import TopicPartition
 from sluice.core.text import Column, Mapped, Route, TableText
-from sluice.decode.buffer import MessageBuffer
+from sluice.decode.messages.buffer import MessageBuffer
 from sluice.spark.routing import Router
 
 Headers = tuple[tuple[str, bytes | None], ...]

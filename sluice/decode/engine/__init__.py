@@ -1,0 +1,1 @@
+"""The embedded engine: its session, the bytes of its blocks, its types and expressions."""

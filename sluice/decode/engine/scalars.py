@@ -1,0 +1,335 @@
+"""Readers of scalar types: what is read, and which values do not fit.
+
+Tests of values are SQL and never throw, so that one query judges all rows. What no
+expression can see (digits beyond 256 bits) is kept out by `MessageBuffer.long_digits`; a
+decimal's digits are seen down to the 38th behind the point at least, so 1e-70 is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sluice.decode.engine.session import literal
+from sluice.decode.engine.types import TypeNode, enum_values
+
+Expression = Callable[[str], str]
+
+#: Results of `Reader.fault`.
+FINE, NULL, RANGE = 0, 1, 2
+
+_INTEGERS = frozenset(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64, 128))
+_WIDE_INTEGERS = frozenset(("Int256", "UInt256"))
+_FLOATS = frozenset(("Float32", "Float64", "BFloat16"))
+_DECIMAL_PRECISION = {"Decimal32": 9, "Decimal64": 18, "Decimal128": 38, "Decimal256": 76}
+_NULLABLE = frozenset(
+    (
+        "String",
+        "FixedString",
+        "UUID",
+        "IPv4",
+        "IPv6",
+        "Bool",
+        "DateTime",
+        "DateTime64",
+        "Time",
+        "Time64",
+    )
+)
+#: Beyond these seconds the engine clamps a DateTime64: the first and the last day it knows.
+_DATETIME64_SECONDS = (-62167132800, 253402214400)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One way to read a type. All expressions take SQL for the value as it was read.
+
+    :param wide: the type it is read as.
+    :param loose: the type it is read as where no value may raise an error that stops the
+        query; `fault` takes this one, the other expressions take `wide`.
+    :param narrow: gives the target type, or throws.
+    :param silent: UInt8, true if `narrow` would not throw although the value does not fit.
+    :param fault: UInt8, FINE, NULL or RANGE; never throws. None: reading alone decides.
+    :param plain: `narrow` is nothing but accurateCast, also inside containers.
+    :param doubt: UInt8, true for every value as it was read by `wide` for which `narrow` throws
+        or `silent` is true, and perhaps for others; never throws. None: reading alone decides.
+        Holds also where a DateTime beyond its type is clamped in reading.
+    """
+
+    target: str
+    wide: str
+    loose: str
+    narrow: Expression
+    silent: Expression | None = None
+    fault: Expression | None = None
+    plain: bool = True
+    doubt: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a scalar stands, which decides what null and a missing value mean."""
+
+    nullable: bool
+    in_tuple: bool
+    refuse_null: bool
+
+    @property
+    def refuses(self) -> bool:
+        """null is a fault here."""
+        return self.refuse_null and not self.nullable
+
+    @property
+    def reads_null(self) -> bool:
+        """The wide type is Nullable. Not in tuples, whose missing elements would be null."""
+        return self.nullable or (self.refuses and not self.in_tuple)
+
+    def target(self, text: str) -> str:
+        return f"Nullable({text})" if self.nullable else text
+
+    def wide(self, text: str) -> str:
+        return f"Nullable({text})" if self.reads_null else text
+
+    def null_test(self, value: str) -> list[str]:
+        """The first branch of a multiIf."""
+        kind = NULL if self.refuses else FINE
+        return [f"isNull({value}), {kind}"] if self.reads_null else []
+
+
+def scalar_reader(node: TypeNode, place: Place, widest_integer: str) -> Reader:
+    """The reader of a type that contains no other; unknown types are read as they are."""
+    if node.name in _INTEGERS and place.in_tuple and place.refuses:
+        # A missing element and null look alike in Int256; a decimal refuses null.
+        return _checked(node, place, "Decimal(76, 20)", _integer_unfit(node.name))
+    if node.name in _INTEGERS:
+        return _checked(node, place, widest_integer, None)
+    if node.name in _FLOATS:
+        null_is_nan = place.in_tuple and place.refuses
+        return _checked(node, place, node.text, _not_finite if null_is_nan else _infinite)
+    if node.name.startswith("Decimal"):
+        return _decimal(node, place)
+    if node.name in ("DateTime", "DateTime64"):
+        return _moment(node, place)
+    if node.name in ("Date", "Date32"):
+        return _text(node, place, _date(node.name), _date_unfit(node.name), unfit_throws=False)
+    if node.name in _WIDE_INTEGERS:
+        return _text(node, place, _same, _wraps(node.text), unfit_throws=False)
+    if node.name.startswith("Enum"):
+        return _text(node, place, _same, _not_among(enum_values(node)), unfit_throws=True)
+    if node.name in _NULLABLE:
+        return _checked(node, place, node.text, _never)
+    text = place.target(node.text)
+    return Reader(text, text, text, _same)
+
+
+def _checked(
+    node: TypeNode,
+    place: Place,
+    wide: str,
+    unfit: Expression | None,
+    loose: str = "",
+    loose_unfit: Expression | None = None,
+    clamped: Expression | None = None,
+) -> Reader:
+    """A scalar whose wide type narrows by accurateCast.
+
+    :param unfit: true for values that accurateCast would take although they do not fit;
+        None: accurateCast finds all of them.
+    :param loose: what it is read as where it must not throw, if not the wide type;
+        `loose_unfit` is for its values, `clamped` for those of the wide type.
+    """
+    target = place.target(node.text)
+
+    def silent(value: str) -> str:
+        assert unfit is not None
+        return f"ifNull({unfit(value)}, 0)" if place.reads_null else unfit(value)
+
+    def fault(value: str) -> str:
+        tests = place.null_test(value)
+        judge = loose_unfit or unfit
+        if judge is None:
+            tests.append(f"isNull(accurateCastOrNull({value}, {literal(node.text)})), {RANGE}")
+        elif judge is not _never:
+            tests.append(f"ifNull({judge(value)}, 0), {RANGE}")
+        return f"multiIf({', '.join(tests)}, {FINE})" if tests else f"{FINE}"
+
+    def doubt(value: str) -> str:
+        judge = clamped or unfit
+        if judge is None:
+            test = f"isNull(accurateCastOrNull({value}, {literal(node.text)}))"
+            return f"({test} AND isNotNull({value}))" if place.nullable else test
+        if judge is _never:
+            return f"isNull({value})" if place.reads_null and place.refuses else "0"
+        return f"ifNull({judge(value)}, {int(place.refuses)})" if place.reads_null else judge(value)
+
+    return Reader(
+        target,
+        place.wide(wide),
+        place.wide(loose or wide),
+        lambda value: f"accurateCast({value}, {literal(target)})",
+        None if unfit is None or unfit is _never else silent,
+        fault,
+        doubt=doubt,
+    )
+
+
+def _text(
+    node: TypeNode, place: Place, parse: Expression, unfit: Expression, unfit_throws: bool
+) -> Reader:
+    """A scalar read as String, where only the text tells what the message said.
+
+    :param unfit: true for text that does not fit; never throws.
+    :param unfit_throws: `narrow` throws for all of these by itself.
+    """
+    target = place.target(node.text)
+    missing_is_empty = place.in_tuple and not place.nullable
+
+    def narrow(value: str) -> str:
+        cast = f"accurateCast({parse(value)}, {literal(target)})"
+        if missing_is_empty:
+            return f"if(empty({value}), {default_of(node.text)}, {cast})"
+        return cast
+
+    def silent(value: str) -> str:
+        text = f"assumeNotNull({value})" if place.reads_null else value
+        test = f"ifNull({unfit(text)}, 1)"
+        if missing_is_empty:
+            test = f"(notEmpty({value}) AND {test})"
+        return f"(isNotNull({value}) AND {test})" if place.reads_null else test
+
+    def fault(value: str) -> str:
+        tests = [*place.null_test(value), f"{silent(value)}, {RANGE}"]
+        return f"multiIf({', '.join(tests)}, {FINE})"
+
+    wide = place.wide("String")
+    return Reader(target, wide, wide, narrow, None if unfit_throws else silent, fault, False, fault)
+
+
+def _decimal(node: TypeNode, place: Place) -> Reader:
+    if node.name == "Decimal":
+        precision = int(node.arguments[0]) if node.arguments else 10
+        scale = int(node.arguments[1]) if len(node.arguments) > 1 else 0
+    else:
+        precision, scale = _DECIMAL_PRECISION[node.name], int(node.arguments[0])
+    if precision > 38:
+        return _text(node, place, _same, _decimal_text_unfit(node.text, scale), False)
+    # As many integer digits as the target: more of them are refused by the reader itself.
+    wide = f"Decimal(76, {76 - (precision - scale)})"
+    return _checked(node, place, wide, lambda value: f"{value} != trunc({value}, {scale})")
+
+
+def _moment(node: TypeNode, place: Place) -> Reader:
+    """DateTime throws by itself. DateTime64 is clamped to the years that the engine knows."""
+    if node.name == "DateTime":
+        zone = f", {node.arguments[0]}" if node.arguments else ""
+        unfit = _seconds_outside(0, 2**32)
+        return _checked(node, place, node.text, _never, f"DateTime64(0{zone})", unfit, _at_its_ends)
+    scale = int(node.arguments[0]) if node.arguments else 3
+    zone = "".join(f", {argument}" for argument in node.arguments[1:])
+    low, high = _DATETIME64_SECONDS
+    reach = 2**63 // 10**scale
+    clamped = _seconds_outside(low, high)
+    overflows = _seconds_outside(max(low, -reach), min(high, reach))
+    return _checked(
+        node, place, node.text, clamped, f"DateTime64({min(scale, 6)}{zone})", overflows
+    )
+
+
+def _at_its_ends(value: str) -> str:
+    """A DateTime beyond its type is one of these where it is clamped."""
+    return f"toUInt32({value}) IN (0, 4294967295)"
+
+
+def _seconds_outside(low: int, high: int) -> Expression:
+    return lambda value: f"(toInt64({value}) < {low} OR toInt64({value}) >= {high})"
+
+
+def _same(value: str) -> str:
+    return value
+
+
+def default_of(type_text: str) -> str:
+    """SQL for what a missing value becomes. Date32 as JSONEachRow does it, not as VALUES."""
+    if type_text == "Date32":
+        return "toDate32('1970-01-01')"
+    return f"defaultValueOfTypeName({literal(type_text)})"
+
+
+def _never(value: str) -> str:
+    return "0"
+
+
+def _infinite(value: str) -> str:
+    return f"isInfinite({value})"
+
+
+def _not_finite(value: str) -> str:
+    """null in an element of a tuple is read as nan."""
+    return f"(isInfinite({value}) OR isNaN({value}))"
+
+
+def _integer_unfit(name: str) -> Expression:
+    """A decimal of scale 20 that is no integer of this type."""
+    bits = int(name.lstrip("UInt"))
+    low, high = (0, 2**bits - 1) if name[0] == "U" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+    def unfit(value: str) -> str:
+        below = f"{value} < toDecimal256('{low}', 20)"
+        above = f"{value} > toDecimal256('{high}', 20)"
+        return f"({below} OR {above} OR {value} != trunc({value}))"
+
+    return unfit
+
+
+def _date(name: str) -> Expression:
+    """Text to this type or NULL: a date, or days since 1970 in up to six digits.
+
+    Made in the type itself: behind a NULL stands the default, and Date32's does not fit Date.
+    """
+    days_type = "UInt16" if name == "Date" else "Int32"
+
+    def parse(value: str) -> str:
+        days = f"addDays(to{name}('1970-01-01'), accurateCastOrNull({value}, '{days_type}'))"
+        return f"if(length({value}) < 7, {days}, accurateCastOrNull({value}, '{name}'))"
+
+    return parse
+
+
+def _date_unfit(name: str) -> Expression:
+    """No date, a 30th of February (it would become the 2nd of March), a time of day."""
+
+    def unfit(value: str) -> str:
+        date = _date("Date32")(value)
+        day = f"toDayOfMonth({date}) != toUInt8OrZero(substring({value}, 9, 2))"
+        tests = [f"isNull({date})", f"length({value}) > 10", f"(length({value}) = 10 AND {day})"]
+        if name == "Date":
+            tests.append(f"toInt32({date}) < 0 OR toInt32({date}) > 65535")
+        return f"({' OR '.join(tests)})"
+
+    return unfit
+
+
+def _wraps(target: str) -> Expression:
+    """256-bit parsing wraps: the value must print as the text it was made from."""
+
+    def unfit(value: str) -> str:
+        number = f"accurateCastOrNull({value}, '{target}')"
+        canonical = f"replaceRegexpOne({value}, '^\\\\+?(-?)0*([0-9])', '\\\\1\\\\2')"
+        return f"(isNull({number}) OR toString({number}) != {canonical})"
+
+    return unfit
+
+
+def _decimal_text_unfit(target: str, scale: int) -> Expression:
+    """Digits beyond the scale, or an exponent, of which the text does not show the digits."""
+    pattern = f"[eE]|\\\\.[0-9]{{{scale}}}[0-9]*[1-9]"
+
+    def unfit(value: str) -> str:
+        number = f"accurateCastOrNull({value}, {literal(target)})"
+        return f"(isNull({number}) OR match({value}, '{pattern}'))"
+
+    return unfit
+
+
+def _not_among(values: list[str]) -> Expression:
+    return lambda value: f"NOT has([{', '.join(values)}], {value})"

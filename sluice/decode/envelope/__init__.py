@@ -1,0 +1,1 @@
+"""eBay's envelope: rows bound to a statement, as relations."""

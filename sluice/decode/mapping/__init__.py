@@ -1,0 +1,1 @@
+"""Columns that are not simply the fields of their names, and rows that are checked."""

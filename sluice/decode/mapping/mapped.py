@@ -1,0 +1,205 @@
+"""Entries whose columns are not simply the fields of their names, or whose rows are checked.
+
+Two steps: the messages are decoded into a table of their fields, strictly, by whatever decodes
+the format; over that block the columns are expressions, whose values are converted as strictly
+into the target's types. A row that breaks a check makes its message bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.core.errors import TerminalError
+from sluice.core.text import KAFKA_COLUMNS, TableText
+from sluice.decode.engine.native import column_head, read_header, varint
+from sluice.decode.engine.session import identifier, literal, run, settings_clause
+from sluice.decode.mapping.source import source_of
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.facts import fact_column, facts_named
+from sluice.decode.messages.fault import CHECK_FAILED, REQUIRED, Fault
+from sluice.decode.messages.format import Group, Indices, Natural
+from sluice.decode.messages.marked import memory_file, subset
+from sluice.decode.messages.port import TableDecoder
+
+_PLACE = "_sluice_field_place"
+_OUT = "_sluice_field_out"
+
+
+def is_mapped(table: TableText) -> bool:
+    """Whether an entry needs more than its format's decoder."""
+    return bool(table.mapping or table.fields or table.require or table.check)
+
+
+class MappedFormat:
+    """The fields of messages as a relation, for `TypedDecoder`.
+
+    :param make: makes the decoder of the fields.
+    :raises TerminalError: the mapping contradicts itself, or an expression cannot be computed.
+    """
+
+    def __init__(self, table: TableText, make: Callable[[TableText], TableDecoder]) -> None:
+        self._table = table
+        self._source = source_of(table)
+        self._facts = facts_named(table)
+        self._fields = make(self._source.table)
+        types = {column.name: column.type for column in self._source.table.columns}
+        read = [(name, types[name]) for name in self._fields.columns]
+        read += [(name, KAFKA_COLUMNS[name]) for name in self._facts]
+        self._structure = ", ".join(f"{identifier(name)} {kind}" for name, kind in read)
+        self._columns = self._naturals()
+        self._tests = [
+            (
+                Fault(REQUIRED, f"{name} is required, and absent or null", name),
+                f"isNotNull({value})",
+            )
+            for name, value in self._source.required.items()
+        ]
+        self._tests += [
+            (Fault(CHECK_FAILED, f"the check {check} does not hold"[:300]), f"({check})")
+            for check in table.check
+        ]
+        self._verdict = self._verdict_query()
+
+    def _naturals(self) -> tuple[Natural, ...]:
+        """The columns with the types that their expressions have."""
+        values = self._source.values
+        # By numbers: an expression may name a field like another column.
+        selected = ", ".join(f"{v} AS _sluice_{n}" for n, v in enumerate(values.values()))
+        nothing = f"null({literal(self._structure)})"
+        query = f"DESCRIBE (SELECT {selected} FROM {nothing}) {self._clause()}"
+        try:
+            lines = run(query, "TSVRaw").bytes().decode().splitlines()
+        except Exception as error:
+            raise TerminalError(
+                f"table entry {self._table.entry} into {self._table.target}: an expression cannot "
+                f"be computed: {str(error)[:300]}",
+                "Correct the expressions in [table.columns]; the fields are: " + self._structure,
+            ) from None
+        types = [line.split("\t")[1] for line in lines]
+        found = zip(values.items(), types, strict=True)
+        return tuple(Natural(name, type_text, value) for (name, value), type_text in found)
+
+    def _clause(self) -> str:
+        return settings_clause(session_timezone=literal(self._table.time_zone))
+
+    def _verdict_query(self) -> str:
+        """Number of each row that breaks a test, and of the first test that it breaks, from 1."""
+        if not self._tests:
+            return ""
+        parts = [
+            f"NOT ifNull(toBool({test}), false), {number}"
+            for number, (_, test) in enumerate(self._tests, 1)
+        ]
+        code = f"toUInt32(multiIf({', '.join(parts)}, 0))"
+        row = "toUInt32(rowNumberInAllBlocks())"
+        query = f"SELECT i, f FROM (SELECT {row} AS i, {code} AS f FROM {{source}}) WHERE f != 0"
+        nothing = f"null({literal(self._structure)})"
+        try:
+            run(f"{query.replace('{source}', nothing)} {self._clause()}", "Null")
+        except Exception as error:
+            raise TerminalError(
+                f"table entry {self._table.entry} into {self._table.target}: a check cannot be "
+                f"computed: {str(error)[:300]}",
+                "Correct the expressions in check; the fields are: " + self._structure,
+            ) from None
+        return query
+
+    def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
+        """See `sluice.decode.messages.format.TypedFormat`."""
+        if not len(indices):
+            source = f"null({literal(f'{self._structure}, {_PLACE} UInt32')})"
+            yield Group(source, self._columns, indices, _PLACE, self._is_single)
+            return
+        if len(indices) == buffer.messages:
+            decoded = self._fields.decode(buffer, "", 0)
+        else:
+            with subset(buffer, indices) as part:
+                decoded = self._fields.decode(part, "", 0)
+        yield from self._grouped(buffer, indices, decoded)
+
+    def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
+        """Nothing: what cannot be read was found on the way."""
+        return {}
+
+    @property
+    def _is_single(self) -> bool:
+        return self._table.rows == "one"
+
+    def _grouped(
+        self, buffer: MessageBuffer, indices: Indices, decoded: Decoded
+    ) -> Iterator[Group]:
+        offsets = buffer.offsets[indices]
+        unreadable = {
+            int(indices[bad.index]): Fault(bad.reason, bad.error, bad.column) for bad in decoded.bad
+        }
+        rows = np.searchsorted(offsets, decoded.offsets)
+        block = self._with_facts(buffer, decoded, indices[rows]) if decoded.rows else b""
+        out = np.zeros(decoded.rows, np.bool_)
+        for row, fault in self._broken_rows(block):
+            out[row] = True
+            if self._table.bad_rows != "drop-row":
+                unreadable.setdefault(int(indices[rows[row]]), fault)
+        is_left = np.ones(len(indices), np.bool_)
+        is_left[np.searchsorted(indices, np.fromiter(unreadable, np.int64, len(unreadable)))] = (
+            False
+        )
+        out |= ~is_left[rows]
+        places = (np.cumsum(is_left) - 1)[rows]
+        added = [
+            _column(_PLACE, "UInt32", np.where(out, 0, places).astype("<u4")),
+            _column(_OUT, "UInt8", out.astype("u1")),
+        ]
+        structure = f"{self._structure}, {_PLACE} UInt32, {_OUT} UInt8"
+        with memory_file(_appended(block, added)) as path:
+            source = f"file({literal(path)}, Native, {literal(structure)})"
+            if out.any():
+                source = f"(SELECT * FROM {source} WHERE NOT {_OUT})"
+            yield Group(
+                source,
+                self._columns,
+                indices[is_left],
+                _PLACE,
+                self._is_single,
+                unreadable=unreadable,
+            )
+
+    def _with_facts(self, buffer: MessageBuffer, decoded: Decoded, messages: Indices) -> bytes:
+        """The block of fields with the facts that expressions name."""
+        if not self._facts:
+            return bytes(decoded.native)
+        if buffer.facts is None:
+            raise TerminalError(
+                f"table entry {self._table.entry}: nobody took {self._facts[0]} of the messages",
+                "This is a bug: report it with the configuration.",
+            )
+        added = [fact_column(name, buffer.facts, messages, decoded.offsets) for name in self._facts]
+        return _appended(decoded.native, added)
+
+    def _broken_rows(self, block: bytes) -> Iterator[tuple[int, Fault]]:
+        """Rows that break a test, with the first that they break."""
+        if not self._verdict or not block:
+            return
+        with memory_file(block) as path:
+            source = f"file({literal(path)}, Native, {literal(self._structure)})"
+            found = run(
+                f"{self._verdict.replace('{source}', source)} {self._clause()}", "RowBinary"
+            )
+        pairs = np.frombuffer(found.bytes(), "<u4").reshape(-1, 2)
+        for row, test in pairs.tolist():
+            yield row, self._tests[test - 1][0]
+
+
+def _column(name: str, type_text: str, values: NDArray[np.generic]) -> bytes:
+    return column_head(name, type_text) + values.tobytes()
+
+
+def _appended(block: bytes | memoryview, columns: list[bytes]) -> bytes:
+    """A Native block with more columns behind its own; empty if it is."""
+    if not len(block):
+        return b""
+    count, rows, begin = read_header(memoryview(block))
+    return b"".join([varint(count + len(columns)), varint(rows), block[begin:], *columns])

@@ -1,0 +1,219 @@
+"""The fields that a mapped entry reads: a table of its own, which the server does not have.
+
+Names of columns and names of fields are two things here. A field has the type of the column that
+it fills, unless `fields` says another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from sluice.core.errors import TerminalError
+from sluice.core.text import KAFKA_COLUMNS, Column, Mapped, TableText
+from sluice.decode.engine.expressions import (
+    dependencies,
+    nondeterministic_functions,
+    referenced_columns,
+)
+from sluice.decode.engine.session import identifier, literal
+from sluice.decode.engine.types import parse_type
+
+_READ = ("", "DEFAULT")
+#: Types that cannot be absent: Nullable does not take them.
+_NEVER_NULL = ("Array", "Map", "Tuple", "Nested", "JSON", "Variant", "Dynamic")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is read, and how the columns follow from it.
+
+    :param table: of the fields.
+    :param values: SQL over fields and KAFKA_COLUMNS, by column.
+    :param required: by column, SQL that is null where the field is absent.
+    """
+
+    table: TableText
+    values: dict[str, str]
+    required: dict[str, str]
+
+
+@dataclass(slots=True)
+class _Node:
+    """A field, or what is inside of one."""
+
+    type: str = ""
+    kind: str = ""
+    expression: str = ""
+    inside: dict[str, _Node] = field(default_factory=dict)
+
+    def type_text(self) -> str:
+        if not self.inside:
+            return self.type
+        parts = (f"{identifier(name)} {node.type_text()}" for name, node in self.inside.items())
+        return f"Tuple({', '.join(parts)})"
+
+
+def source_of(table: TableText) -> Source:
+    """Take an entry with a mapping apart.
+
+    :raises TerminalError: the mapping contradicts itself, or the table.
+    """
+    return _Maker(table).made()
+
+
+class _Maker:
+    def __init__(self, table: TableText) -> None:
+        self._table = table
+        self._mapped = {one.column: one for one in table.mapping}
+        self._fields: dict[str, _Node] = {
+            name: _Node(type_text) for name, type_text in table.fields
+        }
+        self._declared = dict(table.fields)
+        self._values: dict[str, str] = {}
+        self._required: dict[str, str] = {}
+        columns = {column.name: column for column in table.columns}
+        for name in [*self._mapped, *table.require]:
+            if name not in columns or columns[name].kind not in _READ or name in table.lineage:
+                raise self._error(
+                    f"has no column {name} that messages can fill",
+                    "Correct [table.columns] and require, or add the column.",
+                )
+
+    def made(self) -> Source:
+        table = self._table
+        for column in table.columns:
+            if column.name in table.lineage or column.kind not in _READ:
+                continue
+            self._take(column, self._mapped.get(column.name))
+        for expression in [*self._expressions(), *table.check]:
+            self._refuse_volatile(expression)
+        for name in KAFKA_COLUMNS:
+            if name in self._fields:
+                raise self._error(
+                    f"reads a field {name}, which is a name of Kafka's own facts",
+                    "Map the column by another field, or with sql.",
+                )
+        fields = tuple(
+            Column(name, node.type_text(), node.kind, node.expression)  # type: ignore[arg-type]
+            for name, node in self._fields.items()
+        )
+        if not fields:
+            raise self._error(
+                "reads no field of its messages",
+                "Name at least one in [table.columns] or [table.fields].",
+            )
+        source = replace(
+            table,
+            columns=fields,
+            lineage=(),
+            partition_key="",
+            sorting_key="",
+            sort=False,
+            mapping=(),
+            fields=(),
+            require=(),
+            check=(),
+        )
+        return Source(source, self._values, self._required)
+
+    def _expressions(self) -> list[str]:
+        return [one.source for one in self._table.mapping if one.by == "sql"]
+
+    def _take(self, column: Column, mapped: Mapped | None) -> None:
+        name = column.name
+        is_required = name in self._table.require
+        if mapped is None or mapped.by in ("field", "path"):
+            path = [name] if mapped is None else [mapped.source]
+            if mapped is not None and mapped.by == "path":
+                path = mapped.source.split(".")
+            self._values[name] = self._read(column, path, is_required)
+            if is_required:
+                self._required[name] = self._values[name]
+            return
+        if mapped.by == "value":
+            self._values[name] = literal(mapped.source)
+        elif mapped.by == "kafka":
+            self._values[name] = identifier(mapped.source)
+        elif mapped.by == "header":
+            self._values[name] = f"_headers[{literal(mapped.source)}]"
+        else:
+            self._values[name] = f"({mapped.source})"
+        if is_required:
+            self._required[name] = self._values[name]
+
+    def _read(self, column: Column, path: list[str], is_required: bool) -> str:
+        """Read a field for a column; gives the SQL for it."""
+        if not all(path):
+            raise self._error(
+                f"maps {column.name} by a path with an empty part: {'.'.join(path)}",
+                "Write the names of fields with one dot between.",
+            )
+        type_text = column.type
+        if is_required:
+            type_text = self._nullable(column)
+        node = self._fields.setdefault(path[0], _Node())
+        value = identifier(path[0])
+        for part in path[1:]:
+            if node.type:
+                raise self._conflict(column, path)
+            node = node.inside.setdefault(part, _Node())
+            value = f"tupleElement({value}, {literal(part)})"
+        if node.inside or (node.type and path[0] not in self._declared and node.type != type_text):
+            raise self._conflict(column, path)
+        if not node.type:
+            node.type = type_text
+            if len(path) == 1 and column.kind == "DEFAULT" and not is_required:
+                self._keep_default(column, node, path[0])
+        return value
+
+    def _keep_default(self, column: Column, node: _Node, read_as: str) -> None:
+        """An absent field becomes the column's default, whose columns must be fields too."""
+        for other in referenced_columns(column.expression, self._table.columns):
+            mapped = self._mapped.get(other.name)
+            if mapped is not None or read_as != column.name:
+                raise self._error(
+                    f"maps {other.name if mapped else column.name}, and the DEFAULT of "
+                    f"{column.name} refers to {other.name}",
+                    f"Map {column.name} with sql, which says what it is when its field is absent.",
+                )
+        node.kind, node.expression = "DEFAULT", column.expression
+
+    def _nullable(self, column: Column) -> str:
+        """The column's type, with null for a field that is absent."""
+        node = parse_type(column.type)
+        if node.name in _NEVER_NULL:
+            raise self._error(
+                f"requires {column.name} {column.type}, a type that cannot be null",
+                f"Use a check such as notEmpty({column.name}).",
+            )
+        if node.name == "LowCardinality":
+            node = node.inner()
+        return node.text if node.name == "Nullable" else f"Nullable({node.text})"
+
+    def _refuse_volatile(self, expression: str) -> None:
+        try:
+            dependencies(expression)
+        except TerminalError as error:
+            raise self._error(
+                f"has an expression that cannot be read: {error}", error.hint
+            ) from None
+        found = nondeterministic_functions(expression, self._table.columns)
+        if found:
+            raise self._error(
+                f"has an expression with {', '.join(found)}, which says something else the next "
+                f"time: {expression}",
+                "A repeat of a range must make the same rows. Use _timestamp, Kafka's time of "
+                "the message, or a DEFAULT in ClickHouse.",
+            )
+
+    def _conflict(self, column: Column, path: list[str]) -> TerminalError:
+        return self._error(
+            f"reads the field {'.'.join(path)} for {column.name} and as another type as well",
+            f'Give its type once in [table.fields], like {path[0]} = "String", and map the columns '
+            "with sql.",
+        )
+
+    def _error(self, what: str, hint: str) -> TerminalError:
+        return TerminalError(
+            f"table entry {self._table.entry} into {self._table.target} {what}", hint
+        )

@@ -1,0 +1,150 @@
+"""A block in the making: the engine's columns in a memfd, then the lineage columns behind them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.core.text import Column
+from sluice.decode.engine.native import (
+    checksum,
+    column_head,
+    constant_text,
+    numbers,
+    read_header,
+    varint,
+)
+from sluice.decode.engine.session import run
+from sluice.decode.messages.decoded import BadMessage, Decoded
+from sluice.decode.messages.marked import memory_file
+
+
+class Body:
+    """The block that the engine made, in a memfd, until the lineage columns are appended.
+
+    `rows` and `header` are known after `measure`; `partitions` are the distinct values of the
+    partition key; `order` is, of a sorted block, the place of each row in what was decoded.
+    """
+
+    def __init__(self) -> None:
+        self.file = os.memfd_create("sluice-block", os.MFD_CLOEXEC)
+        self.path = f"/proc/self/fd/{self.file}"
+        self.header = b""
+        self.rows = 0
+        self.partitions = 0
+        self.order: NDArray[np.uint32] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes that are there; 0 if the engine had no row to write."""
+        return os.fstat(self.file).st_size
+
+    def measure(self) -> int:
+        """Read the header that the engine wrote; gives the rows."""
+        _, self.rows, begin = read_header(memoryview(os.pread(self.file, 32, 0)))
+        self.header = os.pread(self.file, begin, 0)
+        return self.rows
+
+    def finish(self, header: bytes, columns: Iterable[bytes]) -> memoryview:
+        """Append columns and count them; the result holds the memory until it is dropped."""
+        end = os.lseek(self.file, 0, os.SEEK_END)
+        for column in columns:
+            end += os.pwrite(self.file, column, end)
+        if len(header) == len(self.header):
+            os.pwrite(self.file, header, 0)
+            block = memoryview(mmap.mmap(self.file, end, prot=mmap.PROT_READ))
+        else:
+            rest = os.pread(self.file, end - len(self.header), len(self.header))
+            block = memoryview(header + rest)
+        self.close()
+        return block
+
+    def cut(self, name: str, type_text: str, width: int) -> bytes:
+        """Take the last column off, one of fixed width; gives its values."""
+        begin = os.fstat(self.file).st_size - width * self.rows
+        values = os.pread(self.file, width * self.rows, begin)
+        os.ftruncate(self.file, begin - len(column_head(name, type_text)))
+        return values
+
+    def close(self) -> None:
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Where each row of a block came from.
+
+    :param offsets: one for each row.
+    :param numbers: of each row within its message; None: each message is one row.
+    """
+
+    topic: str
+    partition: int
+    offsets: NDArray[np.uint64]
+    numbers: NDArray[np.uint32] | None = None
+
+    def at(self, order: NDArray[np.uint32] | None) -> Lineage:
+        """Of the rows in another order."""
+        if order is None:
+            return self
+        row_numbers = None if self.numbers is None else self.numbers[order]
+        return Lineage(self.topic, self.partition, self.offsets[order], row_numbers)
+
+    def columns(self, columns: Iterable[Column]) -> Iterator[bytes]:
+        """The lineage columns as Native writes them.
+
+        :raises TerminalError: a number does not fit the server's type.
+        """
+        rows = len(self.offsets)
+        for column in columns:
+            name, type_text = column.name, column.type
+            if name == "_topic":
+                yield constant_text(name, type_text, self.topic, rows)
+            elif name == "_partition":
+                yield numbers(name, type_text, self.partition, rows)
+            elif name == "_offset":
+                yield numbers(name, type_text, self.offsets, rows)
+            else:
+                row_numbers = 0 if self.numbers is None else self.numbers.astype(np.uint64)
+                yield numbers(name, type_text, row_numbers, rows)
+
+
+def finished(
+    body: Body,
+    columns: tuple[str, ...],
+    lineage_columns: tuple[Column, ...],
+    lineage: Lineage,
+    bad: tuple[BadMessage, ...],
+    messages: int,
+    partitions_of: Callable[[str], str] | None,
+) -> Decoded:
+    """The engine's columns and the lineage columns as one block.
+
+    :param columns: of the block, lineage columns last.
+    :param lineage: of the rows in the block's order.
+    :param messages: that made the rows.
+    :param partitions_of: the query that counts the ClickHouse partitions of a block in a file,
+        where the key depends on lineage columns; else `body.partitions` says it.
+    :raises TerminalError: a lineage column cannot hold a number.
+    """
+    rows, partitions = body.rows, body.partitions
+    native = memoryview(b"")
+    if rows:
+        header = varint(len(columns)) + varint(rows)
+        native = body.finish(header, lineage.columns(lineage_columns))
+    if rows and partitions_of is not None:
+        with memory_file(native) as path:
+            partitions = int(run(partitions_of(path), "TSV").bytes())
+    return Decoded(
+        native, rows, columns, lineage.offsets, bad, partitions, checksum(native), messages
+    )

@@ -1,0 +1,286 @@
+"""The messages of one range and table, as bytes in a memfd that the engine reads.
+
+Python objects of messages live only for one poll: what stays is the text, 8 bytes of offset
+and 8 bytes of position for each message.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.decode.messages.digits import has_long_run, is_overlong
+from sluice.decode.messages.facts import MessageFacts
+from sluice.decode.messages.framing import JSON_OBJECTS, Framing
+
+#: So many messages are looked at together: numpy's temporaries stay in the cache.
+_INSPECTED_MESSAGES = 500
+#: The same in bytes, of text that is read again.
+_INSPECTED_BYTES = 1 << 20
+
+#: A message's value; the class below has a property named `bytes`.
+Value = bytes
+
+
+class MessageBuffer:
+    """Collects messages poll by poll.
+
+    `clear()` keeps the memory for the next range; it never grows beyond the largest range.
+    Not shared between threads.
+
+    `long_digits`: indices of messages with a number that may be too long for 256 bits;
+    `short_numbers`: no run of digits is longer than SHORT_DIGITS_MAX; `one_line_each`: no message
+    holds a newline.
+    """
+
+    def __init__(self, framing: Framing = JSON_OBJECTS) -> None:
+        self._file = os.memfd_create("sluice-messages", os.MFD_CLOEXEC)
+        self.framing = framing
+        self._reset()
+
+    def _reset(self) -> None:
+        #: What Kafka says besides the values, if the entry asks for it.
+        self.facts: MessageFacts | None = None
+        self._size = 0
+        self._count = 0
+        self._chunk_offsets: list[NDArray[np.uint64]] = []
+        self._chunk_ends: list[NDArray[np.int64]] = []
+        self._ends: NDArray[np.int64] | None = None
+        self._faults: set[int] = set()
+        #: Messages that no test has looked at singly: those of chunks that were counted, as
+        #: ranges, and some that were not plain.
+        self._counted: list[range] = []
+        self._unsure: list[int] = []
+        #: Whether there is a message that counting could not prove.
+        self._has_deep = False
+        self.one_line_each = True
+        self.long_digits: list[int] = []
+        self.short_numbers = True
+        os.lseek(self._file, 0, os.SEEK_SET)
+
+    def add(self, values: list[Value], offsets: Sequence[int]) -> None:
+        """Take the messages of one poll.
+
+        :param values: no None among them (tombstones are the caller's to count).
+        :param offsets: of the same messages, ascending over the life of the buffer.
+        """
+        if not values:
+            return
+        chunk = b"\n".join(values)
+        index, self._count = self._count, self._count + len(values)
+        self._chunk_offsets.append(_as_array(offsets))
+        ends = self.framing.flat_ends(chunk, len(values))
+        if ends is None:
+            ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)) + 1) - 1
+            self._test(chunk, np.concatenate(([0], ends[:-1] + 1)), ends, index)
+        else:
+            self._counted.append(range(index, self._count))
+        if self.framing.inspects_digits and has_long_run(chunk):
+            self.short_numbers = False
+            self.long_digits.extend(n for n, v in enumerate(values, index) if is_overlong(v))
+        self._chunk_ends.append(ends + (self._size + 1))
+        self._size += len(chunk) + 1
+        self._ends = None
+        _write(self._file, chunk, b"\n")
+
+    def add_text(
+        self,
+        text: memoryview,
+        offsets: NDArray[np.uint64],
+        ends: NDArray[np.int64],
+        is_flat: bool,
+        may_be_long: bool,
+    ) -> None:
+        """Take messages that are joined already.
+
+        :param text: at least one value, each with a newline after it; not kept.
+        :param offsets: as in `add`; kept.
+        :param ends: where each value ends in the text, exclusive.
+        :param is_flat: `boundaries.flat_ends` would prove the text: one JSON object each.
+        :param may_be_long: `digits.has_long_run` would say so.
+        """
+        if self.framing is not JSON_OBJECTS:
+            is_flat, may_be_long = False, self.framing.inspects_digits
+        index, self._count = self._count, self._count + len(offsets)
+        self._chunk_offsets.append(offsets)
+        if is_flat:
+            self._counted.append(range(index, self._count))
+        if may_be_long or not is_flat:
+            self._inspect(bytes(text), ends, index, is_flat)
+        self._chunk_ends.append(ends + (self._size + 1))
+        self._size += len(text)
+        self._ends = None
+        _write(self._file, text)
+
+    def _inspect(self, text: Value, ends: NDArray[np.int64], index: int, is_flat: bool) -> None:
+        """The tests of `add`, in pieces of as many messages."""
+        starts = np.concatenate(([0], ends[:-1] + 1))
+        for first in range(0, len(ends), _INSPECTED_MESSAGES):
+            piece = slice(first, first + _INSPECTED_MESSAGES)
+            begin = int(starts[first])
+            chunk = text[begin : int(ends[piece][-1])]
+            here = range(index + first, index + first + len(ends[piece]))
+            if not is_flat and self.framing.flat_ends(chunk, len(here)) is not None:
+                self._counted.append(here)
+            elif not is_flat:
+                self._test(chunk, starts[piece] - begin, ends[piece] - begin, here.start)
+            if self.framing.inspects_digits and has_long_run(chunk):
+                self.short_numbers = False
+                for number, (a, b) in enumerate(zip(starts[piece], ends[piece], strict=True)):
+                    if is_overlong(text[a:b]):
+                        self.long_digits.append(index + first + number)
+
+    def _test(
+        self, chunk: Value, starts: NDArray[np.int64], ends: NDArray[np.int64], index: int
+    ) -> None:
+        """Of messages that counting does not prove together. If only some are not plain, they
+        wait, to be tested with others of their kind."""
+        if chunk.count(b"\n") >= len(starts):
+            self.one_line_each = False
+        others = np.flatnonzero(~self.framing.plain(chunk, starts, ends))
+        if 8 * len(others) <= len(starts):
+            self._unsure += (others + index).tolist()
+            return
+        faults = self.framing.faults(chunk, starts, ends)
+        self._has_deep = self._has_deep or not faults[others].all()
+        self._faults.update((np.flatnonzero(faults) + index).tolist())
+
+    def _test_again(self, indices: NDArray[np.int64]) -> bool:
+        """Of messages that are here already; whether one of them is sound."""
+        found = 0
+        for first in range(0, len(indices), _INSPECTED_MESSAGES):
+            some = indices[first : first + _INSPECTED_MESSAGES]
+            values = list(self.iterate(some))
+            beyond = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)) + 1)
+            starts = np.concatenate(([0], beyond[:-1]))
+            faults = self.framing.faults(b"\n".join(values), starts, beyond - 1)
+            self._faults.update(some[faults].tolist())
+            found += int(np.count_nonzero(faults))
+        return found < len(indices)
+
+    def prove(self) -> None:
+        """Test every message that was only counted: from now on each is known for itself to be
+        sound, or is among the faults."""
+        counted, self._counted = self._counted, []
+        ends = self.ends
+        for stretch in counted:
+            first = stretch.start
+            while first < stretch.stop:
+                begin = int(ends[first - 1]) if first else 0
+                full = int(np.searchsorted(ends, begin + _INSPECTED_BYTES, side="right"))
+                beyond = min(max(full, first + 1), first + _INSPECTED_MESSAGES, stretch.stop)
+                local = ends[first:beyond] - begin
+                chunk = os.pread(self._file, int(local[-1]) - 1, begin)
+                starts = np.concatenate(([0], local[:-1]))
+                faults = self.framing.faults(chunk, starts, local - 1)
+                self._faults.update((np.flatnonzero(faults) + first).tolist())
+                first = beyond
+
+    @property
+    def faults(self) -> list[int]:
+        """The messages that the framing does not let stand beside others, ascending.
+
+        Counting proves messages only among their like: n rows from n opening brackets. Where a
+        message has more of them, they could make good for rows that two others lack.
+        """
+        unsure, self._unsure = self._unsure, []
+        if unsure and self._test_again(np.array(unsure, np.int64)):
+            self._has_deep = True
+        if self._has_deep:
+            self.prove()
+        return sorted(self._faults)
+
+    @property
+    def path(self) -> str:
+        """Where this process reads the messages, joined by newlines."""
+        if os.fstat(self._file).st_size != self._size:
+            os.ftruncate(self._file, self._size)
+        return f"/proc/self/fd/{self._file}"
+
+    @property
+    def messages(self) -> int:
+        """How many messages are held."""
+        return self._count
+
+    @property
+    def bytes(self) -> int:
+        """The size of the values, separators left out."""
+        return self._size - self._count
+
+    @property
+    def offsets(self) -> NDArray[np.uint64]:
+        """The offset of each message, a copy."""
+        return np.concatenate([np.zeros(0, np.uint64), *self._chunk_offsets])
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Where each message ends in the file, its newline included."""
+        if self._ends is None:
+            parts = self._chunk_ends or [np.zeros(0, np.int64)]
+            self._ends = np.concatenate(parts)
+        return self._ends
+
+    def message(self, index: int) -> Value:
+        """The value as it came from Kafka."""
+        ends = self.ends
+        begin = int(ends[index - 1]) if index else 0
+        return os.pread(self._file, int(ends[index]) - 1 - begin, begin)
+
+    def iterate(self, indices: NDArray[np.int64]) -> Iterator[Value]:
+        """The values at these indices; reads in pieces of a few MiB."""
+        ends = self.ends
+        begins = np.concatenate(([0], ends[:-1]))
+        window, window_begin = b"", 0
+        for begin, end in zip(begins[indices].tolist(), ends[indices].tolist(), strict=True):
+            if not (window_begin <= begin and end <= window_begin + len(window)):
+                window, window_begin = os.pread(self._file, max(1 << 22, end - begin), begin), begin
+            yield window[begin - window_begin : end - 1 - window_begin]
+
+    def clear(self, framing: Framing | None = None) -> None:
+        """Forget the messages, keep the memory.
+
+        :param framing: of the messages that come next; None: as before.
+        """
+        self.framing = framing or self.framing
+        self._reset()
+
+    def close(self) -> None:
+        """Give the memory back. Safe to repeat."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> MessageBuffer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):
+            self.close()
+
+
+def _as_array(offsets: Sequence[int]) -> NDArray[np.uint64]:
+    if isinstance(offsets, range) and offsets.step == 1:
+        return np.arange(offsets.start, offsets.stop, dtype=np.uint64)
+    return np.array(offsets, np.uint64)
+
+
+def _write(file: int, *parts: bytes | memoryview) -> None:
+    """All of it; memfd writes may be short above 2 GiB."""
+    written = os.writev(file, parts)
+    if written < sum(map(len, parts)):
+        rest = b"".join(parts)
+        while written < len(rest):
+            written += os.write(file, rest[written:])

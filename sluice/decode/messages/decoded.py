@@ -1,0 +1,55 @@
+"""What a decoder makes of the messages of a range: one block, and what made no row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class BadMessage:
+    """A message that makes no row.
+
+    :param index: its position in the buffer.
+    :param reason: a short stable code, see `sluice.decode.text.isolate`.
+    :param error: what was wrong, for people; one line, at most 300 characters.
+    :param column: the column at fault, "" if it is not one column's.
+    """
+
+    index: int
+    offset: int
+    reason: str
+    error: str
+    column: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The rows of a buffer.
+
+    :param native: one Native block, read-only, its memory freed with the last view; empty for
+        no rows (nothing is to be inserted then).
+    :param columns: the block's columns in its order; lineage columns last.
+    :param offsets: of the rows; ascending as in the buffer unless the block is sorted. A message
+        of several rows stands there for each of them.
+    :param bad: the messages that made no row, by index.
+    :param clickhouse_partitions: distinct values of the table's partition key in the block.
+    :param checksum: of `native`; equal for equal bytes.
+    :param messages: that made the rows.
+    :param empty: offsets of messages of no rows, where a message may have any number of them;
+        ascending.
+    :param dropped_rows: rows that were bad in messages whose other rows are here.
+    """
+
+    native: memoryview
+    rows: int
+    columns: tuple[str, ...]
+    offsets: NDArray[np.uint64]
+    bad: tuple[BadMessage, ...]
+    clickhouse_partitions: int
+    checksum: str
+    messages: int
+    empty: tuple[int, ...] = ()
+    dropped_rows: int = 0

@@ -1,0 +1,218 @@
+"""Other views of a buffer's messages: some of them, all but some, or with marks that tell
+which is which.
+
+Neighbours are handled together. Only a mark, or a gap between messages, costs a step of Python.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.decode.messages.boundaries import JSON_WHITESPACE
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.framing import JSON_OBJECTS, Framing
+
+Indices = NDArray[np.int64]
+
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some messages as one text.
+
+    :param first: the place of the first one among those that were asked for.
+    :param text: the messages, a newline after each.
+    :param ends: where each ends in the text, its newline included.
+    """
+
+    first: int
+    text: bytes
+    ends: Indices
+
+    @property
+    def places(self) -> slice:
+        """Of the messages, among those that were asked for."""
+        return slice(self.first, self.first + len(self.ends))
+
+
+def pieces(buffer: MessageBuffer, indices: Indices) -> Iterator[Piece]:
+    """These messages in their order, at most a MiB at a time, or one message."""
+    if not len(indices):
+        return
+    all_ends = buffer.ends
+    begins, ends = np.concatenate(([0], all_ends[:-1]))[indices], all_ends[indices]
+    totals = np.cumsum(ends - begins)
+    with Path(buffer.path).open("rb") as file:
+        first = taken = 0
+        while first < len(indices):
+            beyond = int(np.searchsorted(totals, taken + _PIECE_BYTES, side="right"))
+            part = slice(first, max(beyond, first + 1))
+            stretches = _stretches(begins[part], ends[part])
+            text = b"".join([os.pread(file.fileno(), b - a, a) for a, b in stretches])
+            yield Piece(first, text, totals[part] - taken)
+            first, taken = part.stop, int(totals[part.stop - 1])
+
+
+def _stretches(begins: Indices, ends: Indices) -> Iterator[tuple[int, int]]:
+    """The same stretches of a file, with adjacent ones as one."""
+    gaps = np.flatnonzero(begins[1:] != ends[:-1])
+    froms = begins[np.concatenate(([0], gaps + 1))].tolist()
+    tos = ends[np.append(gaps, len(ends) - 1)].tolist()
+    return zip(froms, tos, strict=True)
+
+
+@contextmanager
+def without(buffer: MessageBuffer, indices: Indices) -> Iterator[None]:
+    """Within this context the engine sees spaces in place of these messages.
+
+    Spaces between rows mean nothing to it, so the others need not be copied.
+    """
+    if not len(indices):
+        yield
+        return
+    ends = buffer.ends
+    begins = np.concatenate(([0], ends[:-1]))[indices]
+    with Path(buffer.path).open("r+b", buffering=0) as file:
+        number = file.fileno()
+        saved = [(os.pread(number, b - a, a), a) for a, b in _stretches(begins, ends[indices])]
+        try:
+            for text, begin in saved:
+                write_at(number, b" " * len(text), begin)
+            yield
+        finally:
+            for text, begin in saved:
+                write_at(number, text, begin)
+
+
+def subset(buffer: MessageBuffer, indices: Indices) -> MessageBuffer:
+    """A buffer of its own with these messages, in this order; the caller closes it.
+
+    What the buffer proved of each message stays proven, so the structure is not tested again.
+    """
+    chosen = MessageBuffer(buffer.framing)
+    offsets = buffer.offsets[indices]
+    for piece in pieces(buffer, indices):
+        chosen.add_text(
+            memoryview(piece.text),
+            offsets[piece.places],
+            piece.ends - 1,
+            is_flat=True,
+            may_be_long=not buffer.short_numbers,
+        )
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A file of messages, some of which carry a mark.
+
+    :param path: where this process reads it.
+    :param field: of the mark, which is the message's place among those asked for, plus 1.
+    """
+
+    path: str
+    field: str
+
+
+@contextmanager
+def marked_file(
+    buffer: MessageBuffer, indices: Indices, every: int, separator: bytes
+) -> Iterator[Marked]:
+    """The messages in a file, each on one line; one in `every` gets a mark as first field.
+
+    :param separator: between two messages; ends with a newline.
+    """
+    file = os.memfd_create("sluice-marked", os.MFD_CLOEXEC)
+    try:
+        field = b"_sluice_index"
+        # A name that no message mentions, the same for the same messages.
+        while not _write_marked(file, buffer, indices, every, separator, field):
+            field += b"_"
+        yield Marked(f"/proc/self/fd/{file}", field.decode())
+    finally:
+        os.close(file)
+
+
+def _write_marked(
+    file: int, buffer: MessageBuffer, indices: Indices, every: int, separator: bytes, field: bytes
+) -> bool:
+    """Write the file anew; False if a message mentions the field."""
+    os.ftruncate(file, 0)
+    end = 0
+    for piece in pieces(buffer, indices):
+        if field in piece.text:
+            return False
+        text = b"".join(_with_marks(_one_line_each(piece), piece, every, field))
+        if separator != b"\n":
+            text = text.replace(b"\n", separator)
+        end += write_at(file, text, end)
+    return True
+
+
+def _with_marks(text: bytes, piece: Piece, every: int, field: bytes) -> list[bytes | memoryview]:
+    """The parts of the text, each with a mark in its first message."""
+    head, view = b'{"%b":' % field, memoryview(text)
+    starts = np.concatenate(([0], piece.ends[every - 1 : -1 : every]))
+    marks = range(piece.first + 1, piece.first + 1 + every * len(starts), every)
+    symbols = np.frombuffer(text, np.uint8)
+    second = symbols[np.minimum(starts + 1, len(text) - 1)]
+    plain = (symbols[starts] == ord("{")) & (second == ord('"'))
+    marked_head = head + b"%d,"
+    begins = starts.tolist()
+    parts: list[bytes | memoryview] = [b""] * (2 * len(begins))
+    parts[::2] = [marked_head % mark for mark in marks]
+    parts[1::2] = [view[a + 1 : b] for a, b in zip(begins, [*begins[1:], len(text)], strict=True)]
+    for place in np.flatnonzero(~plain).tolist():
+        end = begins[place + 1] if place + 1 < len(begins) else len(text)
+        rest = text[begins[place] : end].lstrip(JSON_WHITESPACE)[1:].lstrip(JSON_WHITESPACE)
+        if rest.startswith(b"}"):
+            parts[2 * place] = head + b"%d" % marks[place]
+        parts[2 * place + 1] = rest
+    return parts
+
+
+def _one_line_each(piece: Piece) -> bytes:
+    """The text with a space for each newline inside a message."""
+    if piece.text.count(b"\n") == len(piece.ends):
+        return piece.text
+    symbols = np.frombuffer(bytearray(piece.text), np.uint8)
+    symbols[symbols == ord("\n")] = ord(" ")
+    symbols[piece.ends - 1] = ord("\n")
+    return symbols.tobytes()
+
+
+@contextmanager
+def memory_file(content: bytes | memoryview) -> Iterator[str]:
+    """A path at which this process reads the content."""
+    file = os.memfd_create("sluice-part", os.MFD_CLOEXEC)
+    try:
+        write_at(file, content, 0)
+        yield f"/proc/self/fd/{file}"
+    finally:
+        os.close(file)
+
+
+def write_at(file: int, content: bytes | memoryview, position: int) -> int:
+    """All of the content, whose length is given back; memfd writes may be short above 2 GiB."""
+    view = memoryview(content)
+    while view:
+        written = os.pwrite(file, view, position)
+        view, position = view[written:], position + written
+    return len(content)
+
+
+def buffer_of(values: list[bytes], framing: Framing = JSON_OBJECTS) -> MessageBuffer:
+    """A buffer of messages whose offsets do not matter."""
+    buffer = MessageBuffer(framing)
+    for begin in range(0, len(values), 500):
+        part = values[begin : begin + 500]
+        buffer.add(part, range(begin, begin + len(part)))
+    return buffer

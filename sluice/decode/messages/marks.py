@@ -1,0 +1,49 @@
+"""Marks around messages, which prove that a row is exactly one message (C11).
+
+Sequential formats (RowBinary, MsgPack, bodies of Avro) have nothing between two rows: a
+message that is too long or too short moves the boundaries of all that follow. So each message
+stands between two equal marks of 16 bytes, read as the first and the last column of its row:
+12 bytes that nobody outside this process knows, then the message's place. A row whose two
+marks are the mark of place k began right behind the first and ended right before the second,
+with the bytes of message k between them and no others. No message can contain a mark.
+
+Marks decide about boundaries only. No value of a row depends on them.
+"""
+
+from __future__ import annotations
+
+import os
+
+from sluice.decode.engine.session import identifier
+from sluice.decode.messages.format import NO_MESSAGE
+
+MARK_BYTES = 16
+_SECRET_BYTES = 12
+_secret = b""
+_secret_of = 0
+
+
+def secret() -> bytes:
+    """The part of a mark that is the same for all messages; random, one for each process."""
+    global _secret, _secret_of
+    if _secret_of != os.getpid():
+        _secret, _secret_of = os.urandom(_SECRET_BYTES), os.getpid()
+    return _secret
+
+
+def mark(place: int) -> bytes:
+    """The mark of the message at this place."""
+    return secret() + place.to_bytes(4, "little")
+
+
+def place_between(head: str, tail: str) -> str:
+    """SQL: the place that two equal marks name, or NO_MESSAGE.
+
+    :param head: names the column of type FixedString(16) or String in front of the message.
+    :param tail: the one behind it.
+    """
+    first, last = identifier(head), identifier(tail)
+    own = f"unhex('{secret().hex()}')"
+    number = f"reinterpretAsUInt32(substring({first}, {_SECRET_BYTES + 1}, 4))"
+    sound = f"substring({first}, 1, {_SECRET_BYTES}) = {own} AND {first} = {last}"
+    return f"toUInt32(if({sound}, {number}, {NO_MESSAGE}))"

@@ -1,0 +1,31 @@
+"""What every decoder of a table entry can do, whatever its format."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.decoded import Decoded
+
+
+class TableDecoder(Protocol):
+    """Decodes the messages of one table entry. Made once for each table text.
+
+    What decides: the table text and the messages, nothing else. The same messages give the
+    same bytes and the same bad messages, always, on any worker (rule 8).
+    """
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of every block, in its order; lineage columns last."""
+        ...
+
+    def decode(self, buffer: MessageBuffer, topic: str, partition: int) -> Decoded:
+        """Turn messages into one block; bad ones are set aside, never an exception.
+
+        :raises TerminalError: the engine fails although every message was proven, or a
+            lineage column cannot hold a number.
+        :raises TransientError: the machine did it, or something outside that is needed (a
+            schema registry) does not answer.
+        """
+        ...

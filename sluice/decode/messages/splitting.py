@@ -1,0 +1,44 @@
+"""Messages of several rows, taken apart before they are decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.fault import Fault
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The rows of a buffer's messages.
+
+    :param rows: each row as if it were a message; whoever asked closes it.
+    :param message_of: for each row, the index of its message; ascending.
+    :param faults: messages that cannot be taken apart, by index; none of their rows is here.
+    """
+
+    rows: MessageBuffer
+    message_of: Indices
+    faults: dict[int, Fault]
+
+    @property
+    def numbers(self) -> NDArray[np.uint32]:
+        """Of each row within its message, from 0."""
+        first = np.searchsorted(self.message_of, self.message_of, side="left")
+        return (np.arange(len(self.message_of)) - first).astype(np.uint32)
+
+    def with_neighbours(self, rows: Indices) -> Indices:
+        """All rows of the messages that these rows belong to, ascending."""
+        chosen: Indices = np.flatnonzero(np.isin(self.message_of, self.message_of[rows]))
+        return chosen
+
+
+#: Takes the messages of a buffer apart; what it cannot take apart is a fault. None: each
+#: message is one row as it stands.
+Splitter = Callable[[MessageBuffer], Split | None]

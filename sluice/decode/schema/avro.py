@@ -1,0 +1,250 @@
+"""Avro messages that do not carry their schema: with a registry's header, and single objects.
+
+All messages of one schema are written into one container file in memory, each between two
+marks (marks.py), which prove in every row that it is one whole message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+
+from sluice.core.errors import TerminalError
+from sluice.core.text import TableText
+from sluice.decode.engine.session import EngineError, identifier, literal, run, settings_clause
+from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
+from sluice.decode.messages.format import Natural
+from sluice.decode.messages.marked import Piece, write_at
+from sluice.decode.messages.marks import MARK_BYTES, place_between
+from sluice.decode.schema.avro_schema import AvroSchema, parse_avro, split_schemas
+from sluice.decode.schema.headed import (
+    ERROR_CHARACTERS_MAX,
+    REGISTRY_HEADER_BYTES,
+    HeadedMessages,
+    Headers,
+    Layout,
+    UnsupportedSchemaError,
+    bytes_at_begin,
+    registry_headers,
+    required_option,
+)
+from sluice.decode.schema.registry import RegisteredSchema, registry_of
+from sluice.decode.schema.structure import between_marks, check_avro
+from sluice.decode.schema.tables import Code, Positions, Results
+
+#: Of the container files; they are read by nobody else.
+_SYNC = b"sluice-container"
+_SINGLE_OBJECT_HEADER_BYTES = 10
+
+_WORDS = {
+    Code.TRUNCATED: "the message ends before {of}",
+    Code.TRAILING: "the message goes on after its last field",
+    Code.VARINT: "a number of {of} has too many bytes",
+    Code.RANGE: "the value of {of} is out of its type's range",
+    Code.BRANCH: "{of} names a branch that its union does not have",
+    Code.SYMBOL: "{of} names a symbol that its enum does not have",
+    Code.DEPTH: "{of} is nested too deeply",
+    Code.COUNT: "the items of {of} are not as many or as long as it says",
+    Code.NULL_REFUSED: "null in column {of}",
+}
+_REASONS = {Code.RANGE: OUT_OF_RANGE, Code.NULL_REFUSED: NULL_IN_COLUMN}
+
+
+class AvroLayout(Layout):
+    """One container file, a block for each piece. Between its marks each message stands with
+    its header, a column that nobody asks for.
+
+    :raises UnsupportedSchemaError: the engine cannot read this schema.
+    """
+
+    def __init__(self, schema: AvroSchema, header_bytes: int) -> None:
+        self.schema = schema
+        # Names that the schema does not have, the same ones for the same schema.
+        longest = "_" * max(len(column.name) for column in schema.columns)
+        first, header, last = (f"_sluice_{part}{longest}" for part in ("head", "header", "tail"))
+        mark_type = {"type": "fixed", "name": "sluice_mark", "size": MARK_BYTES}
+        header_type = {"type": "fixed", "name": "sluice_header", "size": header_bytes}
+        fields: list[object] = [{"name": first, "type": mark_type}]
+        if header_bytes:
+            fields.append({"name": header, "type": header_type})
+        fields += [*schema.fields, {"name": last, "type": "sluice_mark"}]
+        self.head = _container_head({"type": "record", "name": "sluice_row", "fields": fields})
+        types = _types_of(self.head)
+        described = (f"{identifier(name)} {type_text}" for name, type_text in types.items())
+        self._structure = literal(", ".join(described))
+        self.columns = tuple(
+            Natural(column.name, column.type or types[column.name], column.value)
+            for column in schema.columns
+        )
+        self.place = place_between(first, last)
+
+    def source(self, path: str) -> str:
+        """As the port says."""
+        return f"file({literal(path)}, Avro, {self._structure})"
+
+    def walk(self, text: bytes, begins: Positions, ends: Positions) -> Results:
+        """As the port says."""
+        return check_avro(text, begins, ends, self.schema.tables)
+
+    def fault(self, result: int) -> Fault:
+        """As the port says."""
+        code, column = Code(result % 256), self.schema.column_of[result // 256]
+        words = _WORDS[code].format(of=column or "its first field")
+        return Fault(_REASONS.get(code, CANNOT_PARSE), words[:ERROR_CHARACTERS_MAX], column)
+
+    def block(
+        self, text: bytes, begins: Positions, bodies: Positions, ends: Positions, place: int
+    ) -> list[bytes | memoryview]:
+        """A block of the container."""
+        return self.rows_of(text, begins, ends, place, 1)
+
+    def rows_of(
+        self, text: bytes, begins: Positions, ends: Positions, place: int, step: int
+    ) -> list[bytes | memoryview]:
+        """The same, of rows whose places grow by `step`."""
+        rows = between_marks(text, begins, ends, place, step)
+        return [_long(len(begins)) + _long(len(rows)), rows, _SYNC]
+
+
+def _container_head(record: dict[str, object]) -> bytes:
+    text = json.dumps(record).encode()
+    name = b"avro.schema"
+    metadata = (_long(1), _long(len(name)), name, _long(len(text)), text, _long(0))
+    return b"Obj\x01" + b"".join(metadata) + _SYNC
+
+
+def _types_of(head: bytes) -> dict[str, str]:
+    """What the engine makes of a container's schema: a type for each field."""
+    file = os.memfd_create("sluice-avro", os.MFD_CLOEXEC)
+    try:
+        write_at(file, head, 0)
+        source = f"file({literal(f'/proc/self/fd/{file}')}, Avro)"
+        clause = settings_clause(print_pretty_type_names=0)
+        rows = run(f"DESCRIBE TABLE {source} {clause}", "JSONCompactEachRow").bytes().decode()
+    except (EngineError, TerminalError) as error:
+        said = f"the engine cannot read the Avro schema: {' '.join(str(error).split())}"
+        raise UnsupportedSchemaError(said[:ERROR_CHARACTERS_MAX]) from error
+    finally:
+        os.close(file)
+    described = (json.loads(line) for line in rows.splitlines())
+    return {row[0]: row[1] for row in described}
+
+
+def _long(value: int) -> bytes:
+    """Avro's variable length, zigzag; for values that are not negative."""
+    value <<= 1
+    parts = bytearray()
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def refused_nulls(table: TableText) -> frozenset[str]:
+    """Columns where null instead of an array or map is a fault."""
+    if table.on_null != "dead-letter":
+        return frozenset()
+    return frozenset(column.name for column in table.columns)
+
+
+class AvroConfluent(HeadedMessages):
+    """A zero byte, the number of the schema in four bytes, the body.
+
+    :raises TerminalError: the options are not complete.
+    """
+
+    def __init__(self, table: TableText) -> None:
+        super().__init__()
+        self._refused_nulls = refused_nulls(table)
+        self._url = required_option(table, "registry")
+
+    def headers(self, piece: Piece) -> Headers:
+        """As the port says."""
+        return registry_headers(piece)
+
+    def make_layout(self, key: int) -> Layout | Fault | None:
+        """As the port says."""
+        found = registry_of(self._url).schema(key)
+        if found is None:
+            return None
+        if found.kind != "AVRO":
+            return Fault(CANNOT_PARSE, f"{self.shown(key)} is {found.kind}, not AVRO")
+        references = [text for _, text in found.references]
+        schema = parse_avro(found.text, references, self._refused_nulls)
+        return AvroLayout(schema, REGISTRY_HEADER_BYTES)
+
+    def shown(self, key: int) -> str:
+        """As the port says."""
+        return f"schema {key} of the registry"
+
+
+class AvroSingleObject(HeadedMessages):
+    """Two magic bytes, the fingerprint of the schema in eight, the body.
+
+    :raises TerminalError: the option `schema` does not hold Avro schemas.
+    """
+
+    no_header = Fault(CANNOT_PARSE, "the message does not begin with C3 01 and a fingerprint")
+
+    def __init__(self, table: TableText) -> None:
+        super().__init__()
+        self._refused_nulls = refused_nulls(table)
+        self._schemas: dict[int, RegisteredSchema] = {}
+        try:
+            texts = split_schemas(required_option(table, "schema"))
+            for own in texts:
+                others = tuple(("", other) for other in texts if other != own)
+                self._schemas[fingerprint(own)] = RegisteredSchema("AVRO", own, others)
+        except UnsupportedSchemaError as error:
+            raise TerminalError(
+                f"table {table.target}: {error}",
+                "Give the Avro schemas of the messages as the option schema.",
+            ) from error
+
+    def headers(self, piece: Piece) -> Headers:
+        """As the port says."""
+        is_long, symbols = bytes_at_begin(piece, _SINGLE_OBJECT_HEADER_BYTES)
+        is_magic = (symbols[:, 0] == 0xC3) & (symbols[:, 1] == 0x01)
+        # The fingerprint stands there with its lowest byte first.
+        numbers = np.ascontiguousarray(symbols[:, 2:]).view("<u8")[:, 0].astype(np.uint64)
+        lengths = np.full(len(numbers), _SINGLE_OBJECT_HEADER_BYTES, np.int64)
+        return Headers(is_long & is_magic, numbers, lengths)
+
+    def make_layout(self, key: int) -> Layout | Fault | None:
+        """As the port says."""
+        found = self._schemas.get(key)
+        if found is None:
+            return None
+        references = [text for _, text in found.references]
+        schema = parse_avro(found.text, references, self._refused_nulls)
+        return AvroLayout(schema, _SINGLE_OBJECT_HEADER_BYTES)
+
+    def shown(self, key: int) -> str:
+        """As the port says."""
+        return f"configured schema of fingerprint {key:016x}"
+
+    def known(self) -> Layout | None:
+        """As the port says."""
+        if len(self._schemas) != 1:
+            return None
+        layout = self._layout(next(iter(self._schemas)))
+        return None if isinstance(layout, Fault) else layout
+
+
+def fingerprint(schema: str) -> int:
+    """CRC-64-AVRO of the schema's canonical form.
+
+    :raises UnsupportedSchemaError: it has none.
+    """
+    from fastavro.schema import fingerprint as digest
+    from fastavro.schema import to_parsing_canonical_form
+
+    try:
+        form = to_parsing_canonical_form(json.loads(schema))
+        number = str(digest(form, "CRC-64-AVRO"))
+    except Exception as error:  # whatever the library thinks of a text from outside
+        raise UnsupportedSchemaError(f"the Avro schema cannot be read: {error!r}") from error
+    return int.from_bytes(bytes.fromhex(number), "little")

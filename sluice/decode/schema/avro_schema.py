@@ -1,0 +1,329 @@
+"""An Avro schema as it is needed here: for the engine, and for the walk through each message.
+
+Schemas come from outside: what the engine cannot carry (recursive types, a top level that is
+no record) is said in words. UUIDs as text are given to it as text, and converted afterwards: it
+would throw at what is none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sluice.decode.engine.session import identifier
+from sluice.decode.schema.headed import UnsupportedSchemaError
+from sluice.decode.schema.tables import AvroKind, AvroTables
+
+_PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+_NAMED = ("record", "error", "enum", "fixed")
+_DATE_DAYS = (-719528, 2932896)
+_INT = (-(2**31), 2**31 - 1)
+#: Bytes of the engine's decimals up to so many digits.
+_DECIMAL_BYTES = ((9, 4), (18, 8), (38, 16), (76, 32))
+
+
+@dataclass(frozen=True, slots=True)
+class AvroColumn:
+    """A field of the message.
+
+    :param value: SQL over the engine's column of the same name; "" for that column itself.
+    :param type: of `value`; "" for the engine's own type.
+    """
+
+    name: str
+    value: str = ""
+    type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AvroSchema:
+    """A writer's schema.
+
+    :param fields: JSON of the fields for the engine's record.
+    :param tables: for the walk.
+    :param column_of: the message's field that a node of the walk belongs to, "" for the message.
+    """
+
+    name: str
+    fields: tuple[Any, ...]
+    columns: tuple[AvroColumn, ...]
+    tables: AvroTables
+    column_of: tuple[str, ...]
+
+
+def parse_avro(
+    text: str, references: Iterable[str] = (), refused_nulls: frozenset[str] = frozenset()
+) -> AvroSchema:
+    """Take a schema apart.
+
+    :param references: texts of the schemas that it names types of.
+    :param refused_nulls: fields where null instead of an array or map is a fault; the engine
+        shows it as an empty one.
+    :raises UnsupportedSchemaError: it cannot be used, or is none.
+    """
+    try:
+        parsed = json.loads(text)
+        definitions = _Definitions()
+        for reference in references:
+            definitions.collect(json.loads(reference), "")
+        definitions.collect(parsed, "")
+        return _Compiler(definitions, refused_nulls).compile(parsed)
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise UnsupportedSchemaError(f"the Avro schema cannot be read: {error!r}") from error
+
+
+def split_schemas(text: str) -> list[str]:
+    """The schemas of a text: JSON values one after another; a list at the top is several."""
+    decoder, position, found = json.JSONDecoder(), 0, []
+    while position < len(text):
+        if text[position] in " \t\r\n,":
+            position += 1
+            continue
+        try:
+            value, position = decoder.raw_decode(text, position)
+        except ValueError as error:
+            raise UnsupportedSchemaError(f"the schema is not JSON: {error}") from error
+        found += value if isinstance(value, list) else [value]
+    return [json.dumps(value) for value in found]
+
+
+def _full_name(schema: dict[str, Any], namespace: str) -> str:
+    name = str(schema["name"])
+    if "." in name:
+        return name
+    namespace = schema.get("namespace", namespace) or ""
+    return f"{namespace}.{name}" if namespace else name
+
+
+@dataclass(slots=True)
+class _Definitions:
+    """Named types, and the namespace in which each stands."""
+
+    named: dict[str, tuple[dict[str, Any], str]] = field(default_factory=dict)
+
+    def collect(self, schema: Any, namespace: str) -> None:
+        if isinstance(schema, list):
+            for branch in schema:
+                self.collect(branch, namespace)
+        elif isinstance(schema, dict):
+            kind = schema["type"]
+            if kind in _NAMED:
+                full = _full_name(schema, namespace)
+                self.named.setdefault(full, (schema, namespace))
+                namespace = full.rpartition(".")[0]
+                for part in schema.get("fields", ()):
+                    self.collect(part["type"], namespace)
+            elif isinstance(kind, dict | list):
+                self.collect(kind, namespace)
+            else:
+                self.collect(schema.get("items"), namespace)
+                self.collect(schema.get("values"), namespace)
+
+    def find(self, name: str, namespace: str) -> str:
+        for full in (f"{namespace}.{name}" if namespace and "." not in name else name, name):
+            if full in self.named:
+                return full
+        raise UnsupportedSchemaError(f"the Avro schema names the unknown type {name}")
+
+
+@dataclass(slots=True)
+class _Compiler:
+    definitions: _Definitions
+    refused_nulls: frozenset[str]
+    nodes: list[list[int]] = field(default_factory=list)
+    column_of: list[str] = field(default_factory=list)
+    children: list[int] = field(default_factory=list)
+    open: list[str] = field(default_factory=list)
+    column: str = ""
+    names: int = 0
+
+    def compile(self, schema: Any) -> AvroSchema:
+        schema, namespace = self._record(schema)
+        full = _full_name(schema, namespace)
+        namespace = full.rpartition(".")[0]
+        self.open.append(full)
+        top = self._node(AvroKind.RECORD)
+        fields, columns, places = [], [], []
+        for part in schema["fields"]:
+            self.column = str(part["name"])
+            node, engine = self._any(part["type"], namespace)
+            places.append(node)
+            fields.append({"name": self.column, "type": engine})
+            columns.append(self._column(part["type"]))
+        if not fields:
+            raise UnsupportedSchemaError(f"the Avro record {full} has no fields")
+        if len({column.name for column in columns}) < len(columns):
+            raise UnsupportedSchemaError(f"the Avro record {full} has two fields of one name")
+        self._set_children(top, places)
+        tables = AvroTables(
+            np.array(self.nodes, np.int32), np.array(self.children or [0], np.int32)
+        )
+        return AvroSchema(full, tuple(fields), tuple(columns), tables, tuple(self.column_of))
+
+    def _record(self, schema: Any) -> tuple[dict[str, Any], str]:
+        """The message's own type."""
+        namespace = ""
+        while isinstance(schema, dict) and isinstance(schema["type"], dict | list):
+            schema = schema["type"]
+        if isinstance(schema, str) and schema not in _PRIMITIVES:
+            schema, namespace = self.definitions.named[self.definitions.find(schema, "")]
+        if not isinstance(schema, dict) or schema["type"] not in ("record", "error"):
+            kind = "union" if isinstance(schema, list) else schema
+            kind = kind["type"] if isinstance(kind, dict) else kind
+            raise UnsupportedSchemaError(f"the Avro schema is a {kind}, not a record")
+        return schema, namespace
+
+    def _column(self, schema: Any) -> AvroColumn:
+        """Values that the engine has another type for than the schema means."""
+        name = self.column
+        is_nullable = isinstance(schema, list) and "null" in schema and len(schema) == 2
+        if is_nullable:
+            schema = next((branch for branch in schema if branch != "null"), "null")
+        if schema in ("null", ["null"]):
+            return AvroColumn(name, "CAST(NULL, 'Nullable(String)')", "Nullable(String)")
+        logical = schema.get("logicalType") if isinstance(schema, dict) else None
+        wrap = "Nullable({})" if is_nullable else "{}"
+        if logical == "timestamp-nanos" and schema["type"] == "long":
+            value = f"fromUnixTimestamp64Nano({identifier(name)}, 'UTC')"
+            return AvroColumn(name, value, wrap.format("DateTime64(9, 'UTC')"))
+        return AvroColumn(name)
+
+    def _node(self, kind: AvroKind, a: int = 0, b: int = 0) -> int:
+        self.nodes.append([kind, a, b])
+        self.column_of.append(self.column)
+        return len(self.nodes) - 1
+
+    def _set_children(self, node: int, places: list[int]) -> None:
+        self.nodes[node][1:] = [len(self.children), len(places)]
+        self.children += places
+
+    def _name(self) -> str:
+        self.names += 1
+        return f"sluice_type_{self.names}"
+
+    def _any(self, schema: Any, namespace: str) -> tuple[int, Any]:
+        """A node for the walk, and the schema for the engine."""
+        if isinstance(schema, list):
+            return self._union(schema, namespace)
+        if isinstance(schema, str):
+            if schema in _PRIMITIVES:
+                return self._primitive(schema)
+            full = self.definitions.find(schema, namespace)
+            schema, namespace = self.definitions.named[full]
+        kind = schema["type"]
+        if isinstance(kind, dict | list) or kind not in (*_PRIMITIVES, *_NAMED, "array", "map"):
+            return self._any(kind, namespace)
+        if kind in _NAMED:
+            return self._named(schema, namespace)
+        if kind in ("array", "map"):
+            node = self._node(AvroKind.ARRAY if kind == "array" else AvroKind.MAP)
+            part = "items" if kind == "array" else "values"
+            self.nodes[node][1], engine = self._any(schema[part], namespace)
+            return node, {"type": kind, part: engine}
+        return self._logical(schema, kind)
+
+    def _primitive(self, kind: str) -> tuple[int, Any]:
+        if kind == "null":
+            # The engine has no column of nothing; an empty record has no bytes either.
+            return self._node(AvroKind.NULL), self._empty()
+        if kind == "int":
+            return self._node(AvroKind.INT, *_INT), kind
+        if kind in ("float", "double"):
+            return self._node(AvroKind.FIXED, 4 if kind == "float" else 8), kind
+        if kind in ("bytes", "string"):
+            return self._node(AvroKind.BYTES, 0, -1), kind
+        return self._node(AvroKind.BOOLEAN if kind == "boolean" else AvroKind.LONG), kind
+
+    def _empty(self) -> dict[str, Any]:
+        return {"type": "record", "name": self._name(), "fields": []}
+
+    def _logical(self, schema: dict[str, Any], kind: str) -> tuple[int, Any]:
+        logical = schema.get("logicalType")
+        if logical == "date" and kind == "int":
+            # The engine throws at days that it does not know; the walk lets none of them pass.
+            return self._node(AvroKind.INT, *_DATE_DAYS), {"type": "int", "logicalType": "date"}
+        if logical == "decimal" and kind == "bytes":
+            precision, scale = int(schema["precision"]), int(schema.get("scale", 0))
+            for digits, size in _DECIMAL_BYTES:
+                if 0 <= scale <= precision <= digits:
+                    engine = {
+                        "type": "bytes",
+                        "logicalType": "decimal",
+                        "precision": precision,
+                        "scale": scale,
+                    }
+                    return self._node(AvroKind.BYTES, 1, size), engine
+            raise UnsupportedSchemaError(f"a decimal of {precision} digits has no type here")
+        if logical in ("timestamp-millis", "timestamp-micros") and kind == "long":
+            return self._node(AvroKind.LONG), {"type": "long", "logicalType": logical}
+        return self._primitive(kind)
+
+    def _named(self, schema: dict[str, Any], namespace: str) -> tuple[int, Any]:
+        full = _full_name(schema, namespace)
+        if full in self.open:
+            raise UnsupportedSchemaError(f"the Avro type {full} contains itself")
+        namespace, kind = full.rpartition(".")[0], schema["type"]
+        if kind == "enum":
+            symbols = [str(symbol) for symbol in schema["symbols"]]
+            engine = {"type": "enum", "name": self._name(), "symbols": symbols}
+            return self._node(AvroKind.ENUM, len(symbols)), engine
+        if kind == "fixed":
+            return self._fixed(schema)
+        self.open.append(full)
+        node = self._node(AvroKind.RECORD)
+        places, fields = [], []
+        for part in schema["fields"]:
+            place, engine = self._any(part["type"], namespace)
+            places.append(place)
+            fields.append({"name": part["name"], "type": engine})
+        self._set_children(node, places)
+        self.open.pop()
+        return node, {"type": "record", "name": self._name(), "fields": fields}
+
+    def _fixed(self, schema: dict[str, Any]) -> tuple[int, Any]:
+        size = int(schema["size"])
+        engine: dict[str, Any] = {"type": "fixed", "name": self._name(), "size": size}
+        if schema.get("logicalType") == "decimal":
+            precision, scale = int(schema["precision"]), int(schema.get("scale", 0))
+            room = next((most for digits, most in _DECIMAL_BYTES if precision <= digits), 0)
+            if not (0 <= scale <= precision and 0 < size <= room):
+                said = f"a decimal of {precision} digits in {size} bytes has no type here"
+                raise UnsupportedSchemaError(said)
+            engine |= {"logicalType": "decimal", "precision": precision, "scale": scale}
+        if size < 1:
+            return self._node(AvroKind.NULL), self._empty()
+        return self._node(AvroKind.FIXED, size), engine
+
+    def _union(self, branches: list[Any], namespace: str) -> tuple[int, Any]:
+        node = self._node(AvroKind.UNION)
+        places, engines = [], []
+        holds_many = False
+        for branch in branches:
+            if branch == "null":
+                places.append(self._node(AvroKind.NULL))
+                engines.append("null")
+                continue
+            place, engine = self._any(branch, namespace)
+            holds_many |= self.nodes[place][0] in (AvroKind.ARRAY, AvroKind.MAP)
+            places.append(place)
+            engines.append(engine)
+        self._set_children(node, places)
+        if engines == ["null"]:
+            # The branch's number, which the walk knows to be 0, is all there is.
+            return node, "int"
+        if holds_many and self.column in self.refused_nulls:
+            for place in places:
+                if self.nodes[place][0] == AvroKind.NULL:
+                    self.nodes[place][0] = AvroKind.REFUSED_NULL
+        return node, engines

@@ -1,0 +1,315 @@
+"""Protobuf messages: each is one message of a type, with a registry's header or without.
+
+All messages of one type are written behind each other, each behind its length, so where one
+ends is never the message's to say. Every message is walked through before (structure.py): the
+engine takes a length for a number, and 2^32 + 1 for an enum's 1.
+
+An absent field is what Protobuf says it is: the default of its type (or proto2's own). Where
+absence differs from the default (`optional`, oneof) and the column is nullable, it is null.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from sluice.core.errors import TerminalError
+from sluice.core.text import TableText
+from sluice.decode.engine.session import literal
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, UNKNOWN_FIELD, Fault
+from sluice.decode.messages.format import PLACE_IS_ROW_NUMBER
+from sluice.decode.messages.marked import Indices, Piece
+from sluice.decode.schema.headed import (
+    ERROR_CHARACTERS_MAX,
+    Found,
+    HeadedMessages,
+    Headers,
+    Layout,
+    UnsupportedSchemaError,
+    registry_headers,
+    required_option,
+)
+from sluice.decode.schema.protobuf_columns import filling
+from sluice.decode.schema.protobuf_compile import MAIN_FILE, compile_files, read_descriptors
+from sluice.decode.schema.protobuf_schema import ProtobufFiles, ProtobufMessage, only_fields
+from sluice.decode.schema.registry import SchemaText, registry_of
+from sluice.decode.schema.structure import check_protobuf, with_lengths
+from sluice.decode.schema.tables import Code, Positions, Results
+
+#: In the options of a table: a file that the schema imports, by its import path.
+IMPORT_PREFIX = "schema:"
+#: A type's place in a file as 32 bits: its depth, then the numbers.
+_DEPTH_BITS, _NUMBER_BITS, _DEPTH_MAX = 3, 29, 7
+
+_WORDS = {
+    Code.TRUNCATED: "the message ends inside {of}",
+    Code.VARINT: "a number of {of} has too many bytes",
+    Code.RANGE: "the value of {of} is out of its type's range",
+    Code.SYMBOL: "{of} has a number that its enum does not have",
+    Code.WIRE: "{of} stands there as another type than the schema's",
+    Code.TAG: "{of} is a group, or no field at all",
+    Code.ONEOF: "{of} stands beside another field of its oneof",
+    Code.DEPTH: "{of} is nested too deeply",
+    Code.UNKNOWN: "the table has no column for {of}",
+}
+_REASONS = {
+    Code.RANGE: OUT_OF_RANGE,
+    Code.SYMBOL: OUT_OF_RANGE,
+    Code.UNKNOWN: UNKNOWN_FIELD,
+}
+
+_lock = threading.Lock()
+_folder: Path | None = None
+_folder_of = 0
+
+
+def _schema_file(text: str) -> Path:
+    """A file with this text, as long as the process lives. The engine keeps what it read of a
+    path, so a path is named after its content."""
+    global _folder, _folder_of
+    with _lock:
+        if _folder is None or _folder_of != os.getpid():
+            _folder, _folder_of = Path(tempfile.mkdtemp(prefix="sluice-protobuf-")), os.getpid()
+            atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+        path = _folder / f"{hashlib.sha256(text.encode()).hexdigest()}.proto"
+        if not path.exists():
+            path.write_text(text)
+        return path
+
+
+class ProtobufLayout(Layout):
+    """Lengths and messages.
+
+    :param table: says which columns take null, and whether unknown fields are refused.
+    """
+
+    place = PLACE_IS_ROW_NUMBER
+
+    def __init__(self, message: ProtobufMessage, table: TableText) -> None:
+        self._message = message
+        self._refuses_unknown = table.unknown_fields == "refuse"
+        self._path = _schema_file(message.engine_schema())
+        self.settings: Mapping[str, object] = {
+            "format_schema_source": "'file'",
+            "format_schema": literal(str(self._path)),
+            "format_schema_message_name": "'T0'",
+        }
+        targets = {column.name: column for column in table.columns}
+        parts, columns = [], []
+        wanted = message.columns
+        if self._refuses_unknown:
+            wanted = tuple(column for column in wanted if column.name in targets)
+        if not wanted:
+            raise UnsupportedSchemaError(f"the table has no column of message type {message.name}")
+        for column in wanted:
+            declared, natural = filling(column, targets.get(column.name))
+            parts.append(f"{column.source} {declared}")
+            columns.append(natural)
+        self._structure = literal(", ".join(parts))
+        self.columns = tuple(columns)
+        self._tables = message.tables
+        if self._refuses_unknown:
+            # A field without a column is unknown where a message has it, not before.
+            self._tables = only_fields(message.tables, {column.number for column in wanted})
+
+    def source(self, path: str) -> str:
+        """As the port says."""
+        return f"file({literal(path)}, Protobuf, {self._structure})"
+
+    def walk(self, text: bytes, begins: Positions, ends: Positions) -> Results:
+        """As the port says."""
+        return check_protobuf(text, begins, ends, self._tables, self._refuses_unknown)
+
+    def fault(self, result: int) -> Fault:
+        """As the port says."""
+        code, number = Code(result % 256), result // 256
+        column = self._message.field_names.get(number, "")
+        of = column or (f"field {number}" if number else "its first field")
+        words = _WORDS[code].format(of=of)
+        return Fault(_REASONS.get(code, CANNOT_PARSE), words[:ERROR_CHARACTERS_MAX], column)
+
+    def block(
+        self, text: bytes, begins: Positions, bodies: Positions, ends: Positions, place: int
+    ) -> list[bytes | memoryview]:
+        """Each body behind its length."""
+        return [with_lengths(text, bodies, ends)]
+
+
+class Protobuf(HeadedMessages):
+    """Each value is one message of the option `message`.
+
+    The type is in the option `schema` (a .proto text; imported files as `schema:PATH`) or in
+    `descriptors` (a FileDescriptorSet in base64).
+
+    :raises TerminalError: the options do not name a type that can be read.
+    """
+
+    def __init__(self, table: TableText) -> None:
+        super().__init__()
+        options = dict(table.options)
+        name = required_option(table, "message")
+        try:
+            if options.get("descriptors"):
+                descriptors = read_descriptors(options["descriptors"])
+            else:
+                text = required_option(table, "schema")
+                imports = {
+                    key.removeprefix(IMPORT_PREFIX): value
+                    for key, value in options.items()
+                    if key.startswith(IMPORT_PREFIX)
+                }
+                descriptors = compile_files({**imports, MAIN_FILE: text}, MAIN_FILE)
+            message = ProtobufFiles(descriptors).named(name)
+            self._only = ProtobufLayout(message, table)
+        except UnsupportedSchemaError as error:
+            raise TerminalError(
+                f"table {table.target}: {error}",
+                "Correct the options schema and message of the entry.",
+            ) from error
+
+    def found(self, buffer: MessageBuffer, indices: Indices) -> list[Found]:
+        """All messages are of one type."""
+        return [Found(0, [indices], [np.zeros(len(indices), np.int64)])] if len(indices) else []
+
+    def headers(self, piece: Piece) -> Headers:
+        """As the port says."""
+        count = len(piece.ends)
+        zeros = np.zeros(count, np.int64)
+        return Headers(np.ones(count, np.bool_), zeros.astype(np.uint64), zeros)
+
+    def make_layout(self, key: int) -> Layout | Fault | None:
+        """As the port says."""
+        return self._only
+
+    def shown(self, key: int) -> str:
+        """As the port says."""
+        return "configured schema"
+
+    def known(self) -> Layout | None:
+        """As the port says."""
+        return self._only
+
+
+class ProtobufConfluent(HeadedMessages):
+    """A zero byte, the schema's number in four bytes, the type's place in it, the message.
+
+    With the option `message`, messages of other types are bad.
+
+    :raises TerminalError: the options are not complete.
+    """
+
+    def __init__(self, table: TableText) -> None:
+        super().__init__()
+        self._table = table
+        self._url = required_option(table, "registry")
+        self._wanted = dict(table.options).get("message", "")
+        self._files: dict[int, ProtobufFiles] = {}
+
+    def headers(self, piece: Piece) -> Headers:
+        """As the port says."""
+        headers = registry_headers(piece)
+        begins = np.concatenate(([0], piece.ends[:-1]))
+        symbols = np.frombuffer(piece.text, np.uint8)
+        there, keys, lengths = headers.are_there, headers.keys, headers.lengths
+        # Behind the last message stands a newline, so there is a byte behind each header.
+        following = symbols[np.minimum(begins + lengths, len(symbols) - 1)]
+        has_more = piece.ends - 1 - begins > lengths
+        there &= has_more
+        is_first = there & (following == 0)
+        lengths = lengths + is_first
+        for at in np.flatnonzero(there & ~is_first).tolist():
+            begin, end = int(begins[at]) + int(lengths[at]), int(piece.ends[at]) - 1
+            found = _read_path(piece.text, begin, end)
+            packed = None if found is None else _packed(found[0])
+            if found is None or packed is None:
+                there[at] = False
+                continue
+            keys[at] |= np.uint64(packed << 32)
+            lengths[at] = found[1] - int(begins[at])
+        return Headers(there, keys, lengths)
+
+    def make_layout(self, key: int) -> Layout | Fault | None:
+        """As the port says."""
+        number, path = key & 0xFFFFFFFF, _unpacked(key >> 32)
+        files = self._files.get(number)
+        if files is None:
+            found = registry_of(self._url).schema(number)
+            if found is None:
+                return None
+            if found.kind != "PROTOBUF":
+                said = f"{self.shown(key)} is {found.kind}, not PROTOBUF"
+                return Fault(CANNOT_PARSE, said)
+            files = self._files[number] = _compiled(found)
+        message = files.at(MAIN_FILE, path)
+        if self._wanted and not f".{message.name}".endswith(f".{self._wanted}"):
+            said = f"the message is of type {message.name}, not {self._wanted}"
+            return Fault(CANNOT_PARSE, said[:ERROR_CHARACTERS_MAX])
+        return ProtobufLayout(message, self._table)
+
+    def shown(self, key: int) -> str:
+        """As the port says."""
+        return f"schema {key & 0xFFFFFFFF} of the registry"
+
+
+def _compiled(schema: SchemaText) -> ProtobufFiles:
+    files = {**dict(schema.references), MAIN_FILE: schema.text}
+    return ProtobufFiles(compile_files(files, MAIN_FILE))
+
+
+def _packed(path: tuple[int, ...]) -> int | None:
+    """The place of a type as one number, 0 for the first type; None if it has no room."""
+    if path == (0,):
+        return 0
+    if len(path) > _DEPTH_MAX:
+        return None
+    bits, packed = _NUMBER_BITS // len(path), 0
+    for number in reversed(path):
+        if number >> bits:
+            return None
+        packed = packed << bits | number
+    return packed << _DEPTH_BITS | len(path)
+
+
+def _unpacked(packed: int) -> tuple[int, ...]:
+    """The inverse of `_packed`."""
+    if not packed:
+        return (0,)
+    depth, rest = packed & 7, packed >> _DEPTH_BITS
+    bits = _NUMBER_BITS // depth
+    return tuple(rest >> bits * place & (1 << bits) - 1 for place in range(depth))
+
+
+def _read_path(text: bytes, at: int, end: int) -> tuple[tuple[int, ...], int] | None:
+    """The place of a type: a count and as many numbers; and where the message begins."""
+    numbers: list[int] = []
+    wanted = 1
+    while len(numbers) < wanted:
+        raw = shift = 0
+        while True:
+            if at == end or shift > 28:
+                return None
+            byte = text[at]
+            at += 1
+            raw |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        number = (raw >> 1) ^ -(raw & 1)
+        if number < 0:
+            return None
+        numbers.append(number)
+        if len(numbers) == 1:
+            # No numbers at all mean the first type.
+            if number > _DEPTH_MAX:
+                return None
+            wanted = 1 + number
+    return tuple(numbers[1:]) or (0,), at

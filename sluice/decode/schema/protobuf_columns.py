@@ -1,0 +1,120 @@
+"""What a table gets of the fields of a Protobuf message.
+
+An absent field is what Protobuf says it is: the default of its type (or proto2's own). Where
+absence differs from the default (`optional`, oneof) and the column takes null, it is null.
+"""
+
+from __future__ import annotations
+
+from sluice.core.text import Column
+from sluice.decode.engine.session import identifier
+from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.messages.format import Natural
+from sluice.decode.schema.protobuf_schema import ProtobufColumn
+
+
+def filling(column: ProtobufColumn, target: Column | None) -> tuple[str, Natural]:
+    """How the engine reads a field, and what the table gets of it.
+
+    :param target: the table's column of this name, if it has one.
+    """
+    source = identifier(column.source)
+    is_nullable = target is not None and _takes_null(target.type)
+    wrapped = _WRAPPERS.get(column.message)
+    if wrapped is not None and column.has_presence:
+        value = f"tupleElement({source}, 'value')"
+        if is_nullable:
+            declared = f"Nullable({column.type})"
+            return declared, Natural(column.name, f"Nullable({wrapped})", value)
+        return column.type, Natural(column.name, wrapped, value)
+    if column.message == _TIMESTAMP and target is not None and column.has_presence:
+        moment = _moment(source, target.type)
+        if moment is not None:
+            type_text, value = moment
+            if not is_nullable:
+                return column.type, Natural(column.name, type_text, value)
+            value = f"if(isNull(tupleElement({source}, 'seconds')), NULL, {value})"
+            return f"Nullable({column.type})", Natural(column.name, f"Nullable({type_text})", value)
+    if column.has_presence and is_nullable and not column.message:
+        declared = f"Nullable({column.type})"
+        return declared, Natural(column.name, declared, source)
+    declared = column.type if target is None else _fitted(column.type, target.type)
+    return declared, Natural(column.name, declared, source)
+
+
+_TIMESTAMP = "google.protobuf.Timestamp"
+
+
+def _moment(source: str, target: str) -> tuple[str, str] | None:
+    """A Timestamp as a type and value that say of every one whether it is an instant; None: the
+    column wants something else.
+
+    Seconds that no type has become ticks that no type has, or text that is no time.
+    """
+    node = _bare(target)
+    if node.name not in ("Date", "Date32", "DateTime", "DateTime64", "String"):
+        return None
+    seconds = f"assumeNotNull(tupleElement({source}, 'seconds'))"
+    nanos = f"assumeNotNull(tupleElement({source}, 'nanos'))"
+    sound = f"({seconds} BETWEEN -62135596800 AND 253402300799 AND {nanos} BETWEEN 0 AND 999999999)"
+    if node.name == "DateTime64" and int(node.arguments[0] if node.arguments else 3) > 6:
+        ticks = f"fromUnixTimestamp64Nano({seconds} * 1000000000 + {nanos}, 'UTC')"
+        text = f"concat(toString({ticks}), 'Z')"
+        has_ticks = f"({sound} AND {seconds} BETWEEN -9223372036 AND 9223372035)"
+        return "String", f"if({has_ticks}, {text}, 'out of range')"
+    ticks = f"if({sound}, {seconds} * 1000000 + intDiv({nanos}, 1000), toInt64({9 * 10**18}))"
+    return "DateTime64(6, 'UTC')", f"fromUnixTimestamp64Micro({ticks}, 'UTC')"
+
+
+#: Google's messages around one scalar.
+_WRAPPERS = {
+    f"google.protobuf.{name}Value": type_text
+    for name, type_text in (
+        ("Double", "Float64"),
+        ("Float", "Float32"),
+        ("Int64", "Int64"),
+        ("UInt64", "UInt64"),
+        ("Int32", "Int32"),
+        ("UInt32", "UInt32"),
+        ("Bool", "Bool"),
+        ("String", "String"),
+        ("Bytes", "String"),
+    )
+}
+
+
+def _bare(type_text: str) -> TypeNode:
+    """Without Nullable and LowCardinality."""
+    node = parse_type(type_text)
+    while node.name in ("Nullable", "LowCardinality"):
+        node = node.inner()
+    return node
+
+
+def _takes_null(type_text: str) -> bool:
+    return type_text.startswith(("Nullable(", "LowCardinality(Nullable("))
+
+
+def _fitted(natural: str, target: str) -> str:
+    """The type as it is read: Nullable inside of it only where the target takes null."""
+    node, wanted = parse_type(natural), _bare(target)
+    if wanted.name == "Nested":
+        wanted = parse_type(f"Array(Tuple({', '.join(wanted.arguments)}))")
+    if node.name == "Nullable":
+        inner = _fitted(node.inner().text, wanted.text)
+        return f"Nullable({inner})" if _takes_null(target) else inner
+    if node.name != wanted.name:
+        return natural
+    if node.name == "Array":
+        return f"Array({_fitted(node.inner().text, wanted.inner().text)})"
+    if node.name == "Map":
+        value = _fitted(node.inner(1).text, wanted.inner(1).text)
+        return f"Map({node.arguments[0]}, {value})"
+    if node.name == "Tuple":
+        types = {name: part.text for name, part in wanted.elements() if name}
+        parts = (
+            f"{identifier(name)} {_fitted(part.text, types[name]) if name in types else part.text}"
+            for name, part in node.elements()
+        )
+        return f"Tuple({', '.join(parts)})"
+    return natural

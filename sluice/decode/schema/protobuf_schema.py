@@ -1,0 +1,348 @@
+"""A Protobuf schema as it is needed here: for the engine, and for the walk through each message.
+
+The .proto text is compiled by protoc, which knows all of the language. The engine gets a text
+of our own making: one file, types named T0, T1, …, the message's own fields named by number,
+because the engine matches names to columns regardless of case and underscores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+
+from sluice.decode.engine.session import identifier, literal
+from sluice.decode.schema.headed import UnsupportedSchemaError
+from sluice.decode.schema.tables import ProtobufKind, ProtobufTables
+
+_ONEOFS_MAX = 63
+
+_F = FieldDescriptor
+#: By type: how it stands on the wire, its word in a schema, its type in the engine.
+_SCALARS = {
+    _F.TYPE_DOUBLE: (ProtobufKind.FIXED64, "double", "Float64"),
+    _F.TYPE_FLOAT: (ProtobufKind.FIXED32, "float", "Float32"),
+    _F.TYPE_INT64: (ProtobufKind.VARINT, "int64", "Int64"),
+    _F.TYPE_UINT64: (ProtobufKind.VARINT, "uint64", "UInt64"),
+    _F.TYPE_INT32: (ProtobufKind.SIGNED, "int32", "Int32"),
+    _F.TYPE_FIXED64: (ProtobufKind.FIXED64, "fixed64", "UInt64"),
+    _F.TYPE_FIXED32: (ProtobufKind.FIXED32, "fixed32", "UInt32"),
+    _F.TYPE_BOOL: (ProtobufKind.BOOL, "bool", "Bool"),
+    _F.TYPE_STRING: (ProtobufKind.BYTES, "string", "String"),
+    _F.TYPE_BYTES: (ProtobufKind.BYTES, "bytes", "String"),
+    _F.TYPE_UINT32: (ProtobufKind.UNSIGNED, "uint32", "UInt32"),
+    _F.TYPE_SFIXED32: (ProtobufKind.FIXED32, "sfixed32", "Int32"),
+    _F.TYPE_SFIXED64: (ProtobufKind.FIXED64, "sfixed64", "Int64"),
+    _F.TYPE_SINT32: (ProtobufKind.UNSIGNED, "sint32", "Int32"),
+    _F.TYPE_SINT64: (ProtobufKind.VARINT, "sint64", "Int64"),
+}
+
+
+class ProtobufFiles:
+    """The message types of a FileDescriptorSet.
+
+    :raises UnsupportedSchemaError: its files do not fit together.
+    """
+
+    def __init__(self, descriptors: bytes) -> None:
+        self._files: dict[str, FileDescriptorProto] = {}
+        self._pool: Any = DescriptorPool()
+        try:
+            for file in FileDescriptorSet.FromString(descriptors).file:
+                self._files[file.name] = file
+                self._pool.AddSerializedFile(file.SerializeToString())
+        except Exception as error:  # the library has several for what does not fit
+            raise UnsupportedSchemaError(f"the descriptor set cannot be read: {error}") from error
+
+    def names(self) -> list[str]:
+        """Full names of all message types, those of imported files included."""
+        found = []
+        for file in self._files.values():
+            package = f"{file.package}." if file.package else ""
+            waiting = [(package + message.name, message) for message in file.message_type]
+            while waiting:
+                name, message = waiting.pop(0)
+                found.append(name)
+                nested = (part for part in message.nested_type if not part.options.map_entry)
+                waiting += [(f"{name}.{part.name}", part) for part in nested]
+        return found
+
+    def named(self, name: str) -> ProtobufMessage:
+        """A type by its full name, or by its last part if only one type has it.
+
+        :raises UnsupportedSchemaError: there is none, or it cannot be used.
+        """
+        names = self.names()
+        chosen = [one for one in names if one == name] or [
+            one for one in names if one.endswith(f".{name}")
+        ]
+        if len(chosen) != 1:
+            what = "no" if not chosen else "more than one"
+            raise UnsupportedSchemaError(f"the Protobuf schema has {what} message type {name}")
+        return ProtobufMessage(self._pool.FindMessageTypeByName(chosen[0]))
+
+    def at(self, file: str, path: tuple[int, ...]) -> ProtobufMessage:
+        """A type by its place in a file, as a registry's header says it.
+
+        :raises UnsupportedSchemaError: there is none, or it cannot be used.
+        """
+        types: Any = list(self._files[file].message_type)
+        name = self._files[file].package
+        for place in path:
+            if place >= len(types):
+                shown = ", ".join(map(str, path))
+                raise UnsupportedSchemaError(f"the schema has no message type at [{shown}]")
+            chosen = types[place]
+            name = f"{name}.{chosen.name}" if name else chosen.name
+            types = [part for part in chosen.nested_type if not part.options.map_entry]
+        return ProtobufMessage(self._pool.FindMessageTypeByName(name))
+
+
+@dataclass(frozen=True, slots=True)
+class ProtobufColumn:
+    """A field of the message.
+
+    :param source: the engine's column.
+    :param type: of it, as it is read; without Nullable.
+    :param has_presence: whether an absent field differs from one that says the default.
+    """
+
+    name: str
+    number: int
+    source: str
+    type: str
+    has_presence: bool
+    message: str
+
+
+class ProtobufMessage:
+    """A message type with all that it contains.
+
+    :raises UnsupportedSchemaError: the engine cannot read it.
+    """
+
+    def __init__(self, descriptor: Descriptor) -> None:
+        self._types = _reachable(descriptor)
+        self._place = {one.full_name: place for place, one in enumerate(self._types)}
+        self.name = descriptor.full_name
+        self.field_names = {field.number: field.name for field in descriptor.fields}
+        for one in self._types:
+            self._check(one)
+        self.columns = tuple(
+            self._column(field) for field in descriptor.fields if self._is_usable(field)
+        )
+        if not self.columns:
+            raise UnsupportedSchemaError(f"message type {self.name} has no field for a column")
+
+    def _check(self, one: Descriptor) -> None:
+        for field in one.fields:
+            if field.type == _F.TYPE_GROUP:
+                raise UnsupportedSchemaError(f"{field.full_name} is a group")
+        if one is self._types[0]:
+            return
+        paths = [_plain(path) for path in self._paths(one, "")]
+        if len(set(paths)) < len(paths):
+            raise UnsupportedSchemaError(
+                f"{one.full_name} has two fields whose names differ in case and _ only"
+            )
+
+    def _paths(self, one: Descriptor, before: str) -> list[str]:
+        """The fields of a type, and those of the messages in them."""
+        found = []
+        for field in one.fields:
+            found.append(before + field.name)
+            if field.message_type is not None and self._is_usable(field):
+                found += self._paths(field.message_type, before + field.name)
+        return found
+
+    @cached_property
+    def _reach(self) -> dict[str, set[str]]:
+        """The types that each type contains, however deep."""
+        reach: dict[str, set[str]] = {}
+        for one in self._types:
+            reach[one.full_name] = {inner.full_name for inner in _reachable(one)[1:]}
+            if any(field.message_type is one for field in one.fields):
+                reach[one.full_name].add(one.full_name)
+        return reach
+
+    def _is_usable(self, field: FieldDescriptor) -> bool:
+        """Whether the engine can have a column of it: no recursion, no message of nothing."""
+        inner = field.message_type
+        if inner is None:
+            return True
+        outer = field.containing_type
+        if inner is outer or outer.full_name in self._reach[inner.full_name]:
+            return False
+        return any(self._is_usable(part) for part in inner.fields)
+
+    def _column(self, field: FieldDescriptor) -> ProtobufColumn:
+        has_presence = field.has_presence and not field.has_default_value
+        message = field.message_type.full_name if field.message_type is not None else ""
+        return ProtobufColumn(
+            field.name,
+            field.number,
+            f"f{field.number}",
+            self._type(field),
+            has_presence and not field.is_repeated,
+            "" if field.is_repeated else message,
+        )
+
+    def _type(self, field: FieldDescriptor) -> str:
+        inner = field.message_type
+        if inner is not None and inner.GetOptions().map_entry:
+            key, value = (self._single_type(inner.fields_by_number[n]) for n in (1, 2))
+            return f"Map({key}, {value})"
+        single = self._single_type(field)
+        return f"Array({single})" if field.is_repeated else single
+
+    def _single_type(self, field: FieldDescriptor) -> str:
+        if field.enum_type is not None:
+            return enum_type(field.enum_type)
+        if field.message_type is None:
+            return _SCALARS[field.type][2]
+        parts = []
+        for part in field.message_type.fields:
+            if self._is_usable(part):
+                text = self._type(part)
+                is_scalar = part.message_type is None and not part.is_repeated
+                if is_scalar and part.has_presence and not part.has_default_value:
+                    text = f"Nullable({text})"
+                parts.append(f"{identifier(part.name)} {text}")
+        return f"Tuple({', '.join(parts)})"
+
+    def engine_schema(self) -> str:
+        """A .proto text of the same wire format; the message is T0."""
+        enums = {field.enum_type.full_name: field.enum_type for field in self._fields("enum_type")}
+        enum_names = {name: f"S{place}.E" for place, name in enumerate(enums)}
+        parts = ['syntax = "proto2";']
+        for place, one in enumerate(enums.values()):
+            # The engine goes by names of values, which share the scope around their enum.
+            values = (f"{name} = {number};" for number, name in enum_names_by_number(one).items())
+            parts.append(f"message S{place} {{ enum E {{ {' '.join(values)} }} }}")
+        for place, message in enumerate(self._types):
+            if message.GetOptions().map_entry:
+                continue
+            fields = [
+                self._declaration(field, place == 0, enum_names)
+                for field in message.fields
+                if self._is_usable(field)
+            ]
+            parts.append(f"message T{place} {{ {' '.join(fields)} }}")
+        return "\n".join(parts)
+
+    def _declaration(self, field: FieldDescriptor, is_own: bool, enums: dict[str, str]) -> str:
+        name = f"f{field.number}" if is_own else field.name
+        inner = field.message_type
+        if inner is not None and inner.GetOptions().map_entry:
+            key, value = (self._word(inner.fields_by_number[n], enums) for n in (1, 2))
+            return f"map<{key}, {value}> {name} = {field.number};"
+        label = "repeated" if field.is_repeated else "optional"
+        default = _default_clause(field)
+        return f"{label} {self._word(field, enums)} {name} = {field.number}{default};"
+
+    def _word(self, field: FieldDescriptor, enums: dict[str, str]) -> str:
+        if field.enum_type is not None:
+            return enums[field.enum_type.full_name]
+        if field.message_type is not None:
+            return f"T{self._place[field.message_type.full_name]}"
+        return _SCALARS[field.type][1]
+
+    def _fields(self, kind: str) -> list[Any]:
+        fields = (field for one in self._types for field in one.fields)
+        return [field for field in fields if getattr(field, kind) is not None]
+
+    @cached_property
+    def tables(self) -> ProtobufTables:
+        """For the walk."""
+        types: list[tuple[int, int]] = []
+        rows: list[tuple[int, ...]] = []
+        numbers = [0]
+        for one in self._types:
+            fields = sorted(one.fields, key=lambda field: field.number)
+            types.append((len(rows), len(fields)))
+            oneofs = {oneof.name: place for place, oneof in enumerate(one.oneofs, 1)}
+            for field in fields:
+                oneof = field.containing_oneof
+                group = oneofs[oneof.name] if oneof is not None and len(oneof.fields) > 1 else 0
+                kind, reference, count = self._kind(field, numbers)
+                group = group if group <= _ONEOFS_MAX else 0
+                rows.append((field.number, kind, field.is_repeated, group, reference, count))
+        shaped = np.array(rows, np.int32).reshape(-1, 6)
+        return ProtobufTables(np.array(types, np.int32), shaped, np.array(numbers, np.int32))
+
+    def _kind(self, field: FieldDescriptor, numbers: list[int]) -> tuple[ProtobufKind, int, int]:
+        if field.enum_type is not None:
+            known = sorted({value.number for value in field.enum_type.values})
+            numbers += known
+            return ProtobufKind.ENUM, len(numbers) - len(known), len(known)
+        if field.message_type is not None:
+            return ProtobufKind.MESSAGE, self._place[field.message_type.full_name], 0
+        return _SCALARS[field.type][0], 0, 0
+
+
+def only_fields(tables: ProtobufTables, numbers: set[int]) -> ProtobufTables:
+    """The tables of a message that has no other fields of its own than these."""
+    first, count = tables.types[0].tolist()
+    own = tables.fields[first : first + count]
+    kept = own[[int(number) in numbers for number in own[:, 0]]]
+    fields = np.concatenate([tables.fields, kept]).astype(np.int32)
+    types = tables.types.copy()
+    types[0] = len(tables.fields), len(kept)
+    return ProtobufTables(types, fields, tables.enums)
+
+
+def _reachable(descriptor: Descriptor) -> list[Descriptor]:
+    """This type and all that its fields are made of, each once."""
+    found = [descriptor]
+    for one in found:
+        for field in one.fields:
+            inner = field.message_type
+            if inner is not None and inner not in found:
+                found.append(inner)
+    return found
+
+
+def enum_names_by_number(one: EnumDescriptor) -> dict[int, str]:
+    """In the schema's order; a number with several names has the first."""
+    names: dict[int, str] = {}
+    for value in one.values:
+        names.setdefault(value.number, value.name)
+    return names
+
+
+def enum_type(one: EnumDescriptor) -> str:
+    """The engine's type of an enum; of one that it cannot tell apart, the numbers."""
+    names = enum_names_by_number(one)
+    if len({_plain(name) for name in names.values()}) == len(names):
+        for bits in (8, 16):
+            if all(-(2 ** (bits - 1)) <= number < 2 ** (bits - 1) for number in names):
+                parts = (f"{literal(name)} = {number}" for number, name in names.items())
+                return f"Enum{bits}({', '.join(parts)})"
+    return "Int32"
+
+
+def _default_clause(field: FieldDescriptor) -> str:
+    """Proto2's own default of a field; "" without one."""
+    if not field.has_default_value or field.is_repeated:
+        return ""
+    value: Any = field.default_value
+    if field.enum_type is not None:
+        shown = enum_names_by_number(field.enum_type)[value]
+    elif isinstance(value, str | bytes):
+        raw = value.encode() if isinstance(value, str) else value
+        octal = "".join(f"\\{byte:03o}" for byte in raw)
+        shown = f'"{octal}"'
+    elif isinstance(value, bool):
+        shown = "true" if value else "false"
+    else:
+        shown = repr(value)
+    return f" [default = {shown}]"
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()

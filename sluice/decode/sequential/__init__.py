@@ -1,0 +1,1 @@
+"""Binary rows that follow each other with nothing between them: RowBinary and MsgPack."""

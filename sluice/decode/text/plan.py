@@ -1,0 +1,306 @@
+"""The queries that decode one table entry, written once for each table text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sluice.core.errors import TerminalError
+from sluice.core.text import Column, TableText
+from sluice.decode.engine.expressions import referenced_columns
+from sluice.decode.engine.keys import KEY_COLUMN, ORDER_COLUMN, Keys, lineage_of
+from sluice.decode.engine.scalars import Reader, default_of
+from sluice.decode.engine.session import identifier, literal, settings_clause
+from sluice.decode.text.readers import ReaderFactory
+from sluice.decode.text.row_format import JSON_EACH_ROW, RowFormat
+
+__all__ = ["KEY_COLUMN", "ORDER_COLUMN", "Plan", "PlannedColumn"]
+
+#: Of rows that were read although others could not be: how many were read before.
+PLACE_COLUMN = "_sluice_place"
+#: Of rows that carry a mark, see `Plan.strict_into`.
+MARK_COLUMN = "_sluice_mark"
+#: Of blocks that are to be merged, see `Plan.merge_into`.
+PLACE_COLUMN = "_sluice_place"
+OUT_OF_RANGE = "a value does not fit its column"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedColumn:
+    """A column that messages fill."""
+
+    column: Column
+    reader: Reader
+
+    @property
+    def name(self) -> str:
+        return self.column.name
+
+
+class Plan:
+    """The queries of a table.
+
+    :param widest_integer: what integers of up to 128 bits are read as. It must hold every
+        number of the messages: Int64 is for those whose numbers are short.
+    :param rows: how the engine finds them in a file.
+    :raises TerminalError: the text cannot be executed by this decoder.
+    """
+
+    def __init__(
+        self,
+        table: TableText,
+        widest_integer: str = "Int256",
+        rows: RowFormat = JSON_EACH_ROW,
+    ) -> None:
+        self.table = table
+        self._rows = rows
+        if table.format not in rows.formats:
+            raise TerminalError(
+                f"table {table.target}: format {table.format} is not read as {rows.engine}",
+                f'Use format = "{min(rows.formats)}".',
+            )
+        self.lineage = lineage_of(table)
+        factory = ReaderFactory(table.on_null == "dead-letter", widest_integer)
+        read = tuple(
+            PlannedColumn(column, factory.of(column.type))
+            for column in table.columns
+            if column.name not in table.lineage and column.kind in ("", "DEFAULT", "EPHEMERAL")
+        )
+        self.columns = tuple(part for part in read if part.column.kind != "EPHEMERAL")
+        if not self.columns:
+            raise TerminalError(
+                f"table {table.target} has no column that a message could fill",
+                "Add a column, or take the entry out of the configuration.",
+            )
+        self._by_name = {part.name: part for part in read}
+        self._unstored = [f"t.{identifier(p.name)}" for p in read if p not in self.columns]
+        self.structure = ", ".join(self._declaration(part, part.reader.wide) for part in read)
+        self._bare = ", ".join(f"{identifier(part.name)} {part.reader.wide}" for part in read)
+        self._loose = ", ".join(self._declaration(part, part.reader.loose) for part in read)
+        self._settings = {
+            "input_format_null_as_default": int(table.on_null == "default"),
+            "input_format_skip_unknown_fields": int(table.unknown_fields == "ignore"),
+            "session_timezone": literal(table.time_zone),
+            **rows.settings,
+        }
+        self._narrowed = self._narrowing()
+        self._faults = self._fault_code()
+        self.keys = Keys(table, tuple(part.name for part in self.columns), self.lineage)
+
+    def _declaration(self, part: PlannedColumn, read_as: str) -> str:
+        """The column as it is read, with what stands in for an absent field."""
+        head = f"{identifier(part.name)} {read_as}"
+        column, target = part.column, part.reader.target
+        if column.kind and column.expression:
+            value = self._over_typed_columns(column, read_as == part.reader.loose)
+        elif not part.reader.plain or (read_as.startswith("Nullable(") and read_as != target):
+            value = default_of(target)
+        else:
+            return head
+        return f"{head} DEFAULT CAST(CAST(({value}), {literal(target)}), {literal(read_as)})"
+
+    def _over_typed_columns(self, column: Column, loose: bool) -> str:
+        """A default expression; the columns it names have the table's types in it."""
+        table = self.table
+        used = referenced_columns(column.expression, table.columns)
+        unknown = [other.name for other in used if other.name not in self._by_name]
+        if unknown:
+            raise TerminalError(
+                f"table {table.target}: the default of {column.name} refers to {unknown[0]}, "
+                "which is not read from messages",
+                "Change the DEFAULT expression to refer to plain columns only.",
+            )
+        if not used:
+            return column.expression
+        names = ", ".join(identifier(other.name) for other in used)
+        values = ", ".join(f"[{_typed(self._by_name[other.name], loose)}]" for other in used)
+        return f"arrayMap(({names}) -> ({column.expression}), {values})[1]"
+
+    def _narrowing(self) -> str:
+        """The wide columns, narrowed; throws if a value does not fit."""
+        parts, silent = [], []
+        if self._unstored:
+            # The engine reads only columns that something asks for.
+            silent.append(f"ignore({', '.join(self._unstored)})")
+        for part in self.columns:
+            value = f"t.{identifier(part.name)}"
+            parts.append(f"{part.reader.narrow(value)} AS {identifier(part.name)}")
+            if part.reader.silent is not None:
+                silent.append(f"toUInt8({part.reader.silent(value)})")
+        where = ""
+        if silent:
+            where = f" WHERE NOT throwIf(greatest(0, {', '.join(silent)}), {literal(OUT_OF_RANGE)})"
+        self._values = ", ".join(parts)
+        return f"SELECT {self._values} FROM {{source}} AS t{where}"
+
+    def _fault_code(self) -> str:
+        """Per row: 0, or 4 x (position of the first faulty column) + kind of fault."""
+        tests = ["0", "0"]
+        for index, part in enumerate(self.columns):
+            if part.reader.fault is not None:
+                fault = part.reader.fault(f"t.{identifier(part.name)}")
+                tests += [f"({fault}) AS _f{index} != 0", f"{4 * index} + _f{index}"]
+        # Columns without a test of their own are read too: reading them can fail.
+        read = ", ".join(f"t.{identifier(name)}" for name in self._by_name)
+        return f"toUInt32(multiIf({', '.join([*tests, '0'])}) + ignore({read}))"
+
+    @property
+    def readable(self) -> frozenset[str]:
+        """The names of the columns that are read from messages, stored or not."""
+        return frozenset(self._by_name)
+
+    @property
+    def key_needs_lineage(self) -> bool:
+        """Whether the partition key can only be known once the lineage columns are there."""
+        return self.keys.needs_lineage
+
+    @property
+    def has_key_column(self) -> bool:
+        """Whether `strict` gives the hash of the partition key as last column."""
+        return self.keys.has_key_column
+
+    @property
+    def has_order_column(self) -> bool:
+        """Whether `strict` gives the places of the messages as last column."""
+        return self.keys.has_order_column
+
+    @property
+    def has_partition_key(self) -> bool:
+        """Whether blocks can touch more than one ClickHouse partition."""
+        return self.keys.has_partition_key
+
+    def strict(self, path: str, rows: int) -> str:
+        """All rows as one block, or an exception.
+
+        :param rows: of the file; an upper bound is enough.
+        """
+        return f"{self._select(path)} {self._block_clause(rows)}"
+
+    def bare(self, path: str) -> str:
+        """Read one row and do nothing with it, not even fill in what is absent.
+
+        What cannot be read fails as in `strict`, with the same words, at a third of the cost.
+        """
+        return f"SELECT * FROM {self._file(path, self._bare)} {self._block_clause(1)}"
+
+    def strict_into(self, target: str, path: str, rows: int, mark: str = "") -> str:
+        """The same, written to a file as Native: no copy of the block in the engine's memory.
+
+        :param mark: what stands before the row's number in a column MARK_COLUMN; throws where
+            it does not. "": there is no such column.
+        """
+        clause = self._block_clause(rows, min_insert_block_size_rows=0)
+        select = self._select(path, mark)
+        return f"INSERT INTO FUNCTION file({literal(target)}, Native) {clause} {select}"
+
+    def tolerant_into(self, target: str, path: str, rows: int, errors: str, overflow: str) -> str:
+        """The same of the rows that can be read and that no test doubts. The last column is
+        PLACE_COLUMN, the row's place among all that can be read.
+
+        :param errors: a path where nothing is; which attempts to read a row failed stands there.
+        :param overflow: "throw" or "saturate", what becomes of a moment beyond its type.
+        """
+        doubts = [f"ignore({', '.join(self._unstored)})"] if self._unstored else []
+        for part in self.columns:
+            if part.reader.doubt is not None:
+                doubts.append(f"toUInt8({part.reader.doubt(f't.{identifier(part.name)}')})")
+        where = f" WHERE NOT greatest(0, {', '.join(doubts)})" if doubts else ""
+        place = f"toUInt32(assumeNotNull(t._row_number)) AS {PLACE_COLUMN}"
+        source = self._file(path, self.structure)
+        inner = f"SELECT {self._values}, {place} FROM {source} AS t{where}"
+        clause = self._lenient_clause(
+            rows,
+            min_insert_block_size_rows=0,
+            input_format_record_errors_file_path=literal(errors),
+            date_time_overflow_behavior=literal(overflow),
+        )
+        select = self.keys.around(inner, (PLACE_COLUMN,))
+        return f"INSERT INTO FUNCTION file({literal(target)}, Native) {clause} {select}"
+
+    def merge_into(self, target: str, paths: list[str], rows: int) -> str:
+        """Blocks in files as one, written to a file as `strict_into` does.
+
+        :param paths: of Native blocks with the columns of this plan and PLACE_COLUMN, which
+            says the place of each row among all.
+        """
+        names = ", ".join(identifier(part.name) for part in self.columns)
+        blocks = [f"SELECT {names}, {PLACE_COLUMN} FROM file({literal(p)}, Native)" for p in paths]
+        inner = f"SELECT {names} FROM ({' UNION ALL '.join(blocks)}) ORDER BY {PLACE_COLUMN}"
+        clause = self._block_clause(rows, min_insert_block_size_rows=0)
+        query = self.keys.around(inner)
+        return f"INSERT INTO FUNCTION file({literal(target)}, Native) {clause} {query}"
+
+    def _select(self, path: str, mark: str = "") -> str:
+        source = self._file(path, self.structure)
+        if mark:
+            marked = self._file(path, f"{MARK_COLUMN} String, {self.structure}")
+            expected = f"concat({literal(mark)}, toString(rowNumberInAllBlocks()))"
+            moved = f"throwIf({MARK_COLUMN} != {expected}, 'a row is not one message')"
+            source = f"(SELECT * FROM {marked} WHERE NOT {moved})"
+        inner = self._narrowed.replace("{source}", source)
+        return self.keys.around(inner)
+
+    def _file(self, path: str, structure: str) -> str:
+        return f"file({literal(path)}, {self._rows.engine}, {literal(structure)})"
+
+    def _block_clause(self, rows: int, **more: object) -> str:
+        return self._clause(max_block_size=max(rows + 1, 1024), **more)
+
+    def partitions_of(self, path: str) -> str:
+        """The number of ClickHouse partitions of a Native block in a file."""
+        return f"{self.keys.partitions_of(path)} {self._clause()}"
+
+    def lenient(self, path: str, index: str, rows: int) -> str:
+        """Index and fault code of each row that can be read; the others are skipped.
+
+        :param index: the field that carries the index.
+        """
+        structure = f"{identifier(index)} UInt32, {self._loose}"
+        source = self._file(path, structure)
+        query = f"SELECT t.{identifier(index)} AS i, {self._faults} AS f FROM {source} AS t"
+        return f"{query} {self._lenient_clause(rows)}"
+
+    def unfit(self, path: str, rows: int, errors: str) -> str:
+        """Place and fault code of each row that can be read and is at fault.
+
+        :param errors: as in `tolerant_into`.
+        """
+        place = "toUInt32(assumeNotNull(t._row_number))"
+        query = f"SELECT {place} AS i, {self._faults} AS f"
+        clause = self._lenient_clause(rows, input_format_record_errors_file_path=literal(errors))
+        return f"{query} FROM {self._file(path, self._loose)} AS t WHERE f != 0 {clause}"
+
+    def wide(self, path: str, index: str, rows: int) -> str:
+        """Index of each row that can be read as `strict` reads it, moments being clamped."""
+        source = self._file(path, f"{identifier(index)} UInt32, {self.structure}")
+        read = ", ".join(f"t.{identifier(name)}" for name in self._by_name)
+        query = f"SELECT t.{identifier(index)} AS i, toUInt32(0) AS f FROM {source} AS t"
+        return f"{query} WHERE NOT ignore({read}) {self._lenient_clause(rows)}"
+
+    def lenient_column(self, path: str, index: str, rows: int, part: PlannedColumn) -> str:
+        """Index of each row in which this column alone can be read."""
+        structure = f"{identifier(index)} UInt32, {identifier(part.name)} {part.reader.loose}"
+        source = self._file(path, structure)
+        query = f"SELECT t.{identifier(index)} AS i, toUInt32(0) AS f FROM {source} AS t"
+        query += f" WHERE NOT ignore(t.{identifier(part.name)})"
+        return f"{query} {self._lenient_clause(rows, input_format_skip_unknown_fields=1)}"
+
+    def _lenient_clause(self, rows: int, **more: object) -> str:
+        settings: dict[str, object] = {
+            "input_format_allow_errors_num": "18446744073709551615",
+            "input_format_allow_errors_ratio": "1",
+            "date_time_overflow_behavior": "'saturate'",
+        }
+        return self._block_clause(rows, **(settings | more))
+
+    def _clause(self, **more: object) -> str:
+        return settings_clause(**(self._settings | more))
+
+
+def _typed(part: PlannedColumn, loose: bool) -> str:
+    """A column as it was read, in the table's type."""
+    value, reader = identifier(part.name), part.reader
+    read_as = reader.loose if loose else reader.wide
+    if read_as.startswith("Nullable(") and not reader.target.startswith("Nullable("):
+        default = f"CAST({default_of(reader.target)}, {literal(read_as)})"
+        value = f"ifNull({value}, {default})"
+    return f"CAST({value}, {literal(reader.target)})" if reader.plain else reader.narrow(value)

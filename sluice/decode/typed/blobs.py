@@ -1,0 +1,118 @@
+"""Formats in which a message is a file of its own, with its own columns and any number of rows:
+Native, Parquet, ORC, Arrow and ArrowStream.
+
+Each message is read by itself, so it has no neighbours to harm. That costs a few queries for each
+message: such messages should hold hundreds of rows or more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from sluice.core.errors import TerminalError
+from sluice.core.text import TableText
+from sluice.decode.engine.native import read_header
+from sluice.decode.engine.session import EngineError, literal, settings_clause
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.fault import CANNOT_PARSE, Fault
+from sluice.decode.messages.format import PLACE_IS_FIRST, Group, Natural
+from sluice.decode.messages.marked import Indices, write_at
+from sluice.decode.typed.part import run_on_messages
+from sluice.decode.typed.search import unreadable
+from sluice.decode.typed.structures import Structure, declared, is_unsafe
+
+#: By the name in the configuration: the engine's name.
+BLOB_FORMATS = ("Native", "Parquet", "ORC", "Arrow", "ArrowStream")
+#: What a small message may make the engine ask for, and how many times its own size a large one.
+_MEMORY_BYTES_MIN = 2 << 30
+_MEMORY_TIMES_SIZE = 64
+#: What a message does not have is not made up. What its statistics say is not believed: of one
+#: mutated ORC file they sent the engine into a loop without end.
+_SETTINGS: dict[str, object] = {
+    "print_pretty_type_names": 0,
+    "input_format_parquet_allow_missing_columns": 0,
+    "input_format_orc_allow_missing_columns": 0,
+    "input_format_orc_filter_push_down": 0,
+    "input_format_parquet_filter_push_down": 0,
+    "input_format_arrow_allow_missing_columns": 0,
+}
+
+
+class Blobs:
+    """One of these formats. It has no options."""
+
+    def __init__(self, table: TableText, name: str) -> None:
+        if name not in BLOB_FORMATS:
+            raise TerminalError(
+                f"table {table.target}: {name} is no format of files",
+                f"Use one of: {', '.join(BLOB_FORMATS)}.",
+            )
+        self._name = name
+
+    def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
+        """See TypedFormat: a group for each message."""
+        for index, value in zip(indices.tolist(), buffer.iterate(indices), strict=True):
+            file = os.memfd_create("sluice-blob", os.MFD_CLOEXEC)
+            try:
+                write_at(file, value, 0)
+                yield self._group(index, value, f"'/proc/self/fd/{file}', {self._name}")
+            finally:
+                os.close(file)
+
+    def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
+        """See TypedFormat: a message that cannot be read fails alone anyway."""
+        return {}
+
+    def _group(self, index: int, value: bytes, file: str) -> Group:
+        settings = _SETTINGS | {
+            "max_memory_usage": _MEMORY_BYTES_MIN + _MEMORY_TIMES_SIZE * len(value)
+        }
+        try:
+            columns = self._columns(value, file, settings)
+        except (EngineError, TerminalError) as error:
+            return _bad(index, unreadable(error))
+        if isinstance(columns, str):
+            return _bad(index, Fault(CANNOT_PARSE, columns[:300]))
+        # Told what it has just said, the engine does not look for it again in each query.
+        source = f"file({file}, {literal(declared(columns))})"
+        naturals = tuple(Natural(*column) for column in columns)
+        one = np.array([index], np.int64)
+        return Group(source, naturals, one, PLACE_IS_FIRST, False, settings)
+
+    def _columns(self, value: bytes, file: str, settings: dict[str, object]) -> Structure | str:
+        """The columns of a message, or why it has none that could be read."""
+        if not value:
+            return "the message is empty"
+        if self._name == "Native" and not _is_plausible(value):
+            return "the message is not one Native block"
+        query = f"DESCRIBE TABLE file({file}) {settings_clause(**settings)}"
+        described = run_on_messages(query, "JSONCompactColumns").bytes().decode(errors="replace")
+        if not described.strip():
+            return f"the message has no columns that {self._name} could name"
+        names, types = json.loads(described)[:2]
+        if len(set(names)) < len(names):
+            return "two columns of the message have the same name"
+        if any("\ufffd" in name for name in names):
+            return "the name of a column is not UTF-8"
+        for name, type_text in zip(names, types, strict=True):
+            if is_unsafe(type_text):
+                return f"column {name} {type_text} cannot be read from a binary format"
+        return tuple(zip(names, types, strict=True))
+
+
+def _is_plausible(value: bytes) -> bool:
+    """Whether a Native block is not larger than its bytes: each row of a column takes one."""
+    try:
+        columns, rows, begin = read_header(memoryview(value[:32]))
+    except IndexError:
+        return False
+    return 0 < columns <= len(value) and rows <= len(value) - begin
+
+
+def _bad(index: int, fault: Fault) -> Group:
+    nothing = np.zeros(0, np.int64)
+    return Group("", (), nothing, PLACE_IS_FIRST, False, {}, {index: fault})

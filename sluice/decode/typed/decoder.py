@@ -1,0 +1,121 @@
+"""Messages of formats that have types of their own, to one Native block.
+
+What decides: the table text and the messages. A message is good if, and only if, it alone
+makes rows: the format lays groups of messages out so that each row proves which message it is,
+and every search ends with messages that were judged apart from the others.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+
+from sluice.core.errors import TerminalError
+from sluice.core.text import TableText
+from sluice.decode.engine.session import EngineError, run
+from sluice.decode.messages.assemble import Lineage, finished
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.decoded import BadMessage, Decoded
+from sluice.decode.messages.format import Group, Natural, TypedFormat
+from sluice.decode.messages.marked import buffer_of
+from sluice.decode.typed.plan import Target, TypedPlan
+from sluice.decode.typed.search import Reading
+
+#: Relations with other columns, whose queries are kept. Messages may bring any number of them.
+_PLANS_MAX = 256
+
+
+class TypedDecoder:
+    """Decodes the messages of one table entry. Made once for each table text.
+
+    May be used from any thread; each uses its own session.
+
+    :raises TerminalError: the text cannot be executed by this decoder.
+    """
+
+    def __init__(self, table: TableText, typed_format: TypedFormat) -> None:
+        self.table = table
+        self.format = typed_format
+        self.target = Target(table)
+        self._plans: dict[tuple[Natural, ...], TypedPlan] = {}
+        self._columns = self.target.names + tuple(column.name for column in self.target.lineage)
+        #: Where messages were broken, more will be. It saves time and decides nothing.
+        self._expects_broken = False
+        self._check()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of every block, in its order; lineage columns last."""
+        return self._columns
+
+    def plan(self, columns: tuple[Natural, ...]) -> TypedPlan:
+        """The queries for a relation with these columns."""
+        plan = self._plans.get(columns)
+        if plan is None:
+            if len(self._plans) >= _PLANS_MAX:
+                self._plans.clear()
+            plan = self._plans[columns] = TypedPlan(self.target, columns)
+        return plan
+
+    def _check(self) -> None:
+        """Let the engine compile the queries, on no rows: those of a relation without columns,
+        and those of the format's own if it knows them beforehand."""
+        nothing = np.zeros(0, np.int64)
+        bare = Group("(SELECT 1 WHERE 0)", (), nothing, "toUInt32(0)", single=True)
+        try:
+            with suppress(EngineError):
+                # A default over columns that are all constants may throw, as it may for a row.
+                self._compile(bare)
+            with buffer_of([]) as buffer:
+                for group in self.format.groups(buffer, nothing):
+                    self._compile(group)
+        except (EngineError, TerminalError) as error:
+            raise TerminalError(
+                f"table {self.table.target} cannot be decoded: {str(error)[:300]}",
+                "Check its types, defaults, partition key and the format's options.",
+            ) from error
+
+    def _compile(self, group: Group) -> None:
+        plan = self.plan(group.columns)
+        source = (group.source, group.place, group.settings, 0)
+        run(plan.rows_into("/dev/null", *source, throws=True, with_keys=True), "Null")
+        run(plan.rows_into("/dev/null", *source, throws=False, with_keys=False), "Null")
+        run(plan.verdicts(*source), "Null")
+        run(plan.said(*source), "Null")
+
+    def decode(self, buffer: MessageBuffer, topic: str, partition: int) -> Decoded:
+        """Turn messages into one block; bad ones are set aside, never an exception.
+
+        :raises TerminalError: parts that were read cannot be joined, or a lineage column cannot
+            hold a number.
+        """
+        reading = Reading(self, buffer, self._expects_broken)
+        everything = np.arange(buffer.messages, dtype=np.int64)
+        part = reading.rows(everything)
+        self._expects_broken = reading.found_broken or (
+            self._expects_broken and bool(reading.faults)
+        )
+        offsets, faults = buffer.offsets, reading.faults
+        numbers = part.numbers if part.numbers.any() else None
+        lineage = Lineage(topic, partition, offsets[part.messages], numbers)
+        has_rows = np.zeros(buffer.messages, np.bool_)
+        has_rows[part.messages] = True
+        is_empty = ~has_rows
+        is_empty[np.fromiter(faults, np.int64, len(faults))] = False
+        target = self.target
+        decoded = finished(
+            part.body,
+            self.columns,
+            target.lineage,
+            lineage.at(part.body.order),
+            tuple(
+                BadMessage(index, int(offsets[index]), fault.reason, fault.error, fault.column)
+                for index, fault in sorted(faults.items())
+            ),
+            int(np.count_nonzero(has_rows)),
+            target.partitions_of if target.keys.needs_lineage else None,
+        )
+        empty = tuple(offsets[is_empty].tolist())
+        return replace(decoded, empty=empty, dropped_rows=reading.dropped)

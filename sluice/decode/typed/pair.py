@@ -1,0 +1,99 @@
+"""What pairs of scalar types are made of. See readers.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sluice.decode.engine.scalars import Expression
+from sluice.decode.engine.session import literal
+from sluice.decode.engine.types import TypeNode
+
+_DECIMAL_PRECISION = {"Decimal32": 9, "Decimal64": 18, "Decimal128": 38, "Decimal256": 76}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """How one scalar type becomes another.
+
+    :param narrow: the value where it fits; None: no change.
+    :param unfit: UInt8, true where it does not fit; never throws. None: it always fits.
+    :param unread: UInt8, true where text does not say a value at all; part of `unfit` or not.
+    """
+
+    narrow: Expression | None
+    unfit: Expression | None = None
+    unread: Expression | None = None
+
+
+def enum_elements(node: TypeNode) -> list[tuple[str, str]]:
+    """Names, as SQL literals, and numbers of an Enum."""
+    elements, next_number = [], 1
+    for argument in node.arguments:
+        name, separator, number = argument.rpartition("=")
+        if not separator:
+            name, number = argument, str(next_number)
+        elements.append((name.strip(), number.strip()))
+        next_number = int(number) + 1
+    return elements
+
+
+def decimal_shape(node: TypeNode) -> tuple[int, int]:
+    """Precision and scale."""
+    if node.name == "Decimal":
+        precision = int(node.arguments[0]) if node.arguments else 10
+        return precision, int(node.arguments[1]) if len(node.arguments) > 1 else 0
+    return _DECIMAL_PRECISION[node.name], int(node.arguments[0])
+
+
+def integer_bounds(name: str) -> tuple[int, int] | None:
+    """The least and the greatest value of an integer type; None for other types."""
+    head, bits = name.rstrip("0123456789"), name.lstrip("UInt")
+    if head not in ("Int", "UInt") or not bits.isdigit():
+        return None
+    if head == "UInt":
+        return 0, 2 ** int(bits) - 1
+    return -(2 ** (int(bits) - 1)), 2 ** (int(bits) - 1) - 1
+
+
+def cast(target: str) -> Expression:
+    return lambda value: f"CAST({value}, {literal(target)})"
+
+
+def or_null(target: str) -> Expression:
+    """The value where there is one, else the type's default; never throws."""
+    return lambda value: f"assumeNotNull(accurateCastOrNull({value}, {literal(target)}))"
+
+
+def fails(target: str) -> Expression:
+    return lambda value: f"isNull(accurateCastOrNull({value}, {literal(target)}))"
+
+
+def either(*tests: Expression | None) -> Expression | None:
+    real = [test for test in tests if test is not None]
+    if not real:
+        return None
+    return lambda value: f"({' OR '.join(f'({test(value)})' for test in real)})"
+
+
+def outside(low: int, high: int) -> Expression:
+    """Of an integer: below or above. Wide bounds need wide literals."""
+
+    def test(value: str) -> str:
+        return f"({value} < {_number(low)} OR {value} > {_number(high)})"
+
+    return test
+
+
+def _number(value: int) -> str:
+    if -(2**63) <= value < 2**63:
+        return f"toInt64({value})"
+    return f"toInt256('{value}')"
+
+
+def over(pair: Pair, first: Expression) -> Pair:
+    """The pair, of what `first` makes of a value."""
+
+    def then(expression: Expression | None) -> Expression | None:
+        return None if expression is None else lambda value: expression(first(value))
+
+    return Pair(then(pair.narrow) or first, then(pair.unfit), then(pair.unread))

@@ -1,0 +1,315 @@
+"""The queries that turn a relation with types of its own into rows of a table.
+
+Three layers: the relation's columns and the place of each row's message; the rows without
+fault, converted; the table's columns, with what stands in for the absent ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sluice.core.errors import TerminalError
+from sluice.core.text import Column, TableText
+from sluice.decode.engine.expressions import referenced_columns
+from sluice.decode.engine.keys import KEY_COLUMN, ORDER_COLUMN, Keys, lineage_of
+from sluice.decode.engine.scalars import default_of
+from sluice.decode.engine.session import EngineError, identifier, literal, run, settings_clause
+from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Natural
+from sluice.decode.typed.readers import Conversion, ConversionFactory, block_type, has_enum
+
+#: Of which message each row is: its place in the group, UInt32; the last column of a block.
+PLACE_COLUMN = "_sluice_place"
+#: More rows than a block ever has.
+_ALL_ROWS = 2**40
+
+
+class Target:
+    """What is known of a table before any message: its columns, keys and settings.
+
+    :raises TerminalError: the text cannot be executed.
+    """
+
+    def __init__(self, table: TableText) -> None:
+        self.table = table
+        self.lineage = lineage_of(table)
+        self.read = tuple(
+            column
+            for column in table.columns
+            if column.name not in table.lineage and column.kind in ("", "DEFAULT", "EPHEMERAL")
+        )
+        self.columns = tuple(column for column in self.read if column.kind != "EPHEMERAL")
+        if not self.columns:
+            raise TerminalError(
+                f"table {table.target} has no column that a message could fill",
+                "Add a column, or take the entry out of the configuration.",
+            )
+        self.names = tuple(column.name for column in self.columns)
+        self.types = {column.name: block_type(column.type) for column in self.read}
+        self.keys = Keys(table, self.names, self.lineage)
+        for column in self.read:
+            self._check_default(column)
+        self.structure = ", ".join(
+            f"{identifier(column.name)} {self.types[column.name]}" for column in self.columns
+        )
+
+    def _check_default(self, column: Column) -> None:
+        if not (column.kind and column.expression):
+            return
+        for other in referenced_columns(column.expression, self.table.columns):
+            if other.name not in self.types:
+                raise TerminalError(
+                    f"table {self.table.target}: the default of {column.name} refers to "
+                    f"{other.name}, which is not read from messages",
+                    "Change the DEFAULT expression to refer to plain columns only.",
+                )
+
+    def default(self, column: Column) -> str:
+        """SQL for what stands in for the column; it may name the table's other columns."""
+        type_text = self.types[column.name]
+        has_expression = column.kind and column.expression
+        value = f"({column.expression})" if has_expression else default_of(type_text)
+        return f"CAST({value}, {literal(type_text)})"
+
+    def clause(self, more: Mapping[str, object], rows: int | None) -> str:
+        """The settings of a query that makes one block.
+
+        :param rows: an upper bound of the source's rows, if known.
+        """
+        settings: dict[str, object] = {
+            "session_timezone": literal(self.table.time_zone),
+            "cast_string_to_date_time_mode": "'best_effort'",
+            "query_plan_remove_redundant_sorting": 0,
+            "min_insert_block_size_bytes": 0,
+            "min_insert_block_size_rows": _ALL_ROWS if rows is None else 0,
+        }
+        if rows is not None:
+            settings["max_block_size"] = max(rows + 1, 1024)
+        return settings_clause(**(settings | dict(more)))
+
+    def joined(self, into: str, path: str) -> str:
+        """Several blocks as one, in the order of their place columns, with keys."""
+        number = "_sluice_number"
+        kept = ", ".join([*map(identifier, self.names), PLACE_COLUMN])
+        structure = literal(f"{self.structure}, {PLACE_COLUMN} UInt32")
+        source = f"file({literal(path)}, Native, {structure})"
+        numbered = f"SELECT *, rowNumberInAllBlocks() AS {number} FROM {source}"
+        ordered = f"SELECT {kept} FROM ({numbered}) ORDER BY {PLACE_COLUMN}, {number}"
+        inner = self.keys.around(ordered, (PLACE_COLUMN,))
+        return f"{self.insert(into, with_keys=True)} {self.clause({}, None)} {inner}"
+
+    def insert(self, into: str, with_keys: bool) -> str:
+        """Where a block is written to. Its columns are said, or the engine would analyse the
+        query twice to know them."""
+        extra = ""
+        if with_keys and self.keys.has_key_column:
+            extra += f", {KEY_COLUMN} UInt64"
+        if with_keys and self.keys.has_order_column:
+            extra += f", {ORDER_COLUMN} UInt32"
+        structure = f"{self.structure}{extra}, {PLACE_COLUMN} UInt32"
+        return f"INSERT INTO FUNCTION file({literal(into)}, Native, {literal(structure)})"
+
+    def partitions_of(self, path: str) -> str:
+        """The number of ClickHouse partitions of a Native block in a file."""
+        return f"{self.keys.partitions_of(path)} {self.clause({}, None)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """A column that the relation fills."""
+
+    column: Column
+    natural: Natural
+    conversion: Conversion
+    place: int
+
+    @property
+    def source(self) -> str:
+        return f"_sluice_c{self.place}"
+
+    @property
+    def narrowed(self) -> str:
+        return f"_sluice_n{self.place}"
+
+    @property
+    def null(self) -> str:
+        return f"_sluice_z{self.place}"
+
+
+class TypedPlan:
+    """The queries for relations with these columns.
+
+    :raises TerminalError: a type is not understood.
+    """
+
+    def __init__(self, target: Target, columns: tuple[Natural, ...]) -> None:
+        self.target = target
+        self._columns = columns
+        self._nulls_to_default = target.table.on_null == "default"
+        factory = ConversionFactory(refuse_null=not self._nulls_to_default)
+        by_name = {natural.name: natural for natural in columns}
+        self.filled = tuple(
+            _Filled(
+                column,
+                by_name[column.name],
+                factory.of(by_name[column.name].type, target.types[column.name]),
+                place,
+            )
+            for place, column in enumerate(target.read)
+            if column.name in by_name
+        )
+        strange = [natural.name for natural in columns if natural.name not in target.types]
+        #: A column of the relation that the table must have and has not; "" for none.
+        self.unknown = strange[0] if strange and target.table.unknown_fields == "refuse" else ""
+        self._faults = [
+            (part, part.conversion.fault(part.source))
+            for part in self.filled
+            if part.conversion.fault is not None
+        ]
+        self._outer = self._outer_layer()
+
+    @property
+    def judges(self) -> bool:
+        """Whether any value of such a relation could be at fault."""
+        return bool(self._faults)
+
+    def _relation(self, source: str, place: str) -> str:
+        values = [
+            f"{part.natural.value or 't.' + identifier(part.natural.name)} AS {part.source}"
+            for part in self.filled
+        ]
+        return f"SELECT {', '.join([*values, f'{place} AS {PLACE_COLUMN}'])} FROM {source} AS t"
+
+    def _with_default(self, part: _Filled) -> bool:
+        """Whether null asks for the column's own default expression."""
+        return bool(
+            self._nulls_to_default
+            and part.column.kind
+            and part.column.expression
+            and part.natural.type.startswith(("Nullable(", "LowCardinality(Nullable("))
+            and not part.column.type.startswith(("Nullable(", "LowCardinality(Nullable("))
+        )
+
+    def _converted(self, where: str) -> str:
+        values = []
+        for part in self.filled:
+            values.append(f"{part.conversion.value(part.source)} AS {part.narrowed}")
+            if self._with_default(part):
+                values.append(f"isNull({part.source}) AS {part.null}")
+        return f"SELECT {', '.join([*values, PLACE_COLUMN])} FROM ({{relation}}) {where}"
+
+    def _outer_layer(self) -> str:
+        """The table's columns over the converted ones. Names of columns in default expressions
+        mean the aliases that stand here."""
+        filled = {part.column.name: part for part in self.filled}
+        stored: list[str] = []
+        unstored: list[str] = []
+        for column in self.target.read:
+            part = filled.get(column.name)
+            type_text = self.target.types[column.name]
+            if part is None:
+                value = self.target.default(column)
+            else:
+                value = part.narrowed
+                if part.conversion.target != type_text:
+                    value = f"CAST({value}, {literal(type_text)})"
+                if self._with_default(part):
+                    value = f"if({part.null}, {self.target.default(column)}, {value})"
+            into = unstored if column.kind == "EPHEMERAL" else stored
+            into.append(f"{value} AS {identifier(column.name)}")
+        clause = f"WITH {', '.join(unstored)} " if unstored else ""
+        return f"{clause}SELECT {', '.join([*stored, PLACE_COLUMN])} FROM ({{converted}})"
+
+    def rows_into(
+        self,
+        into: str,
+        source: str,
+        place: str,
+        settings: Mapping[str, object],
+        rows: int | None,
+        throws: bool,
+        with_keys: bool,
+    ) -> str:
+        """The rows without fault as one Native block in a file, their places in the last column.
+
+        :param rows: an upper bound, if known.
+        :param throws: a fault stops the query; otherwise its row is left out.
+        :param with_keys: add the key column and sort, if the table asks for it.
+        """
+        tests = [f"{PLACE_COLUMN} != {NO_MESSAGE}", *(f"{fault} = 0" for _, fault in self._faults)]
+        if throws:
+            tests = [f"NOT throwIf(NOT ({test}), 'a value does not fit')" for test in tests]
+        converted = self._converted(f"WHERE {' AND '.join(f'({test})' for test in tests)}")
+        converted = converted.replace("{relation}", self._relation(source, place))
+        inner = self._outer.replace("{converted}", converted)
+        if with_keys:
+            inner = self.target.keys.around(inner, (PLACE_COLUMN,))
+        insert = self.target.insert(into, with_keys)
+        return f"{insert} {self.target.clause(settings, rows)} {inner}"
+
+    def _coded(self, source: str, place: str) -> str:
+        tests = ["0", "0"]
+        for number, (_, fault) in enumerate(self._faults):
+            tests += [f"({fault}) AS _f{number} != 0", f"{4 * number} + _f{number}"]
+        read = ", ".join([part.source for part in self.filled] or ["0"])
+        code = f"toUInt32(multiIf({', '.join([*tests, '0'])}) + ignore({read}))"
+        relation = self._relation(source, place)
+        return f"SELECT *, {code} AS _sluice_code FROM ({relation})"
+
+    def verdicts(
+        self, source: str, place: str, settings: Mapping[str, object], rows: int | None
+    ) -> str:
+        """Place and fault code of every row: 0, or 4 x (number of the first test that failed) +
+        kind of fault."""
+        coded = self._coded(source, place)
+        query = f"SELECT {PLACE_COLUMN} AS i, _sluice_code AS f FROM ({coded})"
+        return f"{query} {self.target.clause(settings, rows)}"
+
+    def said(
+        self, source: str, place: str, settings: Mapping[str, object], rows: int | None
+    ) -> str:
+        """Of every row at fault: its number, and what the column at fault says."""
+        texts = ["0", "''"]
+        for number, (part, _) in enumerate(self._faults):
+            texts += [f"intDiv(_sluice_code, 4) = {number}", _shown(part)]
+        shown = f"multiIf({', '.join([*texts, repr('')])})"
+        coded = self._coded(source, place).replace(
+            "SELECT *,", "SELECT *, toUInt32(rowNumberInAllBlocks()) AS _sluice_row,", 1
+        )
+        query = f"SELECT _sluice_row, substringUTF8({shown}, 1, 100) FROM ({coded})"
+        return f"{query} WHERE _sluice_code != 0 {self.target.clause(settings, rows)}"
+
+    def compiles(self) -> bool:
+        """Whether the engine takes the query that makes rows, as far as that is known without
+        messages: columns that are SQL over others are taken on trust."""
+        if any(natural.value for natural in self._columns):
+            return True
+        columns = ((natural.name, natural.type) for natural in self._columns)
+        structure = ", ".join(f"{identifier(name)} {type_text}" for name, type_text in columns)
+        source = f"null({literal(structure or '_ UInt8')})"
+        try:
+            run(
+                self.rows_into("/dev/null", source, PLACE_IS_FIRST, {}, 0, False, with_keys=False),
+                "Null",
+            )
+        except (EngineError, TerminalError):
+            return False
+        return True
+
+    def fault_of(self, code: int) -> tuple[Column, str, int]:
+        """The column at fault, its natural type, and the kind of fault."""
+        part, _ = self._faults[code // 4]
+        return part.column, part.natural.type, code % 4
+
+
+def _shown(part: _Filled) -> str:
+    """A value for people. An Enum's element may not exist, and has no name then."""
+    natural = part.natural.type
+    inner = natural.removeprefix("Nullable(")
+    if inner.startswith("Enum"):
+        return f"ifNull(toString(toInt16({part.source})), 'null')"
+    if has_enum(natural):
+        return "'the value'"
+    text = f"ifNull(toString({part.source}), 'null')"
+    is_text = inner.startswith(("String", "LowCardinality(String", "FixedString"))
+    return f"concat('\"', {text}, '\"')" if is_text else text

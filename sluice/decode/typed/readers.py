@@ -1,0 +1,287 @@
+"""How a value of one ClickHouse type becomes a value of another one, strictly (C10).
+
+A format says which type N a value has; the table says which type T it must get. The engine's
+own cast from N to T wraps (300 to UInt8), cuts (0.29 to Decimal is 0.28) or clamps (a year
+2200 to DateTime) without a word, and binary formats carry what a type has no value for (an
+Enum's element that does not exist, a Decimal with too many digits). So for each pair there
+is a test that never throws, and a conversion that is only used where the test found nothing.
+
+Text becomes a value as it does in JSON: the same texts are read, the same are refused.
+Accepted although something gets lost: a float's digits beyond its precision, and fractions of a
+second that a DateTime does not keep. Infinity and NaN are values; made by narrowing they
+are faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sluice.decode.engine.scalars import FINE, NULL, RANGE, Expression, default_of
+from sluice.decode.engine.session import identifier, literal
+from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.typed.pair import Pair
+from sluice.decode.typed.scalars import same_type_unfit, scalar_pair
+
+#: Result of `Conversion.fault` for values of a type that this column does not take, and for
+#: text that does not say a value of it.
+MISMATCH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """From a natural type to a target type. Expressions take SQL for the natural value.
+
+    :param target: the type that `narrow` gives.
+    :param narrow: the value; None: the natural value itself. Undefined, and possibly an error,
+        where `fault` is not FINE.
+    :param fault: UInt8: FINE, NULL, RANGE or MISMATCH; never throws. None: always FINE.
+    """
+
+    target: str
+    narrow: Expression | None
+    fault: Expression | None
+
+    def value(self, natural: str) -> str:
+        """SQL for the converted value."""
+        return natural if self.narrow is None else self.narrow(natural)
+
+
+@dataclass(slots=True)
+class ConversionFactory:
+    """Chooses conversions.
+
+    :param refuse_null: null in a non-nullable place is a fault; otherwise it becomes the
+        type's default there.
+    """
+
+    refuse_null: bool
+    _names: int = field(default=0)
+
+    def of(self, natural: str, target: str) -> Conversion:
+        """From a type to a type, as texts."""
+        return self._any(parse_type(natural), parse_type(target))
+
+    def _any(self, natural: TypeNode, target: TypeNode) -> Conversion:
+        if target.name == "SimpleAggregateFunction":
+            return self._any(natural, target.inner(1))
+        if natural.name == "SimpleAggregateFunction":
+            return self._any(natural.inner(1), target)
+        if natural.text == target.text and not self._needs_test(natural):
+            return Conversion(target.text, None, None)
+        if natural.name == "LowCardinality":
+            inner = self._any(natural.inner(), target)
+            return _after(inner, lambda value: f"CAST({value}, {literal(natural.inner().text)})")
+        if target.name == "LowCardinality":
+            return _retargeted(self._any(natural, target.inner()), target.text)
+        nullable = target.name == "Nullable"
+        inner_target = target.inner() if nullable else target
+        if natural.name == "Nullable":
+            return self._nullable(natural.inner(), inner_target, nullable)
+        inner = self._plain(natural, inner_target)
+        return _retargeted(inner, target.text) if nullable else inner
+
+    def _needs_test(self, node: TypeNode) -> bool:
+        """Whether a value of this type may be none, for example in binary formats."""
+        inner: Sequence[TypeNode] = ()
+        if node.name in ("Nullable", "LowCardinality", "Array"):
+            inner = (node.inner(),)
+        elif node.name == "Map":
+            inner = (node.inner(0), node.inner(1))
+        elif node.name in ("Tuple", "Nested"):
+            inner = [part for _, part in node.elements()]
+        elif node.name != "SimpleAggregateFunction":
+            return same_type_unfit(node) is not None
+        return any(self._needs_test(part) for part in inner)
+
+    def _nullable(self, natural: TypeNode, target: TypeNode, keeps_null: bool) -> Conversion:
+        """From Nullable(natural), to Nullable(target) if null is kept."""
+        inner = self._plain(natural, target)
+        target_text = f"Nullable({inner.target})" if keeps_null else inner.target
+        kind = FINE if keeps_null or not self.refuse_null else NULL
+        instead = "NULL" if keeps_null else default_of(inner.target)
+
+        def narrow(value: str) -> str:
+            bare = inner.value(f"assumeNotNull({value})")
+            if not keeps_null and self.refuse_null:
+                return bare
+            chosen = f"if(isNull({value}), {instead}, {bare})"
+            return f"CAST({chosen}, {literal(target_text)})"
+
+        def fault(value: str) -> str:
+            rest = inner.fault(f"assumeNotNull({value})") if inner.fault else f"{FINE}"
+            return f"if(isNull({value}), {kind}, {rest})"
+
+        unchanged = keeps_null and inner.narrow is None
+        needs_fault = kind != FINE or inner.fault is not None
+        return Conversion(
+            target_text, None if unchanged else narrow, fault if needs_fault else None
+        )
+
+    def _plain(self, natural: TypeNode, target: TypeNode) -> Conversion:
+        """Between types that are neither Nullable nor LowCardinality themselves."""
+        natural, target = _without_nested(natural), _without_nested(target)
+        if target.name == natural.name == "Array":
+            return self._array(natural, target)
+        if target.name == natural.name == "Map":
+            return self._map(natural, target)
+        if target.name == natural.name == "Tuple":
+            return self._tuple(natural, target)
+        pair = scalar_pair(natural, target)
+        return _mismatch(target.text) if pair is None else _scalar(pair, target.text)
+
+    def _variable(self) -> str:
+        self._names += 1
+        return f"_v{self._names}"
+
+    def _array(self, natural: TypeNode, target: TypeNode) -> Conversion:
+        item = self._any(natural.inner(), target.inner())
+        return Conversion(
+            f"Array({item.target})",
+            None if item.narrow is None else self._mapped(item.narrow),
+            self._greatest_of(item.fault),
+        )
+
+    def _mapped(self, convert: Expression) -> Expression:
+        def narrow(value: str) -> str:
+            name = self._variable()
+            return f"arrayMap({name} -> {convert(name)}, {value})"
+
+        return narrow
+
+    def _greatest_of(self, fault: Expression | None) -> Expression | None:
+        """The greatest fault of an array's items."""
+        if fault is None:
+            return None
+
+        def over(value: str) -> str:
+            name = self._variable()
+            codes = f"arrayMap({name} -> toUInt8({fault(name)}), {value})"
+            return f"arrayMax(arrayPushBack({codes}, toUInt8(0)))"
+
+        return over
+
+    def _map(self, natural: TypeNode, target: TypeNode) -> Conversion:
+        key = self._any(natural.inner(0), target.inner(0))
+        item = self._any(natural.inner(1), target.inner(1))
+        target_text = f"Map({key.target}, {item.target})"
+
+        def narrow(value: str) -> str:
+            keys, items = f"mapKeys({value})", f"mapValues({value})"
+            keys = self._mapped(key.narrow)(keys) if key.narrow else keys
+            items = self._mapped(item.narrow)(items) if item.narrow else items
+            return f"CAST(mapFromArrays({keys}, {items}), {literal(target_text)})"
+
+        keys_fault, items_fault = self._greatest_of(key.fault), self._greatest_of(item.fault)
+        tests: list[Expression] = []
+        if keys_fault is not None:
+            tests.append(lambda value: keys_fault(f"mapKeys({value})"))
+        if items_fault is not None:
+            tests.append(lambda value: items_fault(f"mapValues({value})"))
+        unchanged = key.narrow is None and item.narrow is None
+        return Conversion(target_text, None if unchanged else narrow, _greatest(tests))
+
+    def _tuple(self, natural: TypeNode, target: TypeNode) -> Conversion:
+        have, wanted = natural.elements(), target.elements()
+        by_name = all(name for name, _ in (*have, *wanted))
+        if not by_name and len(have) != len(wanted):
+            return _mismatch(target.text)
+        places = {name: place for place, (name, _) in enumerate(have)}
+        sources = [places.get(w[0]) if by_name else place for place, w in enumerate(wanted)]
+        parts = [
+            None if source is None else self._any(have[source][1], wanted_type)
+            for source, (_, wanted_type) in zip(sources, wanted, strict=True)
+        ]
+        targets = [
+            (identifier(name) + " " if name else "") + (part.target if part else node.text)
+            for part, (name, node) in zip(parts, wanted, strict=True)
+        ]
+        target_text = f"Tuple({', '.join(targets)})"
+
+        def narrow(value: str) -> str:
+            values = [
+                f"CAST({default_of(node.text)}, {literal(node.text)})"
+                if part is None or source is None
+                else part.value(f"tupleElement({value}, {source + 1})")
+                for source, part, (_, node) in zip(sources, parts, wanted, strict=True)
+            ]
+            return f"CAST(tuple({', '.join(values)}), {literal(target_text)})"
+
+        tests = [
+            _of_element(part.fault, source)
+            for source, part in zip(sources, parts, strict=True)
+            if part is not None and source is not None and part.fault is not None
+        ]
+        same_names = [name for name, _ in have] == [name for name, _ in wanted]
+        unchanged = same_names and all(part is not None and part.narrow is None for part in parts)
+        return Conversion(target_text, None if unchanged else narrow, _greatest(tests))
+
+
+def block_type(type_text: str) -> str:
+    """The type of a table's column as a block carries it."""
+    node = parse_type(type_text)
+    if node.name == "SimpleAggregateFunction":
+        return block_type(node.inner(1).text)
+    return _without_nested(node).text
+
+
+def has_enum(type_text: str) -> bool:
+    """Whether a value of this type may be one that has no text."""
+    return "Enum8(" in type_text or "Enum16(" in type_text
+
+
+def _of_element(test: Expression, index: int) -> Expression:
+    """The test of a tuple's element."""
+    return lambda value: test(f"tupleElement({value}, {index + 1})")
+
+
+def _without_nested(node: TypeNode) -> TypeNode:
+    """Nested is an array of tuples."""
+    if node.name != "Nested":
+        return node
+    return parse_type(f"Array(Tuple({', '.join(node.arguments)}))")
+
+
+def _scalar(pair: Pair, target: str) -> Conversion:
+    def fault(value: str) -> str:
+        assert pair.unfit is not None
+        if pair.unread is None:
+            return f"if({pair.unfit(value)}, {RANGE}, {FINE})"
+        return f"multiIf({pair.unread(value)}, {MISMATCH}, {pair.unfit(value)}, {RANGE}, {FINE})"
+
+    return Conversion(target, pair.narrow, None if pair.unfit is None else fault)
+
+
+def _mismatch(target: str) -> Conversion:
+    """No value of the natural type fits. The default stands where nothing is used of it."""
+
+    def narrow(value: str) -> str:
+        return f"CAST({default_of(target)}, {literal(target)})"
+
+    # ignore() keeps the code from being a constant, whose column the engine would not fill.
+    return Conversion(target, narrow, lambda value: f"toUInt8({MISMATCH} + ignore({value}))")
+
+
+def _after(inner: Conversion, first: Expression) -> Conversion:
+    """The conversion of what `first` makes of a value."""
+    fault = inner.fault
+    return Conversion(
+        inner.target,
+        lambda value: inner.value(first(value)),
+        None if fault is None else lambda value: fault(first(value)),
+    )
+
+
+def _retargeted(inner: Conversion, target: str) -> Conversion:
+    """The same value, cast to a type that holds all of its values."""
+    return Conversion(
+        target, lambda value: f"CAST({inner.value(value)}, {literal(target)})", inner.fault
+    )
+
+
+def _greatest(tests: list[Expression]) -> Expression | None:
+    if not tests:
+        return None
+    if len(tests) == 1:
+        return tests[0]
+    return lambda value: f"greatest({', '.join(f'toUInt8({test(value)})' for test in tests)})"

@@ -1,0 +1,259 @@
+"""Pairs of scalar types: the test of a value and its conversion. See readers.py."""
+
+from __future__ import annotations
+
+from sluice.decode.engine.scalars import Expression
+from sluice.decode.engine.session import literal
+from sluice.decode.engine.types import TypeNode
+from sluice.decode.typed.moments import instant_unfit, moment_pair, same_moment_unfit
+from sluice.decode.typed.pair import (
+    Pair,
+    cast,
+    decimal_shape,
+    either,
+    enum_elements,
+    fails,
+    integer_bounds,
+    or_null,
+    outside,
+    over,
+)
+from sluice.decode.typed.texts import by_text, from_text
+
+_FLOATS = ("BFloat16", "Float32", "Float64")
+_MOMENTS = ("Date", "Date32", "DateTime", "DateTime64")
+#: Besides integers, decimals and Enums: their values have one text.
+_WITH_TEXT = (*_FLOATS, *_MOMENTS, "Bool", "Time", "Time64", "UUID", "IPv4", "IPv6", "JSON")
+
+
+def scalar_pair(natural: TypeNode, target: TypeNode) -> Pair | None:
+    """The pair of these types; None: no value of the one is one of the other."""
+    own = same_type_unfit(natural)
+    if natural.text == target.text:
+        return Pair(None, own)
+    pair = _pair(natural, target)
+    if pair is None or own is None:
+        return pair
+    return Pair(pair.narrow, either(own, pair.unfit), pair.unread)
+
+
+def same_type_unfit(node: TypeNode) -> Expression | None:
+    """Finds what a column of this type may hold although it is no value of the type."""
+    if node.name == "Bool":
+        return lambda value: f"reinterpretAsUInt8({value}) > 1"
+    if node.name.startswith("Enum"):
+        known = ", ".join(number for _, number in enum_elements(node))
+        return lambda value: f"toInt16({value}) NOT IN ({known})"
+    if node.name.startswith("Decimal"):
+        precision, scale = decimal_shape(node)
+        digits, fraction = "9" * (precision - scale) or "0", "9" * scale
+        text = f"{digits}.{fraction}" if scale else digits
+        bound, least = (f"CAST('{sign}{text}', {literal(node.text)})" for sign in ("", "-"))
+        return lambda value: f"({value} > {bound} OR {value} < {least})"
+    return same_moment_unfit(node)
+
+
+def _pair(natural: TypeNode, target: TypeNode) -> Pair | None:
+    name = natural.name
+    if name == "String":
+        return from_text(target)
+    if name == "FixedString":
+        return _from_fixed(natural, target)
+    if target.name == "String":
+        has_text = (
+            name in _WITH_TEXT or name.startswith(("Enum", "Decimal")) or integer_bounds(name)
+        )
+        return Pair(_as_text(natural)) if has_text else None
+    if name == "Bool":
+        return _from_bool(target)
+    bounds = integer_bounds(name)
+    if bounds is not None:
+        return _from_integer(bounds, target)
+    if name in _FLOATS:
+        return _from_float(natural, target)
+    if name.startswith("Decimal"):
+        return _from_decimal(natural, target)
+    if name.startswith("Enum"):
+        return _from_enum(natural, target)
+    if name in _MOMENTS and target.name in _MOMENTS:
+        return moment_pair(natural, target)
+    if (name, target.name) == ("IPv4", "IPv6"):
+        return Pair(cast("IPv6"))
+    if (name, target.name) in (("Time", "Time64"), ("Time64", "Time")):
+        return Pair(cast(target.text))
+    return None
+
+
+def _as_text(natural: TypeNode) -> Expression:
+    if natural.name.startswith("Enum"):
+        return _enum_name(natural)
+    if natural.name in _FLOATS:
+        return lambda value: f"toString({value})"
+    return lambda value: f"CAST({value}, 'String')"
+
+
+def _enum_name(natural: TypeNode) -> Expression:
+    elements = enum_elements(natural)
+    numbers = ", ".join(f"toInt16({number})" for _, number in elements)
+    names = ", ".join(name for name, _ in elements)
+    return lambda value: f"transform(toInt16({value}), [{numbers}], [{names}], '')"
+
+
+def _from_bool(target: TypeNode) -> Pair | None:
+    if integer_bounds(target.name) is None and target.name not in _FLOATS:
+        return None
+    return Pair(lambda value: f"CAST(reinterpretAsUInt8({value}), {literal(target.text)})")
+
+
+def _from_integer(bounds: tuple[int, int], target: TypeNode) -> Pair | None:
+    low, high = bounds
+    wanted = integer_bounds(target.name)
+    if wanted is not None:
+        fits = wanted[0] <= low and high <= wanted[1]
+        return Pair(cast(target.text)) if fits else Pair(or_null(target.text), fails(target.text))
+    if target.name in _FLOATS:
+        # Only UInt128 and the 256 bits reach beyond a Float32.
+        reaches = high >= 2**127 and target.name != "Float64"
+
+        def overflow(value: str) -> str:
+            return f"isInfinite(CAST({value}, {literal(target.text)}))"
+
+        return Pair(cast(target.text), overflow if reaches else None)
+    if target.name.startswith("Decimal"):
+        precision, scale = decimal_shape(target)
+        most = 10 ** (precision - scale) - 1
+        fits = -most <= low and high <= most
+        if high >= 2**64:
+            return by_text(target)
+        return Pair(cast(target.text), None if fits else outside(-most, most))
+    if target.name == "Bool":
+        return Pair(lambda value: f"CAST({value} != 0, 'Bool')", outside(0, 1))
+    if target.name.startswith("Enum"):
+        known = ", ".join(number for _, number in enum_elements(target))
+        return Pair(or_null(target.text), lambda value: f"{value} NOT IN ({known})")
+    if target.name == "IPv4":
+
+        def narrow(value: str) -> str:
+            return f"CAST(toUInt32({value}), 'IPv4')"
+
+        return Pair(narrow, outside(0, 2**32 - 1))
+    return _integer_to_moment(target)
+
+
+def _integer_to_moment(target: TypeNode) -> Pair | None:
+    """Days since 1970 for dates, seconds for times, as in JSON."""
+    if target.name in ("Date", "Date32"):
+        low, high = (0, 65535) if target.name == "Date" else (-719528, 2932896)
+        start = f"to{target.name}('1970-01-01')"
+        return Pair(lambda value: f"addDays({start}, toInt32({value}))", outside(low, high))
+    if target.name in ("DateTime", "DateTime64"):
+        return Pair(
+            lambda value: f"CAST(toInt64({value}), {literal(target.text)})",
+            instant_unfit(target, lambda value: value),
+        )
+    return None
+
+
+def _from_float(natural: TypeNode, target: TypeNode) -> Pair | None:
+    if target.name in _FLOATS:
+        if _FLOATS.index(target.name) > _FLOATS.index(natural.name):
+            return Pair(cast(target.text))
+
+        def overflow(value: str) -> str:
+            return (
+                f"(isInfinite(CAST({value}, {literal(target.text)})) AND NOT isInfinite({value}))"
+            )
+
+        return Pair(cast(target.text), overflow)
+    if integer_bounds(target.name) is not None:
+
+        def as_double(value: str) -> str:
+            return f"toFloat64({value})"
+
+        if target.name in ("Int128", "UInt128", "Int256", "UInt256"):
+            # The engine's exact cast gives up above 64 bits.
+            return Pair(or_null(target.text), fails(target.text))
+        return Pair(
+            lambda value: or_null(target.text)(as_double(value)),
+            lambda value: fails(target.text)(as_double(value)),
+        )
+    if target.name.startswith("Decimal"):
+        # The shortest text that means this float has the digits that were meant.
+        return by_text(target)
+    return None
+
+
+def _from_decimal(natural: TypeNode, target: TypeNode) -> Pair | None:
+    precision, scale = decimal_shape(natural)
+    if target.name in ("Float32", "Float64"):
+
+        def overflow(value: str) -> str:
+            return f"isInfinite(CAST({value}, 'Float32'))"
+
+        reaches = target.name == "Float32" and precision - scale >= 38
+        return Pair(cast(target.text), overflow if reaches else None)
+    wanted = integer_bounds(target.name)
+    if wanted is not None:
+        most = 10 ** (precision - scale) - 1
+        low, high = max(wanted[0], -most), min(wanted[1], most)
+
+        def outside(value: str) -> str:
+            return f"({value} < {_decimal(low, scale)} OR {value} > {_decimal(high, scale)})"
+
+        def fraction(value: str) -> str:
+            return f"{value} != trunc({value})"
+
+        tests = [fraction] if scale else []
+        if low > -most or high < most:
+            tests.append(outside)
+        return Pair(cast(target.text), either(*tests))
+    if target.name.startswith("Decimal"):
+        wanted_precision, wanted_scale = decimal_shape(target)
+        decimal_tests: list[Expression] = []
+        if wanted_scale < scale:
+            decimal_tests.append(lambda value: f"{value} != trunc({value}, {wanted_scale})")
+        digits = wanted_precision - wanted_scale
+        if digits < precision - scale:
+            bound = _decimal(10**digits, scale)
+            decimal_tests.append(lambda value: f"({value} >= {bound} OR {value} <= -{bound})")
+        return Pair(cast(target.text), either(*decimal_tests))
+    return None
+
+
+def _decimal(value: int, scale: int) -> str:
+    return f"toDecimal256('{value}', {scale})"
+
+
+def _from_enum(natural: TypeNode, target: TypeNode) -> Pair | None:
+    """By name into another Enum; by number into an integer."""
+    if target.name.startswith("Enum"):
+        text = from_text(target)
+        return None if text is None else over(text, _enum_name(natural))
+    if integer_bounds(target.name) is None:
+        return None
+
+    def number(value: str) -> str:
+        return f"toInt16({value})"
+
+    pair = _from_integer((-(2**15), 2**15 - 1), target)
+    return None if pair is None else over(pair, number)
+
+
+def _from_fixed(natural: TypeNode, target: TypeNode) -> Pair | None:
+    """Bytes: all of them for strings; binary values of IPv6 and wide integers; else text."""
+    length = int(natural.arguments[0])
+
+    def exact(value: str) -> str:
+        return f"substring({value}, 1, {length})"
+
+    if target.name == "String":
+        return Pair(exact)
+    if target.name == "FixedString" and int(target.arguments[0]) >= length:
+        return Pair(lambda value: f"toFixedString({exact(value)}, {target.arguments[0]})")
+    if target.name == "IPv6" and length == 16:
+        return Pair(cast("IPv6"))
+    wide = {"Int128": 16, "UInt128": 16, "Int256": 32, "UInt256": 32}
+    if wide.get(target.name) == length:
+        return Pair(lambda value: f"reinterpret({value}, {literal(target.name)})")
+    text = from_text(target)
+    return None if text is None else over(text, lambda value: f"CAST({value}, 'String')")

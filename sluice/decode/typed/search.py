@@ -1,0 +1,326 @@
+"""Reading a buffer's messages, and finding the bad ones among them.
+
+What is read together proves itself: each row names its message. What cannot be read together is
+taken apart, first by what the format knows of structure, then by halves; what has a fault in a
+value is judged by one query. A fault is a function of its message alone, so it does not
+matter with which others the message was tried.
+
+The price: one reading of all; for faults in values one more of those at fault; for broken
+structure that the format does not see, two readings of each half on the way down, so
+2 x bad x log2(all / bad) readings of parts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.core.errors import TerminalError
+from sluice.core.text import TableText
+from sluice.decode.engine.native import read_header
+from sluice.decode.engine.scalars import NULL
+from sluice.decode.engine.session import EngineError
+from sluice.decode.messages.assemble import Body
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.fault import (
+    CANNOT_PARSE,
+    NOT_ONE_ROW,
+    NULL_IN_COLUMN,
+    OUT_OF_RANGE,
+    UNKNOWN_FIELD,
+    Fault,
+)
+from sluice.decode.messages.format import Group, Indices, Natural, TypedFormat
+from sluice.decode.typed.part import BlockShapeError, Part, Pile, read_rows, run_on_messages
+from sluice.decode.typed.plan import Target, TypedPlan
+from sluice.decode.typed.readers import MISMATCH
+
+_ERROR_CHARACTERS_MAX = 300
+_NOISE = re.compile(
+    r"\s*: \(at row \d+\)|\s*: \(in file/uri [^)]*\)|: [Ww]hile executing .*|: In scope .*"
+    r"|unhex\('[0-9a-f]*'?\)?|\. \([A-Z_]+\)$|\(version [^)]*\)|/proc/self/fd/\d+"
+    r"|The table structure cannot be extracted from an? \w+ format file\. Error: "
+    r"| *\(\w+\) *\. You can specify the structure manually.*|\. You can specify the str.*",
+    re.DOTALL,
+)
+
+
+class Decoding(Protocol):
+    """What a reading needs of its decoder."""
+
+    @property
+    def table(self) -> TableText: ...
+    @property
+    def target(self) -> Target: ...
+    @property
+    def format(self) -> TypedFormat: ...
+    def plan(self, columns: tuple[Natural, ...]) -> TypedPlan: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Messages to be read together.
+
+    :param is_tested: the format has already looked for broken ones among them.
+    """
+
+    messages: Indices
+    is_tested: bool = False
+
+
+class Reading:
+    """One reading of a buffer. `faults` are the bad messages so far, by index; `dropped` the
+    rows that were left out of messages that are not bad.
+
+    :param expects_broken: look for broken messages before the first reading, not after it failed.
+    """
+
+    def __init__(self, decoding: Decoding, buffer: MessageBuffer, expects_broken: bool) -> None:
+        self._expects_broken = expects_broken
+        self._decoding = decoding
+        self._format = decoding.format
+        self._target = decoding.target
+        self._buffer = buffer
+        self._many = decoding.table.rows == "many"
+        self._drops = self._many and decoding.table.bad_rows == "drop-row"
+        self._waiting: list[_Piece] = []
+        self._whole: Part | None = None
+        self._pile = Pile()
+        self.faults: dict[int, Fault] = {}
+        self.dropped = 0
+        #: Whether a reading failed for structure.
+        self.found_broken = False
+
+    def rows(self, indices: Indices) -> Part:
+        """The rows of these messages but for the bad ones, as one block."""
+        self._read_all(indices, may_be_whole=True)
+        if self._whole is not None and not self._pile.is_empty:
+            self._whole.body.close()
+            self._read_all(self._without_faults(indices), may_be_whole=False)
+        return self._whole or self._pile.joined(self._target)
+
+    def _read_all(self, indices: Indices, may_be_whole: bool) -> None:
+        self._whole, self._pile, self.dropped = None, Pile(), 0
+        self._waiting = [_Piece(indices)]
+        while self._waiting:
+            piece = self._waiting.pop()
+            for group in self._format.groups(self._buffer, piece.messages):
+                self.faults |= group.unreadable
+                if len(group.messages):
+                    covers = len(group.messages) == len(self._without_faults(piece.messages))
+                    is_first = self._whole is None and self._pile.is_empty and not self._waiting
+                    self._read(group, piece, may_be_whole and covers and is_first)
+
+    def _keep(
+        self, body: Body, messages: Indices, numbers: NDArray[np.uint32], whole: bool
+    ) -> None:
+        part = Part(body, messages, numbers)
+        if whole:
+            self._whole = part
+        else:
+            self._pile.add(part)
+
+    def _without_faults(self, indices: Indices) -> Indices:
+        if not self.faults:
+            return indices
+        bad = np.fromiter(self.faults, np.int64, len(self.faults))
+        return indices[~np.isin(indices, bad)]
+
+    def _read(self, group: Group, piece: _Piece, is_whole: bool) -> None:
+        """Make a part of a group, or put its messages back into the queue in other company."""
+        try:
+            plan = self._decoding.plan(group.columns)
+        except TerminalError as error:
+            self.faults |= dict.fromkeys(group.messages.tolist(), unreadable(error))
+            return
+        if plan.unknown:
+            said = f"the table has no column {plan.unknown}"[:_ERROR_CHARACTERS_MAX]
+            fault = Fault(UNKNOWN_FIELD, said, plan.unknown)
+            self.faults |= dict.fromkeys(group.messages.tolist(), fault)
+            return
+        if self._expects_broken and not piece.is_tested:
+            found = self._format.broken(self._buffer, group.messages)
+            self.faults |= found
+            if found:
+                self._again(group)
+                return
+        try:
+            if group.single:
+                self._read_single(group, plan, piece, is_whole)
+            else:
+                self._read_several(group, plan, is_whole)
+        except BlockShapeError:
+            raise
+        except (EngineError, TerminalError) as error:
+            if isinstance(error, TerminalError) and not plan.compiles():
+                # The columns themselves are the fault.
+                self.faults |= dict.fromkeys(group.messages.tolist(), unreadable(error))
+            else:
+                self._take_apart(group.messages, piece.is_tested, error)
+
+    def _take_apart(self, messages: Indices, is_tested: bool, error: Exception) -> None:
+        """Messages that cannot be read together."""
+        found = {} if is_tested else self._format.broken(self._buffer, messages)
+        self.found_broken = True
+        if found:
+            self.faults |= found
+            rest = self._without_faults(messages)
+            if len(rest):
+                self._waiting.append(_Piece(rest, is_tested=True))
+        elif len(messages) == 1:
+            self.faults[int(messages[0])] = unreadable(error)
+        else:
+            middle = len(messages) // 2
+            self._waiting.append(_Piece(messages[middle:], is_tested=True))
+            self._waiting.append(_Piece(messages[:middle], is_tested=True))
+
+    def _read_single(self, group: Group, plan: TypedPlan, piece: _Piece, is_whole: bool) -> None:
+        """Messages of one row each: rows at fault are left out, then judged."""
+        body, places = read_rows(self._target, plan, group, throws=False, is_whole=is_whole)
+        count = len(group.messages)
+        if len(places) and (places[-1] >= count or (np.diff(places) <= 0).any()):
+            body.close()
+            raise EngineError("a row is not the message that it should be")
+        absent = np.ones(count, np.bool_)
+        absent[places] = False
+        if len(places):
+            numbers = np.zeros(len(places), np.uint32)
+            self._keep(body, group.messages[places], numbers, is_whole)
+        if absent.any():
+            good = self._judge(group.messages[absent])
+            if len(good) == len(piece.messages):
+                raise EngineError("the message does not make one row")
+            if len(good):
+                self._waiting.append(_Piece(good, is_tested=True))
+
+    def _judge(self, messages: Indices) -> Indices:
+        """Find what is wrong with messages that made no row; gives those that are good."""
+        good: list[Indices] = []
+        self.faults |= self._format.broken(self._buffer, messages)
+        waiting = [self._without_faults(messages)]
+        while waiting:
+            piece = waiting.pop()
+            for group in self._format.groups(self._buffer, piece) if len(piece) else ():
+                self.faults |= group.unreadable
+                if not len(group.messages):
+                    continue
+                try:
+                    good.append(self._judged(group))
+                except (EngineError, TerminalError) as error:
+                    middle = len(group.messages) // 2
+                    if middle:
+                        waiting += [group.messages[:middle], group.messages[middle:]]
+                    else:
+                        self.faults[int(group.messages[0])] = unreadable(error)
+        return np.sort(np.concatenate([*good, np.zeros(0, np.int64)]))
+
+    def _judged(self, group: Group) -> Indices:
+        plan = self._decoding.plan(group.columns)
+        places, codes = self._verdicts(group, plan)
+        if not np.array_equal(places, np.arange(len(group.messages))):
+            raise EngineError("the message is not exactly one row")
+        faulty = np.flatnonzero(codes)
+        if self._drops:
+            self.dropped += len(faulty)
+        elif len(faulty):
+            self._blame(group, plan, places, codes)
+        good: Indices = group.messages[codes == 0]
+        return good
+
+    def _verdicts(self, group: Group, plan: TypedPlan) -> tuple[Indices, Indices]:
+        """Place and fault code of every row."""
+        rows = len(group.messages) if group.single else None
+        query = plan.verdicts(group.source, group.place, group.settings, rows)
+        places, codes = _two_columns(run_on_messages(query, "Native").bytes())
+        return places, codes
+
+    def _read_several(self, group: Group, plan: TypedPlan, is_whole: bool) -> None:
+        """Messages of any number of rows each. A message is all or nothing."""
+        count = len(group.messages)
+        numbers = None
+        try:
+            body, places = read_rows(self._target, plan, group, throws=True, is_whole=is_whole)
+        except EngineError:
+            all_places, codes = self._verdicts(group, plan)
+            if not codes.any() or (all_places >= count).any():
+                raise
+            if not self._drops:
+                self._blame(group, plan, all_places, codes)
+                self._again(group)
+                return
+            body, places = read_rows(self._target, plan, group, throws=False, is_whole=is_whole)
+            numbers = _numbers(all_places)[codes == 0]
+            self.dropped += int(np.count_nonzero(codes))
+        if len(places) and (places[-1] >= count or (np.diff(places) < 0).any()):
+            body.close()
+            raise EngineError("a row is not of the message that it should be of")
+        if not self._many:
+            rows_of = np.bincount(places, minlength=count)
+            wrong = np.flatnonzero(rows_of != 1)
+            for place in wrong.tolist():
+                said = f"the message has {rows_of[place]} rows"
+                self.faults[int(group.messages[place])] = Fault(NOT_ONE_ROW, said)
+            if len(wrong):
+                body.close()
+                self._again(group)
+                return
+        if len(places):
+            numbers = _numbers(places) if numbers is None else numbers
+            self._keep(body, group.messages[places], numbers, is_whole)
+
+    def _again(self, group: Group) -> None:
+        rest = self._without_faults(group.messages)
+        if len(rest):
+            self._waiting.append(_Piece(rest, is_tested=True))
+
+    def _blame(self, group: Group, plan: TypedPlan, places: Indices, codes: Indices) -> None:
+        """Say of each message with a row at fault what is wrong with the first one."""
+        rows = len(group.messages) if group.single else None
+        query = plan.said(group.source, group.place, group.settings, rows)
+        text = run_on_messages(query, "JSONCompactEachRow").bytes().decode(errors="replace")
+        said = dict(json.loads(line) for line in text.splitlines())
+        numbers = _numbers(places)
+        for row in np.flatnonzero(codes).tolist():
+            column, natural, kind = plan.fault_of(int(codes[row]))
+            value = " ".join(said.get(row, "the value").split())
+            if kind == NULL:
+                reason, words = NULL_IN_COLUMN, f"null in column {column.name} {column.type}"
+            elif kind == MISMATCH:
+                reason = CANNOT_PARSE
+                words = f"{value} {natural} cannot be read as column {column.name} {column.type}"
+            else:
+                reason = OUT_OF_RANGE
+                words = f"{value} does not fit column {column.name} {column.type}"
+            if self._many:
+                words = f"row {int(numbers[row])}: {words}"
+            fault = Fault(reason, words[:_ERROR_CHARACTERS_MAX], column.name)
+            self.faults.setdefault(int(group.messages[places[row]]), fault)
+
+
+def _numbers(places: Indices) -> NDArray[np.uint32]:
+    """Of each row within its message; rows of a message follow each other."""
+    first = np.searchsorted(places, places, side="left")
+    return (np.arange(len(places)) - first).astype(np.uint32)
+
+
+def unreadable(error: Exception) -> Fault:
+    """The engine's words about a message that it cannot read alone."""
+    words = re.sub(r"(Code: \d+\. )?DB::Exception: ", "", str(error))
+    words = " ".join(_NOISE.sub("", words).split())
+    return Fault(CANNOT_PARSE, words[:_ERROR_CHARACTERS_MAX])
+
+
+def _two_columns(block: bytes) -> tuple[Indices, Indices]:
+    """Columns i and f, both UInt32."""
+    if not block:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    _, rows, position = read_header(memoryview(block))
+    head = len(b"\x01i\x06UInt32")
+    first = np.frombuffer(block, np.uint32, rows, position + head)
+    second = np.frombuffer(block, np.uint32, rows, position + 2 * head + 4 * rows)
+    return first.astype(np.int64), second.astype(np.int64)

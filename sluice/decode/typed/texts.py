@@ -1,0 +1,77 @@
+"""Text to scalar types: the same texts are read as in JSON, the same are refused."""
+
+from __future__ import annotations
+
+from sluice.decode.engine.scalars import Expression, Place, scalar_reader
+from sluice.decode.engine.session import literal
+from sluice.decode.engine.types import TypeNode
+from sluice.decode.typed.pair import Pair, either, fails, integer_bounds, or_null, over
+
+#: The 256-bit reader wraps beyond these digits.
+_OVERLONG = "[0-9]{61,}"
+
+
+def from_text(target: TypeNode) -> Pair | None:
+    """As in JSON: read in the type that the JSON reader reads, judged as it judges."""
+    if target.name == "FixedString":
+        length = target.arguments[0]
+        return Pair(
+            lambda value: f"toFixedString(substring({value}, 1, {length}), {length})",
+            lambda value: f"length({value}) > {length}",
+        )
+    if target.name in ("Time", "Time64"):
+        return Pair(or_null(target.text), fails(target.text), fails(target.text))
+    place = Place(nullable=True, in_tuple=False, refuse_null=False)
+    reader = scalar_reader(target, place, "Int256")
+    if reader.fault is None:
+        return None
+    fault, narrow = reader.fault, reader.narrow
+    if reader.wide == "Nullable(String)":
+
+        def as_null(value: str) -> str:
+            return f"CAST({value}, 'Nullable(String)')"
+
+        def unfit(value: str) -> str:
+            return f"{fault(as_null(value))} != 0"
+
+        def chosen(value: str) -> str:
+            return f"if({unfit(value)}, NULL, {value})"
+
+        return Pair(lambda value: f"assumeNotNull({narrow(chosen(value))})", unfit)
+    is_number = integer_bounds(target.name) is not None or target.name.startswith("Decimal")
+    parse = _parsing(is_number)
+
+    def read(value: str, read_as: str) -> str:
+        inner = read_as.removeprefix("Nullable(").removesuffix(")")
+        return f"accurateCastOrNull({parse(value)}, {literal(inner)})"
+
+    def unread(value: str) -> str:
+        return f"isNull({read(value, reader.loose)})"
+
+    def unfit_value(value: str) -> str:
+        return f"{fault(read(value, reader.loose))} != 0"
+
+    def overlong(value: str) -> str:
+        return f"match({value}, '{_OVERLONG}')"
+
+    return Pair(
+        lambda value: or_null(target.text)(read(value, reader.wide)),
+        either(overlong, unread, unfit_value) if is_number else either(unread, unfit_value),
+        (lambda value: f"(NOT {overlong(value)} AND {unread(value)})") if is_number else unread,
+    )
+
+
+def by_text(target: TypeNode) -> Pair | None:
+    """Of a number: through its text, which no type can misread."""
+    pair = from_text(target)
+    if pair is None:
+        return None
+    through = over(pair, lambda value: f"toString({value})")
+    return Pair(through.narrow, through.unfit)
+
+
+def _parsing(is_number: bool) -> Expression:
+    """As in JSON, "" is 0 for integers and decimals."""
+    return (
+        (lambda value: f"if(empty({value}), '0', {value})") if is_number else (lambda value: value)
+    )
