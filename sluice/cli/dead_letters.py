@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from sluice.cli.output import print_json, print_json_list
 from sluice.cli.tables import cell_text, render
 
 if TYPE_CHECKING:
+    from sluice.config.model import Configuration
     from sluice.ops.dead_letters import Found, Selection
     from sluice.ops.dead_letters_replaying import ReplayReport
 
@@ -110,6 +112,11 @@ def _add_changes(actions: Subparsers, place: str) -> None:
 
 def _add_filters(parser: CommandParser, *, is_place: bool = False) -> None:
     add_configuration(parser)
+    parser.add_argument(
+        "--parked",
+        action="store_true",
+        help="messages of parked tables instead, which stand in the parking topic",
+    )
     parser.add_argument("--connector", metavar="NAME", help="only of this connector")
     parser.add_argument("--table", metavar="ENTRY", help="only of this table entry")
     if not is_place:
@@ -128,6 +135,14 @@ def _add_filters(parser: CommandParser, *, is_place: bool = False) -> None:
         parser.add_argument(
             "--offset", metavar="N", required=True, type=an_offset, help="its offset in the topic"
         )
+
+
+def _configuration(arguments: argparse.Namespace) -> Configuration:
+    """The file, with the topic that is meant as that of the dead letters."""
+    configuration = load_configuration(arguments)
+    if not arguments.parked:
+        return configuration
+    return replace(configuration, dead_letters_topic=configuration.parking_topic)
 
 
 def _add_since(parser: CommandParser) -> None:
@@ -155,7 +170,7 @@ def execute_list(arguments: argparse.Namespace) -> int:
 
     replayed = True if arguments.replayed else False if arguments.waiting else None
     selection = _selection(arguments, since_ms=arguments.since, replayed=replayed)
-    letters = _first(find(load_configuration(arguments), selection), arguments.limit)
+    letters = _first(find(_configuration(arguments), selection), arguments.limit)
     if arguments.summary:
         counts = summarise(letters)
         if arguments.json:
@@ -234,7 +249,7 @@ def _fields(found: Found) -> dict[str, object]:
 def execute_show(arguments: argparse.Namespace) -> int:
     from sluice.ops.dead_letters import advice, find_one
 
-    found = find_one(load_configuration(arguments), _selection(arguments))
+    found = find_one(_configuration(arguments), _selection(arguments))
     if arguments.json:
         print_json_list(
             {**_fields(each), "value": _payload(each, arguments.hex), "advice": advice(each)}
@@ -304,7 +319,7 @@ def _payload(found: Found, is_hex: bool) -> str:
 def execute_replay(arguments: argparse.Namespace) -> int:
     from sluice.ops.dead_letters_replaying import ReplayReport, plan_replay, replay
 
-    configuration = load_configuration(arguments)
+    configuration = _configuration(arguments)
     selection = _selection(arguments, since_ms=arguments.since)
     plan = plan_replay(configuration, selection, arguments.limit)
     report = ReplayReport(replayed_before=plan.replayed_before)
@@ -341,7 +356,7 @@ def execute_purge(arguments: argparse.Namespace) -> int:
             "purge needs to know what: filters, or --all, not both",
             "sluice dead-letters purge --help",
         )
-    configuration = load_configuration(arguments)
+    configuration = _configuration(arguments)
     selection = _selection(
         arguments, before_ms=arguments.before, replayed=True if arguments.replayed else None
     )

@@ -64,10 +64,20 @@ def _refuse_loops(
     connectors: Sequence[tuple[Section, ConnectorConfiguration]],
 ) -> None:
     """Sluice's own topics are no sources, and differ from each other."""
-    own = (configuration.dead_letters_topic, configuration.ledger_topic)
+    names = {
+        "ledger": configuration.ledger_topic,
+        "dead_letters": configuration.dead_letters_topic,
+        "parking": configuration.parking_topic,
+    }
+    own = set(names.values())
     for section, connector in connectors:
         for topic in connector.topics:
             if topic in own:
                 section.refuse("topics", f'"{topic}" is written by this pipeline itself')
-    if own[0] == own[1]:
-        root.refuse_inside("ledger", "topic", "is also dead_letters.topic; choose another")
+    for name, other in (
+        ("ledger", "dead_letters"),
+        ("parking", "dead_letters"),
+        ("parking", "ledger"),
+    ):
+        if names[name] == names[other]:
+            root.refuse_inside(name, "topic", f"is also {other}.topic; choose another")

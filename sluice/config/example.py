@@ -53,12 +53,16 @@ unknown_fields = "ignore"             # or "refuse"
 on_null = "dead-letter"               # null for a non-nullable column; or "default"
 sort = false                          # true: workers sort blocks by the sorting key, which
                                       # moves work from the server to them
-on_error = "stop-partition"           # what ClickHouse refuses for good stops its partition
+on_error = "stop-partition"           # what ClickHouse refuses for good stops its partition;
+                                      # "park": only this table's messages wait, in a topic
 
 [dead_letters]
 topic = "sluice.orders.dead-letters"  # default: sluice.<pipeline>.dead-letters
 max_ratio = 0.5                       # a larger share of bad messages stops a partition; 1.0: none
 min_letters = 100                     # fewer dead letters than these never do
+
+[parking]
+topic = "sluice.orders.parking"       # default: sluice.<pipeline>.parking
 
 [ledger]
 topic = "sluice.orders.ledger"        # default: sluice.<pipeline>.ledger

@@ -110,6 +110,7 @@ def _read_root(root: Section, path: Path) -> Configuration:
         dead_letters_topic=letters_topic,
         letter_limit=letter_limit,
         ledger_topic=_read_topic(root.table("ledger"), pipeline, "ledger"),
+        parking_topic=_read_topic(root.table("parking"), pipeline, "parking"),
         metrics=_read_metrics(root.table("metrics")) if root.has("metrics") else None,
         registry=_read_registry(root.table("registry")) if root.has("registry") else None,
     )

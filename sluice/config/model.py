@@ -35,7 +35,7 @@ Lineage = bool | Literal["auto"]
 UnknownFields = Literal["ignore", "refuse"]
 OnNull = Literal["dead-letter", "default"]
 Reader = Literal["librdkafka", "wire"]
-OnError = Literal["stop-partition"]
+OnError = Literal["stop-partition", "park"]
 Rows = Literal["one", "many"]
 BadRows = Literal["dead-letter", "drop-row"]
 Unrouted = Literal["dead-letter", "skip"]
@@ -44,7 +44,7 @@ DURABILITIES: tuple[Durability, ...] = ("quorum", "single")
 LINEAGES: tuple[Lineage, ...] = (True, False, "auto")
 UNKNOWN_FIELDS: tuple[UnknownFields, ...] = ("ignore", "refuse")
 READERS: tuple[Reader, ...] = ("librdkafka", "wire")
-ON_ERROR: tuple[OnError, ...] = ("stop-partition",)
+ON_ERROR: tuple[OnError, ...] = ("stop-partition", "park")
 ROWS: tuple[Rows, ...] = ("one", "many")
 BAD_ROWS: tuple[BadRows, ...] = ("dead-letter", "drop-row")
 UNROUTED: tuple[Unrouted, ...] = ("dead-letter", "skip")
@@ -204,6 +204,19 @@ class Configuration:
     metrics: MetricsConfiguration | None
     registry: RegistryConfiguration | None = None
     letter_limit: LetterLimit = field(default_factory=LetterLimit)
+    #: Of messages whose table takes nothing for now.
+    parking_topic: str = ""
+
+    @property
+    def own_topics(self) -> tuple[str, ...]:
+        """The topics that the pipeline writes."""
+        names = (self.ledger_topic, self.dead_letters_topic)
+        return (*names, self.parking_topic) if self.parkable else names
+
+    @property
+    def parkable(self) -> tuple[str, ...]:
+        """Table entries whose messages wait when the table does not take them."""
+        return tuple(table.name for table in self.tables if table.on_error == "park")
 
     def group(self, connector: str) -> str:
         """The consumer group of a connector, whose offsets carry the intents (rule 1)."""

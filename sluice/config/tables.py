@@ -15,7 +15,6 @@ from sluice.config.model import (
     ON_NULL,
     ROWS,
     UNKNOWN_FIELDS,
-    OnError,
     TableConfiguration,
 )
 from sluice.config.section import Section
@@ -56,7 +55,7 @@ def read_table(section: Section, database: str, path: Path) -> TableConfiguratio
         lineage=section.optional("lineage", a_choice(*LINEAGES), True),
         unknown_fields=section.optional("unknown_fields", a_choice(*UNKNOWN_FIELDS), "ignore"),
         on_null=section.optional("on_null", a_choice(*ON_NULL), "dead-letter"),
-        on_error=section.optional("on_error", _an_error_reaction, "stop-partition"),
+        on_error=section.optional("on_error", a_choice(*ON_ERROR), "stop-partition"),
         sort=section.optional("sort", a_choice(True, False), False),
         options=_read_options(section, table_format, path.absolute().parent),
         rows=section.optional("rows", a_choice(*ROWS), "one"),
@@ -138,9 +137,3 @@ def _a_format(value: object) -> Format:
     if text not in FORMATS:
         raise RefusedError(f"{shown(value)} is not a format; {suggest(text, FORMATS)}")
     return FORMATS[text]
-
-
-def _an_error_reaction(value: object) -> OnError:
-    if value == "park":
-        raise RefusedError('"park" is not in this version; use "stop-partition"')
-    return a_choice(*ON_ERROR)(value)

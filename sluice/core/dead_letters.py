@@ -21,6 +21,10 @@ REPLAY_HEADERS = (
     *(ATTEMPT_HEADER, LETTER_HEADER),
 )
 
+#: The reason of letters of messages that nothing is wrong with: their table takes nothing for
+#: now. They stand in the parking topic.
+PARKED = "parked"
+
 #: How many examples an error names.
 _EXAMPLES_MAX = 3
 _EXAMPLE_CHARACTERS_MAX = 200

@@ -169,9 +169,17 @@ class Outdated:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The range is not loaded, or nobody knows. The error's kind decides what follows."""
+    """The range is not loaded, or nobody knows. The error's kind decides what follows.
+
+    :param entry: the table entry whose block was refused; "" where it is no refusal of one.
+    :param is_unstored: nobody ever inserted anything of this entry for the range.
+    :param inserted: table entries whose blocks were inserted before, if `is_unstored`.
+    """
 
     error: SluiceError
+    entry: str = ""
+    is_unstored: bool = False
+    inserted: tuple[str, ...] = ()
 
 
 Outcome = Loaded | TooHeavy | NeedsGrant | Outdated | Failed

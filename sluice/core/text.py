@@ -99,6 +99,7 @@ class TableText:
     :param fields: types of further fields that expressions name.
     :param require: columns whose field must be there and not null.
     :param check: expressions in ClickHouse SQL that must be true of each row.
+    :param parked: nothing is inserted; each message that the entry takes is parked instead.
     """
 
     entry: str
@@ -123,6 +124,7 @@ class TableText:
     fields: tuple[tuple[str, str], ...] = ()
     require: tuple[str, ...] = ()
     check: tuple[str, ...] = ()
+    parked: bool = False
 
     @property
     def target(self) -> str:
@@ -179,6 +181,7 @@ _CHOICES: dict[str, object] = {
     "fields": (),
     "require": (),
     "check": (),
+    "parked": False,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import confluent_kafka as ck
@@ -68,6 +69,12 @@ def ensure_own_topic(admin: AdminClient, name: str) -> bool:
     return True
 
 
+def ensure_own_topics(admin: AdminClient, names: Iterable[str]) -> None:
+    """Create those that do not exist."""
+    for name in names:
+        ensure_own_topic(admin, name)
+
+
 def describe_topic(admin: AdminClient, name: str) -> TopicFacts | None:
     """Facts about a topic, None if it does not exist."""
     try:
@@ -84,3 +91,9 @@ def describe_topic(admin: AdminClient, name: str) -> TopicFacts | None:
         replication=min(len(partition.replicas) for partition in found.partitions.values()),
         settings={key: str(entry.value) for key, entry in described.items()},
     )
+
+
+def message_bytes_max(admin: AdminClient, name: str) -> int:
+    """What one message of a topic may weigh; Kafka's default if it does not exist."""
+    facts = describe_topic(admin, name)
+    return 1_000_000 if facts is None else int(facts.settings["max.message.bytes"])

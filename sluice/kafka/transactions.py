@@ -10,6 +10,7 @@ from typing import Any
 
 import confluent_kafka as ck
 
+from sluice.core.dead_letters import PARKED
 from sluice.core.errors import SluiceError
 from sluice.core.ledger import Commit, encode_entry
 from sluice.core.ranges import TopicPartition
@@ -41,6 +42,8 @@ class RecorderNames:
     dead_letter_topic: str
     owner: str
     dead_letter_bytes_max: int = 1_000_000
+    #: Of letters whose reason is PARKED; "" where no table entry may be parked.
+    parking_topic: str = ""
     transaction_timeout_ms: int = 60_000
 
 
@@ -100,7 +103,10 @@ def _write(producer: ck.Producer, content: Content) -> None:
         _produce(producer, names.ledger_topic, key, value, [])
     for letter in content.commit.dead_letters:
         wrapped = wrap(letter, names.dead_letter_bytes_max)
-        _produce(producer, names.dead_letter_topic, wrapped.key, wrapped.value, wrapped.headers)
+        topic = names.dead_letter_topic
+        if letter.reason == PARKED and names.parking_topic:
+            topic = names.parking_topic
+        _produce(producer, topic, wrapped.key, wrapped.value, wrapped.headers)
 
 
 def _abort(producer: ck.Producer, failure: SluiceError) -> None:

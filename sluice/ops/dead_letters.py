@@ -31,6 +31,7 @@ _ADVICE = {
         "The message has a field that the table does not: add the column, or set "
         'unknown_fields = "ignore", then replay.'
     ),
+    "parked": "Nothing is wrong with the message: mend its table, then replay with --parked.",
     "no-route": "No table entry takes the message: add one, or a route, then replay.",
 }
 _OTHER_ADVICE = "Mend what the error names, then replay."

@@ -167,7 +167,7 @@ def _look_at_own_topics(
     bytes_max: int,
     look: KafkaLook,
 ) -> None:
-    for name in (configuration.ledger_topic, configuration.dead_letters_topic):
+    for name in configuration.own_topics:
         found = Examination(f"{connector.name}: topic {name}")
         topic = _describe(found, cluster, name)
         if topic is not None:

@@ -31,6 +31,7 @@ from sluice.ops.deciding import (
     with_owner,
 )
 from sluice.ops.partitions import PartitionFacts
+from sluice.spark.parking import known_rest
 from sluice.spark.ports import ProbeFound
 from sluice.spark.probing import ClickHouseProber, DoubledRowsError
 from sluice.spark.state import site_key
@@ -205,7 +206,8 @@ def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> Res
     kafka = kafka_access(configuration, situation.connector)
     prober = ClickHouseProber(access_of(configuration), configuration.pipeline, kafka)
     try:
-        prober.submit(block_range, record, text, answers.put)
+        known = known_rest(text, block_range, facts.background.rest)
+        prober.submit(block_range, record, text, answers.put, known)
         found = answers.get(timeout=_PROBE_SECONDS_MAX)
     except queue.Empty:
         raise DecisionRefusedError(

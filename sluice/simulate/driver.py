@@ -18,6 +18,7 @@ from sluice.config.model import (
 )
 from sluice.config.secret import Secret
 from sluice.core.errors import OwnerChangedError, SluiceError
+from sluice.core.ledger import Rest
 from sluice.core.ranges import Range
 from sluice.core.records import Record
 from sluice.core.text import ConfigurationText
@@ -122,9 +123,10 @@ class SimulatedProber(ClickHouseProber):
         record: Record,
         text: ConfigurationText,
         finished: Callable[[ProbeFound], None],
+        known: Rest,
     ) -> None:
         self.world.scheduler.spawn(
-            self.world.process, lambda: self._run(block_range, record, text, finished)
+            self.world.process, lambda: self._run(block_range, record, text, finished, known)
         )
 
 

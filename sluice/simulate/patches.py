@@ -16,6 +16,7 @@ from sluice.simulate.spark import Worker
 from sluice.spark import (
     asking,
     gathering,
+    inserting,
     leases,
     loading,
     monitor,
@@ -130,7 +131,7 @@ def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
         (probing, "present_offsets", server.present_offsets),
         (pipeline, "Server", make_server),
         (pipeline, "describe_table", server.describe_table),
-        (loading, "describe_table", server.describe_table),
+        (inserting, "describe_table", server.describe_table),
         (asking, "read_structures", server.read_structures),
         (refreshing, "read_structures", server.read_structures),
         (refreshing, "POLL_SECONDS", 2.0),

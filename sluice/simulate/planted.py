@@ -31,9 +31,9 @@ from sluice.spark import (
     changes,
     deciding,
     gathering,
+    inserting,
     lane,
     leases,
-    loading,
     monitor,
     pipeline,
     start,
@@ -46,7 +46,7 @@ Plant = Callable[[], AbstractContextManager[None]]
 
 def _settle_before_acknowledgement() -> AbstractContextManager[None]:
     """An insert without an answer counts as loaded."""
-    real = loading._insert_into
+    real = inserting._insert_into
 
     def insert_into(*parts: Any) -> Receipt:
         try:
@@ -55,12 +55,12 @@ def _settle_before_acknowledgement() -> AbstractContextManager[None]:
             table, decoded, token = parts[3], parts[4], parts[5]
             return Receipt(table.entry, table.target, "s1", token, decoded.rows, 0, "", "", 1, 0)
 
-    return patched((loading, "_insert_into", insert_into))
+    return patched((inserting, "_insert_into", insert_into))
 
 
 def _token_of(change: Callable[[dict[str, Any]], dict[str, Any]]) -> AbstractContextManager[None]:
     real = block_token
-    return patched((loading, "block_token", lambda **parts: real(**change(parts))))
+    return patched((inserting, "block_token", lambda **parts: real(**change(parts))))
 
 
 def _token_without_table() -> AbstractContextManager[None]:

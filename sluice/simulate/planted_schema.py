@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.simulate.patches import patched
-from sluice.spark import changes, comparing, loading
+from sluice.spark import changes, comparing, inserting
 from sluice.spark.state import PartitionState
 from sluice.spark.steps import Planner, Step
 
@@ -29,14 +29,14 @@ def _hashes_without_columns() -> AbstractContextManager[None]:
     were added meanwhile."""
     return patched(
         (comparing, "why_other_hash", lambda *_: None),
-        (loading, "require_same_hash", lambda *_, **__: None),
+        (inserting, "require_same_hash", lambda *_, **__: None),
     )
 
 
 def _tasks_do_not_look() -> AbstractContextManager[None]:
     """Only the driver looks at the columns, before it sends a range again: a task that sleeps
     inserts into a table that has more columns by then."""
-    return patched((loading, "require_same_hash", lambda *_, **__: None))
+    return patched((inserting, "require_same_hash", lambda *_, **__: None))
 
 
 def _text_is_not_recorded() -> AbstractContextManager[None]:

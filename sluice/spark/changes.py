@@ -11,11 +11,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from sluice.core.errors import SluiceError
-from sluice.core.ledger import LedgerEntry, text_entry
+from sluice.core.ledger import LedgerEntry, Rest, text_entry
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind
 from sluice.core.text import ConfigurationText
 from sluice.spark.comparing import why_not_executable
+from sluice.spark.parking import Parking, known_rest
 from sluice.spark.ports import SchemaRead
 from sluice.spark.state import PartitionState
 from sluice.spark.steps import LOOK_AGE_MS_MAX, Planner, Step
@@ -34,6 +35,7 @@ class SchemaChanges:
     :param texts: the texts that can be executed, by digest; the lane's own mapping, too.
     :param request: asks for a reading; None where nobody reads, and nothing waits for one.
     :param stop: called for a partition that cannot go on.
+    :param parking: which entries may be parked.
     """
 
     def __init__(
@@ -43,7 +45,9 @@ class SchemaChanges:
         texts: dict[str, ConfigurationText],
         request: Callable[[], None] | None,
         stop: Callable[[PartitionState, SluiceError], None],
+        parking: Parking | None = None,
     ) -> None:
+        self._parking = parking or Parking()
         self.barred: Mapping[str, SluiceError] = {}
         self._states = states
         self._planner = planner
@@ -66,26 +70,41 @@ class SchemaChanges:
         """
         self._read_ms = read.started_ms
         self.barred = read.barred
+        self._parking.take(read.altered, asked=read.asked)
         if read.today is None:
-            return canonical
+            return self._change(self._parking.applied(read.text), canonical)
         self._has_tokens = read.today.tokens
-        digest = read.text.digest()
-        if digest != self._planner.digest:
-            self._planner.change(read.text)
-            self._texts[digest] = read.text
-            self._unrecorded[digest] = read.text.canonical()
-            self._looks_at_ms = 0
+        canonical = self._change(self._parking.applied(read.text), canonical)
         self._unrepeatable.clear()
         for state in self._states.values():
             text = self._texts.get(state.record.text)
             topic = state.source.topic
             if text is None or not state.record.in_doubt or topic in self.barred:
                 continue
-            if any(table.target not in read.today.tables for table in text.tables_of(topic)):
+            inserted = [table for table in text.tables_of(topic) if not table.parked]
+            if any(table.target not in read.today.tables for table in inserted):
                 continue  # Its window cannot be read either: it waits for that.
             why = why_not_executable(text, read.today, topic)
             if why is not None:
                 self._unrepeatable.add((state.record.text, topic))
+        return self._needed(canonical)
+
+    def park(
+        self, entry: str, why: SluiceError, canonical: Mapping[str, str]
+    ) -> Mapping[str, str] | None:
+        """Park an entry; gives the texts as `take` does, None if it must not be parked."""
+        if not self._parking.refuse(entry, why):
+            return None
+        return self._change(self._parking.applied(self._planner.text), canonical)
+
+    def _change(self, text: ConfigurationText, canonical: Mapping[str, str]) -> Mapping[str, str]:
+        """New ranges are intended under this text from now on; gives the texts with it."""
+        digest = text.digest()
+        if digest != self._planner.digest:
+            self._planner.change(text)
+            self._texts[digest] = text
+            self._unrecorded[digest] = text.canonical()
+            self._looks_at_ms = 0
         return self._needed({**canonical, **self._unrecorded})
 
     def _needed(self, canonical: Mapping[str, str]) -> Mapping[str, str]:
@@ -143,7 +162,16 @@ class SchemaChanges:
 
     def is_unrepeatable(self, state: PartitionState) -> bool:
         """Whether the same text would not make the same blocks, or not be known as such."""
-        return (state.record.text, state.source.topic) in self._unrepeatable
+        topic = state.source.topic
+        if (state.record.text, topic) in self._unrepeatable:
+            return True
+        text = self._texts.get(state.record.text)
+        return text is not None and self._parking.was_unparked(text, topic)
+
+    def known_rest(self, state: PartitionState) -> Rest:
+        """See `parking.known_rest`."""
+        text = self._texts.get(state.record.text)
+        return {} if text is None else known_rest(text, state.block_range, state.background.rest)
 
     def text_of(self, state: PartitionState) -> ConfigurationText:
         """The recorded text if it can be executed; else today's, under a probe."""

@@ -41,6 +41,8 @@ def why_not_executable(recorded: ConfigurationText, today: Today, topic: str) ->
     if recorded.decoder != today.decoder:
         return f"it was decoded by {recorded.decoder}, and today's decoder is {today.decoder}"
     for table in recorded.tables_of(topic):
+        if table.parked:
+            continue
         why = why_not_insertable(table, today)
         if why is not None:
             return why

@@ -11,6 +11,7 @@ from sluice.core.ranges import TopicPartition, digest_of_rest
 from sluice.core.records import Kind
 from sluice.core.text import ConfigurationText
 from sluice.spark.changes import SchemaChanges
+from sluice.spark.parking import parked_in
 from sluice.spark.ports import Windows
 from sluice.spark.state import Claims, PartitionState, entries_gone, site_key
 from sluice.spark.steps import (
@@ -135,7 +136,8 @@ class Decider:
             state.probing = not gone
             return None, False
         read_since_ms = max(state.back_at_ms, now_ms - LOOK_AGE_MS_MAX)
-        remembered = self._planner.remembered(state, budget.windows, now_ms, read_since_ms)
+        parked = parked_in(self.text_of(state), state.source.topic)
+        remembered = self._planner.remembered(state, budget.windows, now_ms, read_since_ms, parked)
         if remembered is None:
             return None, False
         if not remembered:

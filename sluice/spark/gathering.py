@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 
 from sluice.clickhouse.reactions import STRUCTURE_CODES, ServerError
 from sluice.clickhouse.schema import OtherColumnsError
@@ -49,6 +50,7 @@ class Gatherer:
 
     :param states: the lane's own mapping; partitions may join it later.
     :param letter_limit: from when on dead letters stop a partition.
+    :param park: parks a table entry; gives False if it must not be.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Gatherer:
         counters: Counters,
         now_ms: Clock,
         letter_limit: LetterLimit | None = None,
+        park: Callable[[str, SluiceError], bool] = lambda entry, why: False,
     ) -> None:
         self.letters = LetterWatch(lane, letter_limit or LetterLimit())
         self._lane = lane
@@ -66,6 +69,7 @@ class Gatherer:
         self._planner = planner
         self._counters = counters
         self._now_ms = now_ms
+        self._park = park
 
     def take(self, event: object) -> None:
         """Take a finished job or probe in.
@@ -110,7 +114,8 @@ class Gatherer:
                         state.block_range, state.record.text, loaded, now_ms
                     )
                 except TooManyLettersError as error:
-                    self.stop(state, error)
+                    if not self._park(error.table, error):
+                        self.stop(state, error)
                     return
                 state.failures = state.refusals = 0
                 state.bytes_per_message = smoothed_bytes(
@@ -127,8 +132,24 @@ class Gatherer:
             case Outdated() as outdated:
                 _logger.info("%s: %s", state.block_range, outdated.why)
                 state.outdated = outdated
-            case Failed(error=error):
-                self._failed(state, error, now_ms)
+            case Failed() as failed:
+                self._refused(state, failed, now_ms)
+
+    def _refused(self, state: PartitionState, failed: Failed, now_ms: int) -> None:
+        """A block that can never be stored: its entry is parked, if it may be. What of it this
+        range has stored all the same, a probe finds, unless it is known that nothing is."""
+        error, table = failed.error, failed.entry
+        is_final = isinstance(error, TerminalError) and not (
+            _is_refused_for_columns(error) and state.refusals < REFUSALS_MAX
+        )
+        if not (is_final and table and self._park(table, error)):
+            self._failed(state, error, now_ms)
+            return
+        self._counters.failures["parked"] = self._counters.failures.get("parked", 0) + 1
+        state.failures = state.refusals = 0
+        state.retry_at_ms = now_ms
+        if failed.is_unstored:
+            state.outdated = Outdated(table, str(error), failed.inserted)
 
     def _failed(self, state: PartitionState, error: SluiceError, now_ms: int) -> None:
         kind = type(error).__name__
@@ -182,7 +203,7 @@ class Gatherer:
         if found.error is not None:
             self._failed(state, found.error, now_ms)
             return
-        state.probing = False
+        state.probing, state.is_rest_new = False, True
         state.background = Background(
             since_ms=now_ms, rest=found.rest, bytes_max=state.background.bytes_max
         )

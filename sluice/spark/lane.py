@@ -14,10 +14,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from sluice.core.dead_letters import LetterLimit
-from sluice.core.errors import ForeignHandsError, TransientError
+from sluice.core.errors import ForeignHandsError, SluiceError, TransientError
 from sluice.core.lease import has_expired
 from sluice.core.ledger import Commit
 from sluice.core.ranges import TopicPartition
@@ -28,16 +27,10 @@ from sluice.spark.changes import SchemaChanges
 from sluice.spark.counters import Counters
 from sluice.spark.deciding import Decider
 from sluice.spark.gathering import Gatherer, backoff_ms
-from sluice.spark.jobs import Inbox
+from sluice.spark.lane_parts import LaneParts
 from sluice.spark.observing import TopicObserver
 from sluice.spark.ports import (
-    Clock,
-    IntentLog,
-    Jobs,
-    Prober,
     SchemaRead,
-    SourceOffsets,
-    Windows,
 )
 from sluice.spark.start import Started
 from sluice.spark.state import Claims, PartitionState, Suspect
@@ -60,25 +53,6 @@ TOPICS_EVERY_MS = 30_000
 SHORT_LOG_MS = 10_000
 #: The wall clock may go back by so much without being noticed.
 CLOCK_STEP_MS = 5_000
-
-
-@dataclass(frozen=True, slots=True)
-class LaneParts:
-    """The world around a lane.
-
-    :param read_schema: asks for a `SchemaRead`, which comes by the inbox; readings come by
-        themselves, too. None where nobody reads.
-    """
-
-    log: IntentLog
-    offsets: SourceOffsets
-    windows: Windows
-    jobs: Jobs
-    prober: Prober
-    now_ms: Clock
-    inbox: Inbox
-    read_schema: Callable[[], None] | None = None
-    letter_limit: LetterLimit | None = None
 
 
 class Lane:
@@ -111,12 +85,14 @@ class Lane:
         self._around = around
         self._claims = claims
         self._gatherer = Gatherer(
-            name, self.states, planner, self.counters, parts.now_ms, parts.letter_limit
+            *(name, self.states, planner, self.counters, parts.now_ms, parts.letter_limit),
+            self._park,
         )
         self.letters = self._gatherer.letters
         self._texts = dict(texts)
+        stop = self._gatherer.stop
         self._schema = SchemaChanges(
-            self.states, planner, self._texts, parts.read_schema, self._gatherer.stop
+            self.states, planner, self._texts, parts.read_schema, stop, parts.parking
         )
         self._decider = Decider(
             self.states,
@@ -124,10 +100,10 @@ class Lane:
             claims,
             parts.windows,
             parts.jobs.slots,
-            self._gatherer.stop,
+            stop,
             self._schema,
         )
-        self._topics = TopicObserver(self.states, parts.offsets, self._gatherer.stop, self._take_in)
+        self._topics = TopicObserver(self.states, parts.offsets, stop, self._take_in)
         self.batch = batch
         self._take_over_new = take_over_new
         self._observe_again_at_ms = 0
@@ -220,6 +196,12 @@ class Lane:
                 continue
             self._gatherer.take(event)
             self._worked_at_ms = self._parts.now_ms()
+
+    def _park(self, entry: str, why: SluiceError) -> bool:
+        """Park a table entry from now on; False if it must not be."""
+        texts = self._schema.park(entry, why, self._around.texts)
+        self._around = replace(self._around, texts=texts or self._around.texts)
+        return texts is not None
 
     # 2. Observe
 
@@ -334,6 +316,7 @@ class Lane:
                 )
             state.suspect_until_ms = 0
         state.loaded = state.shorten_to = state.grant_wanted = state.outdated = None
+        state.is_rest_new = False
         state.record, state.background = step.record, step.background
         state.committed_at_ms = now_ms
         state.sent = state.sent and step.record.kind is not Kind.INTEND
@@ -388,8 +371,9 @@ class Lane:
             if state.out or not has_expired(state.record.deadline_ms, now_ms):
                 continue
             state.probe_out = True
+            text, known = self._decider.text_of(state), self._schema.known_rest(state)
             self._parts.prober.submit(
-                state.block_range, state.record, self._decider.text_of(state), self._parts.inbox.put
+                state.block_range, state.record, text, self._parts.inbox.put, known
             )
 
     def _keep_warm(self, now_ms: int) -> None:

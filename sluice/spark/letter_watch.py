@@ -10,6 +10,7 @@ import logging
 from dataclasses import replace
 
 from sluice.core.dead_letters import (
+    PARKED,
     Excess,
     LetterLimit,
     LetterWindow,
@@ -29,7 +30,14 @@ _WARN_SHARE = 0.5
 
 
 class TooManyLettersError(TerminalError):
-    """More messages cannot become rows than [dead_letters] max_ratio allows."""
+    """More messages cannot become rows than [dead_letters] max_ratio allows.
+
+    :param table: of this table entry; "" where they have no route.
+    """
+
+    def __init__(self, message: str, hint: str, table: str) -> None:
+        super().__init__(message, hint)
+        self.table = table
 
 
 class LetterWatch:
@@ -54,12 +62,14 @@ class LetterWatch:
         """
         source = block_range.source
         window = self.windows.setdefault(source, LetterWindow(self._limit))
-        letters = letters_by_table(loaded.dead_letters)
+        letters = letters_by_table(
+            letter for letter in loaded.dead_letters if letter.reason != PARKED
+        )
         if loaded.messages:
             excess = window.take(loaded.messages, letters)
             if excess is not None:
                 raise self._too_many(block_range, loaded, excess)
-        if not letters:
+        if not loaded.dead_letters:
             return loaded
         for letter in loaded.dead_letters:
             key = (letter.table, letter.reason)
@@ -92,6 +102,7 @@ class LetterWatch:
             f"written to the dead-letter topic. First of this range: "
             f"{examples(loaded.dead_letters, excess.table) or 'none, they came before it'}",
             hint,
+            excess.table,
         )
 
     def _warn(

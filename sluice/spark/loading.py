@@ -7,7 +7,6 @@ because an exception would cost the receipts of the whole job (G).
 from __future__ import annotations
 
 import ctypes
-import os
 import resource
 import time
 from collections.abc import Iterable
@@ -16,8 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.clickhouse.insert import plan_insert, query_id_of
-from sluice.clickhouse.schema import check_header, describe_table
+from sluice.core.dead_letters import PARKED
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
 from sluice.core.ranges import Interval, intervals_of
 from sluice.core.receipts import (
@@ -32,15 +30,15 @@ from sluice.core.receipts import (
     TooHeavy,
 )
 from sluice.core.text import ConfigurationText, TableText
-from sluice.core.tokens import block_token
 from sluice.decode.engine.session import release_memory
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.fault import NO_ROUTE
 from sluice.kafka.reader import Fault, RangeReader, ReadResult, read_originals
 from sluice.kafka.readers import Reader
-from sluice.spark.asking import OutdatedTextError, ask_for_fields, require_same_hash
+from sluice.spark.asking import OutdatedTextError, ask_for_fields
 from sluice.spark.assignment import Assignment, Surroundings
+from sluice.spark.inserting import BlockRefusedError, insert_block
 from sluice.spark.leases import HeldLease
 from sluice.spark.routing import Router
 from sluice.spark.stage_clocks import StageClocks
@@ -70,6 +68,9 @@ def load_range(around: Surroundings, assignment: Assignment, task_attempt: int) 
         outcome = _refused(assignment, task_attempt) or _load(_workshop, around, assignment)
     except _NeedsGrantError as need:
         outcome = NeedsGrant(need.entry, need.entries)
+    except BlockRefusedError as refused:
+        is_unstored = refused.is_unstored and assignment.is_first
+        outcome = Failed(refused.error, refused.entry, is_unstored, refused.inserted)
     except SluiceError as error:
         outcome = Failed(error)
     except Exception as error:
@@ -162,7 +163,7 @@ class _Loading:
         """
         ends: list[int] = []
         for table in tables:
-            if table.rows == "many":
+            if table.rows == "many" and not table.parked:
                 decoded, given = self._decode(table, router)
                 self.decoded[table.entry] = decoded, given
                 end = end_of_rows(decoded.offsets)
@@ -172,6 +173,9 @@ class _Loading:
     def load(self, tables: Iterable[TableText], router: Router) -> None:
         """Decode and insert, table by table."""
         for table in tables:
+            if table.parked:
+                self._park(table, router)
+                continue
             if table.entry not in self.decoded:
                 self.decoded[table.entry] = self._decode(table, router)
             decoded, given = self.decoded.pop(table.entry)
@@ -191,12 +195,27 @@ class _Loading:
             if decoded.clickhouse_partitions > self.assignment.record.grant:
                 raise _NeedsGrantError(table.entry, decoded.clickhouse_partitions)
             began = time.monotonic()
-            self.receipts.append(
-                _insert(self.workshop, self.around, self.assignment, table, decoded, self.lease)
-            )
+            try:
+                receipt = insert_block(
+                    self.workshop, self.around, self.assignment, table, decoded, self.lease
+                )
+            except BlockRefusedError as refused:
+                refused.inserted = tuple(receipt.entry for receipt in self.receipts)
+                raise
+            self.receipts.append(receipt)
             self.clocks.insert += time.monotonic() - began
             self.clocks.wait += self.receipts[-1].insert_ms / 1000
             del decoded
+
+    def _park(self, table: TableText, router: Router) -> None:
+        """All that the entry takes becomes letters of the parking topic."""
+        fault = Fault(table.entry, PARKED, f"{table.target} takes no blocks for now")
+        with router.messages_of(table.entry) as buffer:
+            for offset in buffer.offsets.tolist():
+                self.faults.setdefault(offset, []).append(fault)
+            passed = router.values - buffer.messages
+        if passed and not self.assignment.rest:
+            self.passed[table.entry] = passed
 
     def _decode(self, table: TableText, router: Router) -> tuple[Decoded, int]:
         """The rows of an entry, and how many messages it was given."""
@@ -300,89 +319,3 @@ def _fetch(
         result = reader.read_text(block_range, bytes_max, clocks.checking(view.buffer.add_text))
     router.values = view.buffer.messages
     return result
-
-
-def _insert(
-    workshop: Workshop,
-    around: Surroundings,
-    assignment: Assignment,
-    table: TableText,
-    decoded: Decoded,
-    lease: HeldLease,
-) -> Receipt:
-    """Insert the block into the one shard of this version, replica by replica."""
-    (shard,) = table.shards
-    block_range, record = assignment.block_range, assignment.record
-    token = block_token(
-        pipeline=around.pipeline,
-        generation=record.generation,
-        connector=around.kafka.connector,
-        topic_id=record.topic_id,
-        block_range=block_range,
-        entry=table.entry,
-        target=table.target,
-        shard=shard,
-        rest=record.rest,
-    )
-    # In this version a shard is one replica: which replica to prefer, and when to fail
-    # over, needs the topology of the cluster.
-    url = around.clickhouse.shards[shard][0]
-    try:
-        return _insert_into(
-            workshop, around, url, table, decoded, token, record.text, lease, assignment.is_first
-        )
-    except SluiceError:
-        workshop.forget(url)
-        raise
-
-
-def _insert_into(
-    workshop: Workshop,
-    around: Surroundings,
-    url: str,
-    table: TableText,
-    decoded: Decoded,
-    token: str,
-    digest: str,
-    lease: HeldLease,
-    is_first: bool,
-) -> Receipt:
-    server = workshop.server(around, url)
-    key = (url, digest, table.entry)
-    if key not in workshop.checked:
-        facts = describe_table(server, table.database, table.table)
-        known = {column.name: column for column in table.columns}
-        check_header([known[name] for name in decoded.columns], facts)
-        workshop.checked.add(key)
-    settings, tokens = workshop.insert_settings(around, url)
-    plan = plan_insert(
-        table.database,
-        table.table,
-        decoded.columns,
-        decoded.native,
-        token if tokens else None,
-        query_id_of(token, os.urandom(4).hex()),
-        settings,
-    )
-
-    def check() -> float:
-        if not tokens:
-            require_same_hash(server, table, is_first=is_first)
-        return lease.check(server.clock_ms())
-
-    reply = server.insert(plan, check, around.insert_timeout_seconds)
-    (shard,) = table.shards
-    return Receipt(
-        entry=table.entry,
-        target=table.target,
-        shard=shard,
-        token=token,
-        rows=decoded.rows,
-        bytes=len(decoded.native),
-        checksum=decoded.checksum,
-        replica=url,
-        entries=decoded.clickhouse_partitions,
-        insert_ms=int(reply.seconds * 1000),
-        acknowledged_at_ms=time.time_ns() // 1_000_000,
-        messages=None if decoded.messages == decoded.rows else decoded.messages,
-    )

@@ -24,18 +24,20 @@ from sluice.core.ledger import LedgerView
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.core.text import ConfigurationText
-from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.kafka.clients import make_admin
 from sluice.kafka.ledger import read_view
 from sluice.kafka.log import SourceLog
 from sluice.kafka.recorder import Recorder
-from sluice.kafka.topics import describe_topic, ensure_own_topic
+from sluice.kafka.topics import ensure_own_topics, message_bytes_max
 from sluice.kafka.transactions import RecorderNames
-from sluice.spark.assignment import ClickHouseAccess, Surroundings
+from sluice.spark.assignment import Surroundings
 from sluice.spark.beginning import ask_group
 from sluice.spark.comparing import why_not_executable
 from sluice.spark.jobs import Inbox, SparkJobs
-from sluice.spark.lane import Lane, LaneParts
+from sluice.spark.lane import Lane
+from sluice.spark.lane_parts import LaneParts
 from sluice.spark.monitor import WindowMonitor
+from sluice.spark.parking import Parking
 from sluice.spark.probing import ClickHouseProber, why_no_probe
 from sluice.spark.progress import Reporter
 from sluice.spark.refreshing import SchemaReader
@@ -189,7 +191,7 @@ class ConnectorRun:
     def refresh(self) -> None:
         """Read the tables' columns soon."""
         if self._assembly is not None and self._assembly.schema is not None:
-            self._assembly.schema.request()
+            self._assembly.schema.ask()
 
     def give_up(self) -> None:
         """The time to settle is over: stop waiting for a Kafka that does not answer."""
@@ -261,21 +263,20 @@ class _Assembly:
         configuration, connector = run._configuration, run.connector
         self.run = run
         self.schema: SchemaReader | None = None
-        self.kafka: KafkaAccess = kafka_access(configuration, connector.name)
-        self.clickhouse: ClickHouseAccess = access_of(configuration)
-        self.text: ConfigurationText = read_text(configuration, connector.name)
+        self.kafka = kafka_access(configuration, connector.name)
+        self.clickhouse = access_of(configuration)
+        self.text = read_text(configuration, connector.name)
         self.admin = make_admin(self.kafka)
         self.log = SourceLog(self.admin)
-        for topic in (configuration.ledger_topic, configuration.dead_letters_topic):
-            ensure_own_topic(self.admin, topic)
-        letters = describe_topic(self.admin, configuration.dead_letters_topic)
-        bytes_max = int(letters.settings["max.message.bytes"]) if letters else 1_000_000
+        ensure_own_topics(self.admin, configuration.own_topics)
+        bytes_max = message_bytes_max(self.admin, configuration.dead_letters_topic)
         self.names = RecorderNames(
             group=configuration.group(connector.name),
             ledger_topic=configuration.ledger_topic,
             dead_letter_topic=configuration.dead_letters_topic,
             owner=f"run-{uuid.uuid4().hex[:10]}",
             dead_letter_bytes_max=min(bytes_max, 15 * 1024 * 1024),
+            parking_topic=configuration.parking_topic,
         )
         self.monitor = WindowMonitor(self.clickhouse, self.text, now_ms, bounded=run._bounded)
         self.monitor.start()
@@ -340,6 +341,7 @@ class _Assembly:
             inbox=inbox,
             read_schema=self.schema.request,
             letter_limit=configuration.letter_limit,
+            parking=Parking(configuration.parkable),
         )
         self.schema.start()
         return Lane(

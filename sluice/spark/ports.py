@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sluice.core.budget import Site, WindowState
@@ -102,12 +102,16 @@ class SchemaRead:
         reading before.
     :param text: the text that new ranges are loaded under from now on.
     :param barred: why nothing of a topic can be loaded any more, by topic.
+    :param altered: why nothing of a table entry that may be parked can be, by entry.
+    :param asked: a person asked for it: what was refused may be tried again.
     """
 
     started_ms: int
     today: Today | None
     text: ConfigurationText
     barred: Mapping[str, SluiceError]
+    altered: Mapping[str, SluiceError] = field(default_factory=dict)
+    asked: bool = False
 
 
 class Prober(Protocol):
@@ -119,8 +123,12 @@ class Prober(Protocol):
         record: Record,
         text: ConfigurationText,
         finished: Callable[[ProbeFound], None],
+        known: Rest,
     ) -> None:
-        """Look which offsets of the range are missing; the lease is known to be over."""
+        """Look which offsets of the range are missing; the lease is known to be over.
+
+        :param known: of entries whose tables are not looked at, what is missing.
+        """
 
 
 class Clock(Protocol):

@@ -72,9 +72,10 @@ class ClickHouseProber:
         record: Record,
         text: ConfigurationText,
         finished: Callable[[ProbeFound], None],
+        known: Rest,
     ) -> None:
         """See `sluice.spark.ports.Prober`."""
-        self._pool.submit(self._run, block_range, record, text, finished)
+        self._pool.submit(self._run, block_range, record, text, finished, known)
 
     def close(self) -> None:
         """End without waiting."""
@@ -86,10 +87,13 @@ class ClickHouseProber:
         record: Record,
         text: ConfigurationText,
         finished: Callable[[ProbeFound], None],
+        known: Rest,
     ) -> None:
         try:
             rest: Rest = {
-                table.entry: self._missing(block_range, record, table)
+                table.entry: known[table.entry]
+                if table.entry in known
+                else self._missing(block_range, record, table)
                 for table in text.tables_of(block_range.source.topic)
             }
             finished(ProbeFound(block_range.source, rest))

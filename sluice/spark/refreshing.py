@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sluice.clickhouse.structure import Structure, read_structures
 from sluice.config.model import Configuration
@@ -48,11 +48,13 @@ class Refreshed:
     :param barred: why nothing can be loaded, by topic: a column that blocks carry is gone or
         of another type, or the table is partitioned otherwise.
     :param changes: what has changed, in words.
+    :param altered: as `barred`, by table entry, of those that may be parked.
     """
 
     text: ConfigurationText
     barred: Mapping[str, SluiceError]
     changes: tuple[str, ...] = ()
+    altered: Mapping[str, SluiceError] = field(default_factory=dict)
 
 
 def refreshed(configuration: Configuration, text: ConfigurationText, today: Today) -> Refreshed:
@@ -65,6 +67,7 @@ def refreshed(configuration: Configuration, text: ConfigurationText, today: Toda
     entries = {table.name: table for table in configuration.tables}
     tables: list[TableText] = []
     barred: dict[str, SluiceError] = {}
+    altered: dict[str, SluiceError] = {}
     changes: list[str] = []
     for table in text.tables:
         facts = today.tables.get(table.target)
@@ -74,7 +77,10 @@ def refreshed(configuration: Configuration, text: ConfigurationText, today: Toda
         why = why_not_insertable(table, replace(today, tokens=True))
         if why is not None:
             error = SchemaChangedError(f"table entry {table.entry}: {why}")
-            barred |= {topic: error for topic in table.topics if topic not in barred}
+            if entries[table.entry].on_error == "park":
+                altered[table.entry] = error
+            else:
+                barred |= {topic: error for topic in table.topics if topic not in barred}
             tables.append(table)
             continue
         table_now = replace(
@@ -87,7 +93,7 @@ def refreshed(configuration: Configuration, text: ConfigurationText, today: Toda
         changes += _changes(table, table_now)
         tables.append(table_now)
     text_now = replace(text, tables=tuple(tables))
-    return Refreshed(text if text_now == text else text_now, barred, tuple(changes))
+    return Refreshed(text if text_now == text else text_now, barred, tuple(changes), altered)
 
 
 def _changes(before: TableText, after: TableText) -> Iterator[str]:
@@ -131,8 +137,10 @@ class SchemaReader:
         self._put = put
         self._before: _Structures | None = None
         self._barred: Mapping[str, SluiceError] = {}
+        self._altered: Mapping[str, SluiceError] = {}
         self._failed = ""
         self._is_wanted = True
+        self._is_asked = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="schema", daemon=True)
 
@@ -147,6 +155,10 @@ class SchemaReader:
     def request(self) -> None:
         """Read soon; called from any thread."""
         self._is_wanted = True
+
+    def ask(self) -> None:
+        """A person wants it read, and what was refused tried again; called from any thread."""
+        self._is_asked = self._is_wanted = True
 
     def _run(self) -> None:
         next_ms = 0
@@ -182,7 +194,10 @@ class SchemaReader:
         if self._failed and self._before is not None:
             _logger.warning("the tables' columns can be read again")
             self._failed = ""
-        self._put(SchemaRead(started_ms, today, self._text, self._barred))
+        asked, self._is_asked = self._is_asked, False
+        self._put(
+            SchemaRead(started_ms, today, self._text, self._barred, self._altered, asked=asked)
+        )
         return True
 
     def _structures(self) -> _Structures:
@@ -212,8 +227,8 @@ class SchemaReader:
             if not today.tokens:
                 # Blocks of the text of before would be hashed together with what was added.
                 barred |= {t: error for table in text.tables for t in table.topics}
-        known = set(map(str, self._barred.values()))
-        for why in {str(why): why for why in barred.values()}.values():
+        known = set(map(str, (*self._barred.values(), *self._altered.values())))
+        for why in {str(why): why for why in (*barred.values(), *found.altered.values())}.values():
             if str(why) not in known:
                 _logger.error("%s. Try: %s", why, why.hint)
         if text is not self._text:
@@ -222,7 +237,7 @@ class SchemaReader:
                 text.digest(),
                 "; ".join(found.changes),
             )
-        self._text, self._barred = text, barred
+        self._text, self._barred, self._altered = text, barred, found.altered
         return text is found.text
 
     def _say_failure(self, error: SluiceError) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from sluice.core.budget import Site, room, still_remembered
@@ -21,6 +21,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText
+from sluice.spark.parking import limits_of
 from sluice.spark.ports import SiteWindow
 from sluice.spark.state import Claims, PartitionState, site_key
 
@@ -65,7 +66,12 @@ class Step:
 
 def sites_of(text: ConfigurationText, topic: str) -> list[Site]:
     """Every window that a range of this topic takes entries of."""
-    return [Site(table.entry, shard) for table in text.tables_of(topic) for shard in table.shards]
+    return [
+        Site(table.entry, shard)
+        for table in text.tables_of(topic)
+        if not table.parked
+        for shard in table.shards
+    ]
 
 
 class Budget:
@@ -147,7 +153,7 @@ class Planner:
         """How many entries to grant each block of a range of this topic."""
         wanted = 1
         for table in self.text.tables_of(topic):
-            if table.partition_key:
+            if table.partition_key and not table.parked:
                 wanted = max(wanted, 2 * self.grants.get(table.entry, FIRST_GRANT // 2))
         return wanted
 
@@ -171,7 +177,8 @@ class Planner:
                 state.waiting_since_ms,
                 state.bytes_per_message,
             )
-            if next_range(backlog, self.limits, now_ms, flush=flush) is not None:
+            limits = limits_of(self.text, state.source.topic, self.limits)
+            if next_range(backlog, limits, now_ms, flush=flush) is not None:
                 backlogs.append(backlog)
         return in_fair_order(backlogs)
 
@@ -184,7 +191,8 @@ class Planner:
         now_ms: int,
     ) -> Step:
         """The next range of a partition whose grant was found affordable."""
-        block_range = next_range(backlog, self.limits, now_ms, flush=True)
+        limits = limits_of(self.text, state.source.topic, self.limits)
+        block_range = next_range(backlog, limits, now_ms, flush=True)
         assert block_range is not None
         record = Record(
             kind=Kind.INTEND,
@@ -205,7 +213,7 @@ class Planner:
                 for site in sites_of(self.text, state.source.topic)
             },
             since_ms=now_ms,
-            bytes_max=self.text.range_bytes_max,
+            bytes_max=min(self.text.range_bytes_max, limits.range_bytes_max),
         )
         return Step(state.source, record, background, True, *settling(state, now_ms))
 
@@ -247,13 +255,17 @@ class Planner:
         windows: Mapping[Site, SiteWindow],
         now_ms: int,
         read_since_ms: int,
+        parked: Collection[str] = (),
     ) -> bool | None:
         """Whether the windows surely still know the blocks of a range in doubt.
 
+        :param parked: table entries of which no block is sent again.
         :returns: None if a window was not read since `read_since_ms`.
         """
         by_key = {site_key(site): window for site, window in windows.items()}
         for key, mark in state.background.marks.items():
+            if key.rpartition("/")[0] in parked:
+                continue
             window = by_key.get(key)
             if window is None or window.read_started_ms < read_since_ms:
                 return None

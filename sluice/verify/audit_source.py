@@ -138,9 +138,10 @@ class SourceReader:
 
     def letters(self) -> Letters:
         """Sorted offsets of the dead letters, by partition and table entry."""
-        topic = self._configuration.dead_letters_topic
         found: dict[tuple[TopicPartition, str], array[int]] = {}
-        if topic in self._cluster.topics:
+        for topic in (self._configuration.dead_letters_topic, self._configuration.parking_topic):
+            if topic not in self._cluster.topics:
+                continue
             for letter in read_dead_letters(self.access, topic):
                 key = (TopicPartition(letter.topic, letter.partition), letter.table)
                 found.setdefault(key, array("Q")).append(letter.offset)

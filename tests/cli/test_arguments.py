@@ -50,7 +50,8 @@ def test_an_audit_runs_here_or_on_spark() -> None:
 
 
 def test_dead_letters() -> None:
-    none = dict.fromkeys(("connector", "table", "reason", "topic", "partition"))
+    none: dict[str, object] = dict.fromkeys(("connector", "table", "reason", "topic", "partition"))
+    none["parked"] = False
     assert parse("dead-letters", "list", "s.toml", "--json") == {
         **none,
         "action": "list",
@@ -66,6 +67,7 @@ def test_dead_letters() -> None:
     assert parse("dead-letters", "show", "s.toml", *place) == {
         "connector": None,
         "table": None,
+        "parked": False,
         "topic": "orders",
         "partition": 3,
         "offset": 7,

@@ -141,7 +141,6 @@ CASES = [
     (_TABLE, f'{_TABLE}lineage = "yes"\n', "table[orders].lineage", '"yes" is not possible'),
     (_TABLE, f'{_TABLE}unknown_fields = ""\n', "table[orders].unknown_fields", '"refuse"'),
     (_TABLE, f'{_TABLE}on_null = "skip"\n', "table[orders].on_null", '"dead-letter", "default"'),
-    (_TABLE, f'{_TABLE}on_error = "park"\n', "table[orders].on_error", "not in this version"),
     (_TABLE, f'{_TABLE}on_error = "go"\n', "table[orders].on_error", '"stop-partition"'),
     # metrics
     ("[batch]", '[metrics]\nlisten = "9464"', "metrics.listen", "is not an address"),

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.core.budget import Site, WindowState
+from sluice.core.dead_letters import LetterLimit
 from sluice.core.errors import OwnerChangedError, TransientError
-from sluice.core.ledger import Background, Commit, LedgerEntry
+from sluice.core.ledger import Background, Commit, LedgerEntry, Rest
 from sluice.core.planning import Limits
 from sluice.core.ranges import Range, TopicPartition, contains, subtract
 from sluice.core.receipts import DeadLetter, Loaded, Outcome, Receipt, TaskReport
@@ -25,7 +26,9 @@ from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.log import TopicMissingError
 from sluice.spark.assignment import Assignment, ClickHouseAccess, Job, Surroundings
 from sluice.spark.jobs import Inbox, JobLostError, JobResult, SparkGoneError
-from sluice.spark.lane import Lane, LaneParts
+from sluice.spark.lane import Lane
+from sluice.spark.lane_parts import LaneParts
+from sluice.spark.parking import Parking
 from sluice.spark.ports import ProbeFound, SiteWindow
 from sluice.spark.start import Started
 from sluice.spark.state import Claims, PartitionState, Suspect
@@ -130,6 +133,8 @@ class World(Inbox):
         self.script: Script = lambda world, assignment: world.load(assignment)
         self.task_attempt = 0
         self.read_schema: Callable[[], None] | None = None
+        self.parking = Parking()
+        self.letter_limit: LetterLimit | None = None
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         self._windows: dict[Site, SiteWindow] = {}
@@ -223,9 +228,9 @@ class World(Inbox):
             self.arounds.append(parts[1])
             self._submit_job(parts[0])
         else:
-            block_range, _, text, finished = parts
+            block_range, _, text, finished, known = parts
             self.probes.append((self.now, block_range))
-            self.at(TASK_MS, lambda: finished(self._probed(block_range, text)))
+            self.at(TASK_MS, lambda: finished(self._probed(block_range, text, known)))
 
     def _submit_job(self, job: Job) -> None:
         self.jobs.append(job)
@@ -279,9 +284,11 @@ class World(Inbox):
                 )
         return Loaded(tuple(receipts), (), block_range.span, 100 * block_range.span, 0)
 
-    def _probed(self, block_range: Range, text: ConfigurationText) -> ProbeFound:
-        rest = {}
+    def _probed(self, block_range: Range, text: ConfigurationText, known: Rest) -> ProbeFound:
+        rest = {**known}
         for table in text.tables_of(block_range.source.topic):
+            if table.entry in known:
+                continue
             rows = self.tables[Site(table.entry, "s1")].rows
             present = [(o, o + 1) for s, o in rows if s == block_range.source]
             rest[table.entry] = subtract((block_range.begin, block_range.end), present)
@@ -326,7 +333,11 @@ class World(Inbox):
         )
         return Lane(
             "lane",
-            LaneParts(self, self, self, self, self, self.now_ms, self, self.read_schema),
+            LaneParts(
+                *(self, self, self, self, self, self.now_ms, self, self.read_schema),
+                self.letter_limit,
+                self.parking,
+            ),
             self.planner,
             around,
             states if states is not None else [self.settled(source) for source in self.ends],

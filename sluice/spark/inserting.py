@@ -1,0 +1,127 @@
+"""Inserting one block: into the one shard of this version, under its token."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from sluice.clickhouse.insert import plan_insert, query_id_of
+from sluice.clickhouse.reactions import ANALYSIS_CODES, TerminalServerError
+from sluice.clickhouse.schema import check_header, describe_table
+from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.core.receipts import Receipt
+from sluice.core.text import TableText
+from sluice.core.tokens import block_token
+from sluice.decode.messages.decoded import Decoded
+from sluice.spark.asking import require_same_hash
+from sluice.spark.assignment import Assignment, Surroundings
+from sluice.spark.leases import HeldLease
+from sluice.spark.workshop import Workshop
+
+
+class BlockRefusedError(TransientError):
+    """Carries a block that can never be stored out of the table loop."""
+
+    def __init__(self, entry: str, error: TerminalError, *, is_unstored: bool) -> None:
+        super().__init__(f"{entry}: {error}")
+        self.entry = entry
+        self.error = error
+        self.is_unstored = is_unstored
+        self.inserted: tuple[str, ...] = ()
+
+
+def insert_block(
+    workshop: Workshop,
+    around: Surroundings,
+    assignment: Assignment,
+    table: TableText,
+    decoded: Decoded,
+    lease: HeldLease,
+) -> Receipt:
+    """Insert the block into the one shard of this version.
+
+    :raises BlockRefusedError: it can never be stored.
+    :raises SluiceError: it may be there or not, or a later attempt may work.
+    """
+    (shard,) = table.shards
+    block_range, record = assignment.block_range, assignment.record
+    token = block_token(
+        pipeline=around.pipeline,
+        generation=record.generation,
+        connector=around.kafka.connector,
+        topic_id=record.topic_id,
+        block_range=block_range,
+        entry=table.entry,
+        target=table.target,
+        shard=shard,
+        rest=record.rest,
+    )
+    # In this version a shard is one replica: which replica to prefer, and when to fail
+    # over, needs the topology of the cluster.
+    url = around.clickhouse.shards[shard][0]
+    try:
+        return _insert_into(
+            workshop, around, url, table, decoded, token, record.text, lease, assignment.is_first
+        )
+    except SluiceError:
+        workshop.forget(url)
+        raise
+
+
+def _insert_into(
+    workshop: Workshop,
+    around: Surroundings,
+    url: str,
+    table: TableText,
+    decoded: Decoded,
+    token: str,
+    digest: str,
+    lease: HeldLease,
+    is_first: bool,
+) -> Receipt:
+    server = workshop.server(around, url)
+    key = (url, digest, table.entry)
+    if key not in workshop.checked:
+        try:
+            facts = describe_table(server, table.database, table.table)
+            known = {column.name: column for column in table.columns}
+            check_header([known[name] for name in decoded.columns], facts)
+        except TerminalError as error:
+            raise BlockRefusedError(table.entry, error, is_unstored=True) from error
+        workshop.checked[key] = any(True for _ in facts.all_dependents())
+    settings, tokens = workshop.insert_settings(around, url)
+    plan = plan_insert(
+        table.database,
+        table.table,
+        decoded.columns,
+        decoded.native,
+        token if tokens else None,
+        query_id_of(token, os.urandom(4).hex()),
+        settings,
+    )
+
+    def check() -> float:
+        if not tokens:
+            require_same_hash(server, table, is_first=is_first)
+        return lease.check(server.clock_ms())
+
+    try:
+        reply = server.insert(plan, check, around.insert_timeout_seconds)
+    except TerminalServerError as error:
+        stores_nothing = error.code in ANALYSIS_CODES and not workshop.checked[key]
+        raise BlockRefusedError(table.entry, error, is_unstored=stores_nothing) from error
+    (shard,) = table.shards
+    return Receipt(
+        entry=table.entry,
+        target=table.target,
+        shard=shard,
+        token=token,
+        rows=decoded.rows,
+        bytes=len(decoded.native),
+        checksum=decoded.checksum,
+        replica=url,
+        entries=decoded.clickhouse_partitions,
+        insert_ms=int(reply.seconds * 1000),
+        acknowledged_at_ms=time.time_ns() // 1_000_000,
+        messages=None if decoded.messages == decoded.rows else decoded.messages,
+    )

@@ -1,0 +1,31 @@
+"""The world around a lane, in one piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sluice.core.dead_letters import LetterLimit
+from sluice.spark.jobs import Inbox
+from sluice.spark.parking import Parking
+from sluice.spark.ports import Clock, IntentLog, Jobs, Prober, SourceOffsets, Windows
+
+
+@dataclass(frozen=True, slots=True)
+class LaneParts:
+    """The world around a lane.
+
+    :param read_schema: asks for a `SchemaRead`, which comes by the inbox; readings come by
+        themselves, too. None where nobody reads.
+    """
+
+    log: IntentLog
+    offsets: SourceOffsets
+    windows: Windows
+    jobs: Jobs
+    prober: Prober
+    now_ms: Clock
+    inbox: Inbox
+    read_schema: Callable[[], None] | None = None
+    letter_limit: LetterLimit | None = None
+    parking: Parking = field(default_factory=Parking)

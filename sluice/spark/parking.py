@@ -1,0 +1,115 @@
+"""Table entries that take nothing for now, so that the others of their topics go on (rule 13).
+
+Whether an entry is parked is part of the configuration text. So what a range does with the
+entry's messages is recorded before it is done, like everything else that decides about rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from sluice.core.errors import SluiceError
+from sluice.core.ledger import Rest
+from sluice.core.planning import Limits
+from sluice.core.ranges import Range
+from sluice.core.text import ConfigurationText
+
+_logger = logging.getLogger("sluice.lane")
+
+#: A range with a parked entry is small: its messages go through the driver, whole.
+MESSAGES_MAX = 20_000
+BYTES_MAX = 4 * 1024 * 1024
+
+_HOW_BACK = (
+    "Mend the table, then start the driver again or send it SIGHUP; `sluice dead-letters replay "
+    "CONFIG --parked` brings the messages back"
+)
+
+
+class Parking:
+    """Which table entries of one lane are parked, and why.
+
+    :param allowed: entries with `on_error = "park"`.
+    """
+
+    def __init__(self, allowed: Collection[str] = ()) -> None:
+        self._allowed = frozenset(allowed)
+        #: What the server refused, until somebody says that it may be tried again.
+        self._refused: dict[str, SluiceError] = {}
+        #: Tables that are not what their blocks are made for, as long as they are so.
+        self._altered: Mapping[str, SluiceError] = {}
+
+    @property
+    def entries(self) -> frozenset[str]:
+        """What is parked."""
+        return frozenset(self._refused) | frozenset(self._altered)
+
+    def refuse(self, entry: str, why: SluiceError) -> bool:
+        """Park an entry whose block can never be stored; False if it must not be parked."""
+        if entry not in self._allowed:
+            return False
+        if entry not in self.entries:
+            _logger.error(
+                "table entry %s is parked, the others go on: %s. Try: %s %s",
+                entry,
+                why,
+                why.hint,
+                _HOW_BACK,
+            )
+        self._refused[entry] = why
+        return True
+
+    def take(self, altered: Mapping[str, SluiceError], *, asked: bool) -> None:
+        """Take a reading of the tables in.
+
+        :param altered: by entry, why its table does not take its blocks.
+        :param asked: a person said that what was refused may be tried again.
+        """
+        before = self.entries
+        for entry in sorted(altered.keys() - before):
+            _logger.error("table entry %s is parked, the others go on. %s", entry, _HOW_BACK)
+        self._altered = {entry: altered[entry] for entry in altered}
+        if asked:
+            self._refused.clear()
+        for entry in sorted(before - self.entries):
+            _logger.warning("table entry %s is not parked any more; it is tried again", entry)
+
+    def applied(self, text: ConfigurationText) -> ConfigurationText:
+        """The text with exactly these entries parked; the same object if it is so already."""
+        if all(table.parked == (table.entry in self.entries) for table in text.tables):
+            return text
+        tables = (replace(table, parked=table.entry in self.entries) for table in text.tables)
+        return replace(text, tables=tuple(tables))
+
+    def was_unparked(self, text: ConfigurationText, topic: str) -> bool:
+        """Whether a text inserts what must not be inserted now."""
+        return any(t.entry in self.entries and not t.parked for t in text.tables_of(topic))
+
+
+def known_rest(text: ConfigurationText, block_range: Range, rest: Rest) -> Rest:
+    """What is missing of entries that nobody inserted under the range's record. A probe does not
+    look for it, since their tables may not even be there.
+
+    :param text: that the record names.
+    :param rest: what an earlier probe found, if the record is of one.
+    """
+    whole = ((block_range.begin, block_range.end),)
+    return {entry: rest.get(entry, whole) for entry in parked_in(text, block_range.source.topic)}
+
+
+def parked_in(text: ConfigurationText, topic: str) -> list[str]:
+    """The entries of a topic that a text parks."""
+    return [table.entry for table in text.tables_of(topic) if table.parked]
+
+
+def limits_of(text: ConfigurationText, topic: str, limits: Limits) -> Limits:
+    """How large a new range of this topic may be."""
+    if not parked_in(text, topic):
+        return limits
+    return replace(
+        limits,
+        messages_max=min(limits.messages_max, MESSAGES_MAX),
+        bytes_max=min(limits.bytes_max, BYTES_MAX),
+    )
