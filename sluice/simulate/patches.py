@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.clickhouse import http
 from sluice.kafka import ledger, reader, recorder, transactions
-from sluice.kafka.topics import TopicFacts
 from sluice.simulate import clients, driver, server
 from sluice.simulate.spark import Worker
 from sluice.spark import (
@@ -152,10 +151,6 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         server.SimulatedServer(world).ask("today")
         return driver.read_today(world, world.driver.decoder)
 
-    def describe_topic(admin: Any, name: str) -> TopicFacts:
-        settings = {"max.message.bytes": str(world.plan.letter_bytes_max)}
-        return TopicFacts(name, 1, 1, settings)
-
     def read_owner() -> SimpleNamespace:
         return SimpleNamespace(hex=world.driver.owner.removeprefix("run-"))
 
@@ -163,8 +158,8 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         (pipeline, "now_ms", world.wall_ms),
         (pipeline, "make_admin", lambda access: None),
         (pipeline, "SourceLog", lambda admin: clients.SimulatedLog(world)),
-        (pipeline, "ensure_own_topic", lambda admin, name: False),
-        (pipeline, "describe_topic", describe_topic),
+        (pipeline, "ensure_own_topics", lambda admin, names: None),
+        (pipeline, "message_bytes_max", lambda admin, name: world.plan.letter_bytes_max),
         (pipeline, "uuid", SimpleNamespace(uuid4=read_owner)),
         (pipeline, "WindowMonitor", bound(driver.SimulatedMonitor)),
         (pipeline, "ClickHouseProber", bound(driver.SimulatedProber)),
