@@ -11,6 +11,7 @@ from sluice.core.records import GENESIS, InvalidRecordError, Kind, Record, decod
 from sluice.simulate.clickhouse import Block, Row
 from sluice.simulate.decoding import judge
 from sluice.simulate.kafka import Offset, Transaction
+from sluice.simulate.plan import PARKABLE
 
 if TYPE_CHECKING:
     from sluice.simulate.driver import Driver
@@ -32,6 +33,7 @@ class Checks:
         self.foreign_commits: dict[TopicPartition, int] = {}
         self._world = world
         self._letters: Counter[Place] = Counter()
+        self._parked: Counter[Place] = Counter()
         self._tokens: dict[str, tuple[str, tuple[str, ...], tuple[Row, ...]]] = {}
         self._texts: set[str] = set()
         #: Texts of records that the ledger does not hold yet: since when, and a record.
@@ -48,21 +50,27 @@ class Checks:
         self.commits += 1
         for source, offset in transaction.offsets.items():
             self._world.say(f"committed {source} {offset}")
-        letters = Counter(
-            _origin(dict(stored.headers))
-            for topic, stored in transaction.messages
-            if topic == self._world.plan.letters
-        )
+        letters = self._written(transaction, self._world.plan.letters)
+        parked = self._written(transaction, self._world.plan.parking)
         self._letters.update(letters)
+        self._parked.update(parked)
+        if parked:
+            self._world.faults.note("message parked")
         for topic, stored in transaction.messages:
             entry = json.loads(stored.value or b"{}") if topic == self._world.plan.ledger else {}
             if entry.get("type") == "text":
                 self._texts.add(entry["digest"])
         for source, offset in transaction.offsets.items():
             if source not in self._world.excused:
-                self._check_record(source, offset, transaction, letters)
+                self._check_record(source, offset, transaction, letters, parked)
             self._check_foreign(source, offset, transaction)
         self._check_texts(TRANSACTIONS_OVERTAKE_MS)
+
+    def _written(self, transaction: Transaction, topic: str) -> Counter[Place]:
+        """Where the messages are from that a transaction writes to a topic of letters."""
+        return Counter(
+            _origin(dict(stored.headers)) for name, stored in transaction.messages if name == topic
+        )
 
     def _check_texts(self, patience_ms: int) -> None:
         """The ledger holds a text no later than the first record that names it (rule 8)."""
@@ -78,6 +86,7 @@ class Checks:
         offset: Offset,
         transaction: Transaction,
         letters: Counter[Place],
+        parked: Counter[Place],
     ) -> None:
         before = self._recorded(self._world.broker.group.get(source))
         record = decode(*offset)
@@ -94,7 +103,7 @@ class Checks:
             return
         if record.begin == before.end:
             if before.begin < before.end:
-                self._check_rows(source, before.begin, before.end, letters)
+                self._check_rows(source, before.begin, before.end, letters, parked)
         elif record.begin != before.begin:
             self.violate(f"{source}: {record} follows {before} (rule 2)")
         elif record.end != before.end and record.kind is not Kind.SHORTEN:
@@ -129,9 +138,15 @@ class Checks:
     # Rows and dead letters
 
     def _check_rows(
-        self, source: TopicPartition, begin: int, end: int, letters: Counter[Place]
+        self,
+        source: TopicPartition,
+        begin: int,
+        end: int,
+        letters: Counter[Place],
+        parked: Counter[Place],
     ) -> None:
-        """Each good message is one row of each table, each bad one one dead letter."""
+        """Each good message is one row of each table, each bad one one dead letter; of a table
+        that may be parked, either of them may be one parked message instead."""
         world = self._world
         log = world.broker.log(source)
         for name, table in world.clickhouse.tables.items():
@@ -141,19 +156,24 @@ class Checks:
                 message, transaction = log.places[offset]
                 gone = transaction is not None and transaction.state == "aborted"
                 found = table.rows.get((source, offset), Counter())
-                rows, dead = found.total(), letters[source, offset, name]
-                wanted = {(0, 0)}
+                place = (source, offset, name)
+                rows, dead, waits = found.total(), letters[place], parked[place]
+                wanted = {(0, 0, 0)}
                 if message is not None and message.value is not None and not gone:
                     verdicts = [
                         judge(message.value, decoder, name == "parted") for decoder in (0, 1)
                     ]
-                    wanted = {(0, 1) if verdict.value is None else (1, 0) for verdict in verdicts}
+                    wanted = {
+                        (0, 1, 0) if verdict.value is None else (1, 0, 0) for verdict in verdicts
+                    }
+                    if name == PARKABLE:
+                        wanted.add((0, 0, 1))
                     if set(found) - {verdicts[0].number}:
                         self.violate(f"{source} {offset}: foreign rows {dict(found)} in {name}")
-                if (rows, dead) not in wanted:
+                if (rows, dead, waits) not in wanted:
                     self.violate(
-                        f"{source} {offset}: {rows} rows and {dead} dead letters in {name}, "
-                        f"not {' or '.join(map(str, sorted(wanted)))}: {message}"
+                        f"{source} {offset}: {rows} rows, {dead} dead letters and {waits} parked "
+                        f"in {name}, not {' or '.join(map(str, sorted(wanted)))}: {message}"
                     )
                     return
 
@@ -206,7 +226,7 @@ class Checks:
         for source in world.sources():
             if source not in world.excused:
                 end = world.broker.log(source).stable_end
-                self._check_rows(source, 0, end, self._letters)
+                self._check_rows(source, 0, end, self._letters, self._parked)
         sources = set(world.sources())
         for name, table in world.clickhouse.tables.items():
             for (source, offset), numbers in table.rows.items():

@@ -74,6 +74,9 @@ class Table:
     foreign: int = 0
     blocks: int = 0
     columns: tuple[Column, ...] = COLUMNS
+    #: Until then every block is refused for good, with this code.
+    refuses_until: int = 0
+    refusal: str = ""
 
     def insert(
         self,

@@ -193,7 +193,8 @@ class SimulatedProducer:
         assert transaction is not None
         size = len(value or b"") + len(key or b"")
         size += sum(len(name) + len(content or b"") for name, content in headers)
-        if size > world.plan.letter_bytes_max and topic == world.plan.letters:
+        own = (world.plan.letters, world.plan.parking)
+        if size > world.plan.letter_bytes_max and topic in own:
             _fail(ck.KafkaError.MSG_SIZE_TOO_LARGE, f"{size} bytes")
         if transaction.state == "open":
             stored = Stored(value, key, tuple(headers), timestamp_ms=world.now)

@@ -24,6 +24,7 @@ from sluice.core.records import Record
 from sluice.core.text import ConfigurationText
 from sluice.simulate import faults
 from sluice.simulate.clickhouse import table_text
+from sluice.simulate.plan import PARKABLE
 from sluice.simulate.scheduler import KilledError, Process
 from sluice.simulate.spark import Application
 from sluice.spark.assignment import ClickHouseAccess
@@ -254,12 +255,13 @@ def make_configuration(world: World) -> Configuration:
                 lineage=plan.has_lineage,
                 unknown_fields="ignore",
                 on_null="dead-letter",
-                on_error="stop-partition",
+                on_error="park" if name == PARKABLE else "stop-partition",
             )
             for name in sorted(world.clickhouse.tables)
         ),
         dead_letters_topic=plan.letters,
         ledger_topic=plan.ledger,
+        parking_topic=plan.parking,
         metrics=None,
     )
 

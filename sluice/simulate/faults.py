@@ -91,6 +91,7 @@ NEMESIS = {
     "ClickHouse outage": 4.0,
     "ClickHouse restart": 2.0,
     "ClickHouse read-only for a while": 2.0,
+    "a table refuses its blocks": 5.0,
     "foreign writer fills the window": 14.0,
     "foreign writer floods the window": 4.0,
     "Kafka outage": 3.0,
@@ -131,6 +132,7 @@ CONTENT = (
     "late insert after the lease",
     "new text while the driver runs",
     "text refused by its first task",
+    "message parked",
     "stable offset that never moves",
     "window overrun",
 )

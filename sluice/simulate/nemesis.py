@@ -11,7 +11,9 @@ from sluice.simulate.decoding import make_message
 from sluice.simulate.driver import Driver
 from sluice.simulate.faults import NEMESIS, STOPPING
 from sluice.simulate.kafka import Log, Transaction
+from sluice.simulate.plan import PARKABLE
 from sluice.simulate.scheduler import Process
+from sluice.simulate.server import ACCESS_DENIED, VIOLATED_CONSTRAINT
 from sluice.simulate.spark import Worker
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class Nemesis:
             "ClickHouse outage": self._clickhouse_outage,
             "ClickHouse restart": self._clickhouse_restart,
             "ClickHouse read-only for a while": self._read_only,
+            "a table refuses its blocks": self._refuse_blocks,
             "foreign writer fills the window": self._fill_window,
             "foreign writer floods the window": self._flood_windows,
             "Kafka outage": self._kafka_outage,
@@ -68,8 +71,10 @@ class Nemesis:
         }
 
     def start(self) -> None:
-        """Begin to produce."""
+        """Begin to produce; in some worlds a table refuses its blocks soon, and for long."""
         self._produce()
+        if self._world.plan.refuses:
+            self._world.scheduler.at(5_000, lambda: self._refuse_blocks(900_000))
 
     def strike(self) -> None:
         """Called before each event; mostly nothing happens."""
@@ -89,6 +94,8 @@ class Nemesis:
         world.faults.is_on = False
         world.broker.unreachable_until = 0
         world.clickhouse.down_until = world.clickhouse.read_only_until = 0
+        world.clickhouse.tables[PARKABLE].refuses_until = 0
+        self._ask_again()
         for process in world.scheduler.processes():
             late = world.now + world.rng.randrange(world.plan.quiet_ms)
             process.paused_until = min(process.paused_until, late)
@@ -302,6 +309,19 @@ class Nemesis:
 
     def _read_only(self) -> None:
         self._world.clickhouse.read_only_until = self._world.now + self._draw_outage_ms()
+
+    def _refuse_blocks(self, for_ms: int = 0) -> None:
+        """Until a person mends the table, and says so."""
+        world, table = self._world, self._world.clickhouse.tables[PARKABLE]
+        table.refuses_until = world.now + (for_ms or world.rng.choice((20_000, 400_000)))
+        table.refusal = world.rng.choice((ACCESS_DENIED, VIOLATED_CONSTRAINT))
+        world.scheduler.at(table.refuses_until - world.now, self._ask_again)
+
+    def _ask_again(self) -> None:
+        """SIGHUP to every driver."""
+        is_mended = self._world.clickhouse.tables[PARKABLE].refuses_until <= self._world.now
+        for driver in self._world.drivers if is_mended else ():
+            driver.lane_run.refresh()
 
     def _fill_window(self) -> None:
         """As much as others may write within one lease: less than half of the window."""

@@ -10,6 +10,8 @@ from sluice.simulate.clickhouse import TableShape
 
 #: The two tables: one takes every topic, the other one topic and has ClickHouse partitions.
 TOPICS = {"plain": ("a", "b"), "parted": ("a",)}
+#: The table that may be parked: it shares its topic.
+PARKABLE = "parted"
 
 
 @dataclass(slots=True)
@@ -26,6 +28,7 @@ class Plan:
     :param is_calm: the world strikes rarely by itself, so that windows fill within a lease.
     :param windows_every_seconds: how often a driver reads the windows.
     :param has_lineage: rows say where they are from, so a probe can tell what is missing.
+    :param refuses: a table refuses its blocks from the beginning, and for long.
     :param stops: how many faults may be drawn after which a partition has to stop.
     """
 
@@ -37,6 +40,7 @@ class Plan:
     bytes_max: int
     slots: int
     stops: int
+    refuses: bool
     loop_pauses_ms: tuple[int, ...]
     produce_every_ms: int
     is_calm: bool
@@ -48,6 +52,7 @@ class Plan:
     letter_bytes_max: int = 6_000
     ledger: str = "sluice.ledger"
     letters: str = "sluice.letters"
+    parking: str = "sluice.parking"
 
     def topics_of(self, table: str) -> tuple[str, ...]:
         """The topics that a table takes."""
@@ -102,6 +107,7 @@ def draw_plan(rng: random.Random) -> Plan:
         bytes_max=rng.choice((5_000, 8_000)),
         slots=3 if is_calm else rng.choice((1, 2, 3)),
         stops=rng.choice((0, 0, 0, 0, 1, 2)),
+        refuses=rng.random() < 0.3,
         is_calm=is_calm,
         has_lineage=not tokens or rng.random() < 0.85,
         **(_PACES[0] if is_calm else rng.choice(_PACES)),

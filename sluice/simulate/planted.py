@@ -26,6 +26,7 @@ from sluice.simulate.clients import SimulatedLog, SimulatedProducer
 from sluice.simulate.decoding import DecodedRows, VersionedDecoder
 from sluice.simulate.kafka import Stored
 from sluice.simulate.patches import patched
+from sluice.simulate.planted_parking import PARKING_BUGS
 from sluice.simulate.planted_schema import SCHEMA_BUGS
 from sluice.spark import (
     changes,
@@ -394,4 +395,5 @@ PLANTED: dict[str, Plant] = {
     "stop-on-half-a-view": _stop_on_half_a_view,
     "rest-is-forgotten": _rest_is_forgotten,
     **SCHEMA_BUGS,
+    **PARKING_BUGS,
 }

@@ -27,6 +27,8 @@ _BEFORE = {
     "insert: table is read-only": "242",
     "insert: too many queries": "202",
 }
+#: Refused for good: before anything is stored, and while it is.
+ACCESS_DENIED, VIOLATED_CONSTRAINT = "497", "469"
 _OK = Reply(200, None, None, b"")
 #: So long after the lease an insert may begin: clocks differ by less than 5 s, and a process may
 #: be paused between the check and the POST for as long as the server keeps its connection.
@@ -146,6 +148,12 @@ class _Insertion:
         if fault is None and world.clickhouse.read_only_until > world.now:
             fault = "insert: table is read-only"
         took_ms = rng.randrange(2, 60)
+        if self._table.refuses_until > world.now and fault is None:
+            if self._table.refusal == VIOLATED_CONSTRAINT:
+                # Judged part by part: some may be stored already.
+                self._store_in(took_ms, rng.randrange(self._parts() + 1))
+                world.sleep(took_ms + 1)
+            return Reply(500, self._table.refusal, None, b"simulated")
         if fault in _BEFORE:
             return Reply(500, _BEFORE[fault], None, b"simulated")
         if fault == "insert: request lost":

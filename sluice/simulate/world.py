@@ -235,6 +235,7 @@ class World:
             self.broker.ids[topic] = f"AAAAAAAAAA{number}"
         self.broker.topics[self.plan.ledger] = [Log()]
         self.broker.topics[self.plan.letters] = [Log()]
+        self.broker.topics[self.plan.parking] = [Log()]
 
     def sources(self) -> list[TopicPartition]:
         """All partitions of all source topics."""

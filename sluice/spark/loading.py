@@ -211,7 +211,7 @@ class _Loading:
         """All that the entry takes becomes letters of the parking topic."""
         fault = Fault(table.entry, PARKED, f"{table.target} takes no blocks for now")
         with router.messages_of(table.entry) as buffer:
-            for offset in buffer.offsets.tolist():
+            for offset in map(int, buffer.offsets):
                 self.faults.setdefault(offset, []).append(fault)
             passed = router.values - buffer.messages
         if passed and not self.assignment.rest:
