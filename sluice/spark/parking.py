@@ -85,6 +85,8 @@ class Parking:
 
     def was_unparked(self, text: ConfigurationText, topic: str) -> bool:
         """Whether a text inserts what must not be inserted now."""
+        if not (self._refused or self._altered):
+            return False
         return any(t.entry in self.entries and not t.parked for t in text.tables_of(topic))
 
 

@@ -141,6 +141,7 @@ class Planner:
     grants: dict[str, int] = field(default_factory=dict)
     #: The name of the text, worked out once: of a hundred tables it takes 8 ms [measured].
     digest: str = field(init=False)
+    _limits_of: dict[str, Limits] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.digest = self.text.digest()
@@ -148,6 +149,14 @@ class Planner:
     def change(self, text: ConfigurationText) -> None:
         """Intend new ranges under another text from now on."""
         self.text, self.digest = text, text.digest()
+        self._limits_of.clear()
+
+    def limits_of(self, topic: str) -> Limits:
+        """How large a new range of this topic may be; kept, since every round asks for each
+        partition."""
+        if topic not in self._limits_of:
+            self._limits_of[topic] = limits_of(self.text, topic, self.limits)
+        return self._limits_of[topic]
 
     def grant(self, topic: str) -> int:
         """How many entries to grant each block of a range of this topic."""
@@ -177,7 +186,7 @@ class Planner:
                 state.waiting_since_ms,
                 state.bytes_per_message,
             )
-            limits = limits_of(self.text, state.source.topic, self.limits)
+            limits = self.limits_of(state.source.topic)
             if next_range(backlog, limits, now_ms, flush=flush) is not None:
                 backlogs.append(backlog)
         return in_fair_order(backlogs)
@@ -191,7 +200,7 @@ class Planner:
         now_ms: int,
     ) -> Step:
         """The next range of a partition whose grant was found affordable."""
-        limits = limits_of(self.text, state.source.topic, self.limits)
+        limits = self.limits_of(state.source.topic)
         block_range = next_range(backlog, limits, now_ms, flush=True)
         assert block_range is not None
         record = Record(
