@@ -123,11 +123,11 @@ def selection_of(configuration: Configuration, arguments: argparse.Namespace) ->
     :raises UsageError: the connector does not have this topic.
     """
     connector = configuration.connector(arguments.connector)
-    if arguments.topic not in connector.topics:
+    if not configuration.reads(connector.name, arguments.topic):
         raise UsageError(
             f'{configuration.path}: connector[{connector.name}].topics: "{arguments.topic}"'
             " is not among them",
-            f"Name one of: {', '.join(connector.topics)}.",
+            f"Name one of: {', '.join(connector.topics) or connector.topic_pattern}.",
         )
     return {
         "connector": arguments.connector,

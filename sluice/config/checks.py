@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from sluice.config.model import Configuration, ConnectorConfiguration, TableConfiguration
 from sluice.config.section import Section
+from sluice.config.topics import loaded_twice
 from sluice.core.formats import FORMATS
 
 
@@ -22,7 +23,8 @@ def check_across_sections(
     _refuse_duplicate_names(connectors)
     _refuse_duplicate_names(tables)
     if connectors and tables:
-        _refuse_unmatched_topics(connectors, tables)
+        _refuse_unmatched_topics(configuration, connectors, tables)
+        _refuse_double_loading(tables)
     _refuse_loops(configuration, root, connectors)
     for section, table in tables:
         if FORMATS[table.format].needs_registry and configuration.registry is None:
@@ -43,19 +45,40 @@ def _refuse_duplicate_names(
 
 
 def _refuse_unmatched_topics(
+    configuration: Configuration,
     connectors: Sequence[tuple[Section, ConnectorConfiguration]],
     tables: Sequence[tuple[Section, TableConfiguration]],
 ) -> None:
-    read = {topic for _, connector in connectors for topic in connector.topics}
-    loaded = {topic for _, table in tables for topic in table.topics}
+    named = {topic for _, connector in connectors for topic in connector.topics}
+    names = [connector.name for _, connector in connectors]
+    has_patterns = any(connector.topic_pattern for _, connector in connectors)
     for section, connector in connectors:
         for topic in connector.topics:
-            if topic not in loaded:
+            if not any(table.takes(topic) for _, table in tables):
                 section.refuse("topics", f'no [[table]] takes the topic "{topic}"')
     for section, table in tables:
         for topic in table.topics:
-            if topic not in read:
+            if not any(configuration.reads(name, topic) for name in names):
                 section.refuse("topics", f'no [[connector]] has the topic "{topic}"')
+        if table.topic_pattern and not has_patterns and not any(map(table.takes, named)):
+            section.refuse(
+                "topic_pattern",
+                "takes no topic of a [[connector]], and none of them has a topic_pattern",
+            )
+
+
+def _refuse_double_loading(tables: Sequence[tuple[Section, TableConfiguration]]) -> None:
+    """What can be seen without the cluster's topics; the rest is found when they are known."""
+    sections = {table.name: section for section, table in tables}
+    entries = [table for _, table in tables]
+    for topic in sorted({topic for table in entries for topic in table.topics}):
+        for one, other in loaded_twice(entries, [topic]):
+            by_pattern, by_name = (one, other) if topic in other.topics else (other, one)
+            sections[by_pattern.name].refuse(
+                "topic_pattern",
+                f'takes "{topic}", which "{by_name.name}" loads into {one.target} already; narrow '
+                "it, or give both entries a route",
+            )
 
 
 def _refuse_loops(

@@ -20,6 +20,8 @@ conf = { "spark.executor.memory" = "4g" }
 name = "dc1"
 brokers = "localhost:9092"            # host:port, several separated by commas
 topics = ["orders"]
+# topic_pattern = "orders\\\\..*"       # also, or instead: topics whose whole name matches, those
+                                      # of later too; a [[table]] must take them as well
 start = "earliest"                    # or "latest", or "2026-01-31T00:00:00Z", or
                                       # "group:NAME": where another loader's group stands
                                       # (stop it first); only for a topic that is new here

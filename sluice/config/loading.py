@@ -27,7 +27,7 @@ from sluice.config.model import (
 from sluice.config.rules import refuse_kafka_property, refuse_spark_property, wire_refusals
 from sluice.config.secret import Secret, is_secret_name
 from sluice.config.section import Section
-from sluice.config.tables import read_table
+from sluice.config.tables import read_table, read_topics
 from sluice.config.values import (
     NAME,
     a_broker_list,
@@ -42,6 +42,7 @@ from sluice.config.values import (
     a_start,
     a_text,
     a_topic,
+    a_topic_pattern,
     an_identifier,
     an_integer,
     flatten,
@@ -131,11 +132,12 @@ def _read_connector(section: Section) -> ConnectorConfiguration:
     connector = ConnectorConfiguration(
         name=section.required("name", a_name, ""),
         brokers=section.required("brokers", a_broker_list, ""),
-        topics=section.required_list("topics", a_topic),
+        topics=read_topics(section),
         start=section.optional("start", a_start, "earliest"),
         kafka=_read_properties(section, "kafka", lambda name, _: refuse_kafka_property(name)),
         reader=section.optional("reader", a_choice(*READERS), "librdkafka"),
         unrouted=section.optional("unrouted", a_choice(*UNROUTED), "dead-letter"),
+        topic_pattern=section.optional("topic_pattern", a_topic_pattern, ""),
     )
     if connector.reader == "wire":
         for name, value in wire_refusals(connector.properties()):

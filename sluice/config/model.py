@@ -5,7 +5,7 @@ Immutable by contract (the mappings too), and picklable: Spark's workers get par
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from sluice.config.secret import Secret, reveal_all
 from sluice.core.dead_letters import LetterLimit
 from sluice.core.errors import ConfigurationError
 from sluice.core.text import Mapped, Route
+from sluice.core.topics import is_reserved, matches, takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class ConnectorConfiguration:
     :param kafka: librdkafka properties for every client of this connector.
     :param reader: what reads the ranges.
     :param unrouted: what becomes of messages that no entry of their topic takes.
+    :param topic_pattern: takes further topics; see `Configuration.topics_of`. "": none.
     """
 
     name: str
@@ -80,6 +82,7 @@ class ConnectorConfiguration:
     kafka: Mapping[str, str | Secret]
     reader: Reader = "librdkafka"
     unrouted: Unrouted = "dead-letter"
+    topic_pattern: str = ""
 
     def properties(self) -> dict[str, str]:
         """`kafka` as librdkafka takes it, secrets in the clear."""
@@ -138,6 +141,7 @@ class TableConfiguration:
     :param fields: types of further fields that expressions name.
     :param require: columns whose field must be there and not null.
     :param check: expressions that must be true of each row.
+    :param topic_pattern: takes further topics that a connector reads. "": none.
     """
 
     name: str
@@ -158,11 +162,16 @@ class TableConfiguration:
     fields: tuple[tuple[str, str], ...] = ()
     require: tuple[str, ...] = ()
     check: tuple[str, ...] = ()
+    topic_pattern: str = ""
 
     @property
     def target(self) -> str:
         """database.table, as it stands in tokens and messages."""
         return f"{self.database}.{self.table}"
+
+    def takes(self, topic: str) -> bool:
+        """Whether the messages of a topic that a connector reads go to this entry."""
+        return takes(self.topics, self.topic_pattern, topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,4 +243,21 @@ class Configuration:
 
     def tables_of(self, topic: str) -> tuple[TableConfiguration, ...]:
         """The entries that a message of this topic goes to."""
-        return tuple(table for table in self.tables if topic in table.topics)
+        return tuple(table for table in self.tables if table.takes(topic))
+
+    def reads(self, connector: str, topic: str) -> bool:
+        """Whether a connector loads this topic, once it exists: it names it, or its expression
+        takes it, a table entry takes it too, and it is nobody's bookkeeping."""
+        source = self.connector(connector)
+        if topic in source.topics:
+            return True
+        if topic in (*self.own_topics, self.parking_topic) or is_reserved(topic):
+            return False
+        return matches(source.topic_pattern, topic) and bool(self.tables_of(topic))
+
+    def topics_of(self, connector: str, existing: Iterable[str]) -> tuple[str, ...]:
+        """The topics that a connector loads: those that it names, then those of the existing
+        ones that its expression takes, sorted."""
+        named = self.connector(connector).topics
+        further = {topic for topic in existing if self.reads(connector, topic)}
+        return (*named, *sorted(further.difference(named)))

@@ -24,6 +24,7 @@ from sluice.config.values import (
     a_target,
     a_text,
     a_topic,
+    a_topic_pattern,
     shown,
 )
 from sluice.core.formats import FORMATS, OPTIONS, Format
@@ -50,7 +51,7 @@ def read_table(section: Section, database: str, path: Path) -> TableConfiguratio
         name=name,
         database=target_database or database,
         table=table,
-        topics=section.required_list("topics", a_topic),
+        topics=read_topics(section),
         format=table_format.name,
         lineage=section.optional("lineage", a_choice(*LINEAGES), True),
         unknown_fields=section.optional("unknown_fields", a_choice(*UNKNOWN_FIELDS), "ignore"),
@@ -65,11 +66,19 @@ def read_table(section: Section, database: str, path: Path) -> TableConfiguratio
         fields=read_fields(section),
         require=section.optional_list("require", a_text),
         check=section.optional_list("check", a_text),
+        topic_pattern=section.optional("topic_pattern", a_topic_pattern, ""),
     )
     if configuration.rows == "one" and configuration.bad_rows == "drop-row":
         section.refuse("bad_rows", 'needs rows = "many": a message of one row has no other rows')
     section.finish()
     return configuration
+
+
+def read_topics(section: Section) -> tuple[str, ...]:
+    """`topics`, which may be left out where `topic_pattern` stands."""
+    if section.has("topic_pattern"):
+        return section.optional_list("topics", a_topic)
+    return section.required_list("topics", a_topic)
 
 
 def _read_options(section: Section, of: Format, folder: Path) -> tuple[tuple[str, str], ...]:

@@ -90,6 +90,16 @@ def a_topic(value: object) -> str:
     return text
 
 
+def a_topic_pattern(value: object) -> str:
+    """A regular expression over whole names of topics."""
+    text = a_text(value)
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise RefusedError(f"{shown(value)} is not a regular expression: {error}") from None
+    return text
+
+
 def an_identifier(value: object) -> str:
     """The name of a database."""
     text = a_text(value)

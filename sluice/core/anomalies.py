@@ -308,7 +308,7 @@ class Judge:
         assert earlier is not None and later is not None
         passed = earlier.in_doubt and later.begin >= earlier.end
         text = self._texts.get((before.connector, earlier.text))
-        entries = None if text is None else text.entries.get(before.source.topic, ())
+        entries = None if text is None else text.entries_of(before.source.topic)
         found: list[Anomaly] = []
         if passed and text is None and self._complete:
             said = f"the configuration text {earlier.text} of the range is not in the ledger"
@@ -351,5 +351,5 @@ class Judge:
         if instance.record is not None:
             text = self._texts.get((instance.connector, instance.record.text))
             if text is not None:
-                return text.entries.get(instance.source.topic, ())
+                return text.entries_of(instance.source.topic)
         return self._tables_of(instance.connector, instance.source.topic)

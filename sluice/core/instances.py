@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Record
+from sluice.core.topics import matches
 
 #: Owner ids that begin so belong to a person's decision (`sluice adopt`, `resolve`, `rewind`).
 OPERATOR_PREFIX = "operator-"
@@ -121,6 +122,7 @@ class TextSeen:
     """A configuration text in the ledger.
 
     :param entries: the names of its table entries by topic.
+    :param patterns: expressions that take further topics, each with the name of its entry.
     """
 
     connector: str
@@ -128,6 +130,16 @@ class TextSeen:
     at_ms: int
     digest: str
     entries: Mapping[str, tuple[str, ...]]
+    patterns: tuple[tuple[str, str], ...] = ()
+
+    def entries_of(self, topic: str) -> tuple[str, ...]:
+        """The names of the table entries that a topic goes to, each once."""
+        named = self.entries.get(topic, ())
+        return named + tuple(
+            entry
+            for pattern, entry in self.patterns
+            if entry not in named and matches(pattern, topic)
+        )
 
 
 Event = Instance | Forgotten | Acknowledged | Settled | TextSeen

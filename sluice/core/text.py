@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from sluice.core.errors import TerminalError
+from sluice.core.topics import takes
 
 TEXT_VERSION = 1
 
@@ -100,6 +101,7 @@ class TableText:
     :param require: columns whose field must be there and not null.
     :param check: expressions in ClickHouse SQL that must be true of each row.
     :param parked: nothing is inserted; each message that the entry takes is parked instead.
+    :param topic_pattern: takes further topics, by their whole names; "": none.
     """
 
     entry: str
@@ -125,11 +127,16 @@ class TableText:
     require: tuple[str, ...] = ()
     check: tuple[str, ...] = ()
     parked: bool = False
+    topic_pattern: str = ""
 
     @property
     def target(self) -> str:
         """database.table, as it stands in tokens and messages."""
         return f"{self.database}.{self.table}"
+
+    def takes(self, topic: str) -> bool:
+        """Whether the messages of this topic go to this entry."""
+        return takes(self.topics, self.topic_pattern, topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +174,7 @@ class ConfigurationText:
 
     def tables_of(self, topic: str) -> tuple[TableText, ...]:
         """The table entries that a message of this topic goes to."""
-        return tuple(table for table in self.tables if topic in table.topics)
+        return tuple(table for table in self.tables if table.takes(topic))
 
 
 #: Fields that came later, with the values that mean what was before.
@@ -182,6 +189,7 @@ _CHOICES: dict[str, object] = {
     "require": (),
     "check": (),
     "parked": False,
+    "topic_pattern": "",
 }
 
 

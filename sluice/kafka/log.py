@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -53,6 +54,8 @@ class SourceLog:
         :raises TopicMissingError: one of them does not exist.
         """
         wanted = sorted(set(names))
+        if not wanted:
+            return {}
         futures = self._admin.describe_topics(
             ck.TopicCollection(wanted), request_timeout=ADMIN_TIMEOUT_SECONDS
         )
@@ -71,19 +74,25 @@ class SourceLog:
             found[name] = (identity, len(description.partitions))
         return found
 
+    def names(self) -> list[str]:
+        """The names of all topics that this user may see, sorted."""
+        return sorted(name for name, topic in self._listed().items() if topic.error is None)
+
     def others(self, topics: Iterable[str]) -> list[TopicPartition]:
         """Every partition in the cluster that this user may see, except of these topics."""
         left_out = set(topics)
-        try:
-            found = self._admin.list_topics(timeout=ADMIN_TIMEOUT_SECONDS).topics
-        except ck.KafkaException as error:
-            raise kafka_error("listing the topics", error) from None
         return [
             TopicPartition(name, number)
-            for name, topic in sorted(found.items())
+            for name, topic in sorted(self._listed().items())
             if name not in left_out and topic.error is None
             for number in sorted(topic.partitions)
         ]
+
+    def _listed(self) -> dict[str, Any]:
+        try:
+            return dict(self._admin.list_topics(timeout=ADMIN_TIMEOUT_SECONDS).topics)
+        except ck.KafkaException as error:
+            raise kafka_error("listing the topics", error) from None
 
     def stable_ends(
         self, sources: Iterable[TopicPartition], *, partial: bool = False

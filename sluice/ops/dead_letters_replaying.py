@@ -235,7 +235,7 @@ class _ConnectorReplay:
     def _why_not(self, stored: StoredLetter, message: Outgoing) -> tuple[str, str] | None:
         """Why a letter cannot be replayed, and what to do; None if it can."""
         letter = stored.letter
-        if letter.topic not in self._configuration.connector(self._connector).topics:
+        if not self._configuration.reads(self._connector, letter.topic):
             return (
                 f"connector {self._connector} does not load the topic {letter.topic}",
                 "Add the topic to the connector and to a table entry, or purge the letter.",

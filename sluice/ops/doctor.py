@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from sluice.clickhouse.schema import TableFacts
 from sluice.config.model import Configuration, ConnectorConfiguration, TableConfiguration
 from sluice.core.errors import SluiceError
+from sluice.core.topics import matches
 from sluice.kafka.wire.native import library
 from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
 from sluice.ops.doctor_decode import Key, look_at_decoding
@@ -52,12 +53,12 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
         ]
     kafka = {each.name: future.result() for each, future in zip(connectors, clusters, strict=True)}
     looks = [future.result() for future in servers]
-    partitions = _partitions_by_target(
-        entries, connectors, {name: look.partitions for name, look in kafka.items()}
-    )
+    seen = {name: look.partitions for name, look in kafka.items()}
+    partitions = _partitions_by_target(entries, connectors, seen)
     findings = _look_at_lineage(configuration) + _look_at_lease(configuration)
     findings += [finding for each in connectors for finding in _look_at_reader(each)]
     findings += [finding for look in kafka.values() for finding in look.findings]
+    findings += _look_at_patterns(entries, seen)
     findings += check_contact(looks, configuration.clickhouse.durability)
     for look in looks:
         findings += look.findings
@@ -124,10 +125,29 @@ def _partitions_by_target(
     partitions: dict[str, int] = {}
     for entry in entries:
         for connector in connectors:
-            for topic in set(entry.topics) & set(connector.topics):
-                count = seen[connector.name].get(topic, 0)
+            for topic, count in seen[connector.name].items():
+                if not entry.takes(topic):
+                    continue
                 partitions[entry.target] = partitions.get(entry.target, 0) + count
     return partitions
+
+
+def _look_at_patterns(
+    entries: Sequence[TableConfiguration], seen: Mapping[str, Mapping[str, int]]
+) -> list[Finding]:
+    """Entries whose expression takes nothing; a connector that nobody saw is told of already."""
+    topics = {topic for partitions in seen.values() for topic in partitions}
+    findings: list[Finding] = []
+    for entry in entries if topics else ():
+        if entry.topic_pattern and not any(matches(entry.topic_pattern, t) for t in topics):
+            found = Examination(f"table entry {entry.name}")
+            found.warning(
+                "topic-pattern",
+                f'no topic that is loaded matches topic_pattern = "{entry.topic_pattern}" yet',
+                "Look for a mistake in it, or create the topics; whole names must match.",
+            )
+            findings += found.findings
+    return findings
 
 
 def _look_at_tables(

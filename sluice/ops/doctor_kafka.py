@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sluice.config.model import Configuration, ConnectorConfiguration
+from sluice.config.topics import why_refused
 from sluice.core.errors import SluiceError
 from sluice.core.records import RECORD_BYTES_MAX
+from sluice.core.topics import is_reserved, matches
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.topics import TopicFacts
 from sluice.kafka.transactions import SEND_BYTES_MAX, RecorderNames
@@ -27,6 +29,7 @@ _INTERNAL = {
     "__consumer_offsets": "offsets.topic.replication.factor",
     "__transaction_state": "transaction.state.log.replication.factor",
 }
+_NAMED_MAX = 10
 _OFFSETS_RETENTION_MINUTES = 7 * 24 * 60
 _TRANSACTION_TIMEOUT_MS = RecorderNames("", "", "", "").transaction_timeout_ms
 
@@ -141,7 +144,8 @@ def _look_at_sources(
     """:returns: the largest message that a source topic takes."""
     needs = SourceNeeds(connector.brokers, configuration.batch.lease_seconds)
     bytes_max = 0
-    for name in connector.topics:
+    _check_pattern(configuration, connector, cluster, look)
+    for name in configuration.topics_of(connector.name, cluster.topics):
         found = Examination(f"{connector.name}: topic {name}")
         topic = _describe(found, cluster, name)
         if topic is not None:
@@ -158,6 +162,46 @@ def _look_at_sources(
             )
         look.findings += found.findings
     return bytes_max
+
+
+def _check_pattern(
+    configuration: Configuration,
+    connector: ConnectorConfiguration,
+    cluster: Cluster,
+    look: KafkaLook,
+) -> None:
+    """What the connector's expression takes, and what of it cannot be loaded."""
+    pattern = connector.topic_pattern
+    if not pattern:
+        return
+    found = Examination(f"{connector.name}: topic_pattern")
+    taken = [t for t in sorted(cluster.topics) if matches(pattern, t) and not is_reserved(t)]
+    taken = [topic for topic in taken if topic not in configuration.own_topics]
+    loaded = [topic for topic in taken if configuration.reads(connector.name, topic)]
+    if not loaded:
+        found.warning(
+            "topic-pattern",
+            f'no topic matches "{pattern}" yet: nothing is loaded by it',
+            "Look for a mistake in it, or create the topics; whole names must match.",
+        )
+    elsewhere = [topic for topic in taken if topic not in loaded]
+    if elsewhere:
+        found.warning(
+            "topic-pattern",
+            f"no [[table]] takes {_named(elsewhere)}: what they hold is not loaded",
+            "Add a [[table]] for them, or narrow the expression.",
+        )
+    for topic in loaded:
+        refusal = why_refused(configuration, connector.name, topic)
+        if refusal is not None:
+            found.error("topic-pattern", refusal.message, refusal.hint)
+    found.ok("topic-pattern", f"takes {_named(loaded)}")
+    look.findings += found.findings
+
+
+def _named(topics: list[str]) -> str:
+    more = f" and {len(topics) - _NAMED_MAX} more" if len(topics) > _NAMED_MAX else ""
+    return f"{', '.join(topics[:_NAMED_MAX])}{more}"
 
 
 def _look_at_own_topics(

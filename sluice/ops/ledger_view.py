@@ -102,10 +102,13 @@ def check(configuration: Configuration, selection: Selection) -> None:
     if selection.connector is not None:
         configuration.connector(selection.connector)
     topics = sorted({t for connector in configuration.connectors for t in connector.topics})
-    if selection.topic is not None and selection.topic not in topics:
+    names = [connector.name for connector in configuration.connectors]
+    if selection.topic is not None and not any(
+        configuration.reads(name, selection.topic) for name in names
+    ):
         raise ConfigurationError(
             f'{configuration.path}: no connector loads the topic "{selection.topic}"',
-            f"Name one of: {', '.join(topics)}.",
+            f"Name one of: {', '.join(topics)}." if topics else "No topic_pattern takes it.",
         )
     if selection.table is not None:
         _table(configuration, selection.table)
@@ -180,5 +183,5 @@ def is_chosen(configuration: Configuration, selection: Selection, entry: Entry) 
         return True
     if entry["type"] == "receipt":
         return bool(entry.get("entry") == selection.table)
-    topics = _table(configuration, selection.table).topics
-    return entry["type"] == "text" or entry.get("topic") in topics
+    table = _table(configuration, selection.table)
+    return entry["type"] == "text" or table.takes(str(entry.get("topic", "")))

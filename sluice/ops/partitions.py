@@ -14,6 +14,7 @@ from sluice.kafka.ledger import read_view
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import GroupOffsets, look
 from sluice.kafka.topics import describe_topic
+from sluice.spark.discovering import topics_today
 from sluice.spark.start import text_needed
 from sluice.spark.texts import kafka_access
 
@@ -66,18 +67,18 @@ class ConnectorReader:
 
     def __init__(self, configuration: Configuration, connector: str) -> None:
         self._ledger_topic = configuration.ledger_topic
-        self._topics = configuration.connector(connector).topics
+        self._configuration, self._connector = configuration, connector
         self.access = kafka_access(configuration, connector)
         self.group = configuration.group(connector)
         self._admin = make_admin(self.access)
         self.log = SourceLog(self._admin)
 
     def partitions(self) -> dict[str, tuple[str, int]]:
-        """Short id and number of partitions of each configured topic.
+        """Short id and number of partitions of each topic that the connector loads.
 
         :raises TopicMissingError: one of them does not exist.
         """
-        return self.log.topics(self._topics)
+        return self.log.topics(topics_today(self._configuration, self._connector, self.log))
 
     def ledger(self, sources: Iterable[TopicPartition]) -> LedgerView:
         """The ledger's view of these partitions; an empty one if there is no ledger yet."""

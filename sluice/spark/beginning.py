@@ -71,6 +71,13 @@ def beginnings(
     if not new or start == "earliest":
         return {source: held.begin for source, held in new.items()}
     if start == "latest":
+        for source, held in new.items():
+            _logger.info(
+                "%s begins at its end, %d; it held %d to there",
+                source,
+                held.stable_end,
+                held.stable_end - held.begin,
+            )
         return {source: held.stable_end for source, held in new.items()}
     if isinstance(start, GroupStart):
         return _behind(start, ask(start.group, list(new)), new)

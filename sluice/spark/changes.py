@@ -48,7 +48,7 @@ class SchemaChanges:
         parking: Parking | None = None,
     ) -> None:
         self._parking = parking or Parking()
-        self.barred: Mapping[str, SluiceError] = {}
+        self._barred: Mapping[str, SluiceError] = {}
         self._states = states
         self._planner = planner
         self._texts = texts
@@ -69,7 +69,7 @@ class SchemaChanges:
         :param canonical: the canonical texts that they needed until now.
         """
         self._read_ms = read.started_ms
-        self.barred = read.barred
+        self._barred = read.barred
         self._parking.take(read.altered, asked=read.asked)
         if read.today is None:
             return self._change(self._parking.applied(read.text), canonical)
@@ -79,7 +79,7 @@ class SchemaChanges:
         for state in self._states.values():
             text = self._texts.get(state.record.text)
             topic = state.source.topic
-            if text is None or not state.record.in_doubt or topic in self.barred:
+            if text is None or not state.record.in_doubt or self.why_barred(topic) is not None:
                 continue
             inserted = [table for table in text.tables_of(topic) if not table.parked]
             if any(table.target not in read.today.tables for table in inserted):
@@ -134,12 +134,20 @@ class SchemaChanges:
     def stop_barred(self) -> None:
         """Stop partitions whose tables do not take their blocks any more. What is out may come
         back loaded, and what is loaded is settled first."""
-        if not self.barred:
+        if not self._barred:
             return
         for state in self._states.values():
             is_idle = state.stopped is None and not state.out and state.loaded is None
-            if is_idle and state.source.topic in self.barred:
-                self._stop(state, self.barred[state.source.topic])
+            why = self.why_barred(state.source.topic) if is_idle else None
+            if why is not None:
+                self._stop(state, why)
+
+    def why_barred(self, topic: str) -> SluiceError | None:
+        """Why nothing of a topic can be loaded any more; None if it can."""
+        if not self._barred:
+            return None
+        entries = (table.entry for table in self._planner.text.tables_of(topic))
+        return next((self._barred[entry] for entry in entries if entry in self._barred), None)
 
     def is_known(self, state: PartitionState, now_ms: int) -> bool:
         """Whether the tables are known well enough to repeat this range; asks for a reading if

@@ -97,7 +97,7 @@ class Decider:
             if room_left <= 0:
                 break
             topic = backlog.source.topic
-            if topic in self._schema.barred:
+            if self._schema.why_barred(topic) is not None:
                 continue
             sites = sites_of(self._planner.text, topic)
             if self._outage(sites):

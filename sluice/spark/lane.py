@@ -39,7 +39,6 @@ from sluice.spark.steps import (
     Step,
     bounded,
 )
-from sluice.spark.stopped import PartitionStoppedError
 
 _logger = logging.getLogger("sluice.lane")
 
@@ -48,9 +47,6 @@ WARM_EVERY_MS = 20_000
 #: Fresh stable ends are read at most so often, and take at most a tenth of the loop's time.
 OBSERVE_EVERY_MS = 50
 OBSERVE_SHARE = 10
-TOPICS_EVERY_MS = 30_000
-#: A stable end below what is recorded, for so long, is a truncated log.
-SHORT_LOG_MS = 10_000
 #: The wall clock may go back by so much without being noticed.
 CLOCK_STEP_MS = 5_000
 
@@ -103,11 +99,19 @@ class Lane:
             stop,
             self._schema,
         )
-        self._topics = TopicObserver(self.states, parts.offsets, stop, self._take_in)
+        self._topics = TopicObserver(
+            self.states,
+            parts.offsets,
+            stop,
+            self._take_in,
+            self._let_go,
+            parts.topics,
+            parts.now_ms(),
+        )
+        self.look_at_topics = self._topics.request
         self.batch = batch
         self._take_over_new = take_over_new
         self._observe_again_at_ms = 0
-        self._topics_at_ms = parts.now_ms()
         self._worked_at_ms = parts.now_ms()
         self._round_at_ms = parts.now_ms()
         self._record_failures = 0
@@ -174,13 +178,13 @@ class Lane:
             back_ms = self._round_at_ms - now_ms
             _logger.warning("lane %s: the clock went back by %d ms", self.name, back_ms)
             self._observe_again_at_ms = self._record_again_at_ms = now_ms
-            self._topics_at_ms = self._worked_at_ms = now_ms
+            self._worked_at_ms = now_ms
+            self._topics.clock_went_back(now_ms)
             for state in self.states.values():
                 state.retry_at_ms = min(state.retry_at_ms, now_ms)
                 state.committed_at_ms = min(state.committed_at_ms, now_ms)
                 state.waiting_since_ms = None if state.waiting_since_ms is None else now_ms
                 state.back_at_ms = min(state.back_at_ms, now_ms)
-                state.short_since_ms = None
             self._claims.ended = [
                 (min(at_ms, now_ms), marks, grant) for at_ms, marks, grant in self._claims.ended
             ]
@@ -210,34 +214,16 @@ class Lane:
             return
         going = [source for source, state in self.states.items() if state.stopped is None]
         try:
-            for source, end in self._parts.offsets.stable_ends(going, partial=True).items():
-                self.states[source].see_end(end, now_ms)
-                self._notice_short_log(self.states[source], end, now_ms)
-            if now_ms - self._topics_at_ms >= TOPICS_EVERY_MS and not self.stopping.is_set():
-                self._topics_at_ms = now_ms
-                self._topics.look(now_ms, TOPICS_EVERY_MS // 1000)
+            try:
+                self._topics.see_ends(going, now_ms)
+            finally:  # where nothing answers, the topics may be gone
+                if not self.stopping.is_set():
+                    self._topics.look(now_ms)
             took_ms = self._parts.now_ms() - now_ms
             self._observe_again_at_ms = now_ms + max(OBSERVE_EVERY_MS, OBSERVE_SHARE * took_ms)
         except TransientError as error:
             self._observe_again_at_ms = now_ms + 2000
             _logger.warning("lane %s: %s", self.name, error)
-
-    def _notice_short_log(self, state: PartitionState, end: int, now_ms: int) -> None:
-        """A log that ends before what is recorded was truncated, or is another topic's."""
-        if end >= state.record.end:
-            state.short_since_ms = None
-        elif state.short_since_ms is None:
-            state.short_since_ms = now_ms
-            self._topics_at_ms = now_ms - TOPICS_EVERY_MS  # look at once for another topic id
-        elif now_ms - state.short_since_ms >= SHORT_LOG_MS:
-            self._gatherer.stop(
-                state,
-                PartitionStoppedError(
-                    f"{state.source}: the log ends at {end}, but offsets up to "
-                    f"{state.record.end} are recorded; the log was truncated",
-                    "Restore the log, or `sluice adopt` decides where to go on.",
-                ),
-            )
 
     def _take_in(self, new: list[TopicPartition]) -> None:
         """Partitions that appeared, with everything that a start takes in with them: another
@@ -254,6 +240,9 @@ class Lane:
         self._around = replace(self._around, texts={**self._around.texts, **started.canonical})
         self._claims.suspect(started.suspects)
         self.states.update({state.source: state for state in started.states})
+
+    def _let_go(self, state: PartitionState) -> None:
+        del self.states[state.source]
 
     # 4. Check, 5. Record
 
@@ -323,7 +312,7 @@ class Lane:
         state.waiting_since_ms = None
         state.see_end(state.stable_end, now_ms)
         if state.retiring and not state.record.in_doubt:
-            del self.states[state.source]
+            self._let_go(state)
             _logger.info(
                 "%s is not configured any more; it is settled at %d and let go",
                 state.source,

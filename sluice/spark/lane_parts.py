@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sluice.core.dead_letters import LetterLimit
 from sluice.spark.jobs import Inbox
 from sluice.spark.parking import Parking
-from sluice.spark.ports import Clock, IntentLog, Jobs, Prober, SourceOffsets, Windows
+from sluice.spark.ports import Clock, IntentLog, Jobs, Prober, SourceOffsets, Topics, Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,7 @@ class LaneParts:
 
     :param read_schema: asks for a `SchemaRead`, which comes by the inbox; readings come by
         themselves, too. None where nobody reads.
+    :param topics: finds topics that an expression takes; None where all have names.
     """
 
     log: IntentLog
@@ -29,3 +30,4 @@ class LaneParts:
     read_schema: Callable[[], None] | None = None
     letter_limit: LetterLimit | None = None
     parking: Parking = field(default_factory=Parking)
+    topics: Topics | None = None

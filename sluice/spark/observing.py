@@ -1,4 +1,4 @@
-"""A look at a lane's topics now and then: gone, created again, larger, held back."""
+"""A look at a lane's topics now and then: gone, created again, larger, held back, new."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from sluice.core.errors import SluiceError
 from sluice.core.lease import has_expired
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.log import TopicMissingError
-from sluice.spark.ports import SourceOffsets
+from sluice.spark.beginning import StartRefusedError
+from sluice.spark.ports import SourceOffsets, Topics
 from sluice.spark.state import PartitionState
 from sluice.spark.stopped import PartitionStoppedError
 
 _logger = logging.getLogger("sluice.lane")
+
+LOOK_EVERY_MS = 30_000
+#: A stable end below what is recorded, for so long, is a truncated log.
+SHORT_LOG_MS = 10_000
 
 
 class TopicObserver:
@@ -22,6 +27,8 @@ class TopicObserver:
     :param states: the lane's own mapping; partitions may join it later.
     :param stop: called for a partition that cannot go on.
     :param appeared: called with partitions that the lane does not know; they join it.
+    :param let_go: called for a settled partition of a topic that is gone and that nobody named.
+    :param found: finds topics that an expression takes; None: all topics have names.
     """
 
     def __init__(
@@ -30,21 +37,68 @@ class TopicObserver:
         offsets: SourceOffsets,
         stop: Callable[[PartitionState, SluiceError], None],
         appeared: Callable[[list[TopicPartition]], None],
+        let_go: Callable[[PartitionState], None],
+        found: Topics | None,
+        now_ms: int,
     ) -> None:
         self._states = states
         self._offsets = offsets
         self._stop = stop
         self._appeared = appeared
+        self._let_go = let_go
+        self._found = found
+        self._refused: set[str] = set()
+        self._looked_at_ms = now_ms
+        self._is_wanted = False
 
-    def look(self, now_ms: int, since_seconds: int) -> None:
-        """Topics that are gone, created again or larger, tasks that do not come back, and
-        stable ends that a foreign open transaction holds back (F).
+    def request(self) -> None:
+        """Look soon; called from any thread."""
+        self._is_wanted = True
+
+    def clock_went_back(self, now_ms: int) -> None:
+        """Do not wait until the clock has caught up."""
+        self._looked_at_ms = now_ms
+        for state in self._states.values():
+            state.short_since_ms = None
+
+    def see_ends(self, sources: list[TopicPartition], now_ms: int) -> None:
+        """Take fresh stable ends in.
+
+        :raises TransientError: no partition answers.
+        """
+        for source, end in self._offsets.stable_ends(sources, partial=True).items():
+            self._states[source].see_end(end, now_ms)
+            self._notice_short_log(self._states[source], end, now_ms)
+
+    def _notice_short_log(self, state: PartitionState, end: int, now_ms: int) -> None:
+        """A log that ends before what is recorded was truncated, or is another topic's."""
+        if end >= state.record.end:
+            state.short_since_ms = None
+        elif state.short_since_ms is None:
+            state.short_since_ms = now_ms
+            self.request()  # another topic id?
+        elif now_ms - state.short_since_ms >= SHORT_LOG_MS:
+            self._stop(
+                state,
+                PartitionStoppedError(
+                    f"{state.source}: the log ends at {end}, but offsets up to "
+                    f"{state.record.end} are recorded; the log was truncated",
+                    "Restore the log, or `sluice adopt` decides where to go on.",
+                ),
+            )
+
+    def look(self, now_ms: int) -> None:
+        """If it is time: topics that are gone, created again, larger or new, tasks that do not
+        come back, and stable ends that a foreign open transaction holds back (F).
 
         A topic of which every partition has stopped is looked at too: a new one may go on.
 
-        :param since_seconds: how long ago the last look was.
         :raises TransientError: Kafka does not answer.
         """
+        if not self._is_wanted and now_ms - self._looked_at_ms < LOOK_EVERY_MS:
+            return
+        self._is_wanted, self._looked_at_ms = False, now_ms
+        self._look_for_new()
         for topic in sorted({source.topic for source in self._states}):
             self._look_at(topic)
         for state in self._states.values():
@@ -64,7 +118,7 @@ class TopicObserver:
                     "an open transaction of a producer holds it back",
                     source,
                     state.stable_end,
-                    since_seconds,
+                    LOOK_EVERY_MS // 1000,
                     end,
                 )
             state.held_back_at = state.stable_end
@@ -74,8 +128,7 @@ class TopicObserver:
         try:
             identity, count = self._offsets.topics([topic])[topic]
         except TopicMissingError as error:
-            for state in states:
-                self._stop_going(state, error)
+            self._gone(topic, states, error)
             return
         for state in states:
             if state.record.topic_id != identity:
@@ -91,6 +144,49 @@ class TopicObserver:
         new = [TopicPartition(topic, number) for number in range(count) if number not in known]
         if new:
             self._appeared(new)
+
+    def _look_for_new(self) -> None:
+        if self._found is None:
+            return
+        known = {source.topic for source in self._states}
+        topics = self._found.find(known)
+        if topics:
+            self._take_in(topics)
+
+    def _take_in(self, topics: list[str]) -> None:
+        """Together, unless one of them cannot begin where `start` says."""
+        try:
+            counts = self._offsets.topics(topics)
+            self._appeared(
+                [TopicPartition(t, n) for t, (_, count) in counts.items() for n in range(count)]
+            )
+        except (TopicMissingError, StartRefusedError) as error:
+            if len(topics) > 1:
+                for topic in topics:
+                    self._take_in([topic])
+            elif topics[0] not in self._refused:
+                self._refused.add(topics[0])
+                _logger.error("topic %s is not loaded: %s. Try: %s", *topics, error, error.hint)
+            return
+        self._refused.difference_update(topics)
+        _logger.warning("new topics are loaded from now on: %s", ", ".join(topics))
+
+    def _gone(self, topic: str, states: list[PartitionState], error: SluiceError) -> None:
+        """A topic that nobody named may go, once what was begun is settled."""
+        is_named = self._found is None or self._found.is_named(topic)
+        for state in states:
+            if is_named or state.record.in_doubt or state.stopped is not None:
+                self._stop_going(state, error)
+            else:
+                self._let_go(state)
+                _logger.warning(
+                    "%s: its topic is gone; it is settled at %d and let go%s",
+                    state.source,
+                    state.settled,
+                    f"; what it held up to {state.stable_end} was deleted before it was read"
+                    if state.stable_end > state.settled
+                    else "",
+                )
 
     def _stop_going(self, state: PartitionState, error: SluiceError) -> None:
         if state.stopped is None:

@@ -6,14 +6,11 @@ One connector may be down for days; the others go on.
 from __future__ import annotations
 
 import logging
-import signal
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 from sluice.clickhouse.http import Server
@@ -33,6 +30,7 @@ from sluice.kafka.transactions import RecorderNames
 from sluice.spark.assignment import Surroundings
 from sluice.spark.beginning import ask_group
 from sluice.spark.comparing import why_not_executable
+from sluice.spark.discovering import TopicFinder, topics_to_load
 from sluice.spark.jobs import Inbox, SparkJobs
 from sluice.spark.lane import Lane
 from sluice.spark.lane_parts import LaneParts
@@ -43,6 +41,7 @@ from sluice.spark.progress import Reporter
 from sluice.spark.refreshing import SchemaReader
 from sluice.spark.retiring import retired
 from sluice.spark.session import start_session
+from sluice.spark.signals import on_signals
 from sluice.spark.start import Started, StartParts, take_over, text_needed
 from sluice.spark.state import Claims
 from sluice.spark.steps import Planner
@@ -88,7 +87,7 @@ def run_pipeline(
     """
     stopping = threading.Event()
     runs: list[ConnectorRun] = []
-    _on_signals(stopping, lambda: _refresh(runs))
+    on_signals(stopping, lambda: _refresh(runs))
     with ThreadPoolExecutor(1, thread_name_prefix="spark-session") as pool:
         session = pool.submit(
             start_session,
@@ -142,25 +141,6 @@ def _refresh(runs: Sequence[ConnectorRun]) -> None:
         run.refresh()
 
 
-def _on_signals(stopping: threading.Event, refresh: Callable[[], None]) -> None:
-    """SIGTERM and SIGINT settle and stop; SIGHUP reads the tables' columns at once. On a
-    terminal SIGHUP keeps its meaning: the terminal is gone."""
-
-    def read_again(number: int, frame: FrameType | None) -> None:
-        _logger.info("asked to read the tables' columns again")
-        refresh()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        _logger.info("asked to stop by %s; settling", signal.Signals(number).name)
-        stopping.set()
-
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
-        if not sys.stderr.isatty():
-            signal.signal(signal.SIGHUP, read_again)
-
-
 class ConnectorRun:
     """One connector from its first contact to its last settle."""
 
@@ -189,7 +169,9 @@ class ConnectorRun:
         return self.lane
 
     def refresh(self) -> None:
-        """Read the tables' columns soon."""
+        """Read the tables' columns, and look for topics, soon."""
+        if self.lane is not None:
+            self.lane.look_at_topics()
         if self._assembly is not None and self._assembly.schema is not None:
             self._assembly.schema.ask()
 
@@ -307,7 +289,8 @@ class _Assembly:
 
     def lane(self) -> Lane:
         """Take the connector's partitions over and build the lane on them."""
-        topics = self.log.topics(self.run.connector.topics)
+        names = topics_to_load(self.run._configuration, self.run.connector.name, self.log)
+        topics = self.log.topics(names)
         sources = [
             TopicPartition(topic, number)
             for topic, (_, count) in topics.items()
@@ -342,6 +325,9 @@ class _Assembly:
             read_schema=self.schema.request,
             letter_limit=configuration.letter_limit,
             parking=Parking(configuration.parkable),
+            topics=TopicFinder(configuration, name, self.log)
+            if self.run.connector.topic_pattern
+            else None,
         )
         self.schema.start()
         return Lane(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -101,8 +101,8 @@ class SchemaRead:
     :param today: what recorded texts are compared with; None if nothing has changed since the
         reading before.
     :param text: the text that new ranges are loaded under from now on.
-    :param barred: why nothing of a topic can be loaded any more, by topic.
-    :param altered: why nothing of a table entry that may be parked can be, by entry.
+    :param barred: why nothing can be loaded any more, by table entry.
+    :param altered: the same of table entries that may be parked.
     :param asked: a person asked for it: what was refused may be tried again.
     """
 
@@ -112,6 +112,16 @@ class SchemaRead:
     barred: Mapping[str, SluiceError]
     altered: Mapping[str, SluiceError] = field(default_factory=dict)
     asked: bool = False
+
+
+class Topics(Protocol):
+    """Topics that an expression takes; `sluice.spark.discovering` for real."""
+
+    def is_named(self, topic: str) -> bool:
+        """Whether the configuration names this topic, so that it must exist."""
+
+    def find(self, known: Collection[str]) -> list[str]:
+        """Topics to load that are not known yet."""
 
 
 class Prober(Protocol):

@@ -45,8 +45,8 @@ class Refreshed:
     """A text brought up to date with the tables.
 
     :param text: the same object if nothing has changed.
-    :param barred: why nothing can be loaded, by topic: a column that blocks carry is gone or
-        of another type, or the table is partitioned otherwise.
+    :param barred: why nothing can be loaded, by table entry: a column that blocks carry is gone
+        or of another type, or the table is partitioned otherwise.
     :param changes: what has changed, in words.
     :param altered: as `barred`, by table entry, of those that may be parked.
     """
@@ -77,10 +77,7 @@ def refreshed(configuration: Configuration, text: ConfigurationText, today: Toda
         why = why_not_insertable(table, replace(today, tokens=True))
         if why is not None:
             error = SchemaChangedError(f"table entry {table.entry}: {why}")
-            if entries[table.entry].on_error == "park":
-                altered[table.entry] = error
-            else:
-                barred |= {topic: error for topic in table.topics if topic not in barred}
+            (altered if entries[table.entry].on_error == "park" else barred)[table.entry] = error
             tables.append(table)
             continue
         table_now = replace(
@@ -226,7 +223,7 @@ class SchemaReader:
             self._say_failure(error)
             if not today.tokens:
                 # Blocks of the text of before would be hashed together with what was added.
-                barred |= {t: error for table in text.tables for t in table.topics}
+                barred |= {table.entry: error for table in text.tables}
         known = set(map(str, (*self._barred.values(), *self._altered.values())))
         for why in {str(why): why for why in (*barred.values(), *found.altered.values())}.values():
             if str(why) not in known:

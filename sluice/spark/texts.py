@@ -15,6 +15,7 @@ from sluice.config.model import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
 from sluice.core.formats import FORMATS, REGISTRY_OPTION
 from sluice.core.text import LINEAGE_TYPES, ConfigurationText, TableText
+from sluice.core.topics import matches, takes
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.registry import RegistryAccess
 from sluice.spark.assignment import ClickHouseAccess
@@ -54,9 +55,16 @@ def kafka_access(configuration: Configuration, connector_name: str) -> KafkaAcce
 def tables_of_connector(
     configuration: Configuration, connector_name: str
 ) -> tuple[TableConfiguration, ...]:
-    """The entries that a topic of this connector goes to, in the file's order."""
-    topics = set(configuration.connector(connector_name).topics)
-    return tuple(table for table in configuration.tables if topics & set(table.topics))
+    """The entries that a topic of this connector goes to, in the file's order. Where both take
+    topics by an expression, one that they share may come into being."""
+    connector = configuration.connector(connector_name)
+    return tuple(
+        table
+        for table in configuration.tables
+        if any(map(table.takes, connector.topics))
+        or any(matches(connector.topic_pattern, topic) for topic in table.topics)
+        or (connector.topic_pattern and table.topic_pattern)
+    )
 
 
 def build_text(
@@ -72,19 +80,23 @@ def build_text(
     :param time_zone: of the servers.
     :raises ConfigurationError: lineage = true and the table lacks lineage columns.
     """
-    topics = set(configuration.connector(connector_name).topics)
+    connector = configuration.connector(connector_name)
     return ConfigurationText(
         pipeline=configuration.pipeline,
         connector=connector_name,
         decoder=decoder,
         range_bytes_max=configuration.batch.range_bytes_max,
-        unrouted=configuration.connector(connector_name).unrouted,
+        unrouted=connector.unrouted,
         tables=tuple(
             TableText(
                 entry=table.name,
                 database=table.database,
                 table=table.table,
-                topics=tuple(sorted(topics & set(table.topics))),
+                topics=tuple(
+                    topic
+                    for topic in sorted(table.topics)
+                    if takes(connector.topics, connector.topic_pattern, topic)
+                ),
                 format=table.format,
                 columns=facts[table.name].columns,
                 lineage=lineage_columns(table, facts[table.name]),
@@ -103,6 +115,7 @@ def build_text(
                 fields=table.fields,
                 require=table.require,
                 check=table.check,
+                topic_pattern=table.topic_pattern,
             )
             for table in sorted(
                 tables_of_connector(configuration, connector_name), key=lambda table: table.name

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.config.model import Configuration, ConnectorConfiguration, TableConfiguration
+from sluice.config.model import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.core.ranges import Interval, TopicPartition
 from sluice.core.text import Route
@@ -140,7 +140,7 @@ def audit(
         readers = _open_tables(configuration, stack, unaudited)
         for connector in configuration.connectors:
             source = SourceReader(configuration, connector)
-            groups = _groups(configuration, connector, readers, unaudited)
+            groups = _groups(configuration, source.counts, readers, unaudited)
             judge = _judging(configuration, source, spread, stack)
             partitions += _Auditor(connector.name, source, groups, chunk_offsets, judge).run()
     tables = [table for partition in partitions for table in partition.tables]
@@ -190,7 +190,7 @@ def refuse_ambiguous(configuration: Configuration) -> None:
         for table in tables_of_connector(configuration, connector.name):
             if table.lineage is False:
                 continue
-            for topic in sorted(set(table.topics) & set(connector.topics)):
+            for topic in filter(table.takes, sorted(connector.topics)):
                 other = loaders.setdefault((topic, table.target), connector.name)
                 if other != connector.name:
                     raise ConfigurationError(
@@ -230,13 +230,13 @@ def _carries_offsets(entry: TableConfiguration, reader: TableReader) -> bool:
 
 def _groups(
     configuration: Configuration,
-    connector: ConnectorConfiguration,
+    topics: Iterable[str],
     readers: dict[str, TableReader],
     unaudited: set[str],
 ) -> dict[str, list[_Group]]:
     """By topic. Entries that load the same topic into the same table are judged together."""
     found: dict[str, list[_Group]] = {}
-    for topic in connector.topics:
+    for topic in topics:
         by_target: dict[str, list[tuple[str, Route | None]]] = {}
         for entry in configuration.tables_of(topic):
             by_target.setdefault(entry.target, []).append((entry.name, entry.route))

@@ -19,6 +19,7 @@ from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.ledger import entries
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import look
+from sluice.spark.discovering import topics_to_load
 from sluice.spark.texts import kafka_access
 
 #: A transaction that is open for longer hangs; what was committed before it counts.
@@ -92,7 +93,10 @@ class SourceReader:
         self._log = SourceLog(self._admin)
         self._group = configuration.group(connector.name)
         self.counts = {
-            topic: count for topic, (_, count) in self._log.topics(connector.topics).items()
+            topic: count
+            for topic, (_, count) in self._log.topics(
+                topics_to_load(configuration, connector.name, self._log)
+            ).items()
         }
 
     def logs(self) -> list[PartitionLog]:

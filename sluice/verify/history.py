@@ -229,10 +229,16 @@ def _text(connector: str, place: Place, at_ms: int, body: Mapping[str, Any]) -> 
         problem = f"the configuration text at {place} is not the one that {digest} names"
         return _foreign(connector, place, at_ms, problem)
     entries: dict[str, tuple[str, ...]] = {}
-    for table in json.loads(canonical)["tables"]:
+    tables = json.loads(canonical)["tables"]
+    for table in tables:
         for topic in table["topics"]:
             entries[topic] = (*entries.get(topic, ()), str(table["entry"]))
-    return TextSeen(connector, place, at_ms, digest, entries)
+    patterns = tuple(
+        (str(table["topic_pattern"]), str(table["entry"]))
+        for table in tables
+        if table.get("topic_pattern")
+    )
+    return TextSeen(connector, place, at_ms, digest, entries, patterns)
 
 
 def _record(

@@ -36,6 +36,7 @@ TABLES = st.builds(
     time_zone=WORDS,
     shards=st.lists(WORDS, max_size=2).map(tuple),
     sort=st.booleans(),
+    topic_pattern=st.sampled_from(["", "a.*"]),
 )
 TEXTS = st.builds(
     ConfigurationText,
@@ -95,6 +96,7 @@ def test_everything_that_decides_rows_changes_the_name() -> None:
         replace(TEXT, tables=(replace(TABLE, on_null="default"),)),
         replace(TEXT, tables=(replace(TABLE, time_zone="Europe/Berlin"),)),
         replace(TEXT, tables=(replace(TABLE, sort=True),)),
+        replace(TEXT, tables=(replace(TABLE, topic_pattern="a.*"),)),
     ]
     assert len({text.digest() for text in [TEXT, *changed]}) == len(changed) + 1
 
@@ -118,3 +120,12 @@ def test_a_text_of_another_version_is_refused() -> None:
     with pytest.raises(TerminalError, match="version 99") as caught:
         parse_text(json.dumps(raw))
     assert "sluice resolve" in caught.value.hint
+
+
+def test_an_expression_takes_whole_names() -> None:
+    found = replace(TABLE, entry="all", topics=("one",), topic_pattern=r"events|shop\..*")
+    text = replace(TEXT, tables=(TABLE, found))
+    assert text.tables_of("events") == (TABLE, found)
+    assert text.tables_of("one") == text.tables_of("shop.") == (found,)
+    for topic in ("shop", "my.shop.x", "events2", "shop.x\n" * 2):
+        assert text.tables_of(topic) == ()

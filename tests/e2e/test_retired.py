@@ -15,8 +15,8 @@ from sluice.local.running import ClickHouse
 from tests.support.world import Driver, Truth, World, assert_exact, wait_for
 
 
-def recorded(world: World, topic: str) -> Record | None:
-    source = TopicPartition(topic, 0)
+def recorded(world: World, topic: str, partition: int = 0) -> Record | None:
+    source = TopicPartition(topic, partition)
     access = KafkaAccess("dc1", world.broker.brokers)
     found = look(access, f"sluice.{world.name}.dc1", [source], 5.0).found[source]
     return None if found is None else decode(found.offset, found.metadata)
@@ -27,8 +27,8 @@ def in_doubt(world: World, topic: str) -> bool:
     return record is not None and record.in_doubt
 
 
-def is_settled(world: World, topic: str, offset: int) -> bool:
-    record = recorded(world, topic)
+def is_settled(world: World, topic: str, offset: int, partition: int = 0) -> bool:
+    record = recorded(world, topic, partition)
     return record is not None and not record.in_doubt and record.begin == offset
 
 

@@ -106,6 +106,41 @@ def test_a_pipeline_in_order(
     assert embedded.query(f"SELECT count() AS n FROM {database}.orders") == [{"n": 0}]
 
 
+def with_patterns(configuration: Configuration, connector: str, *tables: str) -> Configuration:
+    """The same without names: expressions of the connector and of an entry for each of `tables`."""
+    (source,), (table,) = configuration.connectors, configuration.tables
+    return replace(
+        configuration,
+        connectors=(replace(source, topics=(), topic_pattern=connector),),
+        tables=tuple(
+            replace(table, name=f"orders{number}", topics=(), topic_pattern=pattern)
+            for number, pattern in enumerate(tables)
+        ),
+    )
+
+
+def test_topics_by_an_expression(
+    tmp_path: Path, kafka: Kafka, embedded: Server, embedded_url: str, database: str
+) -> None:
+    create(embedded, database)
+    names = [kafka.topic(2, f"{database}.{name}") for name in ("a", "b")]
+    named = configuration_of(tmp_path, kafka.brokers, [embedded_url], database, names)
+    every, one = f"{database}\\..*", f"{database}\\.a"
+
+    def found(connector: str, *tables: str) -> list[tuple[str, str]]:
+        findings = examine(with_patterns(named, connector, *tables))
+        assert {f.check for f in findings if f.level == "error"} <= {"topic-pattern"}
+        return [(f.level, f.what) for f in findings if f.check == "topic-pattern"]
+
+    assert found(every, every) == [("ok", f"takes {database}.a, {database}.b")]
+    ((level, what),) = found(every, one)
+    assert level == "warning" and f"no [[table]] takes {database}.b" in what
+    assert [level for level, _ in found("nowhere", every)] == ["warning"]
+    assert [level for level, _ in found(one, one, f"{database}\\.b")] == ["ok", "warning"]
+    ((level, what),) = found(one, one, every)
+    assert level == "error" and f"goes to {database}.orders twice" in what
+
+
 def test_a_table_without_a_window_is_mended_by_the_statement_given(
     tmp_path: Path, kafka: Kafka, embedded: Server, embedded_url: str, database: str
 ) -> None:

@@ -29,7 +29,7 @@ from sluice.spark.jobs import Inbox, JobLostError, JobResult, SparkGoneError
 from sluice.spark.lane import Lane
 from sluice.spark.lane_parts import LaneParts
 from sluice.spark.parking import Parking
-from sluice.spark.ports import ProbeFound, SiteWindow
+from sluice.spark.ports import ProbeFound, SiteWindow, Topics
 from sluice.spark.start import Started
 from sluice.spark.state import Claims, PartitionState, Suspect
 from sluice.spark.steps import Planner
@@ -135,6 +135,7 @@ class World(Inbox):
         self.read_schema: Callable[[], None] | None = None
         self.parking = Parking()
         self.letter_limit: LetterLimit | None = None
+        self.topic_finder: Topics | None = None
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         self._windows: dict[Site, SiteWindow] = {}
@@ -337,6 +338,7 @@ class World(Inbox):
                 *(self, self, self, self, self, self.now_ms, self, self.read_schema),
                 self.letter_limit,
                 self.parking,
+                self.topic_finder,
             ),
             self.planner,
             around,

@@ -165,7 +165,7 @@ def test_a_report_after_a_stop_changes_nothing() -> None:
     world.ends.update({P0: 10, P1: 0})
     lane = world.lane()
     world.at(50, lambda: world.ids.update({"a": "BBBBBBBBBBB"}))
-    world.at(60, lambda: setattr(lane, "_topics_at_ms", 0))
+    world.at(60, lane.look_at_topics)
     world.at(60_000, lane.stopping.set)
     lane.run(None, 5.0)
     assert lane.states[P0].loaded is None

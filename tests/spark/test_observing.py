@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -12,9 +14,10 @@ from sluice.core.ledger import Background
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind
 from sluice.spark.assignment import Job
+from sluice.spark.beginning import StartRefusedError
 from sluice.spark.start import Started
 from sluice.spark.state import Suspect
-from tests.spark.lane_world import START_MS, World, kinds
+from tests.spark.lane_world import START_MS, World, kinds, table_text
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 OTHER = TopicPartition("b", 0)
@@ -127,3 +130,106 @@ def another_owners(world: World, new: list[TopicPartition]) -> Started:
         canonical={text.digest(): text.canonical()},
         batch=5,
     )
+
+
+class Finder:
+    """Every topic of the world is taken; only "a" has its name in the configuration."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def is_named(self, topic: str) -> bool:
+        return topic == "a"
+
+    def find(self, known: Collection[str]) -> list[str]:
+        return sorted(self._world.ids.keys() - set(known))
+
+
+def found_world(*sources: TopicPartition) -> World:
+    """A world whose one entry takes topics by an expression."""
+    table = replace(table_text("t", ("a",)), topic_pattern="[b-z]")
+    world = World(sources, (table,))
+    world.topic_finder = Finder(world)
+    return world
+
+
+def create(world: World, source: TopicPartition, end: int) -> None:
+    world.ids[source.topic] = world.ids.get(source.topic, "AAAAAAAAAAA")
+    world.ends[source] = end
+
+
+def test_a_topic_that_appears_is_loaded_and_soon_if_asked_for() -> None:
+    world = found_world(P0)
+    lane = world.lane(take_over_new=lambda new: Started([world.settled(s) for s in new]))
+    world.at(40_000, lambda: create(world, OTHER, 10))
+    world.at(59_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert OTHER not in lane.states
+    lane.stopping.clear()
+    world.at(10, lane.look_at_topics)
+    world.at(3_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert world.rows_of(OTHER) == [1] * 10
+    assert [kind for kind, _, _ in kinds(world, OTHER)] == ["INTEND", "SETTLE"]
+
+
+def test_a_topic_that_cannot_begin_is_told_of_once_and_holds_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = found_world(P0)
+    refused = TopicPartition("c", 0)
+
+    def take_over(new: list[TopicPartition]) -> Started:
+        if refused in new and world.now < START_MS + 200_000:
+            raise StartRefusedError("the group has committed no offset for c[0]")
+        return Started([world.settled(source) for source in new])
+
+    lane = world.lane(take_over_new=take_over)
+    world.at(10_000, lambda: (create(world, OTHER, 10), create(world, refused, 10)))  # type: ignore[func-returns-value]
+    world.at(150_000, lane.stopping.set)
+    with caplog.at_level(logging.ERROR, "sluice.lane"):
+        lane.run(None, 5.0)
+    assert world.rows_of(OTHER) == [1] * 10 and refused not in lane.states
+    assert len([r for r in caplog.records if "topic c is not loaded" in r.message]) == 1
+    lane.stopping.clear()
+    world.at(150_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert world.rows_of(refused) == [1] * 10
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_topic_that_is_gone_is_let_go_unless_it_was_named(
+    named: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is the only one, so that nothing answers any more."""
+    gone = P0 if named else OTHER
+    world = found_world(gone)
+    world.ends[gone] = 10
+    lane = world.lane()
+
+    def delete() -> None:
+        world.ends[gone] += 5  # came in the moment before
+        del world.ids[gone.topic]
+        world.unreadable.add(gone)
+
+    world.at(20_000, delete)
+    world.at(100_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert world.rows_of(gone)[:10] == [1] * 10
+    if named:
+        assert "does not exist" in str(lane.states[gone].stopped)
+    else:
+        assert lane.states == {} and "it is settled at 10 and let go" in caplog.text
+
+
+def test_a_topic_that_is_gone_in_doubt_stops() -> None:
+    """Nobody can tell any more what its range held."""
+    world = found_world(P0, OTHER)
+    world.ends.update({P0: 10, OTHER: 10})
+    world.script = lambda world, a: None if a.block_range.source == OTHER else world.load(a)
+    lane = world.lane()
+    world.at(20_000, lambda: world.ids.pop("b"))
+    world.at(100_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert "topic b does not exist" in str(lane.states[OTHER].stopped)
+    assert lane.states[OTHER].record.in_doubt and world.rows_of(P0) == [1] * 10

@@ -65,14 +65,14 @@ def test_nothing_new_is_the_same_text(
     assert missing.text is text and missing.barred == {}
 
 
-def test_what_blocks_carry_and_is_altered_bars_the_topics_of_the_table(
+def test_what_blocks_carry_and_is_altered_bars_the_entry_of_the_table(
     configuration: Configuration, text: ConfigurationText
 ) -> None:
     columns = (Column("id", "UInt8"), Column("d", "Date", "ALIAS", "now()"), *COLUMNS[4:])
     found = refreshed(configuration, text, today_of(facts_of((*columns, Column("x", "String")))))
     assert found.text is text
-    assert set(found.barred) == {"a", "b"}
-    error = found.barred["a"]
+    assert set(found.barred) == {"orders"}
+    error = found.barred["orders"]
     assert isinstance(error, SchemaChangedError)
     for words in (
         "table entry orders: shop.orders: ",
@@ -82,7 +82,7 @@ def test_what_blocks_carry_and_is_altered_bars_the_topics_of_the_table(
     ):
         assert words in str(error)
     other_key = refreshed(configuration, text, today_of(replace(facts_of(), partition_key="d")))
-    assert "is by d today" in str(other_key.barred["b"])
+    assert "is by d today" in str(other_key.barred["orders"])
 
 
 def hashed(columns: tuple[Column, ...] = COLUMNS, **changes: object) -> Today:
@@ -202,7 +202,7 @@ def test_readings_of_a_real_table(reading: Reading, monkeypatch: pytest.MonkeyPa
     refused = reading.alter("ADD COLUMN y String")
     assert refused.text is added.text and refused.today is not None
     tokens = refused.today.tokens
-    assert set(refused.barred) == (set() if tokens else {"a", "b"})
+    assert set(refused.barred) == (set() if tokens else {refused.text.tables[0].entry})
     reading.refusal = None
     taken = reading.ask()
     assert taken.text.tables[0].columns[-1].name == "y" and taken.barred == {}
@@ -216,7 +216,9 @@ def test_readings_of_a_real_table(reading: Reading, monkeypatch: pytest.MonkeyPa
     reading.refusal = None
     assert reading.ask().text.tables[0].columns[-1].name == "z"
     gone = reading.alter("DROP COLUMN x")
-    assert "has no column x any more, which was String DEFAULT 'a'" in str(gone.barred["a"])
+    assert "has no column x any more, which was String DEFAULT 'a'" in str(
+        gone.barred[gone.text.tables[0].entry]
+    )
     back = reading.alter("ADD COLUMN x String DEFAULT 'a'")
     assert back.barred == {}
 

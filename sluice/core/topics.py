@@ -1,0 +1,34 @@
+"""Which topics an entry takes: by their names, or by a regular expression over whole names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+#: Names that no expression takes: Kafka's own topics, and those that pipelines of Sluice write by
+#: default. Whoever wants one of them names it.
+_RESERVED = re.compile(r"__.*|sluice\..+\.(ledger|dead-letters|parking)", re.DOTALL)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Whether the expression takes the whole name; an empty one takes none.
+
+    :raises re.error: it is no regular expression.
+    """
+    return bool(pattern) and _compiled(pattern).fullmatch(topic) is not None
+
+
+def takes(topics: Iterable[str], pattern: str, topic: str) -> bool:
+    """Whether a topic is among the names, or taken by the expression."""
+    return topic in topics or matches(pattern, topic)
+
+
+def is_reserved(topic: str) -> bool:
+    """Whether a topic is somebody's bookkeeping, so that only its name takes it."""
+    return _RESERVED.fullmatch(topic) is not None
