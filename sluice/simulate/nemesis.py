@@ -267,9 +267,9 @@ class Nemesis:
         self._kill_driver(self._world.rng.random() < 0.5)
 
     def _change_partition_key(self) -> None:
-        """Between two drivers, as a person would do it; late inserts may still come."""
+        """Between two drivers and inserts, as a person would; late ones may still come."""
         world = self._world
-        if not world.drivers or len(world.drivers) > 1 or world.tasks_running:
+        if len(world.drivers) != 1 or world.tasks_running or world.inserts_running:
             return
         self._kill_driver(True)
         table = world.clickhouse.tables["parted"]

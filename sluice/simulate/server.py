@@ -149,11 +149,12 @@ class _Insertion:
             fault = "insert: table is read-only"
         took_ms = rng.randrange(2, 60)
         if self._table.refuses_until > world.now and fault is None:
-            if self._table.refusal == VIOLATED_CONSTRAINT:
+            refusal = self._table.refusal
+            if refusal == VIOLATED_CONSTRAINT:
                 # Judged part by part: some may be stored already.
                 self._store_in(took_ms, rng.randrange(self._parts() + 1))
                 world.sleep(took_ms + 1)
-            return Reply(500, self._table.refusal, None, b"simulated")
+            return Reply(500, refusal, None, b"simulated")
         if fault in _BEFORE:
             return Reply(500, _BEFORE[fault], None, b"simulated")
         if fault == "insert: request lost":
