@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
+from sluice.core.budget import Site
 from sluice.core.errors import SluiceError
 from sluice.core.ledger import LedgerEntry, Rest, text_entry
 from sluice.core.ranges import TopicPartition
@@ -88,6 +89,10 @@ class SchemaChanges:
             if why is not None:
                 self._unrepeatable.add((state.record.text, topic))
         return self._needed(canonical)
+
+    def parkable_sites(self) -> list[Site]:
+        """Where new ranges insert into entries that may be parked."""
+        return self._parking.sites(self._planner.text)
 
     def park(
         self, entry: str, why: SluiceError, canonical: Mapping[str, str]

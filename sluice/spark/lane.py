@@ -145,6 +145,10 @@ class Lane:
 
     def _round(self, now_ms: int, *, flush: bool) -> None:
         stopping = self.stopping.is_set()
+        for site in self._schema.parkable_sites():
+            refusal = self._parts.windows.refusal(site)
+            if refusal is not None:
+                self._park(site.entry, refusal)
         self._schema.stop_barred()
         steps, ready = self._decider.plan(now_ms, flush=flush, stopping=stopping)
         if steps and now_ms >= self._record_again_at_ms:

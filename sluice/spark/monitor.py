@@ -14,7 +14,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.window import window_mark
 from sluice.core.budget import Site, WindowState
-from sluice.core.errors import SluiceError, TransientError
+from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.text import ConfigurationText
 from sluice.spark.assignment import ClickHouseAccess
 from sluice.spark.ports import Clock, SiteWindow
@@ -88,6 +88,11 @@ class WindowMonitor:
         """Why a site's window cannot be read now."""
         error = self._outages.get(site)
         return None if error is None else str(error)
+
+    def refusal(self, site: Site) -> SluiceError | None:
+        """Why a site's window cannot be read until somebody mends it."""
+        error = self._outages.get(site)
+        return error if isinstance(error, TerminalError) else None
 
     def failure(self) -> SluiceError | None:
         """The error of the first site whose window cannot be read now."""

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from sluice.core.budget import Site
 from sluice.core.errors import SluiceError
 from sluice.core.ledger import Rest
 from sluice.core.planning import Limits
@@ -45,6 +46,15 @@ class Parking:
     def entries(self) -> frozenset[str]:
         """What is parked."""
         return frozenset(self._refused) | frozenset(self._altered)
+
+    def sites(self, text: ConfigurationText) -> list[Site]:
+        """Where entries insert that may be parked, and are not."""
+        return [
+            Site(table.entry, shard)
+            for table in text.tables
+            if table.entry in self._allowed and not table.parked
+            for shard in table.shards
+        ]
 
     def refuse(self, entry: str, why: SluiceError) -> bool:
         """Park an entry whose block can never be stored; False if it must not be parked."""

@@ -71,6 +71,9 @@ class Windows(Protocol):
     def outage(self, site: Site) -> str | None:
         """Why a site's window cannot be read now, None if it can."""
 
+    def refusal(self, site: Site) -> SluiceError | None:
+        """The same where only a person can mend it, as for a table that is gone."""
+
 
 class Jobs(Protocol):
     """Runs ranges; `sluice.spark.jobs` for real."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from sluice.core.budget import Site, WindowState
 from sluice.core.dead_letters import LetterLimit
-from sluice.core.errors import OwnerChangedError, TransientError
+from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
 from sluice.core.ledger import Background, Commit, LedgerEntry, Rest
 from sluice.core.planning import Limits
 from sluice.core.ranges import Range, TopicPartition, contains, subtract
@@ -129,6 +129,7 @@ class World(Inbox):
         self.arounds: list[Surroundings] = []
         self.probes: list[tuple[int, Range]] = []
         self.outages: dict[str, str] = {}
+        self.gone: dict[str, str] = {}
         self.unreadable: set[TopicPartition] = set()
         self.script: Script = lambda world, assignment: world.load(assignment)
         self.task_attempt = 0
@@ -219,7 +220,11 @@ class World(Inbox):
         return self._windows
 
     def outage(self, site: Site) -> str | None:
-        return self.outages.get(site.shard)
+        return self.outages.get(site.shard) or self.gone.get(site.entry)
+
+    def refusal(self, site: Site) -> SluiceError | None:
+        why = self.gone.get(site.entry)
+        return None if why is None else TerminalError(why)
 
     # Jobs
 

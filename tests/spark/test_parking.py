@@ -217,6 +217,23 @@ def test_an_altered_table_is_parked_as_long_as_it_is_altered() -> None:
     assert stored(world, "good") == span(30)
 
 
+def test_a_table_that_is_gone_is_parked_before_anybody_inserts() -> None:
+    """Its window cannot be read, so no range would ever be planned for it."""
+    world = ParkingWorld()
+    world.ends[P0] = 20
+    world.gone = {"bad": "d.bad does not exist"}
+    lane = run(world)
+    assert lane.states[P0].settled == 20
+    assert stored(world, "good") == span(20) and sorted(world.parked()) == span(20)
+    world = ParkingWorld(allowed=False)
+    world.ends[P0] = 20
+    world.gone = {"bad": "d.bad does not exist"}
+    lane = world.lane()
+    world.at(30_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert not world.jobs, "without leave everybody waits for the table"
+
+
 def test_too_many_dead_letters_park_their_table_and_good_rows_stay() -> None:
     """Of the range that was judged, rows that landed are found; the bad ones are parked."""
     world = ParkingWorld()
