@@ -63,6 +63,13 @@ class Excess:
         return self.letters / self.messages
 
 
+@dataclass(frozen=True, slots=True)
+class _Range:
+    messages: int
+    letters: dict[str, int]
+    passed: dict[str, int]
+
+
 @dataclass(slots=True)
 class LetterWindow:
     """The last ranges of one partition: their messages, and dead letters by table entry.
@@ -74,48 +81,59 @@ class LetterWindow:
     limit: LetterLimit
     messages: int = 0
     letters: dict[str, int] = field(default_factory=dict)
-    _ranges: deque[tuple[int, dict[str, int]]] = field(default_factory=deque)
+    _passed: dict[str, int] = field(default_factory=dict)
+    _ranges: deque[_Range] = field(default_factory=deque)
 
-    def take(self, messages: int, letters: Mapping[str, int]) -> Excess | None:
+    def take(
+        self, messages: int, letters: Mapping[str, int], passed: Mapping[str, int] | None = None
+    ) -> Excess | None:
         """Take a loaded range in, unless with it a table entry exceeds the limit.
 
+        :param passed: by table entry, messages that are for others.
         :returns: the worst table entry; the range is not taken in then.
         """
-        added = dict(letters)
-        self._add(1, messages, added)
-        self._ranges.append((messages, added))
+        added = _Range(messages, dict(letters), dict(passed or {}))
+        self._add(1, added)
+        self._ranges.append(added)
         forgotten = self._forget()
         worst = self._worst()
         if worst is not None:
             self._ranges.pop()
-            self._add(-1, messages, added)
+            self._add(-1, added)
             for before in reversed(forgotten):
                 self._ranges.appendleft(before)
-                self._add(1, *before)
+                self._add(1, before)
         return worst
 
+    def messages_of(self, table: str) -> int:
+        """How many of the messages a table entry was given."""
+        return self.messages - self._passed.get(table, 0)
+
     def ratio(self, table: str) -> float:
-        """Share of dead letters of a table entry."""
-        return self.letters.get(table, 0) / self.messages if self.messages else 0.0
+        """Share of dead letters among the messages that a table entry was given."""
+        messages = self.messages_of(table)
+        return self.letters.get(table, 0) / messages if messages else 0.0
 
-    def _add(self, sign: int, messages: int, letters: Mapping[str, int]) -> None:
-        self.messages += sign * messages
-        for table, count in letters.items():
-            self.letters[table] = self.letters.get(table, 0) + sign * count
+    def _add(self, sign: int, added: _Range) -> None:
+        self.messages += sign * added.messages
+        for total, counts in ((self.letters, added.letters), (self._passed, added.passed)):
+            for table, count in counts.items():
+                total[table] = total.get(table, 0) + sign * count
 
-    def _forget(self) -> list[tuple[int, dict[str, int]]]:
-        forgotten: list[tuple[int, dict[str, int]]] = []
-        while self.messages - self._ranges[0][0] >= self.limit.window_messages:
+    def _forget(self) -> list[_Range]:
+        forgotten: list[_Range] = []
+        while self.messages - self._ranges[0].messages >= self.limit.window_messages:
             oldest = self._ranges.popleft()
-            self._add(-1, *oldest)
+            self._add(-1, oldest)
             forgotten.append(oldest)
         return forgotten
 
     def _worst(self) -> Excess | None:
+        least, share = self.limit.min_letters, self.limit.max_ratio
         found = [
-            Excess(table, count, self.messages)
+            Excess(table, count, self.messages_of(table))
             for table, count in self.letters.items()
-            if count >= self.limit.min_letters and count > self.limit.max_ratio * self.messages
+            if count >= least and count > share * self.messages_of(table)
         ]
         return max(found, key=lambda excess: (excess.letters, excess.table), default=None)
 

@@ -66,7 +66,7 @@ class LetterWatch:
             letter for letter in loaded.dead_letters if letter.reason != PARKED
         )
         if loaded.messages:
-            excess = window.take(loaded.messages, letters)
+            excess = window.take(loaded.messages, letters, loaded.passed)
             if excess is not None:
                 raise self._too_many(block_range, loaded, excess)
         if not loaded.dead_letters:
@@ -127,7 +127,7 @@ class LetterWatch:
                 "max_ratio = %g on the partition stops. %s",
                 source,
                 100 * ratio,
-                window.messages,
+                window.messages_of(table),
                 table or "(no route)",
                 self._limit.max_ratio,
                 examples(loaded.dead_letters, table),

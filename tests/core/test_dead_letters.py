@@ -78,3 +78,15 @@ def test_examples_name_the_first_of_each_reason(table: str) -> None:
     ]
     said = examples(letters, table)
     assert said == (f"offset 4 a: {'x' * 200}; offset 6 b: why" if table == "orders" else "")
+
+
+def test_the_share_is_of_the_messages_that_an_entry_was_given() -> None:
+    """An entry whose route gives it few messages must not be drowned by the others."""
+    window = LetterWindow(LIMIT)
+    few = LIMIT.min_letters
+    assert window.take(100 * few, {}, {"t": 100 * few}) is None
+    assert window.messages_of("t") == 0 and window.ratio("t") == 0.0
+    excess = window.take(100 * few, {"t": few}, {"t": 99 * few})
+    assert excess == Excess("t", few, few) and excess.ratio == 1.0
+    assert window.messages_of("t") == 0, "it was not taken in"
+    assert window.take(100 * few, {"t": few}) is None, "of all messages it is little"
