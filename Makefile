@@ -26,7 +26,7 @@ help:  ## list the targets
 
 setup: $(READY)  ## everything that demo and bench need: packages, Java, Kafka
 
-$(READY): requirements.lock pyproject.toml setup.py sluice/kafka/wire/batches.c sluice/decode/schema/structure.c scripts/setup
+$(READY): requirements.lock pyproject.toml setup.py sluice/kafka/wire/batches.c sluice/decode/messages/brackets.c sluice/decode/schema/structure.c scripts/setup
 	@PYTHON="$(PYTHON)" scripts/setup
 	@touch $@
 
@@ -55,5 +55,5 @@ check: $(READY)  ## lint, format, strict types, layers
 	@$(BIN)/python -m pytest -q tests/test_layers.py tests/test_tidy.py
 
 clean:  ## remove what set-up and tests made in this folder
-	rm -rf sluice/kafka/wire/*.so sluice/decode/schema/*.so .venv .local build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf sluice/kafka/wire/*.so sluice/decode/*/*.so .venv .local build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,5 +1,5 @@
 """The optional compiled parts. Without a C compiler the rest is installed; the reader "wire"
-then says what it lacks, and Avro and Protobuf are checked more slowly."""
+then says what it lacks, and JSON, Avro and Protobuf are checked more slowly."""
 
 from setuptools import Extension, setup
 
@@ -11,6 +11,7 @@ setup(
         for name, source in (
             ("sluice.kafka.wire._batches", "sluice/kafka/wire/batches.c"),
             ("sluice.decode.schema._structure", "sluice/decode/schema/structure.c"),
+            ("sluice.decode.messages._brackets", "sluice/decode/messages/brackets.c"),
         )
     ]
 )

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.decode.messages import boundaries
-from sluice.decode.messages.boundaries import flat_ends
+from sluice.decode.messages.boundaries import ARRAYS, OBJECTS, flat_ends
+from sluice.decode.messages.brackets import bracket_faults, line_ends
 
 PAIRS = {"}": "{", "]": "["}
 
@@ -45,15 +46,17 @@ def is_one_object(value: bytes) -> bool:
     return False
 
 
-def faults_of(values: list[bytes]) -> list[bool]:
-    """The exact test, of polls of 500 messages."""
-    result: list[bool] = []
-    for begin in range(0, len(values), 500):
-        part = values[begin : begin + 500]
-        lengths = np.array([len(value) for value in part], np.int64)
-        ends = np.cumsum(lengths + 1) - 1
-        result += boundaries.structure_faults(b"\n".join(part), ends - lengths, ends).tolist()
-    return result
+def faults_of(values: list[bytes], kind: bytes = OBJECTS) -> list[bool]:
+    """The exact test, which the compiled one agrees with."""
+    lengths = np.array([len(value) for value in values], np.int64)
+    ends = np.cumsum(lengths + 1) - 1
+    text = b"\n".join(values)
+    found = boundaries.structure_faults(text, ends - lengths, ends, kind).tolist()
+    assert bracket_faults(text, ends - lengths, ends, kind).tolist() == found
+    has_newline = any(b"\n" in value for value in values)
+    lines = line_ends(text, len(values))
+    assert lines is None if has_newline else lines is not None and lines.tolist() == ends.tolist()
+    return found
 
 
 ONE = [
@@ -118,6 +121,21 @@ NEAR = st.builds(
 @given(st.lists(st.one_of(PIECES, NEAR, st.sampled_from(ONE + NOT_ONE)), min_size=1, max_size=8))
 def test_all_messages_of_a_chunk_are_judged_as_alone(values: list[bytes]) -> None:
     assert faults_of(values) == [not is_one_object(value) for value in values]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(PIECES, NEAR.map(lambda near: b"[%b]" % near)), min_size=1, max_size=8))
+def test_arrays_are_judged_alike_by_both(values: list[bytes]) -> None:
+    faults_of(values, ARRAYS)
+
+
+@pytest.mark.parametrize("depth", [1, 63, 64, 65, 66, 1000])
+def test_depth_is_no_fault(depth: int) -> None:
+    deep = b'{"a":' * depth + b"[]" + b"}" * depth
+    crossed = b'{"a":' * depth + b"[}" + b"]" + b"}" * (depth - 1)
+    assert faults_of([b"{}", deep, deep + b"}", deep[:-1], crossed]) == [
+        *(False, False, True, True, True)
+    ]
 
 
 @settings(max_examples=300, deadline=None)

@@ -7,9 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sluice.decode.messages import brackets
+from sluice.decode.messages import buffer as buffer_module
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.marked import subset
+from sluice.decode.messages.marked import pieces, subset, without
 from tests.decode.support import FIRST_OFFSET, fill
+
+EVERY = np.arange(10_000)
 
 
 def test_messages_come_back_as_they_were() -> None:
@@ -20,8 +24,47 @@ def test_messages_come_back_as_they_were() -> None:
         assert [buffer.message(index) for index in range(6)] == values
         assert buffer.offsets.tolist() == [FIRST_OFFSET + 2 * index for index in range(6)]
         assert list(buffer.iterate(np.array([1, 4, 5]))) == [values[1], values[4], values[5]]
-        assert Path(buffer.path).read_bytes() == b"\n".join(values) + b"\n"
         assert buffer.faults == [1, 3]
+
+
+@pytest.mark.parametrize("limit", [0, 600, buffer_module.ASIDE_BYTES_MAX])
+def test_messages_at_fault_are_set_aside(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine does not see them; whoever asks for them does. Up to a limit: memory."""
+    monkeypatch.setattr(buffer_module, "ASIDE_BYTES_MAX", limit)
+    values = [b"[%d]" % n if n % 7 == 3 else b'{"a":%d}' % n for n in range(1000)]
+    bad = [n for n in range(1000) if n % 7 == 3]
+    with fill(MessageBuffer(), values, poll=10) as buffer:
+        assert buffer.faults == bad
+        assert len(buffer.aside) == (0 if limit == 0 else 4 if limit == 600 else len(bad))
+        seen = [b" " * len(v) if n in buffer.aside else v for n, v in enumerate(values)]
+        assert Path(buffer.path).read_bytes() == b"\n".join(seen) + b"\n"
+        assert list(buffer.iterate(np.arange(1000))) == values
+        assert [buffer.message(n) for n in range(1000)] == values
+        (piece,) = pieces(buffer, np.arange(1, 1000))
+        assert piece.text == b"\n".join(values[1:]) + b"\n"
+        with without(buffer, np.array(bad)):
+            text = Path(buffer.path).read_bytes()
+            assert [line.strip() for line in text.split(b"\n") if line.strip()] == [
+                value for n, value in enumerate(values) if n % 7 != 3
+            ]
+        assert Path(buffer.path).read_bytes() == b"\n".join(seen) + b"\n"
+        buffer.clear()
+        assert not buffer.aside
+
+
+def test_without_a_compiler_the_verdicts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [b'{"a":1}', b"", b'{"a":\n2}', b"[", b'{"a":{}}', b'{"a":"}"}', b"{}{}"] * 300
+    found = []
+    for is_compiled in (True, False):
+        with monkeypatch.context() as patch, MessageBuffer() as buffer:
+            if not is_compiled:
+                patch.setattr(brackets, "_library", lambda: None)
+            fill(buffer, values)
+            buffer.prove()
+            found.append((buffer.faults, buffer.one_line_each, list(buffer.iterate(EVERY[:2100]))))
+            assert bool(buffer.aside) == is_compiled
+    assert found[0] == found[1]
+    assert found[0][2] == values
 
 
 def test_subset_is_a_buffer_of_its_own() -> None:

@@ -14,6 +14,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.decode.messages.brackets import line_ends
 from sluice.decode.messages.digits import has_long_run, is_overlong
 from sluice.decode.messages.facts import MessageFacts
 from sluice.decode.messages.framing import JSON_OBJECTS, Framing
@@ -22,6 +23,13 @@ from sluice.decode.messages.framing import JSON_OBJECTS, Framing
 _INSPECTED_MESSAGES = 500
 #: The same in bytes, of text that is read again.
 _INSPECTED_BYTES = 1 << 20
+#: So much is read at once where messages are taken one after the other: more than that would be
+#: read in vain where they are far apart.
+_WINDOW_BYTES = 1 << 14
+
+#: Messages at fault that are kept as Python objects: so much of a range, for a dead letter each.
+ASIDE_BYTES_MAX = 4 << 20
+_ASIDE_OVERHEAD_BYTES = 128
 
 #: A message's value; the class below has a property named `bytes`.
 Value = bytes
@@ -52,6 +60,9 @@ class MessageBuffer:
         self._chunk_ends: list[NDArray[np.int64]] = []
         self._ends: NDArray[np.int64] | None = None
         self._faults: set[int] = set()
+        #: Values of messages at fault that are not in the file: there stand spaces instead.
+        self.aside: dict[int, Value] = {}
+        self._aside_bytes = 0
         #: Messages that no test has looked at singly: those of chunks that were counted, as
         #: ranges, and some that were not plain.
         self._counted: list[range] = []
@@ -74,19 +85,53 @@ class MessageBuffer:
         chunk = b"\n".join(values)
         index, self._count = self._count, self._count + len(values)
         self._chunk_offsets.append(_as_array(offsets))
-        ends = self.framing.flat_ends(chunk, len(values))
+        parts: list[bytes | memoryview] = [chunk, b"\n"]
+        is_quick = self.framing.is_quick
+        ends = (line_ends if is_quick else self.framing.flat_ends)(chunk, len(values))
+        is_joined = ends is not None
         if ends is None:
             ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)) + 1) - 1
-            self._test(chunk, np.concatenate(([0], ends[:-1] + 1)), ends, index)
-        else:
+        starts = np.concatenate(([0], ends[:-1] + 1))
+        if is_quick:
+            self.one_line_each = self.one_line_each and is_joined
+            faults = np.flatnonzero(self.framing.faults(chunk, starts, ends)).tolist()
+            if faults:
+                self._faults.update(index + place for place in faults)
+                parts = self._set_aside(parts, faults, values, starts, index)
+        elif is_joined:
             self._counted.append(range(index, self._count))
+        else:
+            self._test(chunk, starts, ends, index)
         if self.framing.inspects_digits and has_long_run(chunk):
             self.short_numbers = False
             self.long_digits.extend(n for n, v in enumerate(values, index) if is_overlong(v))
         self._chunk_ends.append(ends + (self._size + 1))
         self._size += len(chunk) + 1
         self._ends = None
-        _write(self._file, chunk, b"\n")
+        _write(self._file, *parts)
+
+    def _set_aside(
+        self,
+        parts: list[bytes | memoryview],
+        places: list[int],
+        values: list[Value],
+        starts: NDArray[np.int64],
+        index: int,
+    ) -> list[bytes | memoryview]:
+        """The text with spaces in place of messages that are kept beside it instead, as far as
+        they may be."""
+        text, begin = memoryview(parts[0]), 0
+        parts = []
+        for place in places:
+            value = values[place]
+            self._aside_bytes += len(value) + _ASIDE_OVERHEAD_BYTES
+            if self._aside_bytes > ASIDE_BYTES_MAX or self.framing is not JSON_OBJECTS:
+                break
+            self.aside[index + place] = value
+            start = int(starts[place])
+            parts += [text[begin:start], b" " * len(value)]
+            begin = start + len(value)
+        return [*parts, text[begin:], b"\n"]
 
     def add_text(
         self,
@@ -125,9 +170,12 @@ class MessageBuffer:
             begin = int(starts[first])
             chunk = text[begin : int(ends[piece][-1])]
             here = range(index + first, index + first + len(ends[piece]))
-            if not is_flat and self.framing.flat_ends(chunk, len(here)) is not None:
-                self._counted.append(here)
-            elif not is_flat:
+            tests = not is_flat
+            if tests and not self.framing.is_quick:
+                tests = self.framing.flat_ends(chunk, len(here)) is None
+                if not tests:
+                    self._counted.append(here)
+            if tests:
                 self._test(chunk, starts[piece] - begin, ends[piece] - begin, here.start)
             if self.framing.inspects_digits and has_long_run(chunk):
                 self.short_numbers = False
@@ -142,6 +190,11 @@ class MessageBuffer:
         wait, to be tested with others of their kind."""
         if chunk.count(b"\n") >= len(starts):
             self.one_line_each = False
+        if self.framing.is_quick:
+            faults = self.framing.faults(chunk, starts, ends)
+            self._has_deep = self._has_deep or not faults.all()
+            self._faults.update((np.flatnonzero(faults) + index).tolist())
+            return
         others = np.flatnonzero(~self.framing.plain(chunk, starts, ends))
         if 8 * len(others) <= len(starts):
             self._unsure += (others + index).tolist()
@@ -227,18 +280,26 @@ class MessageBuffer:
 
     def message(self, index: int) -> Value:
         """The value as it came from Kafka."""
+        if index in self.aside:
+            return self.aside[index]
         ends = self.ends
         begin = int(ends[index - 1]) if index else 0
         return os.pread(self._file, int(ends[index]) - 1 - begin, begin)
 
     def iterate(self, indices: NDArray[np.int64]) -> Iterator[Value]:
-        """The values at these indices; reads in pieces of a few MiB."""
-        ends = self.ends
+        """The values at these indices."""
+        ends, aside = self.ends, self.aside
         begins = np.concatenate(([0], ends[:-1]))
         window, window_begin = b"", 0
-        for begin, end in zip(begins[indices].tolist(), ends[indices].tolist(), strict=True):
+        for index, begin, end in zip(
+            *(indices.tolist(), begins[indices].tolist(), ends[indices].tolist()), strict=True
+        ):
+            if index in aside:
+                yield aside[index]
+                continue
             if not (window_begin <= begin and end <= window_begin + len(window)):
-                window, window_begin = os.pread(self._file, max(1 << 22, end - begin), begin), begin
+                size = max(_WINDOW_BYTES, end - begin)
+                window, window_begin = os.pread(self._file, size, begin), begin
             yield window[begin - window_begin : end - 1 - window_begin]
 
     def clear(self, framing: Framing | None = None) -> None:

@@ -21,6 +21,7 @@ from sluice.decode.messages.boundaries import (
     flat_ends,
     structure_faults,
 )
+from sluice.decode.messages.brackets import bracket_faults, is_compiled
 from sluice.decode.messages.fault import NOT_ONE_OBJECT, NOT_ONE_ROW, Fault
 from sluice.decode.messages.shapes import object_faults, plain_objects
 
@@ -39,6 +40,11 @@ class Framing(Protocol):
     @property
     def inspects_digits(self) -> bool:
         """Whether numbers are written as text, so that too long ones have to be found."""
+        ...
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether `faults` costs no more than the cheap tests, which are not worth a try then."""
         ...
 
     def flat_ends(self, chunk: bytes, messages: int) -> Positions | None:
@@ -70,10 +76,16 @@ class _Json:
     kind: bytes
     inspects_digits: bool = True
 
+    @property
+    def is_quick(self) -> bool:
+        return is_compiled()
+
     def flat_ends(self, chunk: bytes, messages: int) -> Positions | None:
         return flat_ends(chunk, messages, self.kind)
 
     def faults(self, chunk: bytes, starts: Positions, ends: Positions) -> Mask:
+        if is_compiled():
+            return bracket_faults(chunk, starts, ends, self.kind)
         if self.kind == OBJECTS:
             return object_faults(chunk, starts, ends)
         return structure_faults(chunk, starts, ends, self.kind)
@@ -115,6 +127,7 @@ class _Lines:
 
     name = "lines"
     inspects_digits = True
+    is_quick = False
 
     def flat_ends(self, chunk: bytes, messages: int) -> Positions | None:
         symbols = np.frombuffer(chunk, np.uint8)
@@ -150,6 +163,7 @@ class _Rows:
 
     name = "rows"
     inspects_digits = True
+    is_quick = False
 
     def flat_ends(self, chunk: bytes, messages: int) -> Positions | None:
         symbols = np.frombuffer(chunk, np.uint8)
@@ -174,6 +188,7 @@ class _Bytes:
 
     name = "bytes"
     inspects_digits = False
+    is_quick = False
 
     def flat_ends(self, chunk: bytes, messages: int) -> Positions | None:
         return None

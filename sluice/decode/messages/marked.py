@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -57,8 +57,20 @@ def pieces(buffer: MessageBuffer, indices: Indices) -> Iterator[Piece]:
             part = slice(first, max(beyond, first + 1))
             stretches = _stretches(begins[part], ends[part])
             text = b"".join([os.pread(file.fileno(), b - a, a) for a, b in stretches])
-            yield Piece(first, text, totals[part] - taken)
+            piece = Piece(first, text, totals[part] - taken)
+            yield _completed(piece, buffer, indices[part]) if buffer.aside else piece
             first, taken = part.stop, int(totals[part.stop - 1])
+
+
+def _completed(piece: Piece, buffer: MessageBuffer, indices: Indices) -> Piece:
+    """The piece with messages that stand beside the file."""
+    text = bytearray(piece.text)
+    for place, index in enumerate(indices.tolist()):
+        if index in buffer.aside:
+            end = int(piece.ends[place]) - 1
+            value = buffer.aside[index]
+            text[end - len(value) : end] = value
+    return replace(piece, text=bytes(text))
 
 
 def _stretches(begins: Indices, ends: Indices) -> Iterator[tuple[int, int]]:
@@ -75,6 +87,9 @@ def without(buffer: MessageBuffer, indices: Indices) -> Iterator[None]:
 
     Spaces between rows mean nothing to it, so the others need not be copied.
     """
+    if buffer.aside and len(indices):
+        aside = np.fromiter(buffer.aside, np.int64, len(buffer.aside))
+        indices = indices[~np.isin(indices, aside)]
     if not len(indices):
         yield
         return

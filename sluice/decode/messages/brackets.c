@@ -1,0 +1,112 @@
+/* Whether each message is one JSON object, or one array: `structure_faults` of boundaries.py,
+ * which is there to compare with, message by message.
+ *
+ * The input is not trusted. Nothing is allocated or kept.
+ */
+
+#include <stdint.h>
+#include <string.h>
+
+#define DEPTH_MAX 64
+
+enum verdict { SOUND = 0, FAULT = 1, TOO_DEEP = 2 };
+
+static int is_space(uint8_t symbol)
+{
+    return symbol == ' ' || symbol == '\t' || symbol == '\r' || symbol == '\n';
+}
+
+/* No bracket, backslash or newline, and quotes in pairs: between the brackets of a flat message. The
+ * range has the brackets of both kinds, the backslash and, needlessly, the bar. */
+static int is_plain(const uint8_t *text, int64_t size)
+{
+    uint8_t strange = 0, quotes = 0;
+    for (int64_t i = 0; i < size; i++) {
+        uint8_t symbol = text[i];
+        strange |= (uint8_t)((symbol | 0x20) - 0x7b) <= 2;
+        strange |= symbol == '\n';
+        quotes ^= symbol == '"';
+    }
+    return !(strange | quotes);
+}
+
+static enum verdict verdict_of(const uint8_t *at, const uint8_t *end, uint8_t opening)
+{
+    uint64_t kinds = 0; /* of open brackets, the innermost last: 1 is a brace */
+    int depth = 0;
+    int inside = 0;
+    while (at < end && is_space(*at))
+        at++;
+    if (at == end || *at != opening)
+        return FAULT;
+    for (; at < end; at++) {
+        uint8_t symbol = *at;
+        if (inside) {
+            if (symbol == '"')
+                inside = 0;
+            else if (symbol == '\n')
+                return FAULT;
+            else if (symbol == '\\' && ++at < end && *at == '\n')
+                return FAULT;
+            continue;
+        }
+        switch (symbol) {
+        case '"':
+            inside = 1;
+            break;
+        case '\\':
+            return FAULT;
+        case '{':
+        case '[':
+            if (depth == DEPTH_MAX)
+                return TOO_DEEP;
+            kinds = kinds << 1 | (symbol == '{');
+            depth++;
+            break;
+        case '}':
+        case ']':
+            if ((kinds & 1) != (symbol == '}'))
+                return FAULT;
+            kinds >>= 1;
+            if (--depth)
+                break;
+            for (at++; at < end; at++)
+                if (!is_space(*at))
+                    return FAULT;
+            return SOUND;
+        }
+    }
+    return FAULT;
+}
+
+/* Where each of so many messages ends that are joined by newlines; 0 if there are not as many
+ * newlines as that, since some message holds one. */
+int64_t sluice_line_ends(const uint8_t *text, int64_t size, int64_t messages, int64_t *ends)
+{
+    int64_t found = 0;
+    const uint8_t *at = text, *end = text + size;
+    while (at < end && (at = memchr(at, '\n', end - at)) != NULL) {
+        if (found == messages - 1)
+            return 0;
+        ends[found++] = at++ - text;
+    }
+    ends[found] = size;
+    return found == messages - 1;
+}
+
+/* Writes a verdict for each message; how many are not sound is given back. */
+int64_t sluice_check_brackets(const uint8_t *text, int64_t messages, const int64_t *begins,
+                              const int64_t *ends, int64_t opening, uint8_t *verdicts)
+{
+    uint8_t closing = (uint8_t)(opening + 2); /* two apart in ASCII */
+    int64_t unsound = 0;
+    for (int64_t i = 0; i < messages; i++) {
+        const uint8_t *at = text + begins[i];
+        int64_t size = ends[i] - begins[i];
+        int is_sound = size >= 2 && at[0] == opening && at[size - 1] == closing &&
+                       is_plain(at + 1, size - 2);
+        verdicts[i] = is_sound ? SOUND : verdict_of(at, at + size, (uint8_t)opening);
+        unsound += verdicts[i] != SOUND;
+    }
+    return unsound;
+}
