@@ -12,6 +12,7 @@ from sluice.decode.messages import marked
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.text import isolate, suspects
 from sluice.decode.text.decoder import Decoder
+from sluice.decode.text.plan import Plan
 from tests.decode.support import FIRST_OFFSET, decode, fill, rows, table
 
 ID, SMALL, UUID = Column("id", "UInt64"), Column("n", "UInt8"), Column("u", "UUID")
@@ -85,6 +86,63 @@ def test_seams_hide_nothing(decoder: Decoder, is_bad: Callable[[int], bool]) -> 
     bad = {n: BAD[n % len(BAD)] for n in range(400) if is_bad(n)}
     values = [bad.get(n, good(n)) for n in range(400)]
     assert_judged_alone(decoder, values, bad)
+
+
+STRANGE = (
+    *BAD,
+    b'{"id":"x","u":"y","n":1}',
+    b'{"u":"y","id":"x"}',
+    b'{"id":1,"strange":1}',
+    b'{"id":1,"id":"x"}',
+    b'{"id":1,"at":-5}',
+    b'{"id":1,"at":"x"}',
+    b'{"id":1,"at":"x","n":"y"}',
+    b'{"id":1,"at":99999999999999999999999999}',
+    b'{"id":"x","at":99999999999999999999999999}',
+    b'{"id":"nothing","d":null}',
+    b'{"id":1 "n":2}',
+)
+
+
+@pytest.mark.parametrize("unknown", ["ignore", "refuse"])
+def test_what_was_seen_to_be_unreadable_has_the_same_words(unknown: str) -> None:
+    """It is asked about column by column first, which gives the words that asking as a whole
+    first gives; and it is not asked twice where that cannot tell more."""
+    columns = (ID, SMALL, UUID, Column("at", "DateTime"), Column("d", "Dynamic"))
+    plan = Decoder(table(*columns, unknown_fields=unknown))._plan
+    for kinds in (STRANGE, *((one,) for one in STRANGE)):
+        values = [kinds[n // 3 % len(kinds)] if n % 3 == 0 else good(n) for n in range(120)]
+        with MessageBuffer() as buffer:
+            fill(buffer, values)
+            every = np.arange(120)
+            expected = isolate.find_faults(plan, buffer, every)
+            with marked.marked_file(buffer, every, 1, isolate._PADDING) as file:
+                rows = suspects.run_marked(plan.wide(file.path, file.field, 120))
+            unread = every if rows is None else np.delete(every, rows[0] - 1)
+            assert isolate.find_faults(plan, buffer, every, unread) == expected, kinds
+
+
+def test_no_exception_more_than_needed(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception of the engine costs as much as reading fifty messages."""
+    values = [b'{"id":"x","n":1}' if n % 50 == 7 else b'{"id":%d,"n":1}' % n for n in range(400)]
+    expected = decode(decoder, values)
+    assert len(expected.bad) == 8
+
+    def refuse(*_: object) -> str:
+        raise AssertionError("asked again about what cannot be read")
+
+    monkeypatch.setattr(Plan, "wide", refuse)
+    assert decode(decoder, values).bad == expected.bad
+    asked: list[int] = []
+    lenient = Plan.lenient
+
+    def count(plan: Plan, path: str, index: str, rows: int) -> str:
+        asked.append(rows)
+        return lenient(plan, path, index, rows)
+
+    monkeypatch.setattr(Plan, "lenient", count)
+    assert decode(decoder, values).bad == expected.bad
+    assert asked == [0]
 
 
 @pytest.mark.parametrize("value", BAD)

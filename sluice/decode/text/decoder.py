@@ -210,9 +210,11 @@ class Decoder:
                 unfit = find_unfit(self._plan, buffer, len(left))
         if unfit is not None and _VAIN * len(unfit) < doubted:
             self._overflow = None
-        if unfit is None:
-            unfit = sifted.suspects if sifted is not None else np.zeros(0, np.int64)
-        found = find_faults(self._plan, buffer, left[unfit])
+        unread = np.zeros(0, np.int64)
+        if unfit is None and sifted is not None:
+            unfit, unread = sifted.suspects, sifted.unread
+        unfit = unread if unfit is None else unfit
+        found = find_faults(self._plan, buffer, left[unfit], left[unread])
         faults = faults | found
         if sifted is None:
             return None, faults

@@ -67,10 +67,12 @@ class Sifted:
 
     :param body: the rows of all messages but the suspects.
     :param suspects: places of messages that cannot be read, or may hold what does not fit.
+    :param unread: those of them that cannot be read.
     """
 
     body: Body
     suspects: Indices
+    unread: Indices
 
 
 def sift(plan: Plan, buffer: MessageBuffer, messages: int, overflow: str) -> Sifted | None:
@@ -97,7 +99,8 @@ def sift(plan: Plan, buffer: MessageBuffer, messages: int, overflow: str) -> Sif
         places = np.sort(cut).astype(np.int64)
     suspects = np.ones(messages, np.bool_)
     suspects[read[places]] = False
-    return Sifted(body, np.flatnonzero(suspects))
+    unread = np.delete(np.arange(messages), read)
+    return Sifted(body, np.flatnonzero(suspects), unread)
 
 
 def find_unfit(plan: Plan, buffer: MessageBuffer, messages: int) -> Indices | None:

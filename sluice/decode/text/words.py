@@ -1,0 +1,131 @@
+"""Words about messages that a table cannot take: which column, and what it said.
+
+Pure: from the message and the table, without the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from sluice.decode.engine.scalars import NULL
+from sluice.decode.engine.types import leaves, parse_type
+from sluice.decode.messages.fault import (
+    CANNOT_PARSE,
+    NULL_IN_COLUMN,
+    OUT_OF_RANGE,
+    UNKNOWN_FIELD,
+    Fault,
+)
+from sluice.decode.text.plan import Plan
+
+#: Types of which reading fails either for what is no such value at all, or for its size.
+_LIMITED = re.compile(r"(?:LowCardinality\()?(?:Nullable\()?(?:FixedString\(([0-9]+)\)|Decimal)")
+#: Types of which reading fails only for what is no such value.
+_SIMPLE = re.compile(
+    r"U?Int(8|16|32|64|128|256)|Float(32|64)|BFloat16|String|UUID|IPv[46]|Bool|DateTime(64)?"
+    r"|Date(32)?|Enum(8|16)?"
+)
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+ERROR_CHARACTERS_MAX = 300
+_VALUE_CHARACTERS_MAX = 100
+
+
+def is_clear(fault: Fault, types: dict[str, str]) -> bool:
+    """Whether the column tells why the message cannot be read."""
+    if fault.reason != CANNOT_PARSE:
+        return True
+    type_text = types.get(fault.column, "")
+    return bool(type_text) and (
+        _LIMITED.match(type_text) is not None
+        or all(_SIMPLE.fullmatch(leaf) for leaf in leaves(parse_type(type_text)))
+    )
+
+
+def value_fault(plan: Plan, line: bytes, code: int) -> Fault:
+    """A fault code as words: which column, and what it said."""
+    part = plan.columns[code // 4]
+    if code % 4 == NULL:
+        return Fault(NULL_IN_COLUMN, f"null in column {part.name} {part.column.type}", part.name)
+    return unfit(plan, line, part.name)
+
+
+def unfit(plan: Plan, line: bytes, column: str) -> Fault:
+    type_text = next(part.column.type for part in plan.columns if part.name == column)
+    document = _document(line)
+    value = _shown(document[column]) if column in document else "the value"
+    said = f"{value} does not fit column {column} {type_text}"
+    return Fault(OUT_OF_RANGE, said[:ERROR_CHARACTERS_MAX], column)
+
+
+def unread_as_a_whole(plan: Plan, line: bytes) -> Fault:
+    """Why a message cannot be read each of whose columns can."""
+    known = {part.name for part in plan.columns}
+    strange = [name for name in _document(line) if name not in known]
+    if plan.table.unknown_fields == "refuse" and strange:
+        said = f"the table has no column {strange[0]}"
+        return Fault(UNKNOWN_FIELD, said[:ERROR_CHARACTERS_MAX], strange[0])
+    return Fault(CANNOT_PARSE, "the message cannot be read as JSON of this table")
+
+
+def unreadable(line: bytes, column: str, type_text: str) -> Fault:
+    document = _document(line)
+    if column not in document:
+        return Fault(CANNOT_PARSE, "the message cannot be read as JSON of this table")
+    value = document[column]
+    if value is None:
+        return Fault(NULL_IN_COLUMN, f"null in column {column} {type_text}", column)
+    if _is_too_large(value, type_text):
+        said = f"{_shown(value)} does not fit column {column} {type_text}"
+        return Fault(OUT_OF_RANGE, said[:ERROR_CHARACTERS_MAX], column)
+    said = f"{_shown(value)} cannot be read as column {column} {type_text}"
+    return Fault(CANNOT_PARSE, said[:ERROR_CHARACTERS_MAX], column)
+
+
+def _is_too_large(value: Any, type_text: str) -> bool:
+    """Whether a value that cannot be read would be one of its type, but for its size."""
+    limited = _LIMITED.match(type_text)
+    if limited is None or not isinstance(value, str):
+        return False
+    if limited[1]:
+        is_text = not isinstance(value, _Number)
+        return is_text and len(value.encode(errors="replace")) > int(limited[1])
+    return _NUMBER.fullmatch(value) is not None
+
+
+class _Number(str):
+    """A number as it is written, for words about it."""
+
+
+#: Made once: it costs more than a message.
+_AS_WRITTEN = json.JSONDecoder(parse_int=_Number, parse_float=_Number)
+
+
+def _shown(value: Any) -> str:
+    """A value nearly as the message wrote it, cut to what a person reads."""
+    return _written(value)[:_VALUE_CHARACTERS_MAX]
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, _Number):
+        return value
+    if isinstance(value, list):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(k)}: {_written(v)}' for k, v in value.items())}}}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _document(line: bytes) -> dict[str, Any]:
+    """The message as Python reads it; empty if it does not."""
+    try:
+        text = line.decode(errors="replace")
+        document = _AS_WRITTEN.decode(text)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def is_null(line: bytes, column: str) -> bool:
+    return _document(line).get(column, "") is None
