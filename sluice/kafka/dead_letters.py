@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import confluent_kafka as ck
 
@@ -100,19 +100,26 @@ def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
     if value is not None and len(value) > room:
         value, cut = value[:room], [*cut, "value"]
     error = letter.error.encode(errors="replace")[:_ERROR_BYTES_MAX]
-    first = letter.first
+    partition, offset = b"%d" % letter.partition, b"%d" % letter.offset
+    topic, timestamp = letter.topic.encode(), _shown_time(letter.timestamp_ms)
+    first, first_timestamp = b"%b/%b/%b" % (topic, partition, offset), timestamp
+    if letter.origin is not None:
+        first, first_timestamp = (
+            shown_origin(letter.origin),
+            _shown_time(letter.origin.timestamp_ms),
+        )
     headers: list[tuple[str, bytes | None]] = [
         ("sluice.reason", letter.reason.encode()),
         ("sluice.error", error),
-        ("sluice.topic", letter.topic.encode()),
-        ("sluice.partition", str(letter.partition).encode()),
-        ("sluice.offset", str(letter.offset).encode()),
-        ("sluice.timestamp", _shown_time(letter.timestamp_ms)),
+        ("sluice.topic", topic),
+        ("sluice.partition", partition),
+        ("sluice.offset", offset),
+        ("sluice.timestamp", timestamp),
         ("sluice.table", letter.table.encode()),
         ("sluice.column", letter.column.encode()),
         ("sluice.truncated", ",".join(cut).encode()),
-        (ORIGIN_HEADER, shown_origin(first)),
-        (ORIGIN_TIMESTAMP_HEADER, _shown_time(first.timestamp_ms)),
+        (ORIGIN_HEADER, first),
+        (ORIGIN_TIMESTAMP_HEADER, first_timestamp),
         (ATTEMPT_HEADER, b"%d" % letter.attempt),
         ("sluice.attempted-at", b"%d" % letter.attempted_at_ms),
         ("sluice.lane", letter.lane.encode()),
@@ -151,7 +158,7 @@ def unwrap(message: ck.Message) -> DeadLetter:
         text=own.get("sluice.text", b"").decode(),
     )
     origin = _read_origin(own) if ORIGIN_HEADER in own else letter.first
-    return letter if origin == letter.first else replace(letter, origin=origin)
+    return letter if origin == letter.first else letter._replace(origin=origin)
 
 
 def shown_origin(origin: Origin) -> bytes:
@@ -166,6 +173,8 @@ def recognised(letter: DeadLetter) -> DeadLetter:
     Whom the message was for stays with it if nobody took it: else the next replay would give
     it to every entry.
     """
+    if not letter.headers:
+        return letter
     written = {name: content or b"" for name, content in letter.headers if name in REPLAY_HEADERS}
     try:
         origin, attempt = _read_origin(written), int(written[ATTEMPT_HEADER])
@@ -173,7 +182,7 @@ def recognised(letter: DeadLetter) -> DeadLetter:
         return letter  # no replay wrote them
     dropped = set(REPLAY_HEADERS) - (set() if letter.table else {TABLE_HEADER})
     headers = tuple(item for item in letter.headers if item[0] not in dropped)
-    return replace(letter, headers=headers, origin=origin, attempt=max(1, attempt))
+    return letter._replace(headers=headers, origin=origin, attempt=max(1, attempt))
 
 
 def _read_origin(headers: dict[str, bytes]) -> Origin:

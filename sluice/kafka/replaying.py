@@ -243,8 +243,7 @@ class Originals:
                 f"the letter of {where} was cut, and another message stands there now: the topic "
                 "was deleted and created again"
             )
-        whole = replace(
-            letter,
+        whole = letter._replace(
             key=message.key(),
             value=message.value(),
             headers=tuple(message.headers() or ()),

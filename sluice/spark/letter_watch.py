@@ -76,7 +76,7 @@ class LetterWatch:
             self.counts[key] = self.counts.get(key, 0) + 1
         self._warn(source, window, loaded, letters, now_ms)
         signed = tuple(
-            replace(letter, attempted_at_ms=now_ms, lane=self._lane, text=text)
+            letter._replace(attempted_at_ms=now_ms, lane=self._lane, text=text)
             for letter in loaded.dead_letters
         )
         return replace(loaded, dead_letters=signed)

@@ -133,4 +133,4 @@ def letter(offset: int = 3, value: bytes | None = b"{", **changes: object) -> De
         table="orders",
         column="id",
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return made._replace(**changes)  # type: ignore[arg-type]

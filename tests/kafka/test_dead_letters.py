@@ -49,11 +49,11 @@ class Message:
 
 
 def stored(**changes: object) -> StoredLetter:
-    return StoredLetter(0, 7, replace(LETTER, **changes), NOW, "1", ())  # type: ignore[arg-type]
+    return StoredLetter(0, 7, LETTER._replace(**changes), NOW, "1", ())  # type: ignore[arg-type]
 
 
 def test_every_field_comes_back() -> None:
-    moved = replace(LETTER, offset=90, origin=Origin("events", 0, 5, NOW), attempt=3)
+    moved = LETTER._replace(offset=90, origin=Origin("events", 0, 5, NOW), attempt=3)
     for each in (LETTER, moved, letter(1, key=None, value=None, timestamp_ms=None)):
         wrapped = wrap(each, 1_000_000)
         outgoing = Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)

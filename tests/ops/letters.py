@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import confluent_kafka as ck
@@ -36,7 +35,7 @@ class Letters(Pipeline):
                 lane=f"{self.pipeline}.dc1",
                 topic=self.topic,
             )
-            wrapped = wrap(replace(made, **changes), self.letters_max)  # type: ignore[arg-type]
+            wrapped = wrap(made._replace(**changes), self.letters_max)  # type: ignore[arg-type]
             producer.produce(
                 self.letters,
                 value=wrapped.value,
