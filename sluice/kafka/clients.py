@@ -81,12 +81,17 @@ def _consumer(access: KafkaAccess, group: str, own: dict[str, str | int | bool])
 
 def make_producer(access: KafkaAccess, transactional_id: str, timeout_ms: int) -> ck.Producer:
     """A transactional producer. `retry.backoff.ms` is low because a transaction that
-    follows another at once otherwise waits 100 ms for the coordinator [measured]."""
+    follows another at once otherwise waits 100 ms for the coordinator [measured].
+
+    `linger.ms` gathers dead letters: without it the client sends them nearly one by one while
+    they are made, at 11 us of its CPU each instead of 2, and as much of the broker's. A flush
+    and a commit do not wait for it [measured].
+    """
     properties = access.client(
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,
         retry_backoff_ms=10,
-        linger_ms=0,
+        linger_ms=100,
         compression_type="lz4",
         message_max_bytes=16 * 1024 * 1024,
     )

@@ -22,6 +22,13 @@ from sluice.kafka.patience import within
 #: A send of offsets is one record batch of the broker, limited by message.max.bytes (E).
 SEND_BYTES_MAX = 500_000
 
+#: Dead letters that wait in the client before it has to send them: half a batch of its own. While
+#: more than one batch waits for the broker, the client's thread asks without a pause whether it
+#: may be sent: 0.5 to 0.9 s of CPU in 1.5 s [measured, librdkafka 2.16].
+WAITING_BYTES_MAX = 500_000
+#: A broker that is slower than that is not waited for until the commit.
+FLUSH_SECONDS_MAX = 5.0
+
 CALL_TIMEOUT_SECONDS = 15.0
 #: A call that takes longer hangs, whatever its own time-out.
 HANG_SECONDS = 30.0
@@ -101,12 +108,17 @@ def _write(producer: ck.Producer, content: Content) -> None:
     for entry in content.commit.entries:
         key, value = encode_entry(content.connector, content.now_ms, entry)
         _produce(producer, names.ledger_topic, key, value, [])
+    waiting, is_answered = 0, True
     for letter in content.commit.dead_letters:
         wrapped = wrap(letter, names.dead_letter_bytes_max)
         topic = names.dead_letter_topic
         if letter.reason == PARKED and names.parking_topic:
             topic = names.parking_topic
+        if waiting and waiting + wrapped.bytes > WAITING_BYTES_MAX and is_answered:
+            is_answered = producer.flush(FLUSH_SECONDS_MAX) == 0
+            waiting = 0
         _produce(producer, topic, wrapped.key, wrapped.value, wrapped.headers)
+        waiting += wrapped.bytes
 
 
 def _abort(producer: ck.Producer, failure: SluiceError) -> None:

@@ -204,6 +204,10 @@ class SimulatedProducer:
     def poll(self, timeout: float) -> None:
         """Nothing is queued here."""
 
+    def flush(self, timeout: float) -> int:
+        """Nothing waits to be sent."""
+        return 0
+
     def send_offsets_to_transaction(
         self, offsets: Iterable[ck.TopicPartition], metadata: object, timeout: float
     ) -> None:
