@@ -142,6 +142,24 @@ def test_one_row_and_dropped_rows() -> None:
     assert (decoded.dropped_rows, decoded.bad, decoded.messages) == (3, (), 3)
 
 
+@pytest.mark.parametrize("format_name", ["Native", "Parquet"])
+@pytest.mark.parametrize("sort", [False, True])
+def test_more_rows_than_the_engine_reads_at_a_time_are_one_block(
+    format_name: str, sort: bool
+) -> None:
+    """In one message, and as parts that are joined."""
+    decoder = typed_decoder(
+        format_name, Column("a", "UInt32"), rows="many", sort=sort, sorting_key="a"
+    )
+    many = written(format_name, "toUInt32(99999 - number) AS a FROM numbers(100000)")
+    for messages in ([many], [many] * 2):
+        decoded = typed_decode(decoder, messages)
+        assert (decoded.rows, decoded.bad) == (100_000 * len(messages), ())
+        values = [row[0] for row in rows(decoded)]
+        expected = list(range(99_999, -1, -1)) * len(messages)
+        assert values == (sorted(expected) if sort else expected)
+
+
 def head(names: list[str], types: list[str]) -> bytes:
     texts = [text.encode() for text in names + types]
     return bytes([len(names)]) + b"".join(bytes([len(text)]) + text for text in texts)

@@ -6,12 +6,16 @@ Each message must become in company what it becomes alone.
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
 
 from sluice.core.text import Column
 from sluice.decode.messages.decoded import Decoded
+from sluice.decode.sequential import msgpack
+from sluice.decode.sequential import rows as rows_format
+from sluice.decode.sequential.cutting import cut
 from tests.decode.support import FIRST_OFFSET, LINEAGE, rows
 from tests.decode.typed_support import typed_decode, typed_decoder, written
 
@@ -44,6 +48,12 @@ TRIED = {
     "Parquet": (30, 30),
     "Arrow": (30, 30),
     "ArrowStream": (30, 30),
+}
+#: Of three rows in a message; the last number is the longest one that is cut with others.
+SEVERAL = {
+    "RowBinary": (400, 200, 260),
+    "RowBinaryWithNamesAndTypes": (150, 75, 500),
+    "MsgPack": (800, 400, 150),
 }
 BYTES_OF_NOTE = (0, 1, 0x7F, 0x80, 0xC0, 0xC1, 0xCF, 0xDB, 0xFF)
 
@@ -81,19 +91,25 @@ def rows_of(decoded: Decoded) -> dict[int, list[list[Any]]]:
     return found
 
 
-@pytest.mark.parametrize("format_name", TRIED)
-def test_mutated_messages(format_name: str) -> None:
+@pytest.mark.parametrize(
+    ("format_name", "several"),
+    [(name, name not in SEVERAL) for name in TRIED] + [(name, True) for name in SEVERAL],
+)
+def test_mutated_messages(format_name: str, several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     tried, together = TRIED[format_name]
-    is_blob = "Row" not in format_name and format_name != "MsgPack"
+    if several and format_name in SEVERAL:
+        tried, together, longest = SEVERAL[format_name]
+        monkeypatch.setattr(rows_format, "cut", partial(cut, together_max=longest))
+        monkeypatch.setattr(msgpack, "_TOGETHER_BYTES_MAX", longest)
     decoder = typed_decoder(
         format_name,
         *COLUMNS,
         *LINEAGE,
         lineage=("_topic", "_partition", "_offset", "_row"),
-        rows="many" if is_blob else "one",
+        rows="many" if several else "one",
     )
     chance = random.Random(20261121)
-    seeds = [written(format_name, SELECT.format(10 * i, 3 if is_blob else 1)) for i in range(6)]
+    seeds = [written(format_name, SELECT.format(10 * i, 3 if several else 1)) for i in range(6)]
     alone = {seed: rows_of(typed_decode(decoder, [seed]))[0] for seed in seeds}
     for _ in range(tried // together):
         good = {index: chance.choice(seeds) for index in range(0, together, 3)}

@@ -65,6 +65,9 @@ class Group:
     :param settings: of queries that read the source, SQL literals by name.
     :param unreadable: messages that were found to be bad on the way to this group; they are in
         no group's `messages`. A group may have no messages and only these.
+    :param numbers: of each row within its message, where rows were left out; None: each message's
+        rows count from 0.
+    :param dropped: rows that were left out of `messages`.
     """
 
     source: str
@@ -74,6 +77,8 @@ class Group:
     single: bool
     settings: Mapping[str, object] = field(default_factory=dict)
     unreadable: Mapping[int, Fault] = field(default_factory=lambda: NO_FAULTS)
+    numbers: NDArray[np.uint32] | None = None
+    dropped: int = 0
 
 
 class TypedFormat(Protocol):

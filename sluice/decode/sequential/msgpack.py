@@ -1,4 +1,4 @@
-"""MsgPack: a message is the values of one row, one after the other.
+"""MsgPack: a message is the values of one row, one after the other, or of any number of rows.
 
 What is not an integer is read in the type that the `columns` option says, else the table's.
 Integers are read 64 bits wide, and so is what MsgPack writes as an integer (dates, times, Enum,
@@ -7,8 +7,9 @@ Bool, IPv4, decimals of up to 18 digits); every value may be nil.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +20,30 @@ from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
 from sluice.decode.messages.format import Group, Natural
-from sluice.decode.messages.marked import Indices, pieces
+from sluice.decode.messages.marked import Indices, Piece, pieces
 from sluice.decode.messages.marks import MARK_BYTES
-from sluice.decode.sequential.pack_walk import NIL, kinds_of, nil_in_container, walk
+from sluice.decode.sequential.cutting import Cut, Layout, Mask, cut, cut_groups
+from sluice.decode.sequential.pack_walk import (
+    NIL,
+    Bytes,
+    Positions,
+    Walked,
+    kinds_of,
+    nil_in_container,
+    row_ends,
+    row_step,
+    walk,
+)
 from sluice.decode.sequential.rows import marked_group
 from sluice.decode.typed.pair import decimal_shape, integer_bounds
 from sluice.decode.typed.structures import Structure, normalised, structure_of
 
 #: Type and length of 16 bytes of binary.
 _BEFORE_MARK = bytes((0xC4, MARK_BYTES))
+#: Type of a UInt32 and the order of its bytes.
+_NUMBER = (b"\xce", ">u4")
+#: Above it a message is walked through alone: that costs a row as much however many there are.
+_TOGETHER_BYTES_MAX = 1 << 13
 _BROKEN = Fault(CANNOT_PARSE, "the message is not exactly one value for each column")
 _AS_INT64 = ("Date", "Date32", "DateTime", "Bool", "IPv4")
 _AS_THEY_ARE = (
@@ -66,6 +82,9 @@ class MessagePack:
         self._containers = np.array([n.name in ("Array", "Map") for n in self._nodes], np.bool_)
         self._uuids = np.array(["UUID" in type_text for type_text in read], np.bool_)
         self._signed = np.array([_has_int64(type_text) for type_text in read], np.bool_)
+        self._many = table.rows == "many"
+        self._drops = self._many and table.bad_rows == "drop-row"
+        self._layout = Layout("MsgPack", self._read, self._columns, _BEFORE_MARK, _NUMBER)
 
     def _read_as(self, name: str, type_text: str) -> str:
         """The type in which the engine reads a column.
@@ -91,6 +110,9 @@ class MessagePack:
 
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
         """See TypedFormat."""
+        if self._many:
+            yield from cut_groups(buffer, indices, self._layout, self._cut, self._judged)
+            return
         unreadable = self._wrapping(buffer, indices)
         bad = np.fromiter(unreadable, np.int64, len(unreadable))
         left = indices[~np.isin(indices, bad)] if unreadable else indices
@@ -103,15 +125,46 @@ class MessagePack:
         faults: dict[int, Fault] = {}
         for piece in pieces(buffer, indices):
             text = np.frombuffer(piece.text, np.uint8)
-            begins = np.concatenate(([0], piece.ends[:-1]))
-            found = walk(text, begins, piece.ends - 1, self._kinds)
+            begins, ends = np.concatenate(([0], piece.ends[:-1])), piece.ends - 1
             own = indices[piece.places]
-            for place in np.flatnonzero(found.other_kind >= 0).tolist():
-                name, type_text = self._structure[int(found.other_kind[place])]
-                said = f"a value of another kind than column {name} {type_text} takes"
-                faults[int(own[place])] = Fault(CANNOT_PARSE, said[:300], name)
+            if self._many:
+                rows = self._cut(text, begins, ends)
+                found = walk(text, rows.begins, rows.ends, self._kinds)
+                by_message = _first_of_each(rows, self._other_kinds(found))
+                faults |= {int(own[place]): fault for place, fault in by_message.items()}
+                continue
+            found = walk(text, begins, ends, self._kinds)
+            strange = self._other_kinds(found)
+            faults |= {int(own[place]): fault for place, fault in strange.items()}
             faults |= dict.fromkeys(own[found.broken].tolist(), _BROKEN)
         return faults
+
+    def _other_kinds(self, found: Walked) -> dict[int, Fault]:
+        faults: dict[int, Fault] = {}
+        for place in np.flatnonzero(found.other_kind >= 0).tolist():
+            name, type_text = self._structure[int(found.other_kind[place])]
+            said = f"a value of another kind than column {name} {type_text} takes"
+            faults[place] = Fault(CANNOT_PARSE, said[:300], name)
+        return faults
+
+    def _cut(self, text: Bytes, begins: Positions, ends: Positions) -> Cut:
+        columns = len(self._read)
+        alone = partial(row_ends, columns)
+        return cut(text, begins, ends, row_step(columns), alone, _TOGETHER_BYTES_MAX)
+
+    def _judged(self, piece: Piece, rows: Cut) -> tuple[Mask, dict[int, Fault]]:
+        """See cutting.Judge."""
+        text = np.frombuffer(piece.text, np.uint8)
+        left_out = np.zeros(len(rows.owner), np.bool_)
+        if not (self._drops or self._may_wrap(text)):
+            return left_out, {}
+        found = walk(text, rows.begins, rows.ends, self._kinds)
+        faults = self._unfit(found, piece.text, rows.begins, rows.ends)
+        if not self._drops:
+            return left_out, _first_of_each(rows, faults)
+        faults |= self._other_kinds(found)
+        left_out[np.fromiter(faults, np.int64, len(faults))] = True
+        return left_out, {}
 
     def _wrapping(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
         """Messages with an integer that the engine would wrap, or a key that it would drop."""
@@ -120,23 +173,30 @@ class MessagePack:
             text = np.frombuffer(piece.text, np.uint8)
             if not self._may_wrap(text):
                 continue
-            begins = np.concatenate(([0], piece.ends[:-1]))
-            found = walk(text, begins, piece.ends - 1, self._kinds)
-            unfit = (found.negative & self._unsigned) | (found.huge & self._signed)
-            unfit |= found.odd & self._uuids
-            unfit[found.broken | (found.other_kind >= 0)] = False
+            begins, ends = np.concatenate(([0], piece.ends[:-1])), piece.ends - 1
+            unfit = self._unfit(walk(text, begins, ends, self._kinds), piece.text, begins, ends)
             own = indices[piece.places]
-            for place in np.flatnonzero(unfit.any(axis=1)).tolist():
-                name, type_text = self._structure[int(np.argmax(unfit[place]))]
-                said = f"a value does not fit column {name} {type_text}"
-                faults[int(own[place])] = Fault(OUT_OF_RANGE, said[:300], name)
-            nil = (found.nil & self._containers).any(axis=1)
-            nil &= ~found.broken & (found.other_kind < 0)
-            for place in np.flatnonzero(nil & ~unfit.any(axis=1)).tolist():
-                value = piece.text[begins[place] : piece.ends[place] - 1]
-                fault = self._nil_fault(value)
-                if fault is not None:
-                    faults[int(own[place])] = fault
+            faults |= {int(own[place]): fault for place, fault in unfit.items()}
+        return faults
+
+    def _unfit(
+        self, found: Walked, text: bytes, begins: Positions, ends: Positions
+    ) -> dict[int, Fault]:
+        """What the engine would take for something else, by place."""
+        faults: dict[int, Fault] = {}
+        unfit = (found.negative & self._unsigned) | (found.huge & self._signed)
+        unfit |= found.odd & self._uuids
+        unfit[found.broken | (found.other_kind >= 0)] = False
+        for place in np.flatnonzero(unfit.any(axis=1)).tolist():
+            name, type_text = self._structure[int(np.argmax(unfit[place]))]
+            said = f"a value does not fit column {name} {type_text}"
+            faults[place] = Fault(OUT_OF_RANGE, said[:300], name)
+        nil = (found.nil & self._containers).any(axis=1)
+        nil &= ~found.broken & (found.other_kind < 0)
+        for place in np.flatnonzero(nil & ~unfit.any(axis=1)).tolist():
+            fault = self._nil_fault(text[begins[place] : ends[place]])
+            if fault is not None:
+                faults[place] = fault
         return faults
 
     def _nil_fault(self, value: bytes) -> Fault | None:
@@ -160,6 +220,15 @@ class MessagePack:
             return True
         widest = np.flatnonzero(text[:-1] == 0xCF)
         return bool((text[widest + 1] >= 0x80).any())
+
+
+def _first_of_each(rows: Cut, faults: Mapping[int, Fault]) -> dict[int, Fault]:
+    """The fault of the first bad row of each message, by the message's place."""
+    first: dict[int, Fault] = {}
+    for row, fault in sorted(faults.items()):
+        said = f"row {int(rows.numbers[row])}: {fault.error}"[:300]
+        first.setdefault(int(rows.owner[row]), replace(fault, error=said))
+    return first
 
 
 def _means_more(type_text: str) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.decode.engine.types import TypeNode
+from sluice.decode.sequential.row_walk import BEYOND, Step
 
 Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]
@@ -62,6 +63,13 @@ def _fill_tables() -> None:
 
 
 _fill_tables()
+#: The same by first byte: head, bytes of a length, own length, items; a head of 0 is invalid.
+_SHAPES = [
+    (0 if first == _INVALID else head, *rest)
+    for first, (head, *rest) in enumerate(
+        zip(*(table.tolist() for table in (_HEAD, _LENGTH, _OWN, _ITEMS)), strict=True)
+    )
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +191,50 @@ def walk(text: Bytes, begins: Positions, ends: Positions, kinds: Kinds) -> Walke
         found.broken[alive[done & ~broken & (at != ends[alive])]] = True
         keep = ~(done | broken)
         alive, at, column, left, is_own = _kept(keep, alive, at, column, left, is_own)
+    return found
+
+
+def row_step(columns: int) -> Step:
+    """The way over one row of so many values, see row_walk."""
+
+    def step(text: Bytes, at: Positions, ends: Positions) -> Positions:
+        at = at.copy()
+        alive = np.flatnonzero(at < ends)
+        at[at >= ends] = BEYOND
+        # Values that are still to come, those within arrays and maps too.
+        left = np.full(len(alive), columns, np.int64)
+        while len(alive):
+            here, end = at[alive], ends[alive]
+            first = text[here]
+            size, items = _sizes(text, here, first, end)
+            behind, left = here + size, left - 1 + items
+            broken = (first == _INVALID) | (behind > end) | (left > end - behind)
+            at[alive] = np.where(broken, BEYOND, behind)
+            goes_on = ~broken & (left > 0)
+            alive, left = alive[goes_on], left[goes_on]
+        return at
+
+    return step
+
+
+def row_ends(columns: int, text: bytes, begin: int, end: int) -> list[int] | None:
+    """Where the rows of so many values end, of one message; None: it is no whole rows."""
+    found: list[int] = []
+    at, left = begin, columns
+    while at < end:
+        head, width, length, items = _SHAPES[text[at]]
+        if not head or (width and at + width >= end):
+            return None
+        if width:
+            length = int.from_bytes(text[at + 1 : at + 1 + width], "big")
+        at += head + (0 if items else length)
+        left += items * length - 1
+        # Each value that is still to come takes a byte at least.
+        if at > end or left > end - at:
+            return None
+        if not left:
+            found.append(at)
+            left = columns
     return found
 
 

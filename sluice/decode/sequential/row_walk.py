@@ -37,7 +37,7 @@ _ALIASES = {
     "MultiPolygon": "Array(Polygon)",
 }
 #: Where a cursor stands that has left its message, and one that was given up.
-_BEYOND, _UNKNOWN = 2**61, 2**62
+BEYOND, UNKNOWN = 2**61, 2**62
 #: Lengths of more bytes are left to the engine, and so are longer arrays of values that are
 #: not all equally long.
 _LENGTH_BYTES_MAX = 9
@@ -58,7 +58,7 @@ class RowWalk:
         if self.step is None:
             return np.zeros(len(begins), np.bool_)
         at = self.step(text, begins, ends)
-        return np.asarray((at != ends) & (at < _UNKNOWN), np.bool_)
+        return np.asarray((at != ends) & (at < UNKNOWN), np.bool_)
 
 
 def row_walk(types: tuple[str, ...]) -> RowWalk:
@@ -117,7 +117,7 @@ def _step(node: TypeNode) -> Step | None:
 
 def _fixed(size: int) -> Step:
     def step(text: Bytes, at: Positions, ends: Positions) -> Positions:
-        beyond: Positions = np.where(at + size <= ends, at + size, np.maximum(at, _BEYOND))
+        beyond: Positions = np.where(at + size <= ends, at + size, np.maximum(at, BEYOND))
         return beyond
 
     return step
@@ -134,7 +134,7 @@ def _in_turn(steps: list[Step]) -> Step:
 
 def _string(text: Bytes, at: Positions, ends: Positions) -> Positions:
     length, at = _lengths(text, at, ends)
-    beyond: Positions = np.where(length <= ends - at, at + length, np.maximum(at, _BEYOND))
+    beyond: Positions = np.where(length <= ends - at, at + length, np.maximum(at, BEYOND))
     return beyond
 
 
@@ -142,16 +142,16 @@ def _lengths(text: Bytes, at: Positions, ends: Positions) -> tuple[Positions, Po
     """The lengths at these cursors, and the cursors behind them."""
     inside = at < ends
     first = text[np.where(inside, at, 0)].astype(np.int64)
-    length, at = first & 0x7F, np.where(inside, at + 1, np.maximum(at, _BEYOND))
+    length, at = first & 0x7F, np.where(inside, at + 1, np.maximum(at, BEYOND))
     longer = np.flatnonzero(inside & (first >= 0x80))
     for count in range(1, _LENGTH_BYTES_MAX + 1):
         if not len(longer):
             break
         here = at[longer]
         ended, too_long = here >= ends[longer], count == _LENGTH_BYTES_MAX
-        at[longer[ended]] = _BEYOND
+        at[longer[ended]] = BEYOND
         if too_long:
-            at[longer[~ended]] = _UNKNOWN
+            at[longer[~ended]] = UNKNOWN
             break
         longer, here = longer[~ended], here[~ended]
         byte = text[here].astype(np.int64)
@@ -165,7 +165,7 @@ def _nullable(inner: Step) -> Step:
     def step(text: Bytes, at: Positions, ends: Positions) -> Positions:
         inside = at < ends
         null = text[np.where(inside, at, 0)] != 0
-        at = np.where(inside, at + 1, np.maximum(at, _BEYOND))
+        at = np.where(inside, at + 1, np.maximum(at, BEYOND))
         some = np.flatnonzero(inside & ~null)
         at[some] = inner(text, at[some], ends[some])
         return at
@@ -177,7 +177,7 @@ def _fixed_items(size: int) -> Step:
     def step(text: Bytes, at: Positions, ends: Positions) -> Positions:
         count, at = _lengths(text, at, ends)
         fits = count <= (ends - at) // size
-        beyond: Positions = np.where(fits, at + count * size, np.maximum(at, _BEYOND))
+        beyond: Positions = np.where(fits, at + count * size, np.maximum(at, BEYOND))
         return beyond
 
     return step
@@ -187,17 +187,17 @@ def _repeated(inner: Step) -> Step:
     def step(text: Bytes, at: Positions, ends: Positions) -> Positions:
         left, at = _lengths(text, at, ends)
         # Every item takes a byte at least.
-        at = np.where(left <= ends - at, at, np.maximum(at, _BEYOND))
-        some = np.flatnonzero((left > 0) & (at < _BEYOND))
+        at = np.where(left <= ends - at, at, np.maximum(at, BEYOND))
+        some = np.flatnonzero((left > 0) & (at < BEYOND))
         left = left[some]
         for _ in range(_ITEMS_MAX):
             if not len(some):
                 break
             at[some] = inner(text, at[some], ends[some])
             left = left - 1
-            goes_on = (left > 0) & (at[some] < _BEYOND)
+            goes_on = (left > 0) & (at[some] < BEYOND)
             some, left = some[goes_on], left[goes_on]
-        at[some] = _UNKNOWN
+        at[some] = UNKNOWN
         return at
 
     return step

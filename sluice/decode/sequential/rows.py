@@ -1,13 +1,15 @@
 """Formats whose rows follow each other with nothing between them: RowBinary and MsgPack.
 
-A message is one row. It stands between two marks (marks.py), so that a message that is too
-short or too long cannot pass as a row, nor move the boundaries of its neighbours.
+A message is one row (or any number of them, see cutting.py). It stands between two marks
+(marks.py), so that a message that is too short or too long cannot pass as a row, nor move the
+boundaries of its neighbours.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -20,11 +22,11 @@ from sluice.decode.messages.format import Group, Natural
 from sluice.decode.messages.marked import Indices, Piece, pieces, write_at
 from sluice.decode.messages.marks import MARK_BYTES, place_between, secret
 from sluice.decode.schema.structure import between_marks
+from sluice.decode.sequential.cutting import HEAD, TAIL, Layout, cut, cut_groups
 from sluice.decode.sequential.row_head import Head, HeadError, read_head
 from sluice.decode.sequential.row_walk import RowWalk, row_walk
 from sluice.decode.typed.structures import Structure, declared, normalised, structure_of
 
-HEAD, TAIL = "_sluice_head", "_sluice_tail"
 _NOT_ONE_ROW = Fault(CANNOT_PARSE, "the message is not exactly one row of these columns")
 #: Different heads whose columns are kept. Messages may bring any number of them.
 _HEADS_MAX = 1000
@@ -81,17 +83,22 @@ class RowBinary:
     without it those of the table."""
 
     def __init__(self, table: TableText) -> None:
+        self._many = table.rows == "many"
         self._structure = structure_of(table)
         self._columns = tuple(Natural(*column) for column in self._structure)
         self._walk = row_walk(tuple(type_text for _, type_text in self._structure))
 
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
         """See TypedFormat."""
+        if self._many:
+            layout = Layout("RowBinary", self._structure, self._columns)
+            yield from cut_groups(buffer, indices, layout, partial(cut, step=self._walk.step))
+            return
         yield from marked_group(buffer, indices, "RowBinary", self._structure, self._columns)
 
     def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
         """See TypedFormat."""
-        return broken_rows(self._walk, buffer, indices)
+        return {} if self._many else broken_rows(self._walk, buffer, indices)
 
 
 def broken_rows(
@@ -111,6 +118,7 @@ class RowBinaryWithNamesAndTypes:
     """Each message begins with the names and the types of its columns."""
 
     def __init__(self, table: TableText) -> None:
+        self._many = table.rows == "many"
         self._heads: dict[bytes, Head | Fault] = {}
 
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
@@ -119,15 +127,22 @@ class RowBinaryWithNamesAndTypes:
         if unreadable:
             yield Group("", (), np.zeros(0, np.int64), "", True, {}, unreadable)
         for head, messages in by_head.items():
-            yield from marked_group(
-                buffer, messages, "RowBinary", head.structure, head.columns, skip=len(head.text)
-            )
+            skip = len(head.text)
+            if self._many:
+                layout = Layout("RowBinary", head.structure, head.columns)
+                cutter = partial(cut, step=head.walk.step)
+                yield from cut_groups(buffer, messages, layout, cutter, skip=skip)
+            else:
+                yield from marked_group(
+                    buffer, messages, "RowBinary", head.structure, head.columns, skip=skip
+                )
 
     def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
         """See TypedFormat."""
         by_head, faults = self._by_head(buffer, indices)
         for head, messages in by_head.items():
-            faults |= broken_rows(head.walk, buffer, messages, len(head.text))
+            if not self._many:
+                faults |= broken_rows(head.walk, buffer, messages, len(head.text))
         return faults
 
     def _by_head(

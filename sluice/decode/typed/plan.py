@@ -21,7 +21,7 @@ from sluice.decode.typed.readers import Conversion, ConversionFactory, block_typ
 #: Of which message each row is: its place in the group, UInt32; the last column of a block.
 PLACE_COLUMN = "_sluice_place"
 #: More rows than a block ever has.
-_ALL_ROWS = 2**40
+_ALL_ROWS = 2**31
 
 
 class Target:
@@ -81,10 +81,10 @@ class Target:
             "cast_string_to_date_time_mode": "'best_effort'",
             "query_plan_remove_redundant_sorting": 0,
             "min_insert_block_size_bytes": 0,
-            "min_insert_block_size_rows": _ALL_ROWS if rows is None else 0,
+            "min_insert_block_size_rows": 0,
+            # What the engine makes one block of before it writes Native.
+            "max_block_size": _ALL_ROWS if rows is None else max(rows + 1, 1024),
         }
-        if rows is not None:
-            settings["max_block_size"] = max(rows + 1, 1024)
         return settings_clause(**(settings | dict(more)))
 
     def joined(self, into: str, path: str) -> str:

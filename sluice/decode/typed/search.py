@@ -242,7 +242,7 @@ class Reading:
     def _read_several(self, group: Group, plan: TypedPlan, is_whole: bool) -> None:
         """Messages of any number of rows each. A message is all or nothing."""
         count = len(group.messages)
-        numbers = None
+        numbers = group.numbers
         try:
             body, places = read_rows(self._target, plan, group, throws=True, is_whole=is_whole)
         except EngineError:
@@ -254,7 +254,7 @@ class Reading:
                 self._again(group)
                 return
             body, places = read_rows(self._target, plan, group, throws=False, is_whole=is_whole)
-            numbers = _numbers(all_places)[codes == 0]
+            numbers = (_numbers(all_places) if numbers is None else numbers)[codes == 0]
             self.dropped += int(np.count_nonzero(codes))
         if len(places) and (places[-1] >= count or (np.diff(places) < 0).any()):
             body.close()
@@ -269,6 +269,7 @@ class Reading:
                 body.close()
                 self._again(group)
                 return
+        self.dropped += group.dropped
         if len(places):
             numbers = _numbers(places) if numbers is None else numbers
             self._keep(body, group.messages[places], numbers, is_whole)
@@ -284,7 +285,7 @@ class Reading:
         query = plan.said(group.source, group.place, group.settings, rows)
         text = run_on_messages(query, "JSONCompactEachRow").bytes().decode(errors="replace")
         said = dict(json.loads(line) for line in text.splitlines())
-        numbers = _numbers(places)
+        numbers = _numbers(places) if group.numbers is None else group.numbers
         for row in np.flatnonzero(codes).tolist():
             column, natural, kind = plan.fault_of(int(codes[row]))
             value = " ".join(said.get(row, "the value").split())

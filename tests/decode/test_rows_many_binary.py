@@ -1,0 +1,234 @@
+"""Messages of several rows in RowBinary and MsgPack: cut exactly, all or nothing, or dropped."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sluice.core.text import Column
+from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.port import TableDecoder
+from sluice.decode.sequential import rows as rows_format
+from sluice.decode.sequential.cutting import cut
+from sluice.decode.sequential.pack_walk import row_ends, row_step
+from tests.decode.support import FIRST_OFFSET, LINEAGE, rows
+from tests.decode.typed_support import typed_decode, typed_decoder, written
+
+FORMATS = ("RowBinary", "RowBinaryWithNamesAndTypes", "MsgPack")
+ALL_LINEAGE = ("_topic", "_partition", "_offset", "_row")
+COLUMNS = (Column("id", "UInt8"), Column("s", "String"))
+
+
+def decoder_of(format_name: str, *columns: Column, **changes: object) -> TableDecoder:
+    return typed_decoder(
+        format_name,
+        *(columns or COLUMNS),
+        *LINEAGE,
+        lineage=ALL_LINEAGE,
+        rows="many",
+        **{"options": {}, **changes},
+    )
+
+
+def message(format_name: str, *ids: int) -> bytes:
+    """A row for each id, which is an Int16 in the message."""
+    select = f"toInt16(arrayJoin({list(ids)})) AS id, concat('s', toString(id)) AS s"
+    if ids:
+        return written(format_name, select)
+    return written(format_name, "toInt16(1) AS id, '' AS s WHERE 0")
+
+
+#: RowBinary is told that the messages' numbers are wider than the table's.
+OPTIONS = {"RowBinary": {"columns": "id Int16, s String"}}
+
+
+def found(decoded: Decoded) -> list[tuple[int, int, int]]:
+    """Id, index of the message and number of the row, of each row."""
+    return [(row[0], (int(row[-2]) - FIRST_OFFSET) // 2, row[-1]) for row in rows(decoded)]
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_rows_of_a_message_carry_its_offset_and_their_number(format_name: str) -> None:
+    decoder = decoder_of(format_name, options=OPTIONS.get(format_name, {}))
+    values = [message(format_name, *ids) for ids in ((1,), (2, 3), (), (4, 5, 6))]
+    decoded = typed_decode(decoder, values)
+    assert found(decoded) == [(1, 0, 0), (2, 1, 0), (3, 1, 1), (4, 3, 0), (5, 3, 1), (6, 3, 2)]
+    assert [row[1] for row in rows(decoded)] == ["s1", "s2", "s3", "s4", "s5", "s6"]
+    assert (decoded.rows, decoded.messages, decoded.bad) == (6, 3, ())
+    assert decoded.empty == (FIRST_OFFSET + 4,)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_message_is_all_or_nothing(format_name: str) -> None:
+    options = OPTIONS.get(format_name, {})
+    values = [message(format_name, *ids) for ids in ((1, -1, 300), (9,), (-5,))]
+    decoded = typed_decode(decoder_of(format_name, options=options), values)
+    assert found(decoded) == [(9, 1, 0)]
+    assert [(bad.index, bad.reason, bad.column) for bad in decoded.bad] == [
+        (0, "out-of-range", "id"),
+        (2, "out-of-range", "id"),
+    ]
+    assert decoded.bad[0].error.startswith("row 1: ")
+    dropping = decoder_of(format_name, bad_rows="drop-row", options=options)
+    decoded = typed_decode(dropping, values)
+    assert found(decoded) == [(1, 0, 0), (9, 1, 0)]
+    assert (decoded.bad, decoded.dropped_rows, decoded.messages) == ((), 3, 2)
+    assert decoded.empty == (FIRST_OFFSET + 4,)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("bad_rows", ["dead-letter", "drop-row"])
+def test_what_is_no_whole_rows_is_a_dead_letter(format_name: str, bad_rows: str) -> None:
+    decoder = decoder_of(format_name, bad_rows=bad_rows, options=OPTIONS.get(format_name, {}))
+    good = message(format_name, 1, 2)
+    broken = [good[:-1], good + b"\x01", good[:-2], b"\xc1" * 40]
+    values = [value for each in broken for value in (each, good)]
+    decoded = typed_decode(decoder, values)
+    assert [(bad.index, bad.reason) for bad in decoded.bad] == [
+        (index, "cannot-parse") for index in range(0, 2 * len(broken), 2)
+    ]
+    assert [(index, number) for _, index, number in found(decoded)] == [
+        (index, number) for index in range(1, 2 * len(broken), 2) for number in (0, 1)
+    ]
+    assert decoded.dropped_rows == 0
+
+
+def test_halves_of_rows_in_two_messages_do_not_make_one() -> None:
+    """Together they would be right."""
+    decoder = decoder_of("MsgPack")
+    decoded = typed_decode(decoder, [b"\x01\xa1a\x02", b"\xa1b", b"\x03\xa1c\x04\xa1d"])
+    assert [bad.index for bad in decoded.bad] == [0, 1]
+    assert found(decoded) == [(3, 2, 0), (4, 2, 1)]
+
+
+def test_what_msgpack_would_wrap_is_found_in_its_row() -> None:
+    columns = (Column("u", "UInt64"), Column("m", "Map(String, Array(Int8))"))
+    good, negative, nil = b"\x01\x80", b"\xff\x80", b"\x02\x81\xc0\x90"
+    kind = b"\xa1x\x80"
+    values = [good + negative + nil, good + nil, good + kind, good * 2]
+    decoded = typed_decode(decoder_of("MsgPack", *columns), values)
+    assert [(bad.index, bad.reason, bad.column, bad.error[:6]) for bad in decoded.bad] == [
+        (0, "out-of-range", "u", "row 1:"),
+        (1, "cannot-parse", "m", "row 1:"),
+        (2, "cannot-parse", "u", "row 1:"),
+    ]
+    assert [(index, number) for _, index, number in found(decoded)] == [(3, 0), (3, 1)]
+    values = [negative + good + nil + good, kind, kind + good, good]
+    decoded = typed_decode(decoder_of("MsgPack", *columns, bad_rows="drop-row"), values)
+    assert [(index, number) for _, index, number in found(decoded)] == [
+        (0, 1),
+        (0, 3),
+        (2, 1),
+        (3, 0),
+    ]
+    assert (decoded.bad, decoded.dropped_rows, decoded.messages) == ((), 4, 3)
+    assert decoded.empty == (FIRST_OFFSET + 2,)
+
+
+def test_dropped_rows_of_both_kinds_leave_the_numbers_right() -> None:
+    """Left out before the engine reads them, and by it."""
+    columns = (Column("u", "UInt64"), Column("i", "Int8"))
+    wrapped, unfit, good = b"\xff\x01", b"\x01\xcc\xff", b"\x01\x02"
+    value = wrapped + good + unfit + wrapped + good
+    decoded = typed_decode(decoder_of("MsgPack", *columns, bad_rows="drop-row"), [value, value])
+    assert [row[-1] for row in rows(decoded)] == [1, 4, 1, 4]
+    assert decoded.dropped_rows == 6
+    keeping = typed_decode(decoder_of("MsgPack", *columns), [good + unfit, good])
+    assert [bad.error[:6] for bad in keeping.bad] == ["row 1:"]
+
+
+def test_types_of_unknown_length_are_cut_by_the_engine() -> None:
+    """Each message alone, as are long ones."""
+    columns = (Column("id", "UInt8"), Column("v", "Variant(String, UInt16)"))
+    select = "toUInt8(number) AS id, CAST(toUInt16(number + 7) AS Variant(String, UInt16)) AS v"
+    three = written("RowBinary", f"{select} FROM numbers(3)")
+    decoder = decoder_of("RowBinary", *columns)
+    decoded = typed_decode(decoder, [three, three[:-1], b"", three])
+    assert [(row[0], row[1]) for row in rows(decoded)] == [(n, n + 7) for n in (0, 1, 2)] * 2
+    assert [(bad.index, bad.reason) for bad in decoded.bad] == [(1, "cannot-parse")]
+    assert decoded.empty == (FIRST_OFFSET + 4,)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_sorted_block_knows_its_rows(format_name: str) -> None:
+    decoder = decoder_of(
+        format_name, sort=True, sorting_key="id", options=OPTIONS.get(format_name, {})
+    )
+    numbers = np.random.default_rng(5).permutation(60).tolist()
+    messages = [message(format_name, *numbers[at : at + 6]) for at in range(0, 60, 6)]
+    places = {number: divmod(place, 6) for place, number in enumerate(numbers)}
+    assert found(typed_decode(decoder, messages)) == [(n, *places[n]) for n in range(60)]
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_message_of_100_000_rows_and_one_of_10_mb(format_name: str) -> None:
+    decoder = typed_decoder(format_name, Column("id", "UInt32"), Column("s", "String"), rows="many")
+    many = written(format_name, "toUInt32(number) AS id, 'x' AS s FROM numbers(100000)")
+    repeated = ", ".join(["repeat('é', 1000000)"] * 5)
+    large = written(format_name, f"toUInt32(7) AS id, concat({repeated}) AS s")
+    small = written(format_name, "toUInt32(8) AS id, 'y' AS s")
+    decoded = typed_decode(decoder, [many, large, small, many[:-1]])
+    assert (decoded.rows, decoded.messages) == (100_002, 3)
+    assert [bad.index for bad in decoded.bad] == [3]
+    assert np.count_nonzero(decoded.offsets == FIRST_OFFSET) == 100_000
+
+
+def test_both_ways_to_cut_make_the_same_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    select = "toUInt8(number + {0}) AS id, repeat('x', number) AS s FROM numbers({0})"
+    values = [written("RowBinary", select.format(count)) for count in range(12)]
+    values += [values[-1][:-1], b"\x05\xff\xff\xff\xff\x7f"]
+    together = typed_decode(decoder_of("RowBinary"), values)
+    assert together.rows == 66 and [bad.index for bad in together.bad] == [12, 13]
+    monkeypatch.setattr(rows_format, "cut", lambda *parts, step: cut(*parts, step=None))
+    alone = typed_decode(decoder_of("RowBinary"), values)
+    assert bytes(alone.native) == bytes(together.native)
+    assert [bad.index for bad in alone.bad] == [12, 13]
+
+
+SCALARS = st.one_of(
+    st.integers(0, 127).map(lambda n: bytes([n])),
+    st.sampled_from(
+        [b"\xc0", b"\xc1", b"\xc2", b"\xca1234", b"\xcb12345678", b"\xd8t" + b"u" * 16]
+    ),
+    st.binary(max_size=3).map(lambda b: bytes([0xC4, len(b)]) + b),
+    st.binary(max_size=3).map(lambda b: b"\xda" + struct.pack(">H", len(b)) + b),
+    st.integers(0, 2**32 - 1).map(lambda n: b"\xc6" + struct.pack(">I", n)),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda v: bytes([0x90 + len(v)]) + b"".join(v)),
+        st.lists(inner, max_size=2).map(
+            lambda v: b"\xde" + struct.pack(">H", len(v)) + b"".join(v * 2)
+        ),
+    ),
+    max_leaves=6,
+)
+PACKED = st.one_of(st.lists(VALUES, max_size=7).map(b"".join), st.binary(max_size=9))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(PACKED, min_size=1, max_size=5), st.integers(1, 3))
+@example([b"\xdc", b"\xdc\x00\x00", b"\xc4"], 1)
+def test_messages_are_cut_together_as_alone(values: list[bytes], columns: int) -> None:
+    text = b"\n".join(values) + b"\n"
+    ends = np.cumsum([len(value) + 1 for value in values])
+    begins, ends = np.concatenate(([0], ends[:-1])), ends - 1
+    bounds = (np.frombuffer(text, np.uint8), begins, ends)
+    together = cut(*bounds, step=row_step(columns))
+    for index, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+        expected = row_ends(columns, text, begin, end)
+        assert together.broken[index] == (expected is None)
+        assert together.ends[together.owner == index].tolist() == (expected or [])
+    alone = cut(
+        *bounds,
+        step=row_step(columns),
+        alone=lambda text, begin, end: row_ends(columns, text, begin, end),
+        together_max=2,
+    )
+    for name in ("begins", "ends", "owner", "broken", "unknown"):
+        assert np.array_equal(getattr(together, name), getattr(alone, name))
