@@ -15,6 +15,7 @@ from sluice.decode.messages.assemble import Body
 from sluice.decode.messages.boundaries import structure_faults
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import Fault
+from sluice.decode.messages.marked import subset
 from sluice.decode.messages.shapes import object_faults, plain_objects
 from sluice.decode.text.decoder import Decoded, Decoder
 from sluice.decode.text.plan import Plan
@@ -210,6 +211,19 @@ def test_counting_proves_messages_only_among_their_like() -> None:
         decoded = decode(decoder, values, poll)
         assert [bad.index for bad in decoded.bad] == [0, 2]
         assert rows(decoded) == [["0", ""]]
+
+
+def test_a_subset_has_the_faults_of_its_messages() -> None:
+    """As where a replayed dead letter is left out for an entry that it is not for."""
+    values = [b'{"s":"}', b'{",":":1}{}{"}', b'{":1}', b'{"id":7}']
+    decoder = Decoder(table(Column("id", "UInt64"), Column("s", "String")))
+    with MessageBuffer() as buffer:
+        fill(buffer, values)
+        with subset(buffer, np.arange(3)) as part:
+            assert part.faults == buffer.faults == [0, 2]
+            decoded = decoder.decode(part, "orders", 3)
+    assert [bad.index for bad in decoded.bad] == [0, 2]
+    assert rows(decoded) == [["0", ""]]
 
 
 PIECES = st.sampled_from(

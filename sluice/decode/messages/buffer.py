@@ -216,6 +216,10 @@ class MessageBuffer:
             found += int(np.count_nonzero(faults))
         return found < len(indices)
 
+    def blame(self, indices: NDArray[np.int64]) -> None:
+        """Take these messages for faults, whatever tests of them say."""
+        self._faults.update(indices.tolist())
+
     def prove(self) -> None:
         """Test every message that was only counted: from now on each is known for itself to be
         sound, or is among the faults."""
