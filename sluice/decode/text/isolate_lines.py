@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from sluice.decode.engine.native import read_header
-from sluice.decode.engine.scalars import NULL
+from sluice.decode.engine.scalars import NULL, UNREAD
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
@@ -177,8 +177,11 @@ class LineJudge:
             said = f"null in column {part.name} {part.column.type}"
             return Fault(NULL_IN_COLUMN, said, part.name)
         value = self._shown(self._lines.values(row), part.name)
-        said = f"{value} does not fit column {part.name} {part.column.type}"
-        return Fault(OUT_OF_RANGE, said[:_ERROR_CHARACTERS_MAX], part.name)
+        unread = code % 4 == UNREAD
+        verb = "cannot be read as" if unread else "does not fit"
+        said = f"{value} {verb} column {part.name} {part.column.type}"
+        reason = CANNOT_PARSE if unread else OUT_OF_RANGE
+        return Fault(reason, said[:_ERROR_CHARACTERS_MAX], part.name)
 
     def _shown(self, values: list[str], column: str) -> str:
         if len(values) != len(self._names) or column not in self._names:
