@@ -32,10 +32,10 @@ _NULLABLE = frozenset(
         "Bool",
         "DateTime",
         "DateTime64",
-        "Time",
-        "Time64",
     )
 )
+#: Times of day, which may have up to three digits of hours: the engine clamps a number beyond.
+_TIME_SECONDS_MAX = 3599999
 #: Beyond these seconds the engine clamps a DateTime64: the first and the last day it knows.
 _DATETIME64_SECONDS = (-62167132800, 253402214400)
 
@@ -70,7 +70,7 @@ class Reader:
 class Place:
     """Where a scalar stands, which decides what null and a missing value mean.
 
-    :param has_blanks: blanks around a number are none of it (CSV).
+    :param has_blanks: blanks around a number are none of it, nor single quotes (CSV).
     """
 
     nullable: bool
@@ -120,6 +120,8 @@ def scalar_reader(node: TypeNode, place: Place, widest_integer: str) -> Reader:
         return _text(node, place, _same, _wraps(node.text), unfit_throws=False)
     if node.name.startswith("Enum"):
         return _text(node, place, _same, _not_among(enum_values(node)), unfit_throws=True)
+    if node.name in ("Time", "Time64"):
+        return _checked(node, place, node.text, _at_the_last_second)
     if node.name in _NULLABLE:
         return _checked(node, place, node.text, _never)
     text = place.target(node.text)
@@ -229,7 +231,7 @@ def _decimal(node: TypeNode, place: Place) -> Reader:
     bits = next(bits for bits, most in ((32, 9), (64, 18), (128, 38), (256, 76)) if precision <= most)
 
     def bare(value: str) -> str:
-        return f"trimBoth({value})" if place.has_blanks else value
+        return _bare(value) if place.has_blanks else value
 
     return _text(
         node,
@@ -262,6 +264,11 @@ def _moment(node: TypeNode, place: Place) -> Reader:
 def _at_its_ends(value: str) -> str:
     """A DateTime beyond its type is one of these where it is clamped."""
     return f"toUInt32({value}) IN (0, 4294967295)"
+
+
+def _at_the_last_second(value: str) -> str:
+    """Where it was clamped; so the last second itself is refused."""
+    return f"(abs(toInt64({value})) >= {_TIME_SECONDS_MAX})"
 
 
 def _seconds_outside(low: int, high: int) -> Expression:
@@ -344,9 +351,11 @@ def _wraps(target: str) -> Expression:
     return unfit
 
 
-def _empty_as_zero(value: str) -> str:
-    """As in integers."""
-    return f"if(empty({value}), '0', {value})"
+def _bare(value: str) -> str:
+    """Without blanks around it, or single quotes."""
+    quoted = f"replaceRegexpOne({value}, '^ *\\'([^\\']+)\\' *$', '\\\\1')"
+    blank = f"if(match({value}, '^ +$'), 'blank', trimBoth({value}))"
+    return f"if(position({value}, '\\'') != 0, {quoted}, {blank})"
 
 
 def _no_number(value: str) -> str:
@@ -370,7 +379,7 @@ def _decimal_unfit(target: str, precision: int, scale: int) -> Expression:
     cut = f"[eE]|\\\\.[0-9]{{{scale}}}[0-9]*[1-9]"
 
     def unfit(value: str) -> str:
-        number = f"accurateCastOrNull({_empty_as_zero(value)}, '{wide}')"
+        number = f"accurateCastOrNull(if(empty({value}), '0', {value}), '{wide}')"
         tests = [_no_number(value), f"isNull({number})"]
         tests.append(f"ifNull({number} != trunc({number}, {scale}), 1)")
         if precision > 38:
