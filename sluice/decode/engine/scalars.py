@@ -228,7 +228,9 @@ def _decimal(node: TypeNode, place: Place) -> Reader:
     else:
         precision, scale = _DECIMAL_PRECISION[node.name], int(node.arguments[0])
     unfit = _decimal_unfit(node.text, precision, scale)
-    bits = next(bits for bits, most in ((32, 9), (64, 18), (128, 38), (256, 76)) if precision <= most)
+    bits = next(
+        bits for bits, most in ((32, 9), (64, 18), (128, 38), (256, 76)) if precision <= most
+    )
 
     def bare(value: str) -> str:
         return _bare(value) if place.has_blanks else value

@@ -11,7 +11,11 @@ BYTES_OF_NOTE = (0, 1, 2, 0x0A, 0x12, 0x7F, 0x80, 0xC0, 0xC1, 0xCF, 0xDB, 0xFE, 
 #: Lengths that lead out of a message, as varints and as numbers of fixed width.
 LENGTHS = (
     *(b"\xff" * 4 + b"\x0f", b"\xff" * 9 + b"\x01", b"\x80" * 12, b"\xff\xff\xff\x7f"),
-    *((2**power - 1).to_bytes(8, order) for power in (31, 40, 62, 64) for order in ("little", "big")),
+    *(
+        (2**power - 1).to_bytes(8, order)
+        for power in (31, 40, 62, 64)
+        for order in ("little", "big")
+    ),
 )
 
 

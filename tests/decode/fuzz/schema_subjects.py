@@ -25,7 +25,10 @@ _AVRO = record(
     ("n", ["null", "int"]),
     ("s", "string"),
     ("e", {"type": "enum", "name": "E", "symbols": ["A", "B", "C"]}),
-    ("list", {"type": "array", "items": record(("x", ["null", "double"]), ("b", "boolean"), name="I")}),
+    (
+        "list",
+        {"type": "array", "items": record(("x", ["null", "double"]), ("b", "boolean"), name="I")},
+    ),
     ("m", {"type": "map", "values": "long"}),
     ("f", {"type": "fixed", "name": "F", "size": 3}),
     ("d", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}),
