@@ -376,7 +376,7 @@ def test_floats_of_two_signs_stop_no_range(number: str) -> None:
     for values in ([bad], [bad, other], [other, bad], [bad, b"{", other, bad] + [other] * 50):
         found = made(text, *values)
         assert [found[i] for i, v in enumerate(values) if v == bad] == [PARSE] * values.count(bad)
-        assert [v for v in found if v != PARSE] == [[1, "9" * 20]] * values.count(other)
+        assert [v for v in found if isinstance(v, list)] == [[1, "9" * 20]] * values.count(other)
 
 
 def test_words_about_a_value_of_two_lines_are_one_line() -> None:
