@@ -45,7 +45,7 @@ CASES = [
     ("UInt8", b"+7", 7, 7),
     # ClickHouse takes a lone sign for 0 where it does not check (TSV, decimals); so do we.
     ("UInt8", b"-", PARSE, 0),
-    ("Decimal(9, 2)", b"-", "0", "0"),
+    ("Decimal(9, 2)", b"-", PARSE, PARSE),
     ("UInt8", b"true", PARSE, PARSE),
     ("UInt8", b"\\N", NULL, NULL),
     ("UInt8", b"NULL", PARSE, PARSE),
@@ -353,3 +353,33 @@ def test_options_are_checked_without_a_table() -> None:
     assert "twice" in check_options("CSV", (("columns", "a, a"),))
     assert check_options("CSV", (("null", "a,b"),)).startswith("option null: ")
     assert check_options("JSONEachRow", ()) == ""
+
+
+@pytest.mark.parametrize("text", ["-", "+", ".", "1e", "1.2.3", " ", "'1"])
+@pytest.mark.parametrize("table_format", LINES)
+def test_a_decimal_is_a_number(table_format: str, text: str) -> None:
+    for type_text in ("Decimal(9, 2)", "Nullable(Decimal(18, 4))", "Decimal(40, 2)"):
+        assert one(table_format, type_text, text.encode()) == PARSE
+
+
+def test_blanks_and_single_quotes_are_no_part_of_a_decimal_in_csv() -> None:
+    for cell in (b"1.5", b" 1.5 ", b"'1.5'", b'"1.5"'):
+        assert one("CSV", "Decimal(9, 2)", cell) == "1.5"
+
+
+@pytest.mark.parametrize("number", ["--1", "+-1"])
+def test_floats_of_two_signs_stop_no_range(number: str) -> None:
+    """Near the end of its text the engine reads them by other rules than elsewhere."""
+    text = text_of("JSONEachRow", Column("a", "Float64"), TEXT)
+    other = b'{"a":1,"s":"' + b"9" * 20 + b'"}'
+    bad = b'{"a":%s,"s":"x"}' % number.encode()
+    for values in ([bad], [bad, other], [other, bad], [bad, b"{", other, bad] + [other] * 50):
+        found = made(text, *values)
+        assert [found[i] for i, v in enumerate(values) if v == bad] == [PARSE] * values.count(bad)
+        assert [v for v in found if isinstance(v, list)] == [[1, "9" * 20]] * values.count(other)
+
+
+def test_words_about_a_value_of_two_lines_are_one_line() -> None:
+    text = text_of("CSV", Column("a", "UInt8"), TEXT)
+    decoded = decode_text(text, [b'"1\n2",x'])
+    assert [bad.error.count("\n") for bad in decoded.bad] == [0]

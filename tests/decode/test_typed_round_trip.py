@@ -139,7 +139,8 @@ def engine_rows(format_name: str, message: bytes) -> list[list[Any]]:
         source = f"file({literal(path)}, {format_name}, {literal(structure_of(format_name))})"
         query = (
             f"SELECT * FROM {source} {SETTINGS}, output_format_json_quote_64bit_integers=1,"
-            " output_format_json_quote_decimals=1, output_format_json_quote_denormals=1"
+            " output_format_json_quote_decimals=1, output_format_json_quote_denormals=1,"
+            " input_format_orc_filter_push_down=0"
         )
         text = run(query, "JSONCompactEachRow").bytes().decode(errors="replace")
     return [json.loads(line) for line in text.splitlines()]

@@ -85,6 +85,28 @@ CASES = [
     ("Decimal(76, 20)", "1." + "0" * 20 + "1", RANGE),
     ("Decimal(76, 20)", "1.5", '"1.5"'),
     ("Decimal(76, 20)", ABSENT, '"0"'),
+    # The engine's own reader takes all of these for numbers, most of them for 0.
+    *[
+        (type_text, field, PARSE)
+        for type_text in ("Decimal(9, 2)", "Decimal(40, 2)", "Nullable(Decimal(9, 2))")
+        for text in ("-", "+", ".", "-.", "1e", "e5", "1.2.3", "..1", "1.1.1.25", "x")
+        for field in (f'"{text}"', text)
+    ],
+    ("Decimal(9, 2)", "", PARSE),
+    ("Decimal(9, 2)", '""', '"0"'),
+    ("Decimal(9, 2)", '"-0.10"', '"-0.1"'),
+    ("Decimal(9, 2)", "1.5e2", '"150"'),
+    ("Decimal(9, 2)", "true", PARSE),
+    ("Decimal(2, 2)", "0.25", '"0.25"'),
+    ("Decimal(2, 2)", "1", RANGE),
+    ("Array(Decimal(9, 2))", "[1,-]", PARSE),
+    ("Time", "3599998", '"999:59:58"'),
+    ("Time", "3600000", RANGE),
+    ("Time", "-3600000", RANGE),
+    ("Time", '"1000:00:00"', PARSE),
+    ("Time64(3)", '"999:59:58.5"', '"999:59:58.500"'),
+    ("Time64(3)", "3600000000", RANGE),
+    ("Nullable(Time)", "3600000", RANGE),
     ("Date", '"2149-06-06"', '"2149-06-06"'),
     ("Date", '"2149-06-07"', RANGE),
     ("Date", '"1969-12-31"', RANGE),

@@ -86,7 +86,8 @@ def _row(chance: random.Random) -> list[Any]:
 
 
 def _array(values: list[str]) -> str:
-    quoted = [value.replace("\\", "\\\\").replace("'", "\\'") for value in values]
+    escapes = str.maketrans({"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t"})
+    quoted = [value.translate(escapes) for value in values]
     return "[" + ",".join(f"'{value}'" for value in quoted) + "]"
 
 
@@ -103,13 +104,13 @@ def _cells(row: list[Any]) -> list[str]:
 
 def _csv_line(cells: list[str]) -> str:
     out = io.StringIO()
-    csv.writer(out, lineterminator="").writerow(cells)
-    return out.getvalue()
+    csv.writer(out).writerow(cells)
+    return out.getvalue().removesuffix("\r\n")
 
 
 def _tsv_line(cells: list[str]) -> str:
     def escaped(text: str) -> str:
-        if text == "\\N":
+        if text == "\\N" or text.startswith("['"):
             return text
         for symbol, written in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
             text = text.replace(symbol, written)

@@ -15,8 +15,8 @@ from sluice.decode.engine.types import TypeNode, enum_values
 
 Expression = Callable[[str], str]
 
-#: Results of `Reader.fault`.
-FINE, NULL, RANGE = 0, 1, 2
+#: Results of `Reader.fault`: UNREAD is text that says no value of the type at all.
+FINE, NULL, RANGE, UNREAD = 0, 1, 2, 3
 
 _INTEGERS = frozenset(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64, 128))
 _WIDE_INTEGERS = frozenset(("Int256", "UInt256"))
@@ -32,10 +32,10 @@ _NULLABLE = frozenset(
         "Bool",
         "DateTime",
         "DateTime64",
-        "Time",
-        "Time64",
     )
 )
+#: Times of day, which may have up to three digits of hours: the engine clamps a number beyond.
+_TIME_SECONDS_MAX = 3599999
 #: Beyond these seconds the engine clamps a DateTime64: the first and the last day it knows.
 _DATETIME64_SECONDS = (-62167132800, 253402214400)
 
@@ -49,7 +49,7 @@ class Reader:
         query; `fault` takes this one, the other expressions take `wide`.
     :param narrow: gives the target type, or throws.
     :param silent: UInt8, true if `narrow` would not throw although the value does not fit.
-    :param fault: UInt8, FINE, NULL or RANGE; never throws. None: reading alone decides.
+    :param fault: UInt8, FINE, NULL, RANGE or UNREAD; never throws. None: reading alone decides.
     :param plain: `narrow` is nothing but accurateCast, also inside containers.
     :param doubt: UInt8, true for every value as it was read by `wide` for which `narrow` throws
         or `silent` is true, and perhaps for others; never throws. None: reading alone decides.
@@ -68,11 +68,15 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a scalar stands, which decides what null and a missing value mean."""
+    """Where a scalar stands, which decides what null and a missing value mean.
+
+    :param has_blanks: blanks around a number are none of it, nor single quotes (CSV).
+    """
 
     nullable: bool
     in_tuple: bool
     refuse_null: bool
+    has_blanks: bool = False
 
     @property
     def refuses(self) -> bool:
@@ -116,6 +120,8 @@ def scalar_reader(node: TypeNode, place: Place, widest_integer: str) -> Reader:
         return _text(node, place, _same, _wraps(node.text), unfit_throws=False)
     if node.name.startswith("Enum"):
         return _text(node, place, _same, _not_among(enum_values(node)), unfit_throws=True)
+    if node.name in ("Time", "Time64"):
+        return _checked(node, place, node.text, _at_the_last_second)
     if node.name in _NULLABLE:
         return _checked(node, place, node.text, _never)
     text = place.target(node.text)
@@ -174,12 +180,18 @@ def _checked(
 
 
 def _text(
-    node: TypeNode, place: Place, parse: Expression, unfit: Expression, unfit_throws: bool
+    node: TypeNode,
+    place: Place,
+    parse: Expression,
+    unfit: Expression,
+    unfit_throws: bool,
+    unread: Expression | None = None,
 ) -> Reader:
     """A scalar read as String, where only the text tells what the message said.
 
     :param unfit: true for text that does not fit; never throws.
     :param unfit_throws: `narrow` throws for all of these by itself.
+    :param unread: of text that does not fit: whether it is no such value at all.
     """
     target = place.target(node.text)
     missing_is_empty = place.in_tuple and not place.nullable
@@ -198,7 +210,11 @@ def _text(
         return f"(isNotNull({value}) AND {test})" if place.reads_null else test
 
     def fault(value: str) -> str:
-        tests = [*place.null_test(value), f"{silent(value)}, {RANGE}"]
+        kind = f"{RANGE}"
+        if unread is not None:
+            text = f"assumeNotNull({value})" if place.reads_null else value
+            kind = f"if({unread(text)}, {UNREAD}, {RANGE})"
+        tests = [*place.null_test(value), f"{silent(value)}, {kind}"]
         return f"multiIf({', '.join(tests)}, {FINE})"
 
     wide = place.wide("String")
@@ -211,11 +227,23 @@ def _decimal(node: TypeNode, place: Place) -> Reader:
         scale = int(node.arguments[1]) if len(node.arguments) > 1 else 0
     else:
         precision, scale = _DECIMAL_PRECISION[node.name], int(node.arguments[0])
-    if precision > 38:
-        return _text(node, place, _same, _decimal_text_unfit(node.text, scale), False)
-    # As many integer digits as the target: more of them are refused by the reader itself.
-    wide = f"Decimal(76, {76 - (precision - scale)})"
-    return _checked(node, place, wide, lambda value: f"{value} != trunc({value}, {scale})")
+    unfit = _decimal_unfit(node.text, precision, scale)
+    bits = next(
+        bits for bits, most in ((32, 9), (64, 18), (128, 38), (256, 76)) if precision <= most
+    )
+
+    def bare(value: str) -> str:
+        return _bare(value) if place.has_blanks else value
+
+    return _text(
+        node,
+        place,
+        # "" is 0, as in integers; what else cannot be read does not fit.
+        lambda value: f"toDecimal{bits}OrZero({bare(value)}, {scale})",
+        lambda value: unfit(bare(value)),
+        False,
+        lambda value: _no_number(bare(value)),
+    )
 
 
 def _moment(node: TypeNode, place: Place) -> Reader:
@@ -238,6 +266,11 @@ def _moment(node: TypeNode, place: Place) -> Reader:
 def _at_its_ends(value: str) -> str:
     """A DateTime beyond its type is one of these where it is clamped."""
     return f"toUInt32({value}) IN (0, 4294967295)"
+
+
+def _at_the_last_second(value: str) -> str:
+    """Where it was clamped; so the last second itself is refused."""
+    return f"(abs(toInt64({value})) >= {_TIME_SECONDS_MAX})"
 
 
 def _seconds_outside(low: int, high: int) -> Expression:
@@ -320,13 +353,41 @@ def _wraps(target: str) -> Expression:
     return unfit
 
 
-def _decimal_text_unfit(target: str, scale: int) -> Expression:
-    """Digits beyond the scale, or an exponent, of which the text does not show the digits."""
-    pattern = f"[eE]|\\\\.[0-9]{{{scale}}}[0-9]*[1-9]"
+def _bare(value: str) -> str:
+    """Without blanks around it, or single quotes."""
+    quoted = f"replaceRegexpOne({value}, '^ *\\'([^\\']+)\\' *$', '\\\\1')"
+    blank = f"if(match({value}, '^ +$'), 'blank', trimBoth({value}))"
+    return f"if(position({value}, '\\'') != 0, {quoted}, {blank})"
+
+
+def _no_number(value: str) -> str:
+    """Whether this text is no number. The engine takes "-", "1e" and "1.2.3" for numbers."""
+    pattern = "^([+-]?([0-9]+\\\\.?[0-9]*|\\\\.[0-9]+)([eE][+-]?[0-9]+)?)?$"
+    return f"NOT match({value}, '{pattern}')"
+
+
+def _decimal_unfit(target: str, precision: int, scale: int) -> Expression:
+    """No number, too many digits before the point, or digits behind the last one that is kept.
+
+    Read as text: reading it as a decimal takes much for a number that is none, and leaves values
+    of bad messages behind for good ones [measured, ClickHouse 26.9].
+    """
+    before = precision - scale
+    behind = f"(\\\\.[0-9]{{1,{scale}}})?" if scale else ""
+    usual = f"^(-?{f'[0-9]{{1,{before}}}' if before else '0'}{behind})?$"
+    # As many digits before the point as the target; more of them are no value of this type.
+    wide = f"Decimal(76, {76 - before})"
+    # Beyond 38 digits, cut digits do not show there, nor do those of a number with an exponent.
+    cut = f"[eE]|\\\\.[0-9]{{{scale}}}[0-9]*[1-9]"
 
     def unfit(value: str) -> str:
-        number = f"accurateCastOrNull({value}, {literal(target)})"
-        return f"(isNull({number}) OR match({value}, '{pattern}'))"
+        number = f"accurateCastOrNull(if(empty({value}), '0', {value}), '{wide}')"
+        tests = [_no_number(value), f"isNull({number})"]
+        tests.append(f"ifNull({number} != trunc({number}, {scale}), 1)")
+        if precision > 38:
+            tests[1:] = [f"isNull(accurateCastOrNull({value}, {literal(target)}))"]
+            tests.append(f"match({value}, '{cut}')")
+        return f"if(match({value}, '{usual}'), 0, {' OR '.join(tests)})"
 
     return unfit
 

@@ -31,6 +31,10 @@ _WINDOW_BYTES = 1 << 14
 ASIDE_BYTES_MAX = 4 << 20
 _ASIDE_OVERHEAD_BYTES = 128
 
+#: Behind JSON objects: near the end of its text the engine reads floats by other rules ("--1" is
+#: -1 there), and the last messages would not be what they are elsewhere.
+_BEHIND = b"\n" * 512
+
 #: A message's value; the class below has a property named `bytes`.
 Value = bytes
 
@@ -255,8 +259,10 @@ class MessageBuffer:
     @property
     def path(self) -> str:
         """Where this process reads the messages, joined by newlines."""
-        if os.fstat(self._file).st_size != self._size:
+        behind = _BEHIND if self.framing is JSON_OBJECTS else b""
+        if os.fstat(self._file).st_size != self._size + len(behind):
             os.ftruncate(self._file, self._size)
+            os.pwrite(self._file, behind, self._size)
         return f"/proc/self/fd/{self._file}"
 
     @property

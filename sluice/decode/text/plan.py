@@ -59,7 +59,8 @@ class Plan:
                 f'Use format = "{min(rows.formats)}".',
             )
         self.lineage = lineage_of(table)
-        factory = ReaderFactory(table.on_null == "dead-letter", widest_integer)
+        refuse_null, has_blanks = table.on_null == "dead-letter", rows.engine.startswith("CSV")
+        factory = ReaderFactory(refuse_null, widest_integer, has_blanks)
         read = tuple(
             PlannedColumn(column, factory.of(column.type))
             for column in table.columns

@@ -26,10 +26,12 @@ class ReaderFactory:
     :param refuse_null: null in a non-nullable place is a fault; otherwise the engine puts
         the default there (setting input_format_null_as_default).
     :param widest_integer: what integers of up to 128 bits are read as.
+    :param has_blanks: blanks around numbers are none of them.
     """
 
     refuse_null: bool
     widest_integer: str = "Int256"
+    has_blanks: bool = False
     _names: int = field(default=0)
 
     def of(self, type_text: str) -> Reader:
@@ -50,7 +52,7 @@ class ReaderFactory:
             return self._map(node)
         if node.name in ("Tuple", "Nested") and not nullable:
             return self._tuple(node)
-        place = Place(nullable, in_tuple, self.refuse_null)
+        place = Place(nullable, in_tuple, self.refuse_null, self.has_blanks)
         return scalar_reader(node, place, self.widest_integer)
 
     def _retarget(self, reader: Reader, target: str) -> Reader:

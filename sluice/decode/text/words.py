@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-from sluice.decode.engine.scalars import NULL
+from sluice.decode.engine.scalars import NULL, UNREAD
 from sluice.decode.engine.types import leaves, parse_type
 from sluice.decode.messages.fault import (
     CANNOT_PARSE,
@@ -48,7 +48,11 @@ def value_fault(plan: Plan, line: bytes, code: int) -> Fault:
     part = plan.columns[code // 4]
     if code % 4 == NULL:
         return Fault(NULL_IN_COLUMN, f"null in column {part.name} {part.column.type}", part.name)
-    return unfit(plan, line, part.name)
+    fault = unfit(plan, line, part.name)
+    if code % 4 == UNREAD:
+        words = fault.error.replace(" does not fit column ", " cannot be read as column ")
+        return Fault(CANNOT_PARSE, words[:ERROR_CHARACTERS_MAX], part.name)
+    return fault
 
 
 def unfit(plan: Plan, line: bytes, column: str) -> Fault:

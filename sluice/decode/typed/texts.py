@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.decode.engine.scalars import Expression, Place, scalar_reader
+from sluice.decode.engine.scalars import UNREAD, Expression, Place, scalar_reader
 from sluice.decode.engine.session import literal
 from sluice.decode.engine.types import TypeNode
 from sluice.decode.typed.pair import Pair, either, fails, integer_bounds, or_null, over
@@ -37,8 +37,12 @@ def from_text(target: TypeNode) -> Pair | None:
         def chosen(value: str) -> str:
             return f"if({unfit(value)}, NULL, {value})"
 
-        return Pair(lambda value: f"assumeNotNull({narrow(chosen(value))})", unfit)
-    is_number = integer_bounds(target.name) is not None or target.name.startswith("Decimal")
+        return Pair(
+            lambda value: f"assumeNotNull({narrow(chosen(value))})",
+            unfit,
+            lambda value: f"{fault(as_null(value))} = {UNREAD}",
+        )
+    is_number = integer_bounds(target.name) is not None
     parse = _parsing(is_number)
 
     def read(value: str, read_as: str) -> str:

@@ -1,0 +1,30 @@
+"""What the fuzzing needs to know of a format."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.core.text import LINEAGE_TYPES, Column, TableText
+from tests.decode.support import LINEAGE, table
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A table entry under attack.
+
+    :param good: a good message, different ones for different states of the chance.
+    :param by_file: each message costs a few queries.
+    """
+
+    text: TableText
+    good: Callable[[random.Random], bytes]
+    by_file: bool = False
+
+
+def fuzzed_table(table_format: str, columns: tuple[Column, ...], **changes: Any) -> TableText:
+    """A table with all lineage columns."""
+    facts = {"format": table_format, "lineage": tuple(LINEAGE_TYPES)} | changes
+    return table(*columns, *LINEAGE, **facts)

@@ -1,0 +1,46 @@
+"""A quick slice of `python -m tests.decode.fuzz`, which goes on for as long as one likes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sluice.decode.formats import FORMATS
+from tests.decode.fuzz.attack import Attack, Tally, shrunk
+from tests.decode.fuzz.subjects import ALL, subjects_of
+
+
+def test_all_formats_are_attacked() -> None:
+    assert set(ALL) == set(FORMATS)
+
+
+@pytest.mark.parametrize("table_format", ALL)
+def test_mutants_among_good_messages(table_format: str) -> None:
+    tally = Tally()
+    for subject in subjects_of(table_format)[-2:][:1]:
+        attacking = Attack(subject, random.Random(f"slice {table_format}"), alone_one_in=20)
+        attacking.batch(8 if subject.by_file else 20, tally)
+    assert tally.failures == []
+    assert tally.became["bad"] > 0, "mutants that harm nobody attack nothing"
+
+
+def test_a_failure_is_shrunk_to_what_it_needs() -> None:
+    values = [bytes([number]) for number in range(100)]
+    assert shrunk(values, lambda some: {b"\x07", b"\x50"} <= set(some)) == [b"\x07", b"\x50"]
+
+
+def test_a_neighbour_that_suffers_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = subjects_of("RowBinary")[0]
+    attacking = Attack(subject, random.Random(3))
+    honest = attacking.outcomes
+
+    def lying(values: list[bytes]) -> list[tuple[str, ...]]:
+        found = honest(values)
+        return [("bad", "x"), *found[1:]] if len(values) > 30 else found
+
+    monkeypatch.setattr(attacking, "outcomes", lying)
+    tally = Tally()
+    attacking.batch(40, tally)
+    assert len(tally.failures) == 1
+    assert "a good message suffers" in tally.failures[0]
