@@ -59,6 +59,8 @@ class MessageBuffer:
         #: What Kafka says besides the values, if the entry asks for it.
         self.facts: MessageFacts | None = None
         self._size = 0
+        #: The size at which the file was ended; -1: it was not since it was cleared.
+        self._ended_at = -1
         self._count = 0
         self._chunk_offsets: list[NDArray[np.uint64]] = []
         self._chunk_ends: list[NDArray[np.int64]] = []
@@ -259,10 +261,11 @@ class MessageBuffer:
     @property
     def path(self) -> str:
         """Where this process reads the messages, joined by newlines."""
-        behind = _BEHIND if self.framing is JSON_OBJECTS else b""
-        if os.fstat(self._file).st_size != self._size + len(behind):
+        if self._ended_at != self._size:
+            # What a larger range before left behind must not be read, whatever its size was.
             os.ftruncate(self._file, self._size)
-            os.pwrite(self._file, behind, self._size)
+            os.pwrite(self._file, _BEHIND if self.framing is JSON_OBJECTS else b"", self._size)
+            self._ended_at = self._size
         return f"/proc/self/fd/{self._file}"
 
     @property
