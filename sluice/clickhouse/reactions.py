@@ -154,8 +154,8 @@ REACTIONS: dict[int, Reaction] = {
 #: Refusals of a block for what the table is: an ALTER may have passed since it was looked at.
 STRUCTURE_CODES = frozenset({8, 10, 16, 20, 44, 47, 50, 53, 70, 368})
 
-#: Refusals of a statement before anything of it is executed: a block of a table that no view
-#: reads has stored nothing then.
+#: Refusals of a statement before anything of it is executed. Where a view reads the table, the
+#: refusal may be the view's.
 ANALYSIS_CODES = frozenset({16, 60, 62, 81, 115, 192, 193, 194, 195, 291, 452, 497, 516})
 
 #: Codes that mean two things: (code, pattern in the text, reaction); the first match wins.

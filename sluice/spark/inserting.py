@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import plan_insert, query_id_of
 from sluice.clickhouse.reactions import ANALYSIS_CODES, TerminalServerError
 from sluice.clickhouse.schema import check_header, describe_table
@@ -88,7 +89,7 @@ def _insert_into(
             check_header([known[name] for name in decoded.columns], facts)
         except TerminalError as error:
             raise BlockRefusedError(table.entry, error, is_unstored=True) from error
-        workshop.checked[key] = any(True for _ in facts.all_dependents())
+        workshop.checked.add(key)
     settings, tokens = workshop.insert_settings(around, url)
     plan = plan_insert(
         table.database,
@@ -108,8 +109,8 @@ def _insert_into(
     try:
         reply = server.insert(plan, check, around.insert_timeout_seconds)
     except TerminalServerError as error:
-        stores_nothing = error.code in ANALYSIS_CODES and not workshop.checked[key]
-        raise BlockRefusedError(table.entry, error, is_unstored=stores_nothing) from error
+        is_unstored = _stored_nothing(server, table, error)
+        raise BlockRefusedError(table.entry, error, is_unstored=is_unstored) from error
     (shard,) = table.shards
     return Receipt(
         entry=table.entry,
@@ -125,3 +126,19 @@ def _insert_into(
         acknowledged_at_ms=time.time_ns() // 1_000_000,
         messages=None if decoded.messages == decoded.rows else decoded.messages,
     )
+
+
+def _stored_nothing(server: Server, table: TableText, refusal: TerminalServerError) -> bool:
+    """Whether a refused insert has surely stored nothing of its block.
+
+    A view that cannot take it may be told of only when the block is in the table already.
+    """
+    if refusal.code not in ANALYSIS_CODES:
+        return False
+    try:
+        facts = describe_table(server, table.database, table.table)
+    except TerminalError:
+        return True  # the table is not there, or not for us: nor was it a moment ago
+    except SluiceError:
+        return False
+    return not any(True for _ in facts.all_dependents())

@@ -33,8 +33,7 @@ class Workshop:
     texts: dict[str, ConfigurationText] = field(default_factory=dict)
     decoders: dict[tuple[str, str], TableDecoder] = field(default_factory=dict)
     registries: set[str] = field(default_factory=set)
-    #: Tables whose columns were compared, by URL, text and entry: whether views read them.
-    checked: dict[tuple[str, str, str], bool] = field(default_factory=dict)
+    checked: set[tuple[str, str, str]] = field(default_factory=set)
     spare: MessageBuffer | None = None
 
     def buffer(self, framing: Framing) -> MessageBuffer:
@@ -106,4 +105,4 @@ class Workshop:
     def forget(self, url: str) -> None:
         """After an error: the server may come back as another version."""
         self.settings = {key: kept for key, kept in self.settings.items() if key[0] != url}
-        self.checked = {key: kept for key, kept in self.checked.items() if key[0] != url}
+        self.checked = {key for key in self.checked if key[0] != url}
