@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.core.errors import InDoubtError
-from sluice.core.ledger import Background, LedgerView
-from sluice.core.ranges import Range, digest_of_rest
+from sluice.core.ranges import Range
 from sluice.core.receipts import DeadLetter, Failed, Receipt, TaskReport
 from sluice.core.records import Kind
 from sluice.core.tokens import block_token
@@ -27,6 +26,7 @@ from sluice.simulate.decoding import DecodedRows, VersionedDecoder
 from sluice.simulate.kafka import Stored
 from sluice.simulate.patches import patched
 from sluice.simulate.planted_parking import PARKING_BUGS
+from sluice.simulate.planted_probes import PROBE_BUGS
 from sluice.simulate.planted_schema import SCHEMA_BUGS
 from sluice.spark import (
     changes,
@@ -227,11 +227,6 @@ def _servers_clock_is_not_asked() -> AbstractContextManager[None]:
     return patched((server.SimulatedServer, "clock_ms", lambda self: None))
 
 
-def _probe_before_lease_end() -> AbstractContextManager[None]:
-    """A probe is believed while tasks may still insert (rule 11)."""
-    return patched((lane, "has_expired", lambda *_: True))
-
-
 def _budget_in_blocks() -> AbstractContextManager[None]:
     """The window is counted in blocks, not in ClickHouse partitions of blocks (B1)."""
     real = VersionedDecoder.decode
@@ -322,16 +317,6 @@ def _window_never_forgets() -> AbstractContextManager[None]:
     return patched((Planner, "remembered", lambda *_: True))
 
 
-def _same_probe_not_recorded() -> AbstractContextManager[None]:
-    """A probe that finds what an earlier one found is not recorded again."""
-
-    def is_probed(self: PartitionState) -> bool:
-        rest = self.background.rest
-        return bool(rest) and self.record.rest != digest_of_rest(rest)
-
-    return patched((PartitionState, "is_probed", property(is_probed)))
-
-
 def _no_suspects() -> AbstractContextManager[None]:
     """Late inserts of settled ranges are forgotten by the budget (rule 10)."""
     real = Claims.at
@@ -345,16 +330,6 @@ def _no_suspects() -> AbstractContextManager[None]:
 def _stop_on_half_a_view() -> AbstractContextManager[None]:
     """Group and ledger are compared although somebody recorded in between (rule 4)."""
     return patched((start, "_refuse_change", lambda *_: None))
-
-
-def _rest_is_forgotten() -> AbstractContextManager[None]:
-    """A successor loads the whole range where a probe had found a part missing."""
-    real = LedgerView.background
-
-    def background(self: Any, source: Any) -> Background:
-        return replace(real(self, source), rest={})
-
-    return patched((LedgerView, "background", background))
 
 
 @contextmanager
@@ -381,7 +356,6 @@ PLANTED: dict[str, Plant] = {
     "begin-instead-of-end": _begin_instead_of_end,
     "lease-checked-too-early": _lease_checked_too_early,
     "servers-clock-is-not-asked": _servers_clock_is_not_asked,
-    "probe-before-lease-end": _probe_before_lease_end,
     "budget-in-blocks": _budget_in_blocks,
     "marks-of-the-repeat": _marks_of_the_repeat,
     "todays-configuration": _todays_configuration,
@@ -390,10 +364,9 @@ PLANTED: dict[str, Plant] = {
     "range-before-intent": _range_before_intent,
     "unknown-commit-is-lost": _unknown_commit_is_lost,
     "window-never-forgets": _window_never_forgets,
-    "same-probe-not-recorded": _same_probe_not_recorded,
     "no-suspects": _no_suspects,
     "stop-on-half-a-view": _stop_on_half_a_view,
-    "rest-is-forgotten": _rest_is_forgotten,
     **SCHEMA_BUGS,
     **PARKING_BUGS,
+    **PROBE_BUGS,
 }

@@ -145,15 +145,14 @@ class Gatherer:
         if not (is_final and table and self._park(table, error)):
             self._failed(state, error, now_ms)
             return
-        self._counters.failures["parked"] = self._counters.failures.get("parked", 0) + 1
+        self._count(error)
         state.failures = state.refusals = 0
         state.retry_at_ms = now_ms
         if failed.is_unstored:
             state.outdated = Outdated(table, str(error), failed.inserted)
 
     def _failed(self, state: PartitionState, error: SluiceError, now_ms: int) -> None:
-        kind = type(error).__name__
-        self._counters.failures[kind] = self._counters.failures.get(kind, 0) + 1
+        self._count(error)
         if isinstance(error, TerminalError):
             if not _is_refused_for_columns(error) or state.refusals >= REFUSALS_MAX:
                 self.stop(state, error)
@@ -182,6 +181,10 @@ class Gatherer:
             extra={"hint": error.hint, "in_doubt": isinstance(error, InDoubtError)},
         )
 
+    def _count(self, error: SluiceError) -> None:
+        kind = type(error).__name__
+        self._counters.failures[kind] = self._counters.failures.get(kind, 0) + 1
+
     def stop(self, state: PartitionState, error: SluiceError) -> None:
         """Stop one partition, in words; the others go on."""
         state.stop(error)
@@ -203,7 +206,7 @@ class Gatherer:
         if found.error is not None:
             self._failed(state, found.error, now_ms)
             return
-        state.probing, state.is_rest_new = False, True
+        state.probing, state.is_probed = False, True
         state.background = Background(
             since_ms=now_ms, rest=found.rest, bytes_max=state.background.bytes_max
         )

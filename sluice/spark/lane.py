@@ -29,9 +29,7 @@ from sluice.spark.deciding import Decider
 from sluice.spark.gathering import Gatherer, backoff_ms
 from sluice.spark.lane_parts import LaneParts
 from sluice.spark.observing import TopicObserver
-from sluice.spark.ports import (
-    SchemaRead,
-)
+from sluice.spark.ports import SchemaRead
 from sluice.spark.start import Started
 from sluice.spark.state import Claims, PartitionState, Suspect
 from sluice.spark.steps import (
@@ -81,7 +79,12 @@ class Lane:
         self._around = around
         self._claims = claims
         self._gatherer = Gatherer(
-            *(name, self.states, planner, self.counters, parts.now_ms, parts.letter_limit),
+            name,
+            self.states,
+            planner,
+            self.counters,
+            parts.now_ms,
+            parts.letter_limit,
             self._park,
         )
         self.letters = self._gatherer.letters
@@ -309,7 +312,7 @@ class Lane:
                 )
             state.suspect_until_ms = 0
         state.loaded = state.shorten_to = state.grant_wanted = state.outdated = None
-        state.is_rest_new = False
+        state.is_probed = False
         state.record, state.background = step.record, step.background
         state.committed_at_ms = now_ms
         state.sent = state.sent and step.record.kind is not Kind.INTEND

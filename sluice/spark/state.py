@@ -25,7 +25,9 @@ class PartitionState:
     :param grant_wanted: the range was refused; which of its blocks needs more window entries.
     :param probing: the range left the window and has to be probed.
     :param probe_out: a probe is running.
-    :param is_rest_new: what the probe found is not recorded yet.
+    :param is_probed: what the probe found is not recorded yet. It may well be what an earlier
+        probe found, and is recorded again all the same: under marks of now, and under a text that
+        can be executed.
     :param suspect_until_ms: until then a lost task of this range may still insert.
     :param waiting_since_ms: when the stable end was first seen beyond the record's end.
     :param held_back_at: the stable end at the last look for open transactions.
@@ -50,7 +52,7 @@ class PartitionState:
     grant_wanted: NeedsGrant | None = None
     probing: bool = False
     probe_out: bool = False
-    is_rest_new: bool = False
+    is_probed: bool = False
     suspect_until_ms: int = 0
     waiting_since_ms: int | None = None
     bytes_per_message: float | None = None
@@ -74,13 +76,6 @@ class PartitionState:
     def settled(self) -> int:
         """Nothing below this offset is outstanding."""
         return self.record.begin
-
-    @property
-    def is_probed(self) -> bool:
-        """What a probe found is not recorded yet. It may well be what an earlier probe found,
-        and is recorded again all the same: under marks of now, and under a text that can be
-        executed."""
-        return self.is_rest_new
 
     def see_end(self, stable_end: int, now_ms: int) -> None:
         """Take a fresh stable end in."""

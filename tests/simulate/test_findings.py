@@ -31,7 +31,7 @@ def probed(world: World) -> PartitionState:
     state.record = world.group[P0] = replace(
         state.record, kind=Kind.PROBE, text="f" * 16, rest=digest_of_rest(rest)
     )
-    state.probing, state.is_rest_new = False, True
+    state.probing, state.is_probed = False, True
     state.background = Background(since_ms=world.now, rest=rest)
     return state
 

@@ -1,0 +1,48 @@
+"""Bugs on purpose about what is looked for in ClickHouse; see `planted`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from sluice.core.ledger import Background, LedgerView
+from sluice.core.ranges import digest_of_rest
+from sluice.simulate.patches import patched
+from sluice.spark import gathering, lane
+
+
+def _probe_before_lease_end() -> AbstractContextManager[None]:
+    """A probe is believed while tasks may still insert (rule 11)."""
+    return patched((lane, "has_expired", lambda *_: True))
+
+
+def _same_probe_not_recorded() -> AbstractContextManager[None]:
+    """A probe that finds what an earlier one found is not recorded again."""
+    real = gathering.Gatherer._take_probe
+
+    def take_probe(self: Any, found: Any) -> None:
+        real(self, found)
+        state = self._states[found.source]
+        if state.record.rest == digest_of_rest(state.background.rest):
+            state.is_probed = False
+
+    return patched((gathering.Gatherer, "_take_probe", take_probe))
+
+
+def _rest_is_forgotten() -> AbstractContextManager[None]:
+    """A successor loads the whole range where a probe had found a part missing."""
+    real = LedgerView.background
+
+    def background(self: Any, source: Any) -> Background:
+        return replace(real(self, source), rest={})
+
+    return patched((LedgerView, "background", background))
+
+
+PROBE_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "probe-before-lease-end": _probe_before_lease_end,
+    "same-probe-not-recorded": _same_probe_not_recorded,
+    "rest-is-forgotten": _rest_is_forgotten,
+}
