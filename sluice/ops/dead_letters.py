@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sluice.config.model import Configuration
+from sluice.core.dead_letters import PARKED
 from sluice.core.errors import TerminalError
 from sluice.core.receipts import DeadLetter, Origin
 from sluice.kafka.cluster import Cluster
@@ -31,7 +32,7 @@ _ADVICE = {
         "The message has a field that the table does not: add the column, or set "
         'unknown_fields = "ignore", then replay.'
     ),
-    "parked": "Nothing is wrong with the message: mend its table, then replay with --parked.",
+    PARKED: "Nothing is wrong with the message: mend its table, then replay.",
     "no-route": "No table entry takes the message: add one, or a route, then replay.",
 }
 _OTHER_ADVICE = "Mend what the error names, then replay."
@@ -197,7 +198,8 @@ def advice(found: Found) -> str:
     if "replay" not in said:
         said = f"{said} If it is good now, replay."
     first = letter.first
+    parked = "--parked " if letter.reason == PARKED else ""
     return (
-        f"{said} sluice dead-letters replay CONFIG --topic {first.topic} "
+        f"{said} sluice dead-letters replay CONFIG {parked}--topic {first.topic} "
         f"--partition {first.partition} --offset {first.offset}"
     )

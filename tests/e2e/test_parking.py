@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+from pathlib import Path
 
-from tests.support.world import Truth, World, assert_exact, wait_for
+from tests.support.world import COLUMNS, LINEAGE, Driver, Truth, World, assert_exact, wait_for
 
 PATIENCE = 300.0
 REFUSED = "ALTER TABLE bad ADD CONSTRAINT nothing CHECK id < 0"
@@ -23,22 +24,39 @@ def parked(world: World, configuration: str, table: str = "bad") -> dict[tuple[i
     return found
 
 
+def prepared(world: World, topic: str, bad: str, good: str) -> Path:
+    """A topic of two tables, of which `bad` may be parked."""
+    world.create_topic(topic, 2)
+    return world.configure(
+        {bad: [topic], good: [topic]},
+        max_messages=500,
+        lease='"10s"',
+        settings_of={bad: 'on_error = "park"'},
+    )
+
+
+def refresh(driver: Driver, until: str) -> None:
+    """SIGHUP, and what the driver says then."""
+    before = driver.text().count(until)
+    driver.signal(signal.SIGHUP)
+    wait_for(lambda: driver.text().count(until) > before, PATIENCE, until)
+
+
+def stop(driver: Driver) -> None:
+    driver.signal(signal.SIGTERM)
+    assert driver.wait(PATIENCE) == 0, driver.text()[-4000:]
+
+
 def test_parked_messages_come_back_exactly_once(world: World) -> None:
     """Refused by a constraint, which judges rows; killed meanwhile, mended, asked."""
-    world.create_topic("orders-parked", 2)
     for name in ("bad", "good"):
         world.create_table(name)
     truth = Truth()
-    path = world.configure(
-        {name: ["orders-parked"] for name in ("bad", "good")},
-        max_messages=500,
-        lease='"10s"',
-        settings_of={"bad": 'on_error = "park"'},
-    )
+    path = prepared(world, "orders-parked", "bad", "good")
 
-    def load(driver: object, count: int = 1_000) -> None:
-        world.produce("orders-parked", count, truth, partitions=2, first=truth.rows)
-        world.wait_for_rows("good", truth.rows, driver, PATIENCE)  # type: ignore[arg-type]
+    def load(driver: Driver) -> None:
+        world.produce("orders-parked", 1_000, truth, partitions=2, first=truth.rows)
+        world.wait_for_rows("good", truth.rows, driver, PATIENCE)
 
     driver = world.run(path)
     load(driver)
@@ -55,8 +73,7 @@ def test_parked_messages_come_back_exactly_once(world: World) -> None:
     assert world.count("bad") == 1_000
 
     world.execute("ALTER TABLE bad DROP CONSTRAINT nothing")
-    driver.signal(signal.SIGHUP)
-    wait_for(lambda: "is not parked any more" in driver.text(), PATIENCE, "the next try")
+    refresh(driver, "is not parked any more")
     load(driver)
     world.wait_for_rows("bad", 2_000, driver, PATIENCE)
     for replayed in (2_000, 0):
@@ -64,27 +81,68 @@ def test_parked_messages_come_back_exactly_once(world: World) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         assert f"replayed         {replayed:,}\n" in done.stdout, done.stdout
     world.wait_for_rows("bad", 4_000, driver, PATIENCE)
-    driver.signal(signal.SIGTERM)
-    assert driver.wait(PATIENCE) == 0, driver.text()[-4000:]
+    stop(driver)
     assert_exact(world, "good", truth)
     ids = "SELECT count() AS n, uniqExact(id) AS u, max(id) AS m FROM bad"
     assert world.query(ids) == [{"n": 4_000, "u": 4_000, "m": 3_999}]
-    for command in ("audit", "verify"):
-        looked = world.sluice(command, str(path))
-        assert looked.returncode == 0, looked.stdout + looked.stderr
+    purge = ("dead-letters", "purge", str(path), "--parked", "--replayed", "--yes")
+    for command in (("audit", str(path)), ("verify", str(path)), purge, ("audit", str(path))):
+        done = world.sluice(*command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert parked(world, str(path)) == {}
+
+
+def test_an_altered_table_is_parked_until_it_is_as_it_was(world: World) -> None:
+    """Nobody asks the driver to look: the server refuses the block."""
+    for name in ("altered", "other"):
+        world.create_table(name)
+    truth = Truth()
+    path = prepared(world, "orders-altered", "altered", "other")
+    driver = world.run(path)
+    for column in ("", "DROP COLUMN sku", "ADD COLUMN sku String"):
+        if column:
+            world.execute(f"ALTER TABLE altered {column}")
+        if column.startswith("ADD"):
+            refresh(driver, "is not parked any more")
+        world.produce("orders-altered", 500, truth, partitions=2, first=truth.rows)
+        world.wait_for_rows("other", truth.rows, driver, PATIENCE)
+    world.wait_for_rows("altered", 1_000, driver, PATIENCE)
+    assert "has no column sku any more, which was String" in driver.text()
+    assert len(parked(world, str(path), "altered")) == 500
+    stop(driver)
+    assert_exact(world, "other", truth)
+    assert world.count("altered") == 1_000
+
+
+def test_a_table_that_most_messages_do_not_fit_is_parked(world: World) -> None:
+    """Nothing of it is a dead letter; and a parked message says how it comes back."""
+    world.execute(
+        f"CREATE TABLE narrow ({COLUMNS.replace('quantity UInt16', 'quantity UInt8')}, {LINEAGE}) "
+        "ENGINE = MergeTree ORDER BY id SETTINGS non_replicated_deduplication_window = 1000"
+    )
+    world.create_table("wide")
+    truth = Truth()
+    path = prepared(world, "orders-narrow", "narrow", "wide")
+    driver = world.run(path)
+    world.produce("orders-narrow", 1_000, truth, partitions=2)
+    world.wait_for_rows("wide", 1_000, driver, PATIENCE)
+    stop(driver)
+    # Of ids 0 to 255, what had landed before the range was judged stays a row.
+    waiting, rows = parked(world, str(path), "narrow"), world.count("narrow")
+    assert rows <= 256 and len(waiting) == 1_000 - rows and set(waiting.values()) == {1}
+    assert world.dead_letters() == []
+    partition, offset = next(iter(waiting))
+    place = ("--topic", "orders-narrow", "--partition", str(partition), "--offset", str(offset))
+    done = world.sluice("dead-letters", "show", str(path), "--parked", *place)
+    assert f"replay CONFIG --parked --topic orders-narrow --partition {partition}" in done.stdout
 
 
 def test_a_dropped_table_is_parked_and_its_neighbour_goes_on(world: World) -> None:
     """Its blocks are refused before anything is stored, so nobody has to look into it."""
-    world.create_topic("orders-dropped", 2)
     for name in ("gone", "kept"):
         world.create_table(name)
     truth = Truth()
-    path = world.configure(
-        {name: ["orders-dropped"] for name in ("gone", "kept")},
-        max_messages=500,
-        settings_of={"gone": 'on_error = "park"'},
-    )
+    path = prepared(world, "orders-dropped", "gone", "kept")
     driver = world.run(path)
     world.produce("orders-dropped", 1_000, truth, partitions=2)
     world.wait_for_rows("gone", 1_000, driver, PATIENCE)
@@ -99,3 +157,6 @@ def test_a_dropped_table_is_parked_and_its_neighbour_goes_on(world: World) -> No
     driver.signal(signal.SIGTERM)
     assert driver.wait(PATIENCE) == 0, driver.text()[-4000:]
     assert_exact(world, "kept", truth)
+    driver = world.run(path)
+    assert driver.wait(PATIENCE) == 1
+    assert "there is no table default.gone" in driver.text()

@@ -85,6 +85,16 @@ def test_what_blocks_carry_and_is_altered_bars_the_entry_of_the_table(
     assert "is by d today" in str(other_key.barred["orders"])
 
 
+def test_an_entry_that_may_be_parked_bars_nothing(
+    configuration: Configuration, text: ConfigurationText
+) -> None:
+    tables = tuple(replace(table, on_error="park") for table in configuration.tables)
+    today = today_of(facts_of((Column("id", "UInt8"), *COLUMNS[1:])))
+    found = refreshed(replace(configuration, tables=tables), text, today)
+    assert found.barred == {} and found.text is text
+    assert "column id was UInt64, and is UInt8 now" in str(found.altered["orders"])
+
+
 def hashed(columns: tuple[Column, ...] = COLUMNS, **changes: object) -> Today:
     facts = replace(facts_of(columns), **changes)  # type: ignore[arg-type]
     return today_of(facts, tokens=False)
