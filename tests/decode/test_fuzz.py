@@ -18,9 +18,10 @@ def test_all_formats_are_attacked() -> None:
 @pytest.mark.parametrize("table_format", ALL)
 def test_mutants_among_good_messages(table_format: str) -> None:
     tally = Tally()
-    for subject in subjects_of(table_format)[-2:][:1]:
-        attacking = Attack(subject, random.Random(f"slice {table_format}"), alone_one_in=20)
-        attacking.batch(8 if subject.by_file else 20, tally)
+    # Of several ways to read a format the second one: any number of rows, all or nothing.
+    subject = subjects_of(table_format)[:2][-1]
+    attacking = Attack(subject, random.Random(f"slice {table_format}"), alone_one_in=20)
+    attacking.batch(8 if subject.by_file else 20, tally)
     assert tally.failures == []
     assert tally.became["bad"] > 0, "mutants that harm nobody attack nothing"
 

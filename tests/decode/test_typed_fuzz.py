@@ -11,34 +11,19 @@ from typing import Any
 
 import pytest
 
-from sluice.core.text import Column
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.sequential import msgpack
 from sluice.decode.sequential import rows as rows_format
 from sluice.decode.sequential.cutting import cut
 from tests.decode.support import FIRST_OFFSET, LINEAGE, rows
-from tests.decode.typed_support import typed_decode, typed_decoder, written
+from tests.decode.typed_support import (
+    ATTACKED_COLUMNS,
+    ATTACKED_SELECT,
+    typed_decode,
+    typed_decoder,
+    written,
+)
 
-COLUMNS = (
-    Column("id", "UInt64"),
-    Column("n", "Int8"),
-    Column("s", "String"),
-    Column("t", "DateTime"),
-    Column("e", "Enum8('a' = 1, 'b' = 2)"),
-    Column("tags", "Array(String)"),
-    Column("x", "Nullable(Float64)"),
-    Column("m", "Map(String, UInt16)"),
-    Column("d", "Decimal(9, 2)"),
-    Column("w", "LowCardinality(String)"),
-)
-SELECT = (
-    "number + {0} AS id, toInt8(number % 100) AS n, repeat('xy', number % 30) AS s, "
-    "toDateTime(number * 1000, 'UTC') AS t, CAST(number % 2 + 1 AS Enum8('a' = 1, 'b' = 2)) AS e, "
-    "arrayMap(i -> toString(i), range(number % 4)) AS tags, "
-    "if(number % 3 = 0, NULL, number / 7) AS x, map('k', toUInt16(number)) AS m, "
-    "toDecimal32(number, 2) AS d, toLowCardinality(toString(number % 3)) AS w "
-    "FROM numbers({0}, {1})"
-)
 #: Format: messages tried, and how many of them stand in one block.
 TRIED = {
     "RowBinary": (1600, 800),
@@ -103,13 +88,15 @@ def test_mutated_messages(format_name: str, several: bool, monkeypatch: pytest.M
         monkeypatch.setattr(msgpack, "_TOGETHER_BYTES_MAX", longest)
     decoder = typed_decoder(
         format_name,
-        *COLUMNS,
+        *ATTACKED_COLUMNS,
         *LINEAGE,
         lineage=("_topic", "_partition", "_offset", "_row"),
         rows="many" if several else "one",
     )
     chance = random.Random(20261121)
-    seeds = [written(format_name, SELECT.format(10 * i, 3 if several else 1)) for i in range(6)]
+    seeds = [
+        written(format_name, ATTACKED_SELECT.format(10 * i, 3 if several else 1)) for i in range(6)
+    ]
     alone = {seed: rows_of(typed_decode(decoder, [seed]))[0] for seed in seeds}
     for _ in range(tried // together):
         good = {index: chance.choice(seeds) for index in range(0, together, 3)}

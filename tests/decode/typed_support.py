@@ -16,6 +16,29 @@ from tests.decode.support import fill, rows, table
 
 SETTINGS = "SETTINGS session_timezone='UTC', allow_suspicious_low_cardinality_types=1"
 
+#: A table of many kinds of types, for messages that are broken on purpose.
+ATTACKED_COLUMNS = (
+    Column("id", "UInt64"),
+    Column("n", "Int8"),
+    Column("s", "String"),
+    Column("t", "DateTime"),
+    Column("e", "Enum8('a' = 1, 'b' = 2)"),
+    Column("tags", "Array(String)"),
+    Column("x", "Nullable(Float64)"),
+    Column("m", "Map(String, UInt16)"),
+    Column("d", "Decimal(9, 2)"),
+    Column("w", "LowCardinality(String)"),
+)
+#: Rows for `numbers({from}, {count})`.
+ATTACKED_SELECT = (
+    "number + {0} AS id, toInt8(number % 100) AS n, repeat('xy', number % 30) AS s, "
+    "toDateTime(number * 1000, 'UTC') AS t, CAST(number % 2 + 1 AS Enum8('a' = 1, 'b' = 2)) AS e, "
+    "arrayMap(i -> toString(i), range(number % 4)) AS tags, "
+    "if(number % 3 = 0, NULL, number / 7) AS x, map('k', toUInt16(number)) AS m, "
+    "toDecimal32(number, 2) AS d, toLowCardinality(toString(number % 3)) AS w "
+    "FROM numbers({0}, {1})"
+)
+
 
 def typed_decoder(format_name: str, *columns: Column, **changes: Any) -> TableDecoder:
     options = tuple(sorted(changes.pop("options", {}).items()))

@@ -6,7 +6,6 @@ import random
 from dataclasses import replace
 
 from sluice.core.formats import FORMATS
-from sluice.core.text import Column
 from tests.decode.envelope_support import COLUMNS as ENVELOPE_COLUMNS
 from tests.decode.envelope_support import some_messages
 from tests.decode.fuzz.schema_subjects import SCHEMA_SUBJECTS
@@ -14,28 +13,8 @@ from tests.decode.fuzz.subject import Subject, fuzzed_table
 from tests.decode.text_fuzz import COLUMNS as TEXT_COLUMNS
 from tests.decode.text_fuzz import FORMATS as TEXT_FORMATS
 from tests.decode.text_fuzz import good as good_text
-from tests.decode.typed_support import written
+from tests.decode.typed_support import ATTACKED_COLUMNS, ATTACKED_SELECT, written
 
-TYPED_COLUMNS = (
-    Column("id", "UInt64"),
-    Column("n", "Int8"),
-    Column("s", "String"),
-    Column("t", "DateTime"),
-    Column("e", "Enum8('a' = 1, 'b' = 2)"),
-    Column("tags", "Array(String)"),
-    Column("x", "Nullable(Float64)"),
-    Column("m", "Map(String, UInt16)"),
-    Column("d", "Decimal(9, 2)"),
-    Column("w", "LowCardinality(String)"),
-)
-_SELECT = (
-    "number + {0} AS id, toInt8(number % 100) AS n, repeat('xy', number % 30) AS s, "
-    "toDateTime(number * 1000, 'UTC') AS t, CAST(number % 2 + 1 AS Enum8('a' = 1, 'b' = 2)) AS e, "
-    "arrayMap(i -> toString(i), range(number % 4)) AS tags, "
-    "if(number % 3 = 0, NULL, number / 7) AS x, map('k', toUInt16(number)) AS m, "
-    "toDecimal32(number, 2) AS d, toLowCardinality(toString(number % 3)) AS w "
-    "FROM numbers({0}, {1})"
-)
 #: Formats in which a message is a file, which is read by itself with a few queries.
 FILES = ("Native", "Parquet", "ORC", "Arrow", "ArrowStream")
 _ROWS = ("RowBinary", "RowBinaryWithNamesAndTypes", "MsgPack")
@@ -58,13 +37,22 @@ def _text(table_format: str) -> tuple[Subject, ...]:
 def _typed(table_format: str) -> tuple[Subject, ...]:
     by_file = table_format in FILES
     rows = 3 if by_file else 1
-    select = _SELECT
+    select = ATTACKED_SELECT
     if table_format == "ORC":
         # ORC has neither unsigned integers nor Enums: the engine writes other types for them.
         select = select.replace("number + {0} AS id", "toInt64(number + {0}) AS id")
     pool = [written(table_format, select.format(10 * i, rows)) for i in range(8)]
-    text = fuzzed_table(table_format, TYPED_COLUMNS, rows="many" if by_file else "one")
-    return (Subject(text, lambda chance: chance.choice(pool), by_file),)
+    many = fuzzed_table(table_format, ATTACKED_COLUMNS, rows="many")
+    if by_file:
+        return (Subject(many, lambda chance: chance.choice(pool), by_file=True),)
+
+    def several(chance: random.Random) -> bytes:
+        return b"".join(chance.choices(pool, k=chance.choice((1, 2, 3))))
+
+    subjects = [Subject(replace(many, rows="one"), lambda chance: chance.choice(pool))]
+    if table_format != "RowBinaryWithNamesAndTypes":  # its rows share one head
+        subjects += [Subject(text, several) for text in (many, replace(many, bad_rows="drop-row"))]
+    return tuple(subjects)
 
 
 def _envelope() -> tuple[Subject, ...]:
