@@ -10,12 +10,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
-import numpy as np
-from numpy.typing import NDArray
 
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
@@ -37,12 +34,13 @@ Headers = list[tuple[str, bytes | None]]
 class _Poll:
     """What is kept of a poll.
 
-    :param stamps: kind and value of each message's timestamp.
+    :param kinds: of each message's timestamp; `stamps` are the timestamps.
     :param keys: empty if no message has one; `headers` likewise.
     """
 
     offsets: Sequence[int]
-    stamps: NDArray[np.int64]
+    kinds: tuple[int, ...]
+    stamps: tuple[int, ...]
     keys: list[bytes | None]
     headers: list[Headers | None]
 
@@ -62,8 +60,7 @@ class Originals:
         """
         if not self.complete or not batch:
             return
-        numbers = chain.from_iterable(map(_timestamp, batch))
-        stamps = np.fromiter(numbers, np.int64, 2 * len(batch))
+        kinds, stamps = zip(*map(_timestamp, batch), strict=True)
         keys: list[bytes | None] = list(map(_key, batch))
         if keys.count(None) == len(keys):
             keys = []
@@ -77,7 +74,7 @@ class Originals:
             self.complete = False
             self._polls = []
             return
-        self._polls.append(_Poll(offsets, stamps, keys, headers))
+        self._polls.append(_Poll(offsets, kinds, stamps, keys, headers))
 
     def letters(
         self,
@@ -104,13 +101,13 @@ class Originals:
             place = bisect_left(poll.offsets, offset)
             if poll.offsets[place] != offset:
                 return None
-            kind, timestamp = poll.stamps[2 * place : 2 * place + 2].tolist()
+            has_time = poll.kinds[place] != ck.TIMESTAMP_NOT_AVAILABLE
             letters += [
                 DeadLetter(
                     topic=source.topic,
                     partition=source.partition,
                     offset=offset,
-                    timestamp_ms=None if kind == ck.TIMESTAMP_NOT_AVAILABLE else timestamp,
+                    timestamp_ms=poll.stamps[place] if has_time else None,
                     key=poll.keys[place] if poll.keys else None,
                     value=values[offset],
                     headers=tuple((poll.headers[place] if poll.headers else None) or ()),

@@ -114,11 +114,12 @@ def _write(producer: ck.Producer, content: Content) -> None:
         topic = names.dead_letter_topic
         if letter.reason == PARKED and names.parking_topic:
             topic = names.parking_topic
-        if waiting and waiting + wrapped.bytes > WAITING_BYTES_MAX and is_answered:
+        size = wrapped.bytes
+        if waiting and waiting + size > WAITING_BYTES_MAX and is_answered:
             is_answered = producer.flush(FLUSH_SECONDS_MAX) == 0
             waiting = 0
         _produce(producer, topic, wrapped.key, wrapped.value, wrapped.headers)
-        waiting += wrapped.bytes
+        waiting += size
 
 
 def _abort(producer: ck.Producer, failure: SluiceError) -> None:

@@ -123,8 +123,9 @@ def test_what_was_seen_to_be_unreadable_has_the_same_words(unknown: str) -> None
 
 
 def test_no_exception_more_than_needed(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception of the engine costs as much as reading fifty messages."""
-    values = [b'{"id":"x","n":1}' if n % 50 == 7 else b'{"id":%d,"n":1}' % n for n in range(400)]
+    """An exception of the engine costs as much as reading fifty messages. Of "1x" only the engine
+    can say that it is no number."""
+    values = [b'{"id":"1x","n":1}' if n % 50 == 7 else b'{"id":%d,"n":1}' % n for n in range(400)]
     expected = decode(decoder, values)
     assert len(expected.bad) == 8
 
@@ -143,6 +144,19 @@ def test_no_exception_more_than_needed(decoder: Decoder, monkeypatch: pytest.Mon
     monkeypatch.setattr(Plan, "lenient", count)
     assert decode(decoder, values).bad == expected.bad
     assert asked == [0]
+
+
+def test_nothing_is_asked_about_what_is_certain(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [b'{"id":"x","n":1}' if n % 50 == 7 else b'{"id":%d,"n":1}' % n for n in range(400)]
+
+    def refuse(*_: object) -> str:
+        raise AssertionError("asked about what is certain")
+
+    for query in ("wide", "lenient", "lenient_column"):
+        monkeypatch.setattr(Plan, query, refuse)
+    assert [bad.index for bad in decode(decoder, values).bad] == list(range(7, 400, 50))
 
 
 @pytest.mark.parametrize("value", BAD)

@@ -24,6 +24,7 @@ from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
 from sluice.decode.messages.marked import buffer_of, memory_file, subset, without
 from sluice.decode.messages.splitting import Split, Splitter
+from sluice.decode.text.certain import Certainty
 from sluice.decode.text.isolate import find_faults, halve
 from sluice.decode.text.plan import KEY_COLUMN, ORDER_COLUMN, Plan
 from sluice.decode.text.suspects import find_loose_ends, find_suspects
@@ -54,6 +55,7 @@ class Decoder:
         #: result. None: a tolerant pass cannot be taken, or is not worth it.
         self._overflow = overflow_behavior(self._plan)
         self._expects_faults = False
+        self._certainty = Certainty(self._plan)
         self._check()
 
     def _make_plan(self, widest_integer: str) -> Plan:
@@ -214,7 +216,10 @@ class Decoder:
         if unfit is None and sifted is not None:
             unfit, unread = sifted.suspects, sifted.unread
         unfit = unread if unfit is None else unfit
-        found = find_faults(self._plan, buffer, left[unfit], left[unread])
+        found = self._certain_faults(buffer, left[unfit])
+        is_certain = np.isin(left, np.fromiter(found, np.int64, len(found)))
+        unfit, unread = unfit[~is_certain[unfit]], unread[~is_certain[unread]]
+        found |= find_faults(self._plan, buffer, left[unfit], left[unread])
         faults = faults | found
         if sifted is None:
             return None, faults
@@ -222,6 +227,14 @@ class Decoder:
             return self._with_keys(plan, sifted.body), faults
         sifted.body.close()
         return None, faults
+
+    def _certain_faults(
+        self, buffer: MessageBuffer, indices: NDArray[np.int64]
+    ) -> dict[int, Fault]:
+        """Those among these messages whose fault shows without the engine."""
+        judged = map(self._certainty.fault, buffer.iterate(indices))
+        pairs = zip(indices.tolist(), judged, strict=True)
+        return {index: fault for index, fault in pairs if fault is not None}
 
     def _long_digit_faults(
         self, buffer: MessageBuffer, known: dict[int, Fault]

@@ -47,7 +47,7 @@ def value_fault(plan: Plan, line: bytes, code: int) -> Fault:
     """A fault code as words: which column, and what it said."""
     part = plan.columns[code // 4]
     if code % 4 == NULL:
-        return Fault(NULL_IN_COLUMN, f"null in column {part.name} {part.column.type}", part.name)
+        return null_fault(part.name, part.column.type)
     fault = unfit(plan, line, part.name)
     if code % 4 == UNREAD:
         words = fault.error.replace(" does not fit column ", " cannot be read as column ")
@@ -58,8 +58,20 @@ def value_fault(plan: Plan, line: bytes, code: int) -> Fault:
 def unfit(plan: Plan, line: bytes, column: str) -> Fault:
     type_text = next(part.column.type for part in plan.columns if part.name == column)
     document = _document(line)
-    value = _shown(document[column]) if column in document else "the value"
-    said = f"{value} does not fit column {column} {type_text}"
+    if column in document:
+        return range_fault(document[column], column, type_text)
+    said = f"the value does not fit column {column} {type_text}"
+    return Fault(OUT_OF_RANGE, said[:ERROR_CHARACTERS_MAX], column)
+
+
+def null_fault(column: str, type_text: str) -> Fault:
+    """Of a null where none may be."""
+    return Fault(NULL_IN_COLUMN, f"null in column {column} {type_text}", column)
+
+
+def range_fault(value: Any, column: str, type_text: str) -> Fault:
+    """Of a value that does not fit."""
+    said = f"{_shown(value)} does not fit column {column} {type_text}"
     return Fault(OUT_OF_RANGE, said[:ERROR_CHARACTERS_MAX], column)
 
 
@@ -77,12 +89,18 @@ def unreadable(line: bytes, column: str, type_text: str) -> Fault:
     document = _document(line)
     if column not in document:
         return Fault(CANNOT_PARSE, "the message cannot be read as JSON of this table")
-    value = document[column]
+    return unread_fault(document[column], column, type_text)
+
+
+def unread_fault(value: Any, column: str, type_text: str) -> Fault:
+    """Of a value that cannot be read.
+
+    :param value: as JSON has it, numbers as `Number`.
+    """
     if value is None:
-        return Fault(NULL_IN_COLUMN, f"null in column {column} {type_text}", column)
+        return null_fault(column, type_text)
     if _is_too_large(value, type_text):
-        said = f"{_shown(value)} does not fit column {column} {type_text}"
-        return Fault(OUT_OF_RANGE, said[:ERROR_CHARACTERS_MAX], column)
+        return range_fault(value, column, type_text)
     said = f"{_shown(value)} cannot be read as column {column} {type_text}"
     return Fault(CANNOT_PARSE, said[:ERROR_CHARACTERS_MAX], column)
 
@@ -93,17 +111,19 @@ def _is_too_large(value: Any, type_text: str) -> bool:
     if limited is None or not isinstance(value, str):
         return False
     if limited[1]:
-        is_text = not isinstance(value, _Number)
+        is_text = not isinstance(value, Number)
         return is_text and len(value.encode(errors="replace")) > int(limited[1])
     return _NUMBER.fullmatch(value) is not None
 
 
-class _Number(str):
+class Number(str):
     """A number as it is written, for words about it."""
+
+    __slots__ = ()
 
 
 #: Made once: it costs more than a message.
-_AS_WRITTEN = json.JSONDecoder(parse_int=_Number, parse_float=_Number)
+_AS_WRITTEN = json.JSONDecoder(parse_int=Number, parse_float=Number)
 
 
 def _shown(value: Any) -> str:
@@ -112,7 +132,7 @@ def _shown(value: Any) -> str:
 
 
 def _written(value: Any) -> str:
-    if isinstance(value, _Number):
+    if isinstance(value, Number):
         return value
     if isinstance(value, list):
         return f"[{', '.join(map(_written, value))}]"
