@@ -25,7 +25,7 @@ from tests.decode.support import FIRST_OFFSET, fill
 #: each is looked at singly, its reason; or "empty".
 Outcome = tuple[str, ...]
 #: Beyond so many unreadable messages of a block the text formats give a general reason.
-_EXPLAINED_MAX = 100
+EXPLAINED_MAX = 100
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Attack:
         for bad in decoded.bad:
             assert not found[bad.index], "a message is in the block and among the dead letters"
             assert bad.reason and len(bad.error) <= 300 and "\n" not in bad.error
-            found[bad.index] = ["bad", bad.reason if len(decoded.bad) <= _EXPLAINED_MAX else ""]
+            found[bad.index] = ["bad", bad.reason if len(decoded.bad) <= EXPLAINED_MAX else ""]
         assert all(found), "a message is nowhere"
         return [tuple(one) for one in found]
 
