@@ -125,6 +125,7 @@ def test_is_judged(changes: dict[str, Any], reason: str, column: str) -> None:
         json.dumps({**GOOD, "d": 1, "u8": 256, "low": "é"}, ensure_ascii=False),
         '{"d":1,"u8":256,"u8":1}',
         '{"d":1,"u8":0256}',
+        '{"d":1,"\\u00758":256}',
         '{"d":1,"u8":256',
         "[256]",
         "\xff",

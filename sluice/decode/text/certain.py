@@ -54,6 +54,8 @@ class Certainty:
 
     def fault(self, message: bytes) -> Fault | None:
         """Why a message makes no row; None if that does not show, or if it makes one."""
+        if b"\\" in message:
+            return None  # what an escape means, in names above all, is the engine's affair
         try:
             document = _DECODER.decode(message.decode(errors="replace"))
         except (ValueError, RecursionError):
