@@ -26,8 +26,11 @@ def shared_clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clic
 
 @pytest.fixture
 def world(tmp_path: Path, shared_broker: Broker, shared_clickhouse: ClickHouse) -> Iterator[World]:
-    """Names of its own in the shared broker and server."""
-    yield from _world(tmp_path, shared_broker, shared_clickhouse)
+    """In the shared broker and server, which it leaves as it found them."""
+    world = _world(tmp_path, shared_broker, shared_clickhouse)
+    yield world
+    world.close()
+    world.clean()
 
 
 @pytest.fixture
@@ -37,12 +40,10 @@ def fragile_world(tmp_path: Path) -> Iterator[World]:
         running_broker(tmp_path / "kafka") as broker,
         running_clickhouse(tmp_path / "clickhouse") as clickhouse,
     ):
-        yield from _world(tmp_path, broker, clickhouse)
-
-
-def _world(folder: Path, broker: Broker, clickhouse: ClickHouse) -> Iterator[World]:
-    world = World(folder, broker, clickhouse, name=f"t{uuid.uuid4().hex[:8]}")
-    try:
+        world = _world(tmp_path, broker, clickhouse)
         yield world
-    finally:
         world.close()
+
+
+def _world(folder: Path, broker: Broker, clickhouse: ClickHouse) -> World:
+    return World(folder, broker, clickhouse, name=f"t{uuid.uuid4().hex[:8]}")

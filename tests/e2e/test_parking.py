@@ -94,10 +94,10 @@ def test_parked_messages_come_back_exactly_once(world: World) -> None:
 
 def test_an_altered_table_is_parked_until_it_is_as_it_was(world: World) -> None:
     """Nobody asks the driver to look: the server refuses the block."""
-    for name in ("altered", "other"):
+    for name in ("altered", "unaltered"):
         world.create_table(name)
     truth = Truth()
-    path = prepared(world, "orders-altered", "altered", "other")
+    path = prepared(world, "orders-altered", "altered", "unaltered")
     driver = world.run(path)
     for column in ("", "DROP COLUMN sku", "ADD COLUMN sku String"):
         if column:
@@ -105,12 +105,12 @@ def test_an_altered_table_is_parked_until_it_is_as_it_was(world: World) -> None:
         if column.startswith("ADD"):
             refresh(driver, "is not parked any more")
         world.produce("orders-altered", 500, truth, partitions=2, first=truth.rows)
-        world.wait_for_rows("other", truth.rows, driver, PATIENCE)
+        world.wait_for_rows("unaltered", truth.rows, driver, PATIENCE)
     world.wait_for_rows("altered", 1_000, driver, PATIENCE)
     assert "has no column sku any more, which was String" in driver.text()
     assert len(parked(world, str(path), "altered")) == 500
     stop(driver)
-    assert_exact(world, "other", truth)
+    assert_exact(world, "unaltered", truth)
     assert world.count("altered") == 1_000
 
 
@@ -139,24 +139,26 @@ def test_a_table_that_most_messages_do_not_fit_is_parked(world: World) -> None:
 
 def test_a_dropped_table_is_parked_and_its_neighbour_goes_on(world: World) -> None:
     """Its blocks are refused before anything is stored, so nobody has to look into it."""
-    for name in ("gone", "kept"):
+    for name in ("parked_gone", "parked_kept"):
         world.create_table(name)
     truth = Truth()
-    path = prepared(world, "orders-dropped", "gone", "kept")
+    path = prepared(world, "orders-parked-gone", "parked_gone", "parked_kept")
     driver = world.run(path)
-    world.produce("orders-dropped", 1_000, truth, partitions=2)
-    world.wait_for_rows("gone", 1_000, driver, PATIENCE)
-    world.wait_for_rows("kept", 1_000, driver, PATIENCE)
+    world.produce("orders-parked-gone", 1_000, truth, partitions=2)
+    world.wait_for_rows("parked_gone", 1_000, driver, PATIENCE)
+    world.wait_for_rows("parked_kept", 1_000, driver, PATIENCE)
     world.drain_is_idle(driver)
-    world.execute("DROP TABLE gone SYNC")
-    world.produce("orders-dropped", 1_000, truth, partitions=2, first=1_000)
-    world.wait_for_rows("kept", 2_000, driver, PATIENCE)
+    world.execute("DROP TABLE parked_gone SYNC")
+    world.produce("orders-parked-gone", 1_000, truth, partitions=2, first=1_000)
+    world.wait_for_rows("parked_kept", 2_000, driver, PATIENCE)
     wait_for(
-        lambda: len(parked(world, str(path), "gone")) == 1_000, PATIENCE, "the parked messages"
+        lambda: len(parked(world, str(path), "parked_gone")) == 1_000,
+        PATIENCE,
+        "the parked messages",
     )
     driver.signal(signal.SIGTERM)
     assert driver.wait(PATIENCE) == 0, driver.text()[-4000:]
-    assert_exact(world, "kept", truth)
+    assert_exact(world, "parked_kept", truth)
     driver = world.run(path)
     assert driver.wait(PATIENCE) == 1
-    assert "there is no table default.gone" in driver.text()
+    assert "there is no table default.parked_gone" in driver.text()

@@ -117,6 +117,7 @@ class World:
     clickhouse: ClickHouse | ClickHouseServer
     name: str
     drivers: list[Driver] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)
 
     # Kafka
 
@@ -126,6 +127,7 @@ class World:
             topic, partitions, 1, config={k.replace("_", "."): v for k, v in settings.items()}
         )
         admin.create_topics([new])[topic].result(30)
+        self.topics.append(topic)
 
     def delete_topic(self, topic: str) -> None:
         admin = AdminClient({"bootstrap.servers": self.broker.brokers})
@@ -350,6 +352,16 @@ class World:
             if driver.process.poll() is None:
                 driver.process.send_signal(signal.SIGCONT)
                 driver.kill()
+
+    def clean(self) -> None:
+        """Leave nothing in a shared broker and server that another test's names may meet."""
+        for row in self.query("SELECT name FROM system.tables WHERE database = 'default'"):
+            self.execute(f"DROP TABLE `{row['name']}` SYNC")
+        admin = AdminClient({"bootstrap.servers": self.broker.brokers})
+        there = admin.list_topics(timeout=30).topics
+        if gone := [topic for topic in self.topics if topic in there]:
+            for deleted in admin.delete_topics(gone, operation_timeout=30).values():
+                deleted.result(30)
 
 
 def assert_exact(world: World, table: str, truth: Truth) -> None:
