@@ -35,6 +35,7 @@ from sluice.config.values import (
     a_duration,
     a_listen_address,
     a_name,
+    a_pattern,
     a_property,
     a_replica_url,
     a_secret,
@@ -42,7 +43,6 @@ from sluice.config.values import (
     a_start,
     a_text,
     a_topic,
-    a_topic_pattern,
     an_identifier,
     an_integer,
     flatten,
@@ -137,7 +137,7 @@ def _read_connector(section: Section) -> ConnectorConfiguration:
         kafka=_read_properties(section, "kafka", lambda name, _: refuse_kafka_property(name)),
         reader=section.optional("reader", a_choice(*READERS), "librdkafka"),
         unrouted=section.optional("unrouted", a_choice(*UNROUTED), "dead-letter"),
-        topic_pattern=section.optional("topic_pattern", a_topic_pattern, ""),
+        topic_pattern=section.optional("topic_pattern", a_pattern, ""),
     )
     if connector.reader == "wire":
         for name, value in wire_refusals(connector.properties()):

@@ -13,6 +13,7 @@ from typing import Literal
 
 from sluice.config.secret import Secret, reveal_all
 from sluice.core.dead_letters import LetterLimit
+from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import ConfigurationError
 from sluice.core.text import Mapped, Route
 from sluice.core.topics import is_reserved, matches, takes
@@ -142,6 +143,7 @@ class TableConfiguration:
     :param require: columns whose field must be there and not null.
     :param check: expressions that must be true of each row.
     :param topic_pattern: takes further topics that a connector reads. "": none.
+    :param dynamic: which fields without a column get one; None: none does.
     """
 
     name: str
@@ -163,6 +165,7 @@ class TableConfiguration:
     require: tuple[str, ...] = ()
     check: tuple[str, ...] = ()
     topic_pattern: str = ""
+    dynamic: DynamicColumns | None = None
 
     @property
     def target(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sluice.config.dynamic import read_dynamic, refuse_with_dynamic
 from sluice.config.findings import RefusedError, suggest
 from sluice.config.interpolation import BROKEN
 from sluice.config.mapping import read_fields, read_mapping
@@ -21,10 +22,10 @@ from sluice.config.section import Section
 from sluice.config.values import (
     a_choice,
     a_name,
+    a_pattern,
     a_target,
     a_text,
     a_topic,
-    a_topic_pattern,
     shown,
 )
 from sluice.core.formats import FORMATS, OPTIONS, Format
@@ -66,8 +67,10 @@ def read_table(section: Section, database: str, path: Path) -> TableConfiguratio
         fields=read_fields(section),
         require=section.optional_list("require", a_text),
         check=section.optional_list("check", a_text),
-        topic_pattern=section.optional("topic_pattern", a_topic_pattern, ""),
+        topic_pattern=section.optional("topic_pattern", a_pattern, ""),
+        dynamic=read_dynamic(section),
     )
+    refuse_with_dynamic(section, configuration)
     if configuration.rows == "one" and configuration.bad_rows == "drop-row":
         section.refuse("bad_rows", 'needs rows = "many": a message of one row has no other rows')
     section.finish()

@@ -90,8 +90,8 @@ def a_topic(value: object) -> str:
     return text
 
 
-def a_topic_pattern(value: object) -> str:
-    """A regular expression over whole names of topics."""
+def a_pattern(value: object) -> str:
+    """A regular expression over whole names, of topics or of fields."""
     text = a_text(value)
     try:
         re.compile(text)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from sluice.core.dynamic import NewField
 from sluice.core.errors import SluiceError
 from sluice.core.ranges import Interval, Range
 
@@ -159,15 +160,19 @@ class NeedsGrant:
 
 @dataclass(frozen=True, slots=True)
 class Outdated:
-    """The first attempt's task refused the text: a newer one may make other rows of it.
+    """The task refused the text: a newer one may make other rows of it.
 
     :param entry: of this table nothing was inserted, nor of those after it.
     :param inserted: table entries whose blocks were inserted before.
+    :param fields: by table entry, fields that are to get columns. Whoever executes the text
+        refuses the range for them, so nobody inserted these entries. Empty: only the first
+        attempt's task may refuse.
     """
 
     entry: str
     why: str
     inserted: tuple[str, ...]
+    fields: Mapping[str, tuple[NewField, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

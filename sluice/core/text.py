@@ -13,6 +13,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import TerminalError
 from sluice.core.topics import takes
 
@@ -102,6 +103,7 @@ class TableText:
     :param check: expressions in ClickHouse SQL that must be true of each row.
     :param parked: nothing is inserted; each message that the entry takes is parked instead.
     :param topic_pattern: takes further topics, by their whole names; "": none.
+    :param dynamic: which fields without a column get one; None: none does.
     """
 
     entry: str
@@ -128,6 +130,7 @@ class TableText:
     check: tuple[str, ...] = ()
     parked: bool = False
     topic_pattern: str = ""
+    dynamic: DynamicColumns | None = None
 
     @property
     def target(self) -> str:
@@ -190,6 +193,7 @@ _CHOICES: dict[str, object] = {
     "check": (),
     "parked": False,
     "topic_pattern": "",
+    "dynamic": None,
 }
 
 
@@ -223,8 +227,16 @@ def parse_text(canonical: str) -> ConfigurationText:
                 "fields": tuple((name, kind) for name, kind in table.get("fields", ())),
                 "require": tuple(table.get("require", ())),
                 "check": tuple(table.get("check", ())),
+                "dynamic": _dynamic(table.get("dynamic")),
             }
         )
         for table in raw.pop("tables")
     )
     return ConfigurationText(tables=tables, **raw)
+
+
+def _dynamic(raw: dict[str, Any] | None) -> DynamicColumns | None:
+    if raw is None:
+        return None
+    names = {key: tuple(raw[key]) for key in ("allow", "deny", "passed_over")}
+    return DynamicColumns(columns_max=raw["columns_max"], **names)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.structure import read_structures
+from sluice.core.dynamic import NewField, why_no_answer
 from sluice.core.errors import InDoubtError, TransientError
+from sluice.core.receipts import Outdated
 from sluice.core.text import TableText
-from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.fault import UNKNOWN_FIELD
 from sluice.spark.assignment import Assignment
 from sluice.spark.comparing import why_other_hash
@@ -43,6 +47,25 @@ def ask_for_fields(assignment: Assignment, table: TableText, decoded: Decoded) -
                 f"{table.target} has no column {bad.column or '?'} for a field of the message at "
                 f"offset {bad.offset}; the driver looks whether it has one by now",
             )
+
+
+def asked_for_columns(
+    tables: Iterable[TableText], fields: Mapping[str, tuple[NewField, ...]]
+) -> Outdated:
+    """The report of a range whose messages have fields that are to get columns (rule 14)."""
+    refused = [table for table in tables if table.entry in fields]
+    first = refused[0]
+    names = ", ".join(field.name for field in fields[first.entry])
+    why = f"{first.target} is to be asked for columns of new fields: {names}"
+    return Outdated(first.entry, why[:300], (), fields)
+
+
+def words_of(table: TableText, bad: BadMessage) -> str:
+    """Why a message makes no row, and why its field got no column, where one might have."""
+    if bad.reason != UNKNOWN_FIELD or table.dynamic is None:
+        return bad.error
+    columns = frozenset(column.name for column in table.columns)
+    return bad.error + why_no_answer(table.dynamic, columns, bad.column)
 
 
 def require_same_hash(server: Server, table: TableText, *, is_first: bool) -> None:

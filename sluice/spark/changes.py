@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from sluice.core.budget import Site
+from sluice.core.dynamic import answer_to
 from sluice.core.errors import SluiceError
 from sluice.core.ledger import LedgerEntry, Rest, text_entry
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind
-from sluice.core.text import ConfigurationText
+from sluice.core.text import ConfigurationText, TableText
 from sluice.spark.comparing import why_not_executable
+from sluice.spark.growing import Wanted
 from sluice.spark.parking import Parking, known_rest
 from sluice.spark.ports import SchemaRead
 from sluice.spark.state import PartitionState
@@ -27,6 +30,8 @@ _logger = logging.getLogger("sluice.lane")
 #: After a look that found nothing new, fields that no column has are dead letters at once: one
 #: range in this time is held back for a look, not each of them.
 LOOK_FOR_FIELDS_MS = 60_000
+#: Columns that are still missing are asked for again.
+WANT_AGAIN_MS = 1_000
 
 
 class SchemaChanges:
@@ -37,6 +42,7 @@ class SchemaChanges:
     :param request: asks for a reading; None where nobody reads, and nothing waits for one.
     :param stop: called for a partition that cannot go on.
     :param parking: which entries may be parked.
+    :param want: asks for columns of new fields; None where nobody adds any.
     """
 
     def __init__(
@@ -47,6 +53,7 @@ class SchemaChanges:
         request: Callable[[], None] | None,
         stop: Callable[[PartitionState, SluiceError], None],
         parking: Parking | None = None,
+        want: Callable[[Wanted], None] | None = None,
     ) -> None:
         self._parking = parking or Parking()
         self._barred: Mapping[str, SluiceError] = {}
@@ -61,6 +68,8 @@ class SchemaChanges:
         self._unrepeatable: set[tuple[str, str]] = set()
         self._unrecorded: dict[str, str] = {}
         self._looks_at_ms = 0
+        self._want = want
+        self._want_again_ms: dict[TopicPartition, int] = {}
 
     # Readings
 
@@ -163,6 +172,13 @@ class SchemaChanges:
         """
         if self._request is None:
             return True
+        waiting = self._unanswered(state)
+        if waiting:
+            again_ms = self._want_again_ms.get(state.source, 0)
+            if self._want is not None and not 0 < again_ms - now_ms <= WANT_AGAIN_MS:
+                self._want_again_ms[state.source] = now_ms + WANT_AGAIN_MS
+                self._want(waiting)
+            return False
         since_ms = 0
         if state.outdated is not None or state.refusals:
             since_ms = state.back_at_ms
@@ -198,6 +214,8 @@ class SchemaChanges:
         What that task inserted before it refused has to be the same under both.
         """
         record, outdated = state.record, state.outdated
+        if outdated is not None and outdated.fields:
+            return self._widened(state) is not None
         if outdated is None or record.kind is not Kind.INTEND or record.attempt != 1:
             return False
         before = self._texts.get(record.text)
@@ -212,12 +230,72 @@ class SchemaChanges:
 
     def again(self, state: PartitionState, now_ms: int) -> Step:
         """The same range again, with a new lease; under today's text if it may be."""
+        widened = self._widened(state)
+        if widened is not None:
+            digest = widened.digest()
+            if digest not in self._texts:
+                self._texts[digest] = widened
+                self._unrecorded[digest] = widened.canonical()
+            return self._planner.widen(state, digest, now_ms)
         if self.may_change_text(state):
             return self._planner.retext(state, now_ms)
         if state.outdated is not None:
             self._looks_at_ms = now_ms + LOOK_FOR_FIELDS_MS
         return self._planner.renew(state, now_ms)
 
+    def _widened(self, state: PartitionState) -> ConfigurationText | None:
+        """The recorded text, with the entries that refused the range for its fields as they are
+        today; None if there is nothing new.
+
+        All else stays: what was inserted of other entries before is the same under both.
+        """
+        before = self._texts.get(state.record.text)
+        if before is None or state.outdated is None or not state.outdated.fields:
+            return None
+        now = {table.entry: table for table in self._planner.text.tables}
+        tables = tuple(
+            _adapted(table, now.get(table.entry)) if table.entry in state.outdated.fields else table
+            for table in before.tables
+        )
+        widened = replace(before, tables=tables)
+        return None if widened == before else widened
+
+    def _unanswered(self, state: PartitionState) -> Wanted:
+        """Fields for which today's text would refuse the range, too."""
+        text = self._widened(state) or self._texts.get(state.record.text)
+        if text is None or state.outdated is None:
+            return {}
+        waiting = {}
+        for table in text.tables:
+            fields = state.outdated.fields.get(table.entry, ())
+            if table.dynamic is None or table.parked:
+                continue
+            names = frozenset(column.name for column in table.columns)
+            open_ = tuple(f for f in fields if answer_to(table.dynamic, names, f.name))
+            if open_:
+                waiting[table.entry] = open_
+        return waiting
+
+    def with_unrecorded(self, canonical: Mapping[str, str]) -> Mapping[str, str]:
+        """The canonical texts, with those that ranges were widened to."""
+        missing = self._unrecorded.keys() - canonical.keys()
+        return {**canonical, **{d: self._unrecorded[d] for d in missing}} if missing else canonical
+
     def looks_for_fields(self, now_ms: int) -> bool:
         """Whether a field that no column has is worth a look at the table."""
         return self._request is not None and now_ms >= self._looks_at_ms
+
+
+def _adapted(table: TableText, now: TableText | None) -> TableText:
+    """A recorded entry over its table of today. Where the entry loads another one, or nothing any
+    more, nobody adds columns to this one: its new fields are as `unknown_fields` says."""
+    if now is None or now.target != table.target:
+        return replace(table, dynamic=None)
+    return replace(
+        table,
+        columns=now.columns,
+        sorting_key=now.sorting_key,
+        time_zone=now.time_zone,
+        parked=now.parked,
+        dynamic=now.dynamic,
+    )

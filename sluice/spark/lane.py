@@ -91,7 +91,13 @@ class Lane:
         self._texts = dict(texts)
         stop = self._gatherer.stop
         self._schema = SchemaChanges(
-            self.states, planner, self._texts, parts.read_schema, stop, parts.parking
+            self.states,
+            planner,
+            self._texts,
+            parts.read_schema,
+            stop,
+            parts.parking,
+            parts.want_columns,
         )
         self._decider = Decider(
             self.states,
@@ -154,6 +160,9 @@ class Lane:
                 self._park(site.entry, refusal)
         self._schema.stop_barred()
         steps, ready = self._decider.plan(now_ms, flush=flush, stopping=stopping)
+        texts = self._schema.with_unrecorded(self._around.texts)
+        if texts is not self._around.texts:
+            self._around = replace(self._around, texts=texts)
         if steps and now_ms >= self._record_again_at_ms:
             ready += self._record(steps, now_ms)
         self._dispatch(ready)

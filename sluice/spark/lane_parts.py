@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sluice.core.dead_letters import LetterLimit
+from sluice.spark.growing import Wanted
 from sluice.spark.jobs import Inbox
 from sluice.spark.parking import Parking
 from sluice.spark.ports import Clock, IntentLog, Jobs, Prober, SourceOffsets, Topics, Windows
@@ -18,6 +19,7 @@ class LaneParts:
     :param read_schema: asks for a `SchemaRead`, which comes by the inbox; readings come by
         themselves, too. None where nobody reads.
     :param topics: finds topics that an expression takes; None where all have names.
+    :param want_columns: asks for columns of new fields; a `SchemaRead` tells of them.
     """
 
     log: IntentLog
@@ -31,3 +33,4 @@ class LaneParts:
     letter_limit: LetterLimit | None = None
     parking: Parking = field(default_factory=Parking)
     topics: Topics | None = None
+    want_columns: Callable[[Wanted], None] | None = None

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.dead_letters import PARKED
+from sluice.core.dynamic import NewField
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
 from sluice.core.ranges import Interval, intervals_of
 from sluice.core.receipts import (
@@ -34,9 +35,15 @@ from sluice.decode.engine.session import release_memory
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.fault import NO_ROUTE
+from sluice.decode.text.fields import new_fields
 from sluice.kafka.reader import Fault, RangeReader, ReadResult, read_originals
 from sluice.kafka.readers import Reader
-from sluice.spark.asking import OutdatedTextError, ask_for_fields
+from sluice.spark.asking import (
+    OutdatedTextError,
+    ask_for_fields,
+    asked_for_columns,
+    words_of,
+)
 from sluice.spark.assignment import Assignment, Surroundings
 from sluice.spark.inserting import BlockRefusedError, insert_block
 from sluice.spark.leases import HeldLease
@@ -106,7 +113,8 @@ def _refused(assignment: Assignment, task_attempt: int) -> Outcome | None:
 
 
 def _load(workshop: Workshop, around: Surroundings, assignment: Assignment) -> Outcome:
-    """1. Lease. 2. Fetch and weigh. 3. For each table: decode, check the grant, insert.
+    """1. Lease. 2. Fetch and weigh. 3. For each table: decode, check the grant, insert;
+    nothing of any table before all were decoded that may refuse the range.
     4. Fetch the originals of the bad messages."""
     block_range, record = assignment.block_range, assignment.record
     lease = HeldLease(block_range, record.deadline_ms, assignment.sent_at_ms)
@@ -122,9 +130,11 @@ def _load(workshop: Workshop, around: Surroundings, assignment: Assignment) -> O
             _trim_heap()
         if result.heavy_at is not None:
             return TooHeavy(result.heavy_at, result.bytes)
-        heavy_at = loading.decode_open_ended(tables, router)
+        heavy_at = loading.decode_first(tables, router)
         if heavy_at is not None:
             return TooHeavy(heavy_at, result.bytes)
+        if loading.fields:
+            return asked_for_columns(tables, loading.fields)
         try:
             loading.load(tables, router)
         except OutdatedTextError as refused:
@@ -155,15 +165,17 @@ class _Loading:
     dropped: dict[str, int] = field(default_factory=dict)
     values: dict[int, bytes] = field(default_factory=dict)
     values_bytes: int = 0
+    fields: dict[str, tuple[NewField, ...]] = field(default_factory=dict)
 
-    def decode_open_ended(self, tables: Iterable[TableText], router: Router) -> int | None:
-        """Decode the entries whose messages have any number of rows, before anything is inserted.
+    def decode_first(self, tables: Iterable[TableText], router: Router) -> int | None:
+        """Decode, before anything is inserted, the entries for which a range may be refused:
+        those whose messages have any number of rows, and those that give fields columns.
 
         :returns: None, or the end at which no block would have more than ROWS_MAX rows.
         """
         ends: list[int] = []
         for table in tables:
-            if table.rows == "many" and not table.parked:
+            if (table.rows == "many" or table.dynamic is not None) and not table.parked:
                 decoded, given = self._decode(table, router)
                 self.decoded[table.entry] = decoded, given
                 end = end_of_rows(decoded.offsets)
@@ -180,7 +192,7 @@ class _Loading:
                 self.decoded[table.entry] = self._decode(table, router)
             decoded, given = self.decoded.pop(table.entry)
             for bad in decoded.bad:
-                fault = Fault(table.entry, bad.reason, bad.error, bad.column)
+                fault = Fault(table.entry, bad.reason, words_of(table, bad), bad.column)
                 self.faults.setdefault(bad.offset, []).append(fault)
             ask_for_fields(self.assignment, table, decoded)
             if decoded.empty:
@@ -225,6 +237,9 @@ class _Loading:
         with router.messages_of(table.entry) as buffer:
             decoded = decoder.decode(buffer, source.topic, source.partition)
             given = buffer.messages
+            found = new_fields(table, buffer, decoded)
+            if found:
+                self.fields[table.entry] = found
             self._keep_values(buffer, decoded)
         self.clocks.decode += time.monotonic() - began
         return decoded, given

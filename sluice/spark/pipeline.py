@@ -323,6 +323,7 @@ class _Assembly:
             now_ms=now_ms,
             inbox=inbox,
             read_schema=self.schema.request,
+            want_columns=self.schema.want,
             letter_limit=configuration.letter_limit,
             parking=Parking(configuration.parkable),
             topics=TopicFinder(configuration, name, self.log)

@@ -17,6 +17,7 @@ from sluice.config.model import Configuration
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.text import ConfigurationText, TableText
 from sluice.spark.comparing import Today, definition, why_not_insertable
+from sluice.spark.growing import Grower, Wanted
 from sluice.spark.ports import Clock, SchemaRead
 from sluice.spark.texts import access_of, lineage_columns, on_shard, read_today
 
@@ -135,6 +136,7 @@ class SchemaReader:
         self._before: _Structures | None = None
         self._barred: Mapping[str, SluiceError] = {}
         self._altered: Mapping[str, SluiceError] = {}
+        self._grower = Grower(self._access, configuration.parkable)
         self._failed = ""
         self._is_wanted = True
         self._is_asked = False
@@ -151,6 +153,11 @@ class SchemaReader:
 
     def request(self) -> None:
         """Read soon; called from any thread."""
+        self._is_wanted = True
+
+    def want(self, wanted: Wanted) -> None:
+        """Give fields columns, and read soon; called from any thread."""
+        self._grower.want(wanted)
         self._is_wanted = True
 
     def ask(self) -> None:
@@ -175,14 +182,20 @@ class SchemaReader:
     def _read(self) -> bool:
         """Read and tell; False if it did not work."""
         started_ms = self._now_ms()
+        asked, self._is_asked = self._is_asked, False
+        if asked:
+            self._grower.forget_refusals()
         try:
+            grown = self._grower.grow(self._text)
             structures = self._structures()
             today = None
+            self._text = grown
             if structures != self._before:
                 today = read_today(self._configuration, [self._text])
                 # What is not taken up is looked at again by the next reading.
                 self._before = structures if self._take(today) else None
         except SluiceError as error:
+            self._is_asked |= asked
             self._say_failure(error)
             return False
         except Exception:
@@ -191,10 +204,9 @@ class SchemaReader:
         if self._failed and self._before is not None:
             _logger.warning("the tables' columns can be read again")
             self._failed = ""
-        asked, self._is_asked = self._is_asked, False
-        self._put(
-            SchemaRead(started_ms, today, self._text, self._barred, self._altered, asked=asked)
-        )
+        barred = {**self._barred, **self._grower.barred}
+        altered = {**self._altered, **self._grower.altered}
+        self._put(SchemaRead(started_ms, today, self._text, barred, altered, asked=asked))
         return True
 
     def _structures(self) -> _Structures:

@@ -247,6 +247,15 @@ class Planner:
         record = replace(step.record, kind=Kind.RETEXT, text=self.digest)
         return replace(step, record=record)
 
+    def widen(self, state: PartitionState, text: str, now_ms: int) -> Step:
+        """The same range under a text with columns for its fields: whoever executes the one
+        before refuses the range for them, so that nobody inserted it.
+
+        :param text: the digest of that text.
+        """
+        step = self.renew(state, now_ms)
+        return replace(step, record=replace(step.record, kind=Kind.WIDEN, text=text))
+
     def shorten(self, state: PartitionState, end: int, now_ms: int) -> Step:
         """The same begin with a smaller end: nobody inserted, so the tokens may change."""
         record = replace(

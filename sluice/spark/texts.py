@@ -116,6 +116,7 @@ def build_text(
                 require=table.require,
                 check=table.check,
                 topic_pattern=table.topic_pattern,
+                dynamic=table.dynamic,
             )
             for table in sorted(
                 tables_of_connector(configuration, connector_name), key=lambda table: table.name

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sluice.core.text import TableText
+from dataclasses import replace
+
+from sluice.core.text import Column, TableText
 from sluice.core.text_options import column_names, delimiter_of, null_text
 from sluice.decode.messages.boundaries import ARRAYS, OBJECTS
 from sluice.decode.messages.port import TableDecoder
@@ -16,6 +18,12 @@ from sluice.decode.text.split_lines import LineSplitter
 
 def json_object_decoder(table: TableText) -> TableDecoder:
     """JSONEachRow: a message is one object, or objects one after another, or an array of them."""
+    if table.dynamic is not None and table.dynamic.passed_over:
+        # Read, whatever stands there, and not stored.
+        passed_over = (
+            Column(name, "Nullable(String)", "EPHEMERAL") for name in table.dynamic.passed_over
+        )
+        table = replace(table, columns=(*table.columns, *passed_over))
     return Decoder(table, _json_splitter(table, OBJECTS))
 
 

@@ -1,0 +1,67 @@
+"""Fields of JSON messages that their table has no column for, and what their values are.
+
+Only messages that make no row are looked at: with `unknown_fields = "refuse"`, each message that
+has such a field is one of them. Pure Python, and the same in every process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from sluice.core.dynamic import NewField, Number, answer_to, kind_of, merged
+from sluice.core.text import TableText
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.decoded import Decoded
+
+#: Like the engine, and unlike Python, it takes a tab in a text for what it is.
+_DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, strict=False)
+_BETWEEN = " \t\r\n,"
+
+
+def new_fields(table: TableText, buffer: MessageBuffer, decoded: Decoded) -> tuple[NewField, ...]:
+    """What the table is to be asked for before anything of these messages is loaded, in the order
+    in which it first appears; empty if there is nothing or no room.
+
+    A function of the messages and of the text.
+    """
+    dynamic = table.dynamic
+    if dynamic is None or not decoded.bad:
+        return ()
+    columns = frozenset(column.name for column in table.columns)
+    answers: dict[str, str | None] = {}
+    kinds: dict[str, str] = {}
+    bad = np.array([one.index for one in decoded.bad], np.int64)
+    for value in buffer.iterate(bad):
+        for row in _objects(value):
+            for name, field in row.items():
+                if name not in answers:
+                    answers[name] = answer_to(dynamic, columns, name)
+                if answers[name] == "add":
+                    kind = kind_of(field)
+                    kinds[name] = merged(kinds[name], kind) if name in kinds else kind
+                elif answers[name] is not None:
+                    kinds[name] = ""
+    return tuple(NewField(name, kind) for name, kind in kinds.items())
+
+
+def _objects(value: bytes | memoryview) -> Iterator[dict[str, Any]]:
+    """The rows of a message: one object, several, or an array of them; none if it is not JSON."""
+    try:
+        text = bytes(value).decode(errors="replace")
+        place, rows = 0, []
+        while (place := _skipped(text, place)) < len(text):
+            row, place = _DECODER.raw_decode(text, place)
+            rows += row if isinstance(row, list) else [row]
+    except (ValueError, RecursionError):
+        return
+    yield from (row for row in rows if isinstance(row, dict))
+
+
+def _skipped(text: str, place: int) -> int:
+    while place < len(text) and text[place] in _BETWEEN:
+        place += 1
+    return place
