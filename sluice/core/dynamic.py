@@ -96,8 +96,8 @@ def _is_usable(name: str) -> bool:
         return False
     if not name.isprintable():
         return False
-    size = sum(1 if chr(byte).isalnum() and byte < 128 else 3 for byte in name.encode())
-    return size <= _NAME_BYTES_MAX
+    plain = sum(symbol.isascii() and (symbol.isalnum() or symbol == "_") for symbol in name)
+    return plain + 3 * (len(name.encode()) - plain) <= _NAME_BYTES_MAX
 
 
 def _any(patterns: Iterable[str], name: str) -> bool:
