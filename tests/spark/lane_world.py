@@ -25,6 +25,7 @@ from sluice.core.tokens import block_token
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.log import TopicMissingError
 from sluice.spark.assignment import Assignment, ClickHouseAccess, Job, Surroundings
+from sluice.spark.growing import Wanted
 from sluice.spark.jobs import Inbox, JobLostError, JobResult, SparkGoneError
 from sluice.spark.lane import Lane
 from sluice.spark.lane_parts import LaneParts
@@ -137,6 +138,7 @@ class World(Inbox):
         self.parking = Parking()
         self.letter_limit: LetterLimit | None = None
         self.topic_finder: Topics | None = None
+        self.want_columns: Callable[[Wanted], None] | None = None
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         self._windows: dict[Site, SiteWindow] = {}
@@ -351,6 +353,7 @@ class World(Inbox):
                 letter_limit=self.letter_limit,
                 parking=self.parking,
                 topics=self.topic_finder,
+                want_columns=self.want_columns,
             ),
             self.planner,
             around,
@@ -360,6 +363,10 @@ class World(Inbox):
             1,
             take_over_new or (lambda sources: Started()),
         )
+
+    def canonical(self, digest: str) -> str:
+        """A text that some job was sent with."""
+        return next(around.texts[digest] for around in self.arounds if digest in around.texts)
 
     def rows_of(self, source: TopicPartition, entry: str = "t") -> list[int]:
         """How often each offset is in the table, up to the stable end."""
