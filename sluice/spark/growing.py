@@ -86,7 +86,7 @@ class Grower:
     def _grown(self, table: TableText, asked: _Asked) -> TableText:
         if table.dynamic is None:
             return table
-        self._add(table, asked.kinds)
+        self._add(table, {n: kind for n, kind in asked.kinds.items() if table.dynamic.allows(n)})
         return _passing_over(table, asked.passed_over)
 
     def _add(self, table: TableText, kinds: dict[str, str]) -> None:

@@ -104,9 +104,7 @@ def test_a_column_that_somebody_else_has_just_added(
         assert types(old, database).keys() == {"id", "a1", "a2"}
 
 
-def test_every_server_of_a_table_that_is_not_replicated(
-    embedded: Server, old: Server
-) -> None:
+def test_every_server_of_a_table_that_is_not_replicated(embedded: Server, old: Server) -> None:
     """Two servers with nothing in common but the table's name."""
     for database in fresh_database(embedded.url, old.url):
         create(embedded, database)

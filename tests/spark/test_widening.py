@@ -213,7 +213,10 @@ def test_another_entry_of_the_range_stays_as_it_was_recorded() -> None:
     world.script = once(alter)
     run(world)
     widened = next(
-        record for c in world.commits for record in c.records.values() if record.kind.name == "WIDEN"
+        record
+        for c in world.commits
+        for record in c.records.values()
+        if record.kind.name == "WIDEN"
     )
     text = parse_text(world.canonical(widened.text))
     assert "more" not in {c.name for c in text.tables[1].columns}
@@ -245,7 +248,10 @@ def test_or_parks_its_entry() -> None:
     run(world)
     assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "WIDEN", "SETTLE"]
     (widened,) = (
-        record for c in world.commits for record in c.records.values() if record.kind.name == "WIDEN"
+        record
+        for c in world.commits
+        for record in c.records.values()
+        if record.kind.name == "WIDEN"
     )
     text = parse_text(world.canonical(widened.text))
     assert [table.parked for table in text.tables] == [True, False]
