@@ -19,7 +19,7 @@ from sluice.ops.doctor_decode import Key, look_at_decoding
 from sluice.ops.doctor_findings import Examination, Finding, refusal
 from sluice.ops.doctor_kafka import look_at_kafka
 from sluice.ops.doctor_shards import check_contact, check_differences
-from sluice.ops.doctor_tables import TableNeeds, check_entry, check_table
+from sluice.ops.doctor_tables import TableNeeds, check_dynamic, check_entry, check_table
 from sluice.spark.texts import access_of, build_text, decoder_version, tables_of_connector
 from sluice.verify.audit import refuse_ambiguous
 
@@ -172,6 +172,7 @@ def _look_at_tables(
         for entry in entries:
             if (entry.database, entry.table) == name:
                 check_entry(found, facts, look.capabilities, entry)
+                check_dynamic(found, facts, entry, is_closed=name in look.closed)
         findings += found.findings
     return findings
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from sluice.clickhouse.adding import may_add_columns
 from sluice.clickhouse.capabilities import Capabilities, insert_settings, read_capabilities
 from sluice.clickhouse.http import INSERT_TIMEOUT_SECONDS, Server
 from sluice.clickhouse.insert import plan_insert, query_id_of
@@ -29,6 +30,7 @@ class ReplicaLook:
     :param away: why it does not answer, None if it does.
     :param capabilities: None if they could not be read.
     :param tables: facts by (database, table) of the targets that may be loaded.
+    :param closed: those of them to which Sluice's user may add no columns, as far as it is known.
     """
 
     shard: str
@@ -37,6 +39,7 @@ class ReplicaLook:
     away: SluiceError | None = None
     capabilities: Capabilities | None = None
     tables: dict[_Name, TableFacts] = field(default_factory=dict)
+    closed: set[_Name] = field(default_factory=set)
 
     @property
     def where(self) -> str:
@@ -134,10 +137,16 @@ def _look_at_table(
     except SluiceError as error:
         found.error("table", error.message, error.hint)
     else:
+        _try(found, "rights", lambda: _look_at_right_to_add(look, server, (database, table)))
         _try(found, "window-mark", lambda: _check_mark(found, server, facts))
         assert look.capabilities is not None
         _rehearse_insert(found, server, access, look.capabilities, facts)
     look.findings += found.findings
+
+
+def _look_at_right_to_add(look: ReplicaLook, server: Server, name: _Name) -> None:
+    if may_add_columns(server, name) is False:
+        look.closed.add(name)
 
 
 def _check_mark(found: Examination, server: Server, facts: TableFacts) -> None:

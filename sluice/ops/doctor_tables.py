@@ -10,6 +10,7 @@ from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.sql import qualified
 from sluice.config.model import Durability, TableConfiguration
 from sluice.core.budget import WINDOW_SHARE
+from sluice.core.dynamic import room_for_columns
 from sluice.core.errors import SluiceError
 from sluice.core.lease import LEASE_SHARE_OF_WINDOW, lease_seconds_max
 from sluice.ops.doctor_findings import Examination
@@ -230,6 +231,36 @@ def check_entry(
     how = "tokens" if capabilities.tokens else "the hash of rows that carry their offset"
     found.ok("tokens", f"blocks are known by {how}")
     found.ok("lineage", f"blocks of {where} carry {', '.join(carried)}")
+
+
+def check_dynamic(
+    found: Examination, facts: TableFacts, entry: TableConfiguration, *, is_closed: bool
+) -> None:
+    """Whether new fields of this entry can get their columns.
+
+    :param is_closed: the server says that Sluice's user may add none.
+    """
+    if entry.dynamic is None:
+        return
+    where = f"table entry {entry.name}"
+    room = room_for_columns(entry.dynamic, [column.name for column in facts.columns])
+    if is_closed and room:
+        found.error(
+            "dynamic-columns",
+            f"{where} gives new fields columns, and its user has no right to add any to "
+            f"{facts.target}",
+            f"GRANT ALTER ADD COLUMN ON {qualified(facts.database, facts.table)} to that user; or "
+            "take dynamic_columns out.",
+        )
+    elif not room:
+        found.warning(
+            "dynamic-columns",
+            f"{where}: {facts.target} has as many columns whose names the rules take as "
+            f"dynamic_columns.max = {entry.dynamic.columns_max} allows, so that messages with "
+            "further new fields are dead letters",
+            "Raise it, add the columns yourself, or deny the fields.",
+        )
+    found.ok("dynamic-columns", f"room for {room} columns of new fields")
 
 
 def _check_engine(found: Examination, facts: TableFacts) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from sluice.clickhouse import adding
-from sluice.clickhouse.adding import ColumnsRefusedError, add_columns
+from sluice.clickhouse.adding import ColumnsRefusedError, add_columns, may_add_columns
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.structure import read_structures
 from sluice.core.dynamic import DynamicColumns
@@ -84,23 +84,25 @@ def test_two_that_add_the_same_columns_at_once(server: Server, database: str) ->
     assert len(types(server, database)) == 31
 
 
-def test_a_column_that_somebody_else_has_just_added(
-    old: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Overtaken(Server):
+    """Another one adds the first column just before."""
+
+    is_overtaken = False
+
+    def execute(self, sql: str, *parts: Any, **more: Any) -> str:
+        if sql.startswith("ALTER") and not Overtaken.is_overtaken:
+            Overtaken.is_overtaken = True
+            super().execute(sql.partition(",")[0])
+        return super().execute(sql, *parts, **more)
+
+
+def test_a_column_that_somebody_else_has_just_added(old: Server) -> None:
     """A server that knows no IF NOT EXISTS refuses the whole statement."""
     for database in fresh_database(old.url):
         create(old, database)
-        real: Callable[..., str] = Server.execute
-        first = [True]
-
-        def execute(self: Server, sql: str, **more: object) -> str:
-            if first.pop() if first else False:
-                real(self, f"ALTER TABLE {database}.t ADD COLUMN a1 Nullable(Int64)")  # noqa: B023
-            return real(self, sql, **more)
-
-        monkeypatch.setattr(Server, "execute", execute)
         kinds = {"a1": "Int", "a2": "Int"}
-        add_columns(connect, [old.url], (database, "t"), kinds, RULES)
+        add_columns(Overtaken, [old.url], (database, "t"), kinds, RULES)
+        assert Overtaken.is_overtaken
         assert types(old, database).keys() == {"id", "a1", "a2"}
 
 
@@ -164,3 +166,10 @@ def test_what_is_refused_is_said_with_what_to_do(embedded: Server) -> None:
         assert f"columns cannot be added to {database}.t" in str(refused.value)
         assert "GRANT ALTER ADD COLUMN" in refused.value.hint
         assert "ADD COLUMN IF NOT EXISTS `a1` Nullable(Int64)" in refused.value.hint
+
+
+def test_whether_the_user_has_the_right_to(embedded: Server, old: Server) -> None:
+    assert may_add_columns(embedded, ("default", "t")) is True
+    assert may_add_columns(old, ("default", "t")) is None, "it cannot say"
+    # The engine has one user, who may do nearly everything: this is how a server says no.
+    assert embedded.execute("CHECK GRANT CREATE USER ON *.*").strip() == "0"

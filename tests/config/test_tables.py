@@ -8,6 +8,7 @@ import pytest
 
 from sluice.config import load
 from sluice.config.model import TableConfiguration
+from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import ConfigurationError
 from sluice.core.formats import FORMATS, OPTIONS
 from sluice.core.text import Mapped, Route
@@ -76,6 +77,19 @@ def test_routes(tmp_path: Path, written: str, route: Route) -> None:
     assert loaded(tmp_path, f"route = {written}").route == route
 
 
+def dynamic(rules: str, *more: str) -> str:
+    lines = ('unknown_fields = "refuse"', f"dynamic_columns = {{ {rules} }}", *more)
+    return "\n".join(lines)
+
+
+def test_dynamic_columns(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "").dynamic is None
+    whole = loaded(tmp_path, dynamic('allow = ["a.*", "b"], deny = ["ab"], max = 7'))
+    assert whole.dynamic == DynamicColumns(("a.*", "b"), ("ab",), 7)
+    short = loaded(tmp_path, dynamic('allow = ["a.*"]', 'rows = "many"', 'require = ["a"]'))
+    assert short.dynamic == DynamicColumns(("a.*",), (), 50)
+
+
 def test_every_option_is_explained_and_every_required_one_known() -> None:
     for one in FORMATS.values():
         assert set(one.required) <= set(one.options) <= set(OPTIONS), one.name
@@ -113,6 +127,33 @@ def test_every_format_that_may_be_named_has_a_decoder() -> None:
         ("fields = { a = 1 }", "fields.a", "must be a string"),
         ('require = "a"', "require", "must be a list"),
         ('check = ["a", "a"]', "check[2]", "named twice"),
+        (dynamic('allow = ["a("]'), "dynamic_columns.allow[1]", "not a regular expression"),
+        (dynamic("max = 5"), "dynamic_columns.allow", "is missing"),
+        (dynamic("allow = []"), "dynamic_columns.allow", "must not be empty"),
+        (dynamic('allow = ["a"], max = 0'), "dynamic_columns.max", "from 1 to 1000, not 0"),
+        (dynamic('allow = ["a"], max = true'), "dynamic_columns.max", "not true"),
+        (dynamic('allow = ["a"], forbid = ["b"]'), "dynamic_columns.forbid", "unknown key"),
+        ("dynamic_columns = true", "dynamic_columns", "must be a table"),
+        (
+            'dynamic_columns = { allow = ["a"] }',
+            "dynamic_columns",
+            'needs unknown_fields = "refuse": fields that are ignored are not seen',
+        ),
+        (
+            dynamic('allow = ["a"]', 'format = "CSV"'),
+            "dynamic_columns",
+            'needs format = "JSONEachRow": a message in CSV names no new fields',
+        ),
+        (
+            dynamic('allow = ["a"]', 'rows = "many"', 'bad_rows = "drop-row"'),
+            "dynamic_columns",
+            'needs bad_rows = "dead-letter"',
+        ),
+        (
+            dynamic('allow = ["a"]', 'columns = { b = "c" }'),
+            "dynamic_columns",
+            "does not go with [table.columns]",
+        ),
     ],
 )
 def test_what_a_table_cannot_say(tmp_path: Path, written: str, key: str, words: str) -> None:

@@ -27,7 +27,7 @@ def number(text: str) -> Number:
     return Number(text)
 
 
-KINDS = [
+KINDS: list[tuple[object, str]] = [
     (None, "Null"),
     (True, "Bool"),
     (number("0"), "Int"),

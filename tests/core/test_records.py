@@ -130,6 +130,7 @@ def test_impossible_records_cannot_be_made() -> None:
 INTENT = a_record()
 PROBED = a_record(Kind.PROBE, rest="aaaaaaaaaaaa")
 RETEXT = a_record(Kind.RETEXT, attempt=2, text="f" * 16)
+WIDEN = a_record(Kind.WIDEN, attempt=2, text="f" * 16)
 
 ALLOWED = {
     "first settle": (None, settled(0)),
@@ -149,6 +150,12 @@ ALLOWED = {
     "another text for what the first task refused": (INTENT, RETEXT),
     "renew under it": (RETEXT, replace(RETEXT, kind=Kind.RENEW, attempt=3)),
     "settle it": (RETEXT, settled(20)),
+    "columns for a first attempt's fields": (INTENT, WIDEN),
+    "columns for a repeated one's": (a_record(Kind.RENEW, attempt=4), replace(WIDEN, attempt=5)),
+    "columns for what is left of a shortened one": (a_record(Kind.SHORTEN), WIDEN),
+    "columns for what a probe left": (PROBED, replace(WIDEN, rest=PROBED.rest)),
+    "more columns": (WIDEN, replace(WIDEN, text="e" * 16, attempt=3)),
+    "renew with columns": (WIDEN, replace(WIDEN, kind=Kind.RENEW, attempt=3)),
     "settle of a new generation": (INTENT, settled(3, generation=1)),
 }
 
@@ -177,6 +184,11 @@ REFUSED = {
     "another text that is the same": (INTENT, a_record(Kind.RETEXT, attempt=2)),
     "another text and another end": (INTENT, replace(RETEXT, end=19)),
     "another text invents a rest": (INTENT, replace(RETEXT, rest="aaaaaaaaaaaa")),
+    "columns for a settled one": (settled(10), WIDEN),
+    "columns, and the same text": (INTENT, a_record(Kind.WIDEN, attempt=2)),
+    "columns and another end": (INTENT, replace(WIDEN, end=19)),
+    "columns forget what a probe left": (PROBED, WIDEN),
+    "columns invent a rest": (INTENT, replace(WIDEN, rest="aaaaaaaaaaaa")),
     "new generation, but loading at once": (INTENT, a_record(begin=20, end=30, generation=1)),
 }
 

@@ -32,7 +32,7 @@ AGE = 4_000
 AGES, LATE, KILLS, MAX = 6, 2_000, 2, 6
 RULES = (
     'unknown_fields = "refuse"\n'
-    'dynamic_columns = { allow = ["attr_.*"], deny = ["attr_tmp.*"], max = %d }' % MAX
+    f'dynamic_columns = {{ allow = ["attr_.*"], deny = ["attr_tmp.*"], max = {MAX} }}'
 )
 
 

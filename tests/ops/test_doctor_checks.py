@@ -9,13 +9,14 @@ import pytest
 from sluice.clickhouse.capabilities import Capabilities
 from sluice.clickhouse.schema import Dependent, TableFacts
 from sluice.config.model import TableConfiguration
+from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.text import Column
 from sluice.kafka.topics import TopicFacts
 from sluice.ops.doctor_clickhouse import ReplicaLook
 from sluice.ops.doctor_findings import Examination, Finding, refusal
 from sluice.ops.doctor_shards import check_contact, check_differences
-from sluice.ops.doctor_tables import TableNeeds, check_entry, check_table
+from sluice.ops.doctor_tables import TableNeeds, check_dynamic, check_entry, check_table
 from sluice.ops.doctor_topics import (
     SourceNeeds,
     check_dead_letters,
@@ -397,3 +398,28 @@ def test_an_ok_does_not_stand_beside_a_finding_of_its_check() -> None:
     found.failed("rights", TerminalError("may not", "GRANT"))
     found.failed("clock", TransientError("gone", "start it"))
     assert [finding.level for finding in found.findings] == ["warning", "warning", "error"]
+
+
+@pytest.mark.parametrize(
+    ("columns_max", "is_closed", "level", "words"),
+    [
+        (3, False, "ok", "room for 2 columns"),
+        (3, True, "error", "no right to add any to shop.orders"),
+        (1, False, "warning", "dynamic_columns.max = 1"),
+        (1, True, "warning", "dynamic_columns.max = 1"),  # it asks for none
+    ],
+)
+def test_whether_new_fields_can_get_columns(
+    columns_max: int, is_closed: bool, level: str, words: str
+) -> None:
+    found = Examination("here")
+    facts = replace(FACTS, columns=(*FACTS.columns, Column("a1", "String")))
+    dynamic = DynamicColumns(allow=("a.*",), columns_max=columns_max)
+    check_dynamic(found, facts, replace(ENTRY, dynamic=dynamic), is_closed=is_closed)
+    (finding,) = found.findings
+    assert (finding.level, finding.check) == (level, "dynamic-columns")
+    assert words in finding.what
+    assert level != "error" or "GRANT ALTER ADD COLUMN ON `shop`.`orders`" in finding.mend
+    nothing = Examination("here")
+    check_dynamic(nothing, facts, ENTRY, is_closed=True)
+    assert nothing.findings == []

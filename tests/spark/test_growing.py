@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.clickhouse.adding import ColumnsRefusedError
+from sluice.clickhouse.adding import ColumnsRefusedError, add_columns
 from sluice.clickhouse.http import Server
 from sluice.core.dynamic import DynamicColumns, NewField
 from sluice.core.errors import TransientError
@@ -104,15 +104,15 @@ def test_servers_that_do_not_do_it_now_are_asked_again(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refreshing, "AGAIN_SECONDS", 0.1)
-    real, asked = growing.add_columns, []
+    real, asked = add_columns, []
 
-    def add_columns(*parts: object) -> dict[str, str]:
+    def adds_later(*parts: object) -> dict[str, str]:
         asked.append(parts)
         if len(asked) == 1:
             raise TransientError("read-only now", "wait")
         return real(*parts)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(growing, "add_columns", add_columns)
+    monkeypatch.setattr(growing, "add_columns", adds_later)
     told = want(reading, ("a1", "Int"))
     assert len(asked) == 1 and "a1" not in names(told.text), "whoever still wants it asks again"
     assert "a1" in names(want(reading, ("a1", "Int")).text)
@@ -124,11 +124,11 @@ def test_a_refusal_stands_until_a_person_asks(
 ) -> None:
     error = ColumnsRefusedError("columns cannot be added", "GRANT it")
 
-    def add_columns(*_: object) -> dict[str, str]:
+    def refuses(*_: object) -> dict[str, str]:
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(growing, "add_columns", add_columns)
+        patched.setattr(growing, "add_columns", refuses)
         refused = want(reading, ("a1", "Int"))
     parks = on_error == "park"
     assert refused.altered == ({"orders": error} if parks else {})

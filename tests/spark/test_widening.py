@@ -26,15 +26,16 @@ RULES = DynamicColumns(allow=("x.*",), deny=("d.*",), columns_max=3)
 def with_columns(table: TableText, fields: tuple[NewField, ...]) -> TableText:
     """What the schema's thread makes of an entry, as far as there is room."""
     for field in fields:
-        assert table.dynamic is not None
+        dynamic = table.dynamic
+        assert dynamic is not None
         names = {column.name for column in table.columns}
-        answer = answer_to(table.dynamic, names, field.name)
+        answer = answer_to(dynamic, names, field.name)
         if answer == "add":
             column = Column(field.name, type_of(field.kind))
             table = replace(table, columns=(*table.columns, column))
         elif answer == "pass-over":
-            passed_over = (*table.dynamic.passed_over, field.name)
-            table = replace(table, dynamic=replace(table.dynamic, passed_over=passed_over))
+            passed_over = (*dynamic.passed_over, field.name)
+            table = replace(table, dynamic=replace(dynamic, passed_over=passed_over))
     return table
 
 
@@ -59,7 +60,7 @@ class GrowingWorld(AlteredWorld):
         self.fields = fields
         self.wanted: list[Wanted] = []
         self.want_columns = self._want
-        self.script = type(self).task
+        self.script = type(self).task  # type: ignore[assignment]
         self.letters_of: set[int] = set()
 
     def _want(self, wanted: Wanted) -> None:
