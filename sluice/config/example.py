@@ -52,6 +52,8 @@ lineage = true                        # the table has the columns _topic String,
                                       # _partition UInt32, _offset UInt64, _row UInt32;
                                       # or false, or "auto": those that exist
 unknown_fields = "ignore"             # or "refuse"
+# dynamic_columns = { allow = ["attr_.*"], deny = ["attr_tmp.*"], max = 50 }
+                                      # with "refuse": new fields get columns, or are passed over
 on_null = "dead-letter"               # null for a non-nullable column; or "default"
 sort = false                          # true: workers sort blocks by the sorting key, which
                                       # moves work from the server to them

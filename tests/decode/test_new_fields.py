@@ -93,6 +93,18 @@ def test_several_rows_in_a_message() -> None:
     assert after.rows == 4 and after.bad == () and left == ()
 
 
+def test_an_entry_with_conditions() -> None:
+    """Its fields are decoded as a table of their own."""
+    values = [b'{"id":1,"a":"x","d":1}', b'{"id":0,"a":"y"}', b'{"id":2}', b'{"id":3,"e":1}']
+    checked = table(check=("id > 0",), require=("id",))
+    _, fields = decoded(checked, values)
+    assert fields == (("a", "String"), ("d", ""))
+    after, left = decoded(answered(checked, fields), values)
+    assert left == ()
+    assert support.rows(after) == [["1", "x"], ["2", None]]
+    assert [bad.reason for bad in after.bad] == ["check-failed", "unknown-field"]
+
+
 def test_where_there_is_no_room_nothing_is_asked_for() -> None:
     full = table()
     full = replace(full, dynamic=replace(RULES, columns_max=1))
