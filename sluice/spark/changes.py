@@ -175,9 +175,12 @@ class SchemaChanges:
         waiting = self._unanswered(state)
         if waiting:
             again_ms = self._want_again_ms.get(state.source, 0)
-            if self._want is not None and not 0 < again_ms - now_ms <= WANT_AGAIN_MS:
+            is_due = not 0 < again_ms - now_ms <= WANT_AGAIN_MS
+            if self._want is not None and is_due and not self._would_be_disturbed():
                 self._want_again_ms[state.source] = now_ms + WANT_AGAIN_MS
                 self._want(waiting)
+            return False
+        if not self._has_tokens and self._are_columns_coming():
             return False
         since_ms = 0
         if state.outdated is not None or state.refusals:
@@ -275,6 +278,20 @@ class SchemaChanges:
             if open_:
                 waiting[table.entry] = open_
         return waiting
+
+    def _would_be_disturbed(self) -> bool:
+        """Whether a repeat is out that a new column could make another block of: where rows are
+        hashed, Sluice itself adds none between such a task's look at the columns and its insert."""
+        return not self._has_tokens and any(s.out and s.repeated for s in self._states.values())
+
+    def _are_columns_coming(self) -> bool:
+        """Whether columns were asked for that are not there yet."""
+        for source in list(self._want_again_ms):
+            state = self._states.get(source)
+            if state is not None and state.stopped is None and self._unanswered(state):
+                return True
+            del self._want_again_ms[source]
+        return False
 
     def with_unrecorded(self, canonical: Mapping[str, str]) -> Mapping[str, str]:
         """The canonical texts, with those that ranges were widened to."""

@@ -360,8 +360,8 @@ class Lane:
                 )
                 for state in group
             )
-            for state in group:
-                state.out = state.sent = True
+            for state, assignment in zip(group, assignments, strict=True):
+                state.out, state.sent, state.repeated = True, True, not assignment.is_first
                 self.counters.retries += state.record.attempt > 1
             batch = max(state.record.batch for state in group)
             self._parts.jobs.submit(

@@ -34,6 +34,7 @@ class PartitionState:
     :param back_at_ms: when its task last came back; a repeat needs a younger look at the
         windows, since entries that are younger than the look may have pushed its block out.
     :param sent: some task was sent this range.
+    :param repeated: the last task that was sent it was not the first one.
     :param outdated: its first task refused the text; see `core.receipts.Outdated`.
     :param refusals: how often in a row its block was refused for its columns.
     :param short_since_ms: since when the log ends before the record's end.
@@ -61,6 +62,7 @@ class PartitionState:
     back_at_ms: int = 0
     held_back_at: int = -1
     sent: bool = False
+    repeated: bool = False
     outdated: Outdated | None = None
     refusals: int = 0
     short_since_ms: int | None = None

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 from sluice.core.budget import Site
 from sluice.core.dynamic import DynamicColumns, NewField, answer_to, type_of
-from sluice.core.errors import TerminalError
+from sluice.core.errors import TerminalError, TransientError
 from sluice.core.ranges import TopicPartition
-from sluice.core.receipts import Outdated, TooHeavy
+from sluice.core.receipts import Failed, Outdated, TaskReport, TooHeavy
 from sluice.core.text import Column, ConfigurationText, TableText, parse_text
 from sluice.spark.assignment import Assignment
 from sluice.spark.growing import Wanted
-from sluice.spark.jobs import JobLostError
+from sluice.spark.jobs import JobLostError, JobResult
 from sluice.spark.parking import Parking
 from sluice.spark.ports import SchemaRead
-from tests.spark.lane_world import Answer, World, kinds, run, table_text
+from tests.spark.lane_world import START_MS, Answer, World, kinds, run, table_text
 from tests.spark.test_changes import AlteredWorld
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -281,3 +281,59 @@ def test_an_entry_without_rules_any_more_treats_the_field_as_unknown() -> None:
     assert "WIDEN" in [kind for kind, _, _ in kinds(world, P0)]
     assert world.wanted == []
     assert world.rows_of(P0, "a") == [1] * 10
+
+
+def test_where_rows_are_hashed_nothing_is_repeated_while_columns_are_on_their_way() -> None:
+    """A repeated task looks at the columns and then inserts: in between, Sluice adds none."""
+    world = GrowingWorld({3: "x1"}, tokens=False, add_ms=5_000)
+    world.ends.update({P0: 10, P1: 10})
+    repeated_at: list[int] = []
+
+    def task(world: World, assignment: Assignment) -> Answer:
+        assert isinstance(world, GrowingWorld)
+        if assignment.block_range.source == P0:
+            return world.task(assignment)
+        if assignment.is_first:
+            return Failed(TransientError("nothing was sent", "wait"))
+        repeated_at.append(world.now)
+        return world.load(assignment)
+
+    world.script = task
+    run(world)
+    assert repeated_at and min(repeated_at) >= START_MS + world.add_ms
+    assert_loaded(world)
+
+
+def test_where_rows_are_hashed_no_column_is_wanted_while_a_repeat_is_out() -> None:
+    world = GrowingWorld({3: "x1"}, tokens=False)
+    world.ends[P1] = 10
+    wanted_at: list[int] = []
+    back_at: list[int] = []
+
+    def task(world: World, assignment: Assignment) -> Answer:
+        assert isinstance(world, GrowingWorld)
+        if assignment.block_range.source == P0:
+            return world.task(assignment)
+        if assignment.is_first:
+            return Failed(TransientError("nothing was sent", "wait"))
+        job, loaded = world.jobs[-1], world.load(assignment)
+        report = TaskReport(assignment.block_range, assignment.record.batch, loaded)
+
+        def come_back() -> None:
+            back_at.append(world.now)
+            world.put(JobResult(job, reports=(report,)))
+
+        world.at(5_000, come_back)
+        world.ends[P0] = 10
+        return None
+
+    def want(wanted: Wanted) -> None:
+        wanted_at.append(world.now)
+        world._want(wanted)
+
+    world.script, world.want_columns = task, want
+    lane = world.lane()
+    world.at(60_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert wanted_at and back_at and min(wanted_at) >= back_at[0]
+    assert_loaded(world)
