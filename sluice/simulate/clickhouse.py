@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sluice.clickhouse.schema import TableFacts
+from sluice.core.dynamic import DynamicColumns
 from sluice.core.ranges import TopicPartition
 from sluice.core.text import Column, TableText
 
@@ -115,7 +116,7 @@ class Table:
 
     def add_column(self) -> None:
         """ALTER TABLE … ADD COLUMN; messages have always had a field for it."""
-        number = len(self.columns) - len(COLUMNS)
+        number = sum(column.name.startswith("added") for column in self.columns)
         if number < ADDED_MAX:
             self.columns += (Column(f"added{number}", "UInt8"),)
 
@@ -169,7 +170,13 @@ class Table:
         )
 
 
-def table_text(facts: TableFacts, topics: tuple[str, ...], *, has_lineage: bool) -> TableText:
+def table_text(
+    facts: TableFacts,
+    topics: tuple[str, ...],
+    *,
+    has_lineage: bool,
+    dynamic: DynamicColumns | None = None,
+) -> TableText:
     """The entry of a configuration text for this table."""
     return TableText(
         entry=facts.table,
@@ -181,10 +188,11 @@ def table_text(facts: TableFacts, topics: tuple[str, ...], *, has_lineage: bool)
         lineage=LINEAGE if has_lineage else (),
         partition_key=facts.partition_key,
         sorting_key=facts.sorting_key,
-        unknown_fields="ignore",
+        unknown_fields="ignore" if dynamic is None else "refuse",
         on_null="dead-letter",
         time_zone="UTC",
         shards=("s1",),
+        dynamic=dynamic,
     )
 
 

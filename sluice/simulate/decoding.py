@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from sluice.core.ranges import TopicPartition
 from sluice.core.text import TableText
+from sluice.decode.messages.fault import UNKNOWN_FIELD
 from sluice.simulate.clickhouse import Block, Row, clickhouse_partition
 from sluice.simulate.kafka import Stored
+from sluice.simulate.new_fields import strange_field
 
 #: Values lie in [0, VALUES).
 VALUES = 6
@@ -126,6 +128,7 @@ class VersionedDecoder:
 
     def __init__(self, table: TableText, version: int) -> None:
         self._version = version
+        self._table = table
         self._columns = tuple(column.name for column in table.columns)
         self._is_partitioned = table.entry == "parted"
         key = table.partition_key
@@ -138,7 +141,10 @@ class VersionedDecoder:
         messages = zip(buffer.values, buffer.offsets, strict=True)
         for index, (value, offset) in enumerate(messages):
             judged = judge(value, self._version, self._is_partitioned)
-            if judged.value is None:
+            strange = strange_field(self._table, judged.number)
+            if strange is not None:
+                bad.append(Bad(index, offset, UNKNOWN_FIELD, "no column", strange))
+            elif judged.value is None:
                 bad.append(Bad(index, offset))
             else:
                 rows.append((offset, judged.number, judged.value))

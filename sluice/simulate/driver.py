@@ -253,7 +253,8 @@ def make_configuration(world: World) -> Configuration:
                 topics=plan.topics_of(name),
                 format="JSONEachRow",
                 lineage=plan.has_lineage,
-                unknown_fields="ignore",
+                unknown_fields="ignore" if plan.dynamic is None else "refuse",
+                dynamic=plan.dynamic,
                 on_null="dead-letter",
                 on_error="park" if name == PARKABLE else "stop-partition",
             )
@@ -275,7 +276,10 @@ def read_text(world: World, configuration: Configuration, decoder: int) -> Confi
         range_bytes_max=configuration.batch.range_bytes_max,
         tables=tuple(
             table_text(
-                table.facts(), world.plan.topics_of(name), has_lineage=world.plan.has_lineage
+                table.facts(),
+                world.plan.topics_of(name),
+                has_lineage=world.plan.has_lineage,
+                dynamic=world.plan.dynamic,
             )
             for name, table in sorted(world.clickhouse.tables.items())
         ),

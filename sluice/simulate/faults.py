@@ -132,6 +132,8 @@ CONTENT = (
     "late insert after the lease",
     "new text while the driver runs",
     "text refused by its first task",
+    "range refused for its new fields",
+    "columns added for new fields",
     "message parked",
     "stable offset that never moves",
     "window overrun",

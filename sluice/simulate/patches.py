@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.clickhouse import http
 from sluice.kafka import ledger, reader, recorder, transactions
-from sluice.simulate import clients, driver, server
+from sluice.simulate import clients, driver, new_fields, server
 from sluice.simulate.spark import Worker
 from sluice.spark import (
     asking,
     gathering,
+    growing,
     inserting,
     leases,
     loading,
@@ -169,6 +170,8 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         (pipeline, "SchemaReader", bound(driver.SimulatedSchemaReader)),
         (refreshing, "read_today", read_today),
         (leases, "time", _clock(world)),
+        (loading, "new_fields", new_fields.new_fields),
+        (growing, "add_columns", new_fields.adding_in(world)),
         (loading, "_workshop", _WorkshopOfWorker(world)),
         (gathering, "random", world.rng),
     ]

@@ -6,7 +6,9 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+from sluice.core.dynamic import DynamicColumns
 from sluice.simulate.clickhouse import TableShape
+from sluice.simulate.new_fields import RULES
 
 #: The two tables: one takes every topic, the other one topic and has ClickHouse partitions.
 TOPICS = {"plain": ("a", "b"), "parted": ("a",)}
@@ -29,6 +31,7 @@ class Plan:
     :param windows_every_seconds: how often a driver reads the windows.
     :param has_lineage: rows say where they are from, so a probe can tell what is missing.
     :param refuses: a table refuses its blocks from the beginning, and for long.
+    :param dynamic: which new fields get columns; None: there are none.
     :param stops: how many faults may be drawn after which a partition has to stop.
     """
 
@@ -46,6 +49,7 @@ class Plan:
     is_calm: bool
     windows_every_seconds: float
     has_lineage: bool
+    dynamic: DynamicColumns | None = None
     keep_alive_ms: int = 3_000
     late_ms_max: int = 0
     decoder: int = 0
@@ -98,6 +102,8 @@ def draw_plan(rng: random.Random) -> Plan:
             )
         )
     tokens = rng.random() < 0.75
+    # Of its own, so that the other seeds stay what they were.
+    is_dynamic = random.Random(f"{tables}").random() < 0.4
     return Plan(
         tokens=tokens,
         tables=tuple(tables),
@@ -110,5 +116,6 @@ def draw_plan(rng: random.Random) -> Plan:
         refuses=rng.random() < 0.3,
         is_calm=is_calm,
         has_lineage=not tokens or rng.random() < 0.85,
+        dynamic=RULES if is_dynamic else None,
         **(_PACES[0] if is_calm else rng.choice(_PACES)),
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.simulate.patches import patched
-from sluice.spark import changes, comparing, inserting
+from sluice.spark import changes, comparing, inserting, loading
 from sluice.spark.state import PartitionState
 from sluice.spark.steps import Planner, Step
 
@@ -53,10 +53,32 @@ def _text_changed_after_insert() -> AbstractContextManager[None]:
     return patched((changes.SchemaChanges, "may_change_text", may_change_text))
 
 
+def _only_first_attempts_ask() -> AbstractContextManager[None]:
+    """A repeated attempt takes new fields for unknown ones: whether they are dead letters depends
+    on which attempt it is (rule 14)."""
+    real = loading._Loading.decode_first
+
+    def decode_first(self: Any, *parts: Any) -> Any:
+        end = real(self, *parts)
+        if not self.assignment.is_first:
+            self.fields.clear()
+        return end
+
+    return patched((loading._Loading, "decode_first", decode_first))
+
+
+def _widened_to_what_cannot_be_executed() -> AbstractContextManager[None]:
+    """A range gets columns for one of its tables, while another one was altered as well, on a
+    server that hashes all that it stores."""
+    return patched((changes.SchemaChanges, "_executable", changes.SchemaChanges._widened))
+
+
 SCHEMA_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "repeat-under-todays-text": _repeat_under_todays_text,
     "hashes-without-columns": _hashes_without_columns,
     "tasks-do-not-look": _tasks_do_not_look,
     "text-is-not-recorded": _text_is_not_recorded,
     "text-changed-after-insert": _text_changed_after_insert,
+    "only-first-attempts-ask-for-columns": _only_first_attempts_ask,
+    "widened-to-what-cannot-be-executed": _widened_to_what_cannot_be_executed,
 }

@@ -217,7 +217,9 @@ class _JobRun:
         if isinstance(outcome, TooHeavy):
             self._world.faults.note("range refused as too heavy")
         elif isinstance(outcome, Outdated):
-            self._world.faults.note("text refused by its first task")
+            refused = "range refused for its new fields"
+            first = "text refused by its first task"
+            self._world.faults.note(refused if outcome.fields else first)
         elif isinstance(outcome, NeedsGrant):
             self._world.faults.note("range refused for its grant")
         elif isinstance(outcome, Failed) and "This is a bug" in outcome.error.hint:

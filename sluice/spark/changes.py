@@ -18,7 +18,7 @@ from sluice.core.ledger import LedgerEntry, Rest, text_entry
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind
 from sluice.core.text import ConfigurationText, TableText
-from sluice.spark.comparing import why_not_executable
+from sluice.spark.comparing import Today, why_not_executable
 from sluice.spark.growing import Wanted
 from sluice.spark.parking import Parking, known_rest
 from sluice.spark.ports import SchemaRead
@@ -65,6 +65,7 @@ class SchemaChanges:
         self._read_ms = 0
         #: Whether a block is known again by its token alone; not before it is known.
         self._has_tokens = False
+        self._today: Today | None = None
         self._unrepeatable: set[tuple[str, str]] = set()
         self._unrecorded: dict[str, str] = {}
         self._looks_at_ms = 0
@@ -83,7 +84,7 @@ class SchemaChanges:
         self._parking.take(read.altered, asked=read.asked)
         if read.today is None:
             return self._change(self._parking.applied(read.text), canonical)
-        self._has_tokens = read.today.tokens
+        self._today, self._has_tokens = read.today, read.today.tokens
         canonical = self._change(self._parking.applied(read.text), canonical)
         self._unrepeatable.clear()
         for state in self._states.values():
@@ -218,7 +219,7 @@ class SchemaChanges:
         """
         record, outdated = state.record, state.outdated
         if outdated is not None and outdated.fields:
-            return self._widened(state) is not None
+            return self._executable(state) is not None
         if outdated is None or record.kind is not Kind.INTEND or record.attempt != 1:
             return False
         before = self._texts.get(record.text)
@@ -233,7 +234,7 @@ class SchemaChanges:
 
     def again(self, state: PartitionState, now_ms: int) -> Step:
         """The same range again, with a new lease; under today's text if it may be."""
-        widened = self._widened(state)
+        widened = self._executable(state)
         if widened is not None:
             digest = widened.digest()
             if digest not in self._texts:
@@ -262,6 +263,15 @@ class SchemaChanges:
         )
         widened = replace(before, tables=tables)
         return None if widened == before else widened
+
+    def _executable(self, state: PartitionState) -> ConfigurationText | None:
+        """The same, if it can be executed. Where rows are hashed, another table of the topic may
+        have more columns by now, too: then the range is probed."""
+        widened = self._widened(state)
+        if widened is None or self._today is None:
+            return widened
+        why = why_not_executable(widened, self._today, state.source.topic)
+        return widened if why is None else None
 
     def _unanswered(self, state: PartitionState) -> Wanted:
         """Fields for which today's text would refuse the range, too."""

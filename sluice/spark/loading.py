@@ -178,7 +178,7 @@ class _Loading:
             if (table.rows == "many" or table.dynamic is not None) and not table.parked:
                 decoded, given = self._decode(table, router)
                 self.decoded[table.entry] = decoded, given
-                end = end_of_rows(decoded.offsets)
+                end = end_of_rows(decoded.offsets) if table.rows == "many" else None
                 ends += [] if end is None else [end]
         return min(ends, default=None)
 

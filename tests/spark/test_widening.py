@@ -304,6 +304,30 @@ def test_where_rows_are_hashed_nothing_is_repeated_while_columns_are_on_their_wa
     assert_loaded(world)
 
 
+def test_where_rows_are_hashed_and_another_table_was_altered_the_range_is_probed() -> None:
+    """Its recorded text cannot be executed even with the new columns; today's can."""
+    world = GrowingWorld({3: "x1"}, tokens=False)
+    world.ends[P0] = 10
+
+    def alter(world: World, assignment: Assignment) -> Answer:
+        assert isinstance(world, GrowingWorld)
+        tables = tuple(
+            replace(t, columns=(*t.columns, Column("more", "String"))) if t.entry == "z" else t
+            for t in world.now_text.tables
+        )
+        world.now_text = replace(world.now_text, tables=tables)
+        world.tell(world.now)
+        return world.task(assignment)
+
+    world.script = once(alter)
+    run(world)
+    assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "PROBE", "SETTLE"]
+    probed = next(r for c in world.commits for r in c.records.values() if r.kind.name == "PROBE")
+    assert probed.text == world.now_text.digest()
+    assert world.letters_of == set()
+    assert_loaded(world)
+
+
 def test_where_rows_are_hashed_no_column_is_wanted_while_a_repeat_is_out() -> None:
     world = GrowingWorld({3: "x1"}, tokens=False)
     world.ends[P1] = 10
