@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.2
 #: Somebody else may add some of the columns meanwhile.
 _ATTEMPTS = 5
 
-_BOOL_SINCE, _TIMES_SINCE, _IF_NOT_EXISTS_SINCE = (21, 12), (20, 3), (20, 1)
+_IF_NOT_EXISTS_SINCE = (20, 1)
 #: Settings by which an ALTER waits for the replicas that are there, and not for those that are not.
 _WAITING = {
     "alter_sync": "2",
@@ -90,7 +90,7 @@ def may_add_columns(server: Server, where: tuple[str, str]) -> bool | None:
     except TransientError:
         raise
     except ServerError:
-        return None  # a server before 24.11 has no such statement
+        return None  # an older server has no such statement
     return {"0": False, "1": True}.get(said)
 
 
@@ -124,10 +124,15 @@ def _add(
     missing = _missing(server, where, kinds, dynamic)
     if not missing:
         return {}
-    version = server.version()
-    has = {"has_bool": version >= _BOOL_SINCE, "has_times": version >= _TIMES_SINCE}
-    types = {name: type_of(kinds[name], **has) for name in missing}
-    guard = "IF NOT EXISTS " if version >= _IF_NOT_EXISTS_SINCE else ""
+    families = server.query(
+        "SELECT name FROM system.data_type_families WHERE name IN ('Bool', 'DateTime64')"
+    )
+    has = {str(family["name"]) for family in families}
+    types = {
+        name: type_of(kinds[name], has_bool="Bool" in has, has_times="DateTime64" in has)
+        for name in missing
+    }
+    guard = "IF NOT EXISTS " if server.version() >= _IF_NOT_EXISTS_SINCE else ""
     known = read_capabilities(server).settings
     settings = {name: value for name, value in _WAITING.items() if name in known}
     for attempt in range(_ATTEMPTS):
