@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from sluice.config.model import Configuration, ConnectorConfiguration, TableConfiguration
 from sluice.config.section import Section
+from sluice.config.sharding import check_sharding
 from sluice.config.topics import loaded_twice
 from sluice.core.formats import FORMATS
 
@@ -26,6 +27,9 @@ def check_across_sections(
         _refuse_unmatched_topics(configuration, connectors, tables)
         _refuse_double_loading(tables)
     _refuse_loops(configuration, root, connectors)
+    names = tuple(shard.name for shard in configuration.clickhouse.shards)
+    for section, table in tables:
+        check_sharding(section, table, names)
     for section, table in tables:
         if FORMATS[table.format].needs_registry and configuration.registry is None:
             section.refuse("format", f"{table.format} needs the section [registry] with its url")

@@ -37,7 +37,7 @@ lease = "10m"                         # how late a task may still insert
 
 [clickhouse]
 database = "shop"
-shards = { s1 = ["http://localhost:8123"] }   # a named shard and its replicas
+shards = { s1 = ["http://localhost:8123"] }   # each shard by its name, with its replicas
 user = "default"
 # password = "${CLICKHOUSE_PASSWORD}"
 durability = "single"                 # one replica's word is enough. With two or more
@@ -57,6 +57,8 @@ unknown_fields = "ignore"             # or "refuse"
 on_null = "dead-letter"               # null for a non-nullable column; or "default"
 sort = false                          # true: workers sort blocks by the sorting key, which
                                       # moves work from the server to them
+# shards = ["s1"]                     # some of the shards; default: all of them. With several:
+# sharding = { by = "key", column = "user_id" }   # or by "offset", or by "expression"
 on_error = "stop-partition"           # what ClickHouse refuses for good stops its partition;
                                       # "park": only this table's messages wait, in a topic
 

@@ -15,7 +15,7 @@ from sluice.config.secret import Secret, reveal_all
 from sluice.core.dead_letters import LetterLimit
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import ConfigurationError
-from sluice.core.text import Mapped, Route
+from sluice.core.text import Mapped, Route, Sharding
 from sluice.core.topics import is_reserved, matches, takes
 
 
@@ -144,6 +144,8 @@ class TableConfiguration:
     :param check: expressions that must be true of each row.
     :param topic_pattern: takes further topics that a connector reads. "": none.
     :param dynamic: which fields without a column get one; None: none does.
+    :param shards: that the rows go to, see `Configuration.shards_of`; (): all of them.
+    :param sharding: of the rows among several shards.
     """
 
     name: str
@@ -166,6 +168,8 @@ class TableConfiguration:
     check: tuple[str, ...] = ()
     topic_pattern: str = ""
     dynamic: DynamicColumns | None = None
+    shards: tuple[str, ...] = ()
+    sharding: Sharding | None = None
 
     @property
     def target(self) -> str:
@@ -243,6 +247,11 @@ class Configuration:
         raise ConfigurationError(
             f'{self.path}: connector: none is named "{name}"', f"Name one of: {names}."
         )
+
+    def shards_of(self, table: TableConfiguration) -> tuple[str, ...]:
+        """Names of the shards that an entry's rows go to, sorted: whatever the file's order, a
+        shard has the same place among them."""
+        return tuple(sorted(table.shards or (shard.name for shard in self.clickhouse.shards)))
 
     def tables_of(self, topic: str) -> tuple[TableConfiguration, ...]:
         """The entries that a message of this topic goes to."""

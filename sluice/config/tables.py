@@ -19,6 +19,7 @@ from sluice.config.model import (
     TableConfiguration,
 )
 from sluice.config.section import Section
+from sluice.config.sharding import read_sharding
 from sluice.config.values import (
     a_choice,
     a_name,
@@ -69,6 +70,8 @@ def read_table(section: Section, database: str, path: Path) -> TableConfiguratio
         check=section.optional_list("check", a_text),
         topic_pattern=section.optional("topic_pattern", a_pattern, ""),
         dynamic=read_dynamic(section),
+        shards=section.optional_list("shards", a_name),
+        sharding=read_sharding(section),
     )
     refuse_with_dynamic(section, configuration)
     if configuration.rows == "one" and configuration.bad_rows == "drop-row":

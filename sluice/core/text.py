@@ -71,6 +71,20 @@ class Mapped:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """Which shard a row goes to: a number of it, modulo the number of shards.
+
+    :param by: "key": `column`, a number divided by `stripe`, anything else by its hash; "offset":
+        of the message, divided by `stripe`; "expression": in ClickHouse SQL, of whole numbers.
+    """
+
+    by: Literal["key", "offset", "expression"]
+    column: str = ""
+    stripe: int = 1
+    expression: str = ""
+
+
 #: What a mapping may say of the message itself, with the types that expressions see.
 KAFKA_COLUMNS = {
     "_key": "Nullable(String)",
@@ -104,6 +118,7 @@ class TableText:
     :param parked: nothing is inserted; each message that the entry takes is parked instead.
     :param topic_pattern: takes further topics, by their whole names; "": none.
     :param dynamic: which fields without a column get one; None: none does.
+    :param sharding: of the rows among `shards`; None: there is one shard.
     """
 
     entry: str
@@ -131,6 +146,7 @@ class TableText:
     parked: bool = False
     topic_pattern: str = ""
     dynamic: DynamicColumns | None = None
+    sharding: Sharding | None = None
 
     @property
     def target(self) -> str:
@@ -194,6 +210,7 @@ _CHOICES: dict[str, object] = {
     "parked": False,
     "topic_pattern": "",
     "dynamic": None,
+    "sharding": None,
 }
 
 
@@ -228,6 +245,7 @@ def parse_text(canonical: str) -> ConfigurationText:
                 "require": tuple(table.get("require", ())),
                 "check": tuple(table.get("check", ())),
                 "dynamic": _dynamic(table.get("dynamic")),
+                "sharding": Sharding(**table["sharding"]) if table.get("sharding") else None,
             }
         )
         for table in raw.pop("tables")

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import Column, ConfigurationText, TableText, digest_of, parse_text
+from sluice.core.text import (
+    Column,
+    ConfigurationText,
+    Sharding,
+    TableText,
+    digest_of,
+    parse_text,
+)
 
 WORDS = st.text(max_size=12)
 COLUMNS = st.builds(
@@ -37,6 +44,14 @@ TABLES = st.builds(
     shards=st.lists(WORDS, max_size=2).map(tuple),
     sort=st.booleans(),
     topic_pattern=st.sampled_from(["", "a.*"]),
+    sharding=st.none()
+    | st.builds(
+        Sharding,
+        by=st.sampled_from(["key", "offset", "expression"]),
+        column=WORDS,
+        stripe=st.integers(1, 9),
+        expression=WORDS,
+    ),
 )
 TEXTS = st.builds(
     ConfigurationText,
@@ -97,6 +112,10 @@ def test_everything_that_decides_rows_changes_the_name() -> None:
         replace(TEXT, tables=(replace(TABLE, time_zone="Europe/Berlin"),)),
         replace(TEXT, tables=(replace(TABLE, sort=True),)),
         replace(TEXT, tables=(replace(TABLE, topic_pattern="a.*"),)),
+        replace(TEXT, tables=(replace(TABLE, shards=("s1", "s2")),)),
+        replace(TEXT, tables=(replace(TABLE, sharding=Sharding("key", "id")),)),
+        replace(TEXT, tables=(replace(TABLE, sharding=Sharding("key", "id", 2)),)),
+        replace(TEXT, tables=(replace(TABLE, sharding=Sharding("offset")),)),
     ]
     assert len({text.digest() for text in [TEXT, *changed]}) == len(changed) + 1
 
@@ -104,6 +123,12 @@ def test_everything_that_decides_rows_changes_the_name() -> None:
 def test_a_text_from_before_sorting_keeps_its_name() -> None:
     assert "sort" not in json.loads(TEXT.canonical())["tables"][0]
     assert parse_text(TEXT.canonical()) == TEXT
+
+
+def test_texts_from_before_sharding_keep_their_names() -> None:
+    """The digest as the version before it made it."""
+    assert "sharding" not in json.loads(TEXT.canonical())["tables"][0]
+    assert TEXT.digest() == "469673381c0eb2a9"
 
 
 def test_the_tables_of_a_topic() -> None:
