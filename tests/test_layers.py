@@ -40,6 +40,7 @@ DECODE = {
     "sequential": {"engine", "messages", "typed", "schema"},
     "envelope": {"engine", "messages", "typed"},
     "mapping": {"engine", "messages"},
+    "sharding": {"engine", "messages"},
 }
 
 #: Only these folders know these packages.

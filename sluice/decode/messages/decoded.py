@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,26 @@ class BadMessage:
     reason: str
     error: str
     column: str = ""
+
+
+class Block(Protocol):
+    """What is inserted at once: all rows of a table entry, or those of one shard.
+
+    See `Decoded`, which is one.
+    """
+
+    @property
+    def native(self) -> memoryview: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+    @property
+    def clickhouse_partitions(self) -> int: ...
+    @property
+    def checksum(self) -> str: ...
+    @property
+    def messages(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Which shard each row of a block goes to."""
