@@ -23,6 +23,7 @@ from sluice.cli.exit import ExitStatus
 from sluice.cli.output import json_text
 from sluice.cli.stopping import stop_on_signals
 from sluice.cli.tables import cell_text
+from sluice.core import rests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,8 +128,8 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
         if entry.get("why"):
             yield f"decided: {entry['why']}"
         yield f"owner {entry['owner']}"
-        for name, intervals in entry.get("rest", {}).items():
-            yield f"{sum(end - begin for begin, end in intervals)} offsets missing in {name}"
+        for name, offsets in entry.get("rest", {}).items():
+            yield f"{rests.count(offsets)} offsets missing in {name}"
     elif kind == "receipt":
         yield f"{entry['entry']} ({entry['target']}) in shard {entry['shard']}"
         yield f"{entry['rows']} rows, {entry['bytes']} bytes, checksum {entry['checksum']}"

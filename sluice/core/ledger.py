@@ -10,6 +10,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sluice.core import rests
 from sluice.core.ranges import Interval, Range, TopicPartition
 from sluice.core.receipts import DeadLetter, Loaded, Receipt
 from sluice.core.records import Record, encode
@@ -70,7 +71,7 @@ def record_entry(
     }
     if background.rest:
         body["rest"] = {
-            entry: list(map(list, intervals)) for entry, intervals in background.rest.items()
+            entry: rests.written(intervals) for entry, intervals in background.rest.items()
         }
     if why:
         body["why"] = why
@@ -175,10 +176,7 @@ class LedgerView:
         return Background(
             marks={str(name): int(mark) for name, mark in entry["marks"].items()},
             since_ms=int(entry["since_ms"]),
-            rest={
-                name: tuple((int(begin), int(end)) for begin, end in intervals)
-                for name, intervals in entry.get("rest", {}).items()
-            },
+            rest={name: rests.read(offsets) for name, offsets in entry.get("rest", {}).items()},
             bytes_max=int(entry["bytes_max"]),
         )
 

@@ -152,7 +152,8 @@ class TooHeavy:
 
 @dataclass(frozen=True, slots=True)
 class NeedsGrant:
-    """This block was not inserted: it takes more window entries than granted (rule 10)."""
+    """Nothing of this table entry was inserted: a block of it takes more window entries than
+    granted (rule 10)."""
 
     entry: str
     entries: int
@@ -162,8 +163,9 @@ class NeedsGrant:
 class Outdated:
     """The task refused the text: a newer one may make other rows of it.
 
-    :param entry: of this table nothing was inserted, nor of those after it.
-    :param inserted: table entries whose blocks were inserted before.
+    :param entry: of the tables after this one nothing was inserted, nor of this one into the shard
+        that refused.
+    :param inserted: table entries of which a block was inserted before, into one shard at least.
     :param fields: by table entry, fields that are to get columns. Whoever executes the text
         refuses the range for them, so nobody inserted these entries. Empty: only the first
         attempt's task may refuse.

@@ -178,13 +178,15 @@ def _marks(situation: Situation, facts: PartitionFacts) -> Marks:
 
     :raises SluiceError: a shard does not answer.
     """
-    access = access_of(situation.configuration)
+    configuration = situation.configuration
+    access = access_of(configuration)
     marks: Marks = {}
     for shard, urls in access.shards.items():
         with Server(urls[0], access.user, access.password) as server:
-            for table in situation.configuration.tables_of(facts.source.topic):
-                described = describe_table(server, table.database, table.table)
-                marks[site_key(Site(table.name, shard))] = window_mark(server, described)
+            for table in configuration.tables_of(facts.source.topic):
+                if shard in configuration.shards_of(table):
+                    described = describe_table(server, table.database, table.table)
+                    marks[site_key(Site(table.name, shard))] = window_mark(server, described)
     return marks
 
 

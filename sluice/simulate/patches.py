@@ -129,7 +129,6 @@ def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
         (probing, "running_query_ids", server.running_query_ids),
         (probing, "replicas_in_sync", server.replicas_in_sync),
         (probing, "present_offsets", server.present_offsets),
-        (pipeline, "Server", make_server),
         (pipeline, "describe_table", server.describe_table),
         (inserting, "describe_table", server.describe_table),
         (asking, "read_structures", server.read_structures),

@@ -13,7 +13,7 @@ from sluice.core.text import ConfigurationText
 from sluice.spark.changes import SchemaChanges
 from sluice.spark.parking import parked_in
 from sluice.spark.ports import Windows
-from sluice.spark.state import Claims, PartitionState, entries_gone, site_key
+from sluice.spark.state import Claims, PartitionState, site_key, sites_gone
 from sluice.spark.steps import (
     LOOK_AGE_MS_MAX,
     RESETTLE_MS,
@@ -130,7 +130,7 @@ class Decider:
             return None, False
         changes_text = self._schema.may_change_text(state)
         if self._schema.is_unrepeatable(state) and not changes_text:
-            gone = entries_gone(state.background, self.text_of(state), state.source.topic)
+            gone = sites_gone(state.background, self.text_of(state), state.source.topic)
             if gone:
                 self._stop(state, unprobable(state.block_range, gone[0]))
             state.probing = not gone

@@ -1,4 +1,4 @@
-"""Inserting one block: into the one shard of this version, under its token."""
+"""Inserting one block: into one shard, under its token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.receipts import Receipt
 from sluice.core.text import TableText
 from sluice.core.tokens import block_token
-from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.decoded import Block
 from sluice.spark.asking import require_same_hash
 from sluice.spark.assignment import Assignment, Surroundings
 from sluice.spark.leases import HeldLease
@@ -36,15 +36,16 @@ def insert_block(
     around: Surroundings,
     assignment: Assignment,
     table: TableText,
-    decoded: Decoded,
+    shard: str,
+    decoded: Block,
     lease: HeldLease,
 ) -> Receipt:
-    """Insert the block into the one shard of this version.
+    """Insert the block into a shard.
 
+    :param decoded: the rows that belong there.
     :raises BlockRefusedError: it can never be stored.
     :raises SluiceError: it may be there or not, or a later attempt may work.
     """
-    (shard,) = table.shards
     block_range, record = assignment.block_range, assignment.record
     token = block_token(
         pipeline=around.pipeline,
@@ -62,7 +63,16 @@ def insert_block(
     url = around.clickhouse.shards[shard][0]
     try:
         return _insert_into(
-            workshop, around, url, table, decoded, token, record.text, lease, assignment.is_first
+            workshop,
+            around,
+            url,
+            table,
+            shard,
+            decoded,
+            token,
+            record.text,
+            lease,
+            assignment.is_first,
         )
     except SluiceError:
         workshop.forget(url)
@@ -74,7 +84,8 @@ def _insert_into(
     around: Surroundings,
     url: str,
     table: TableText,
-    decoded: Decoded,
+    shard: str,
+    decoded: Block,
     token: str,
     digest: str,
     lease: HeldLease,
@@ -111,7 +122,6 @@ def _insert_into(
     except TerminalServerError as error:
         is_unstored = _stored_nothing(server, table, error)
         raise BlockRefusedError(table.entry, error, is_unstored=is_unstored) from error
-    (shard,) = table.shards
     return Receipt(
         entry=table.entry,
         target=table.target,

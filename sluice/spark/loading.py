@@ -33,7 +33,7 @@ from sluice.core.receipts import (
 from sluice.core.text import ConfigurationText, TableText
 from sluice.decode.engine.session import release_memory
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.decoded import Block, Decoded
 from sluice.decode.messages.fault import NO_ROUTE
 from sluice.decode.text.fields import new_fields
 from sluice.kafka.reader import Fault, RangeReader, ReadResult, read_originals
@@ -113,8 +113,8 @@ def _refused(assignment: Assignment, task_attempt: int) -> Outcome | None:
 
 
 def _load(workshop: Workshop, around: Surroundings, assignment: Assignment) -> Outcome:
-    """1. Lease. 2. Fetch and weigh. 3. For each table: decode, check the grant, insert;
-    nothing of any table before all were decoded that may refuse the range.
+    """1. Lease. 2. Fetch and weigh. 3. For each table: decode, split by shards, check the grant,
+    insert; nothing of any table before all were decoded that may refuse the range.
     4. Fetch the originals of the bad messages."""
     block_range, record = assignment.block_range, assignment.record
     lease = HeldLease(block_range, record.deadline_ms, assignment.sent_at_ms)
@@ -204,20 +204,41 @@ class _Loading:
                 self.dropped[table.entry] = decoded.dropped_rows
             if decoded.rows == 0:
                 continue
-            if decoded.clickhouse_partitions > self.assignment.record.grant:
-                raise _NeedsGrantError(table.entry, decoded.clickhouse_partitions)
+            parts = self._split(table, decoded)
+            del decoded
+            self._insert(table, parts)
+
+    def _split(self, table: TableText, decoded: Decoded) -> list[tuple[str, Block]]:
+        """The block of each shard, the last one first. Before any of them is inserted, all are
+        compared with the grant: above it, nobody inserts anything of this entry."""
+        began = time.monotonic()
+        splitter = self.workshop.splitter(self.assignment.record.text, table, decoded.columns)
+        parts = splitter.split(decoded)
+        parts.reverse()
+        self.clocks.decode += time.monotonic() - began
+        entries = max(block.clickhouse_partitions for _, block in parts)
+        if entries > self.assignment.record.grant:
+            raise _NeedsGrantError(table.entry, entries)
+        return parts
+
+    def _insert(self, table: TableText, parts: list[tuple[str, Block]]) -> None:
+        """Insert into one shard after the other; each block goes when it is stored."""
+        before = len(self.receipts)
+        while parts:
+            shard, block = parts.pop()
             began = time.monotonic()
             try:
                 receipt = insert_block(
-                    self.workshop, self.around, self.assignment, table, decoded, self.lease
+                    self.workshop, self.around, self.assignment, table, shard, block, self.lease
                 )
             except BlockRefusedError as refused:
+                # Another shard may have taken its rows.
+                refused.is_unstored = refused.is_unstored and len(self.receipts) == before
                 refused.inserted = tuple(receipt.entry for receipt in self.receipts)
                 raise
             self.receipts.append(receipt)
             self.clocks.insert += time.monotonic() - began
-            self.clocks.wait += self.receipts[-1].insert_ms / 1000
-            del decoded
+            self.clocks.wait += receipt.insert_ms / 1000
 
     def _park(self, table: TableText, router: Router) -> None:
         """All that the entry takes becomes letters of the parking topic."""

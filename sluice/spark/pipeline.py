@@ -11,10 +11,10 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from sluice.clickhouse.http import Server
-from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.schema import describe_table
 from sluice.config.model import Configuration, ConnectorConfiguration
 from sluice.core.errors import ConfigurationError, OwnerChangedError, SluiceError, TransientError
 from sluice.core.ledger import LedgerView
@@ -48,6 +48,7 @@ from sluice.spark.steps import Planner
 from sluice.spark.texts import (
     access_of,
     kafka_access,
+    on_shard,
     read_text,
     read_today,
     registry_access,
@@ -375,13 +376,12 @@ class _Assembly:
 
     def _why_no_probe(self, text: ConfigurationText, topic: str, generation: int) -> str | None:
         for table in text.tables_of(topic):
-            facts = self._describe(table.database, table.table)
-            why = why_no_probe(table, len(list(facts.all_dependents())), generation)
-            if why is not None:
-                return why
+            for shard in table.shards:
+                if shard not in self.clickhouse.shards:
+                    return f"shard {shard} of table entry {table.entry} is not configured any more"
+                describe = partial(describe_table, database=table.database, table=table.table)
+                facts = on_shard(self.clickhouse, shard, describe)
+                why = why_no_probe(table, len(list(facts.all_dependents())), generation)
+                if why is not None:
+                    return why
         return None
-
-    def _describe(self, database: str, table: str) -> TableFacts:
-        (urls,) = self.clickhouse.shards.values()
-        with Server(urls[0], self.clickhouse.user, self.clickhouse.password) as server:
-            return describe_table(server, database, table)

@@ -6,8 +6,9 @@ ours runs on any replica, and the replicas have everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import query_id_prefix
@@ -51,6 +52,21 @@ def why_no_probe(table: TableText, dependents: int, generation: int) -> str | No
         return f"{table.target} feeds {dependents} materialized views, which a probe cannot see"
     if generation:
         return "the partition was rewound, so older rows carry the same offsets"
+    return None
+
+
+def first_overlap(
+    present: Mapping[str, Sequence[Interval]],
+) -> tuple[Interval, tuple[str, str]] | None:
+    """The first offsets that stand in two shards, and which; None if there are none.
+
+    :param present: by shard, intervals that do not overlap each other.
+    """
+    placed = sorted((i, shard) for shard, intervals in present.items() for i in intervals)
+    for ((_, end), shard), ((begin, other_end), other) in pairwise(placed):
+        if begin < end:
+            first, second = sorted((shard, other))
+            return (begin, min(end, other_end)), (first, second)
     return None
 
 
@@ -106,9 +122,32 @@ class ClickHouseProber:
     def _missing(
         self, block_range: Range, record: Record, table: TableText
     ) -> tuple[Interval, ...]:
-        (shard,) = table.shards
-        for url in self._access.shards[shard]:
-            self._quiet(url, block_range, record, table, shard)
+        """The union over the shards: each message has its rows in one of them. All of them are
+        quiet before the first is looked at."""
+        for shard in table.shards:
+            for url in self._access.shards[shard]:
+                self._quiet(url, block_range, record, table, shard)
+        present = {
+            shard: self._present(block_range, record, table, shard) for shard in table.shards
+        }
+        twice = first_overlap(present)
+        if twice is not None:
+            (begin, end), shards = twice
+            raise DoubledRowsError(
+                f"{table.target}: offsets [{begin}, {end}) of {block_range.source} have rows in "
+                f"the shards {' and '.join(shards)}"
+            )
+        found = [interval for intervals in present.values() for interval in intervals]
+        missing = subtract((block_range.begin, block_range.end), found)
+        if table.route is None or not missing:
+            return missing
+        # Most gaps may be messages of other entries; what is recorded names each gap.
+        return intervals_of(o for o in self._routed(block_range, table) if contains(missing, o))
+
+    def _present(
+        self, block_range: Range, record: Record, table: TableText, shard: str
+    ) -> list[Interval]:
+        """Offsets that have their rows in a shard."""
         url = self._access.shards[shard][0]
         with Server(url, self._access.user, self._access.password) as server:
             facts = describe_table(server, table.database, table.table)
@@ -128,12 +167,7 @@ class ClickHouseProber:
                     f"{table.target}: offsets [{run.begin}, {run.end}) of {source} "
                     f"have {run.rows} rows each"
                 )
-        found = [(run.begin, run.end) for run in present]
-        missing = subtract((block_range.begin, block_range.end), found)
-        if table.route is None or not missing:
-            return missing
-        # Most gaps may be messages of other entries; what is recorded names each gap.
-        return intervals_of(o for o in self._routed(block_range, table) if contains(missing, o))
+        return [(run.begin, run.end) for run in present]
 
     def _routed(self, block_range: Range, table: TableText) -> list[int]:
         """The offsets of a range that an entry's route takes."""

@@ -210,11 +210,12 @@ class SchemaReader:
         return True
 
     def _structures(self) -> _Structures:
-        """Of all tables, in all shards."""
+        """Of all tables, in all shards that any of them needs."""
         tables = [(table.database, table.table) for table in self._text.tables]
+        needed = {shard for table in self._text.tables for shard in table.shards}
         return {
             shard: on_shard(self._access, shard, lambda server: read_structures(server, tables))
-            for shard in sorted(self._access.shards)
+            for shard in sorted(needed & self._access.shards.keys())
         }
 
     def _take(self, today: Today) -> bool:

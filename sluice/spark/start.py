@@ -42,7 +42,7 @@ from sluice.kafka.offsets import owner_in
 from sluice.kafka.recorder import Recorder, TakeOver
 from sluice.spark.beginning import AskGroup, Held, beginnings
 from sluice.spark.ports import Clock, Windows
-from sluice.spark.state import PartitionState, Suspect, entries_gone, site_key
+from sluice.spark.state import PartitionState, Suspect, site_key, sites_gone
 from sluice.spark.steps import Planner, sites_of
 from sluice.spark.stopped import Observed, stop_error
 
@@ -344,8 +344,8 @@ def _entry_missing(state: PartitionState, text: ConfigurationText) -> str | None
     topic = state.source.topic
     if not text.tables_of(topic):
         return "no table entry takes this topic any more"
-    gone = entries_gone(state.background, text, topic)
-    return f"table entry {gone[0]} is not configured any more" if gone else None
+    gone = sites_gone(state.background, text, topic)
+    return f"{gone[0]} is not configured any more" if gone else None
 
 
 def _is_fresh(record: Record) -> bool:

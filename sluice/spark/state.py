@@ -153,13 +153,21 @@ class Claims:
         return held
 
 
-def entries_gone(background: Background, text: ConfigurationText, topic: str) -> list[str]:
-    """Table entries that a range in doubt may have blocks of, and that a text does not have.
+def sites_gone(background: Background, text: ConfigurationText, topic: str) -> list[str]:
+    """Where a range in doubt may have blocks and a text does not insert, in words: table entries,
+    and shards of those that it has.
 
-    A probe under that text would not look into their tables, and find nothing missing there.
+    A probe under that text would not look there: rows of a table entry would count as loaded, rows
+    in a shard as missing.
     """
+    shards = {table.entry: table.shards for table in text.tables_of(topic)}
     held = {key.rpartition("/")[0] for key in background.marks} | set(background.rest)
-    return sorted(held - {table.entry for table in text.tables_of(topic)})
+    gone = [f"table entry {entry}" for entry in sorted(held - shards.keys())]
+    for key in sorted(background.marks):
+        entry, _, shard = key.rpartition("/")
+        if entry in shards and shard not in shards[entry]:
+            gone.append(f"shard {shard} of table entry {entry}")
+    return gone
 
 
 def site_key(site: Site) -> str:

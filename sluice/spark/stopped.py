@@ -29,15 +29,18 @@ class Observed:
     stable_end: int
 
 
-def unprobable(block_range: Range, entry: str) -> PartitionStoppedError:
-    """A range in doubt whose tables were altered, and that one of them is not configured for any
-    more."""
+def unprobable(block_range: Range, gone: str) -> PartitionStoppedError:
+    """A range in doubt whose tables were altered, and that one of them, or one of their shards, is
+    not configured for any more.
+
+    :param gone: which, in words.
+    """
     source = block_range.source
     which = f"--topic {source.topic} --partition {source.partition}"
     return PartitionStoppedError(
         f"{block_range} is in doubt: its tables were altered, so it cannot be repeated, and it "
-        f"cannot be probed: table entry {entry} is not configured any more",
-        f"Put the entry back, or look into its table, then `sluice resolve CONFIG {which} "
+        f"cannot be probed: {gone} is not configured any more",
+        f"Put it back, or look into its table, then `sluice resolve CONFIG {which} "
         "--as loaded|not-loaded`.",
     )
 

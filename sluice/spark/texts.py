@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ from sluice.spark.comparing import INSERTABLE, Today
 _ENGINE_DISTRIBUTION = "chdb-core"
 
 _T = TypeVar("_T")
+_Name = tuple[str, str]
 
 
 def decoder_version() -> str:
@@ -105,7 +106,8 @@ def build_text(
                 unknown_fields=table.unknown_fields,
                 on_null=table.on_null,
                 time_zone=time_zone,
-                shards=tuple(sorted(shard.name for shard in configuration.clickhouse.shards)),
+                shards=configuration.shards_of(table),
+                sharding=table.sharding,
                 sort=table.sort,
                 options=_options(configuration, table),
                 rows=table.rows,
@@ -176,8 +178,12 @@ def read_text(configuration: Configuration, connector_name: str) -> Configuratio
     :raises TransientError: no replica of a shard answers.
     """
     tables = tables_of_connector(configuration, connector_name)
-    names = {(table.database, table.table) for table in tables}
-    today = _read(access_of(configuration), names, strict=True)
+    shards: dict[_Name, set[str]] = {}
+    for table in tables:
+        shards.setdefault((table.database, table.table), set()).update(
+            configuration.shards_of(table)
+        )
+    today = _read(access_of(configuration), shards, strict=True)
     facts = {table.name: today.tables[table.target] for table in tables}
     return build_text(configuration, connector_name, facts, today.time_zone, today.decoder)
 
@@ -188,32 +194,44 @@ def read_today(configuration: Configuration, recorded: Iterable[ConfigurationTex
     :raises TerminalError: shards that differ.
     :raises TransientError: no replica of a shard answers.
     """
-    names = {(table.database, table.table) for text in recorded for table in text.tables}
-    return _read(access_of(configuration), names, strict=False)
+    shards: dict[_Name, set[str]] = {}
+    for text in recorded:
+        for table in text.tables:
+            shards.setdefault((table.database, table.table), set()).update(table.shards)
+    return _read(access_of(configuration), shards, strict=False)
 
 
-def _read(access: ClickHouseAccess, names: Iterable[tuple[str, str]], *, strict: bool) -> Today:
-    """Facts of the tables, equal on all shards.
+def _read(access: ClickHouseAccess, shards: Mapping[_Name, set[str]], *, strict: bool) -> Today:
+    """Facts of the tables, equal on all of their shards. Other shards are not asked: one that is
+    away holds nobody back who does not need it.
 
-    :param strict: a table that cannot be loaded is an error; else it is left out.
+    :param shards: of each table, by name; those that are not configured are left out.
+    :param strict: a table that cannot be loaded is an error; else it is left out, also where only
+        one of its shards lacks it.
     """
-    wanted = sorted(names)
     found: dict[str, TableFacts] = {}
+    lacking: set[_Name] = set()
     zones: dict[str, str] = {}
-
     tokens = True
+    needed = set[str]().union(*shards.values()) & access.shards.keys()
+    for shard in sorted(needed or access.shards):
+        wanted = sorted(name for name, of in shards.items() if shard in of)
 
-    def ask(server: Server) -> tuple[Capabilities, list[TableFacts | None]]:
-        capabilities = read_capabilities(server)
-        described = [_describe(server, database, table, strict) for database, table in wanted]
-        return capabilities, described
+        def ask(
+            server: Server, wanted: Sequence[_Name] = wanted
+        ) -> tuple[Capabilities, list[TableFacts | None]]:
+            capabilities = read_capabilities(server)
+            return capabilities, [_describe(server, *name, strict) for name in wanted]
 
-    for shard in sorted(access.shards):
         capabilities, tables = on_shard(access, shard, ask)
         zones[shard], tokens = capabilities.time_zone, tokens and capabilities.tokens
-        for facts in tables:
-            if facts is not None:
+        for name, facts in zip(wanted, tables, strict=True):
+            if facts is None:
+                lacking.add(name)
+            else:
                 _refuse_difference(found.setdefault(facts.target, facts), facts)
+    for database, table in lacking:
+        found.pop(f"{database}.{table}", None)
     if len(set(zones.values())) > 1:
         shown = ", ".join(f"{shard}: {zone}" for shard, zone in zones.items())
         raise ConfigurationError(

@@ -14,6 +14,7 @@ from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.framing import Framing
 from sluice.decode.messages.port import TableDecoder
 from sluice.decode.schema.registry import provide
+from sluice.decode.sharding.splitter import Splitter
 from sluice.kafka.reader import RangeReader
 from sluice.kafka.readers import Reader, make_reader
 from sluice.kafka.registry import RegistryClient
@@ -32,6 +33,7 @@ class Workshop:
     settings: dict[tuple[str, str], tuple[dict[str, str], bool]] = field(default_factory=dict)
     texts: dict[str, ConfigurationText] = field(default_factory=dict)
     decoders: dict[tuple[str, str], TableDecoder] = field(default_factory=dict)
+    splitters: dict[tuple[str, str], Splitter] = field(default_factory=dict)
     registries: set[str] = field(default_factory=set)
     checked: set[tuple[str, str, str]] = field(default_factory=set)
     spare: MessageBuffer | None = None
@@ -74,6 +76,13 @@ class Workshop:
         if key not in self.decoders:
             self.decoders[key] = make_decoder(table)
         return self.decoders[key]
+
+    def splitter(self, digest: str, table: TableText, columns: tuple[str, ...]) -> Splitter:
+        """The compiled sharding of a table of a text, whose blocks have these columns."""
+        key = (digest, table.entry)
+        if key not in self.splitters:
+            self.splitters[key] = Splitter(table, columns)
+        return self.splitters[key]
 
     def _provide_registry(self, around: Surroundings, table: TableText) -> None:
         """A registry that has moved since is asked where it is now: its numbers are the same."""

@@ -24,6 +24,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from sluice.core import rests
 from sluice.core.instances import (
     Acknowledged,
     Event,
@@ -259,8 +260,7 @@ def _record(
         problem=problem,
         why=str(body.get("why", "")),
         rest_offsets={
-            str(entry): sum(int(end) - int(begin) for begin, end in intervals)
-            for entry, intervals in body.get("rest", {}).items()
+            str(entry): rests.count(offsets) for entry, offsets in body.get("rest", {}).items()
         },
     )
 

@@ -10,6 +10,7 @@ import pytest
 from sluice.core.ledger import Background
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import TooHeavy
+from sluice.core.text import Sharding
 from sluice.spark.assignment import Assignment
 from sluice.spark.comparing import Today
 from sluice.spark.ports import SchemaRead
@@ -65,6 +66,25 @@ def test_a_range_that_is_too_heavy_is_settled_as_far_as_it_was_shortened() -> No
     lane.run({KEPT: 20}, 5.0)
     assert kinds(world, RETIRED)[-2:] == [("SHORTEN", 0, 4), ("SETTLE", 4, 4)]
     assert world.rows_of(RETIRED) == [1] * 4 + [0] * 46
+
+
+def test_a_probe_that_would_not_look_into_a_retired_shard_is_not_made() -> None:
+    """Rows that stand there would count as missing, and be loaded once more into the others."""
+    table = replace(table_text("t", ("b",)), shards=("s1", "s2"), sharding=Sharding("offset"))
+    world = World([KEPT], (table,))
+    state = world.overrun(KEPT, 10, 1)
+    state.probing = False
+    state.background = Background(marks={"t/s1": 0, "t/s2": 0}, since_ms=world.now)
+    facts: Any = {"d.t": None}
+    today = Today("another decoder", "UTC", frozenset({"s1", "s2"}), facts)
+    text = replace(world.text, tables=(replace(table, shards=("s1",), sharding=None),))
+    lane = world.lane([state])
+    world.put(SchemaRead(world.now, today, text, {}))
+    world.ends[KEPT] = 20
+    lane.run({KEPT: 20}, 5.0)
+    assert "shard s2 of table entry t is not configured any more" in str(lane.states[KEPT].stopped)
+    assert kinds(world, KEPT) == []
+    assert world.probes == []
 
 
 def test_a_probe_that_would_not_look_into_a_retired_entrys_table_is_not_made() -> None:

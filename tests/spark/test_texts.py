@@ -10,8 +10,9 @@ import pytest
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.config import Configuration
+from sluice.config.model import ShardConfiguration
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
-from sluice.core.text import Column, ConfigurationText, parse_text
+from sluice.core.text import Column, ConfigurationText, Sharding, parse_text
 from sluice.spark.comparing import Today, why_not_executable
 from sluice.spark.texts import (
     access_of,
@@ -243,8 +244,43 @@ def test_the_first_replica_that_answers_is_read(
         clickhouse = replace(configuration.clickhouse, shards=(both,))
         text = read_text(replace(configuration, tables=tables, clickhouse=clickhouse), "dc1")
         assert text.tables[0].target == f"{name}.orders"
+        # Another shard that is away holds back only who needs it.
+        away = ShardConfiguration("away", (dead,))
+        clickhouse = replace(clickhouse, shards=(both, away))
+        only = (replace(tables[0], shards=("s1",)),)
+        text = read_text(replace(configuration, tables=only, clickhouse=clickhouse), "dc1")
+        assert text.tables[0].shards == ("s1",)
+        spread = (replace(tables[0], sharding=Sharding("key", "id")),)
+        with pytest.raises(TransientError):
+            read_text(replace(configuration, tables=spread, clickhouse=clickhouse), "dc1")
     finally:
         embedded.execute(f"DROP DATABASE {name}")
+
+
+def test_a_text_says_where_rows_go_and_is_executed_so(tmp_path: Path) -> None:
+    """Whatever the file says later, as long as the shards are there."""
+    configuration = configuration_of(tmp_path)
+    west = ShardConfiguration("west", ("http://w:8123",))
+    orders, late = configuration.tables
+    spread = replace(
+        configuration,
+        clickhouse=replace(
+            configuration.clickhouse, shards=(west, *configuration.clickhouse.shards)
+        ),
+        tables=(replace(orders, sharding=Sharding("key", "id")), replace(late, shards=("west",))),
+    )
+    facts = {"orders": facts_of(), "late": replace(facts_of(table="late"), database="other")}
+    text = build_text(spread, "dc2", facts, "UTC", "chdb 1")
+    late_text, orders_text = text.tables
+    assert (late_text.shards, late_text.sharding) == (("west",), None)
+    assert (orders_text.shards, orders_text.sharding) == (("s1", "west"), Sharding("key", "id"))
+    tables = {one.target: one for one in facts.values()}
+    today = Today("chdb 1", "UTC", frozenset({"s1", "west", "east"}), tables)
+    before = replace(orders_text, sharding=Sharding("offset"))
+    recorded = parse_text(replace(text, tables=(late_text, before)).canonical())
+    assert why_not_executable(recorded, today, "c") is None
+    gone = replace(today, shards=frozenset({"s1"}))
+    assert "shard west of table entry late" in str(why_not_executable(recorded, gone, "c"))
 
 
 def test_the_decoder_is_named_without_loading_it() -> None:

@@ -235,13 +235,13 @@ class World:
             f"{more} ORDER BY (user_id, ts) SETTINGS non_replicated_deduplication_window = {window}"
         )
 
-    def rows(self, table: str) -> dict[int, list[tuple[int, int]]]:
+    def rows(self, table: str, url: str = "") -> dict[int, list[tuple[int, int]]]:
         """(offset, id) of every row by partition, sorted, doubled rows twice."""
         import urllib.request
 
         keys = "_partition, _offset, id"
         sql = f"SELECT {keys} FROM {table} ORDER BY {keys} FORMAT RowBinary"
-        url = self.clickhouse.url
+        url = url or self.clickhouse.url
         with urllib.request.urlopen(url, data=sql.encode(), timeout=120) as reply:
             raw = reply.read()
         kind = np.dtype([("partition", "<u4"), ("offset", "<u8"), ("id", "<u8")])
@@ -281,7 +281,8 @@ class World:
     def configure(self, tables: dict[str, list[str]], **batch: object) -> Path:
         """Write the configuration: table -> topics; batch settings as TOML literals.
 
-        `settings_of` holds TOML lines of single tables, `table_settings` of all others.
+        `shards` is TOML; the default is one, this world's server. `settings_of` holds TOML lines
+        of single tables, `table_settings` of all others.
 
         :returns: its path.
         """
@@ -294,6 +295,7 @@ class World:
         }
         connector = settings.pop("connector", "")
         url = settings.pop("url", self.clickhouse.url)
+        shards = settings.pop("shards", f'{{ s1 = ["{url}"] }}')
         table_settings = settings.pop("table_settings", "")
         settings_of = cast(dict[str, str], settings.pop("settings_of", {}))
         clickhouse = settings.pop("clickhouse", "")
@@ -303,7 +305,7 @@ class World:
             f'[[connector]]\nname = "dc1"\nbrokers = "{self.broker.brokers}"\n'
             f"topics = {json.dumps(topics)}\n{connector}",
             "[batch]\n" + "\n".join(f"{key} = {value}" for key, value in settings.items()),
-            f'[clickhouse]\ndatabase = "default"\nshards = {{ s1 = ["{url}"] }}\n'
+            f'[clickhouse]\ndatabase = "default"\nshards = {shards}\n'
             f'durability = "single"\n{clickhouse}',
         ]
         for table, names in tables.items():

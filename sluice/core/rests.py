@@ -1,0 +1,54 @@
+"""How the offsets that a probe found missing stand in the ledger.
+
+Where rows are spread over shards by a key, and one shard lacks its block, every few offsets one
+is missing: as intervals, a large range's would be longer than the ledger takes. So many are
+written as bits: 0.17 bytes for each offset of the range, whatever is missing.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from sluice.core.ranges import Interval, normalize
+
+#: As intervals up to here, for people to read.
+INTERVALS_MAX = 1000
+
+
+def written(intervals: Sequence[Interval]) -> Any:
+    """The offsets as JSON."""
+    if len(intervals) <= INTERVALS_MAX:
+        return [list(interval) for interval in intervals]
+    joined = normalize(intervals)
+    first, last = joined[0][0], joined[-1][1]
+    bits = bytearray((last - first + 7) // 8)
+    for begin, end in joined:
+        for offset in range(begin - first, end - first):
+            bits[offset >> 3] |= 1 << (offset & 7)
+    return {"begin": first, "bits": base64.b64encode(zlib.compress(bytes(bits))).decode()}
+
+
+def count(value: Any) -> int:
+    """How many offsets were written."""
+    return sum(end - begin for begin, end in read(value))
+
+
+def read(value: Any) -> tuple[Interval, ...]:
+    """What was written."""
+    if not isinstance(value, dict):
+        return tuple((int(begin), int(end)) for begin, end in value)
+    bits = zlib.decompress(base64.b64decode(value["bits"]))
+    first = int(value["begin"])
+    found: list[Interval] = []
+    begin: int | None = None
+    for place in range(8 * len(bits) + 1):
+        is_set = place < 8 * len(bits) and bits[place >> 3] >> (place & 7) & 1
+        if is_set and begin is None:
+            begin = place
+        elif not is_set and begin is not None:
+            found.append((first + begin, first + place))
+            begin = None
+    return tuple(found)

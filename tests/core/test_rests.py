@@ -1,0 +1,46 @@
+"""What a probe found missing, as it stands in the ledger."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluice.core import rests
+from sluice.core.ledger import Background, LedgerView, encode_entry, record_entry
+from sluice.core.ranges import TopicPartition, intervals_of
+from sluice.core.records import Kind, Record
+
+
+@settings(max_examples=60)
+@given(st.sets(st.integers(0, 6000), max_size=3000), st.integers(0, 2**40), st.integers(0, 30))
+def test_what_is_written_is_read(offsets: set[int], first: int, dense: int) -> None:
+    """Few intervals and many, and a run."""
+    offsets = offsets | set(range(dense))
+    intervals = intervals_of(first + offset for offset in offsets)
+    value = json.loads(json.dumps(rests.written(intervals)))
+    assert rests.read(value) == intervals
+    assert rests.count(value) == len(offsets)
+
+
+def test_few_intervals_stay_readable_as_before() -> None:
+    assert rests.written(((3, 5), (7, 9))) == [[3, 5], [7, 9]]
+    assert rests.read([[3, 5], [7, 9]]) == ((3, 5), (7, 9))
+    assert rests.written(()) == []
+
+
+def test_a_shard_that_lacks_its_block_of_the_largest_range_fits_the_ledger() -> None:
+    """As intervals, half of a million offsets would be 9 MB, and a message is 1 MB at most."""
+    first = 10**12
+    missing = intervals_of(
+        first + offset for offset in range(1_000_000) if offset * 2654435761 >> 7 & 1
+    )
+    assert len(missing) > 100_000
+    source = TopicPartition("orders", 0)
+    record = Record(Kind.PROBE, 1, 2, first, first + 10**6, "a", 0, "id", "text", 1, 1, "rest")
+    entry = record_entry(source, record, Background(rest={"orders": missing}))
+    _, value = encode_entry("dc1", 0, entry)
+    assert len(value) < 300_000
+    view = LedgerView(records={source: json.loads(value)})
+    assert view.background(source).rest == {"orders": missing}
