@@ -78,6 +78,12 @@ def _where(report: AuditReport) -> Iterator[str]:
                 for begin, end in getattr(table, f"{what}_at"):
                     source = f"{partition.connector} {partition.topic}[{partition.partition}]"
                     yield f"{what}: {source} offsets [{begin}, {end}) in {table.target}"
+            if table.misplaced:
+                source = f"{partition.connector} {partition.topic}[{partition.partition}]"
+                yield (
+                    f"misplaced: {table.misplaced} rows of {source} in {table.target} stand in "
+                    "another shard than its sharding says: a query that skips shards misses them"
+                )
     for entry in report.unaudited:
         yield f"not audited: table entry {entry}, whose rows carry no offset (lineage = false)"
 

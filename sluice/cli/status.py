@@ -28,6 +28,7 @@ _HEADERS = (
     "lag",
     "batch",
     "owner",
+    "shards",
 )
 
 
@@ -70,6 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 partition.lag,
                 partition.batch,
                 partition.owner,
+                " ".join(partition.shards),
             )
         )
     print(render(_HEADERS, rows))

@@ -42,13 +42,14 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
     if connector is not None:
         connectors = (configuration.connector(connector),)
     entries = _entries(configuration, connectors)
-    names = sorted({(table.database, table.table) for table in entries})
+    names = _names_by_shard(configuration, entries)
     access = access_of(configuration)
     with ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="doctor") as pool:
         clusters = [pool.submit(look_at_kafka, configuration, each) for each in connectors]
         servers = [
-            pool.submit(look_at_replica, access, shard, url, names)
+            pool.submit(look_at_replica, access, shard, url, names[shard])
             for shard, urls in access.shards.items()
+            if names[shard]
             for url in urls
         ]
     kafka = {each.name: future.result() for each, future in zip(connectors, clusters, strict=True)}
@@ -114,6 +115,20 @@ def _entries(
         for table in tables_of_connector(configuration, connector.name)
     }
     return [table for table in configuration.tables if table.name in names]
+
+
+def _names_by_shard(
+    configuration: Configuration, entries: Sequence[TableConfiguration]
+) -> dict[str, list[tuple[str, str]]]:
+    """Which tables each shard has to have, (database, table). A shard that none of these entries
+    goes to is not asked."""
+    names: dict[str, set[tuple[str, str]]] = {
+        s.name: set() for s in configuration.clickhouse.shards
+    }
+    for entry in entries:
+        for shard in configuration.shards_of(entry):
+            names[shard].add((entry.database, entry.table))
+    return {shard: sorted(tables) for shard, tables in names.items()}
 
 
 def _partitions_by_target(

@@ -85,7 +85,27 @@ def _look_at_columns(where: str, table: TableText) -> list[Finding]:
         found.ok("decoding", f"{len(decoder.columns)} columns can be filled")
     except SluiceError as error:
         found.error("decoding", error.message, error.hint)
+        return found.findings
+    if table.sharding is not None:
+        _look_at_sharding(found, table, decoder.columns)
     return found.findings
+
+
+def _look_at_sharding(found: Examination, table: TableText, columns: tuple[str, ...]) -> None:
+    from sluice.decode.sharding.function import check_sharding, sharding_key
+
+    assert table.sharding is not None
+    try:
+        check_sharding(table, columns)
+        key = " ".join(sharding_key(table.sharding, table.columns).split())
+    except SluiceError as error:
+        found.error("sharding", error.message, error.hint)
+        return
+    found.ok(
+        "sharding",
+        f"rows go to the shards {', '.join(table.shards)} by {key} modulo {len(table.shards)}; a "
+        "Distributed table that skips unused shards needs this key, that order and equal weights",
+    )
 
 
 def _look_at_key(key: Key) -> list[Finding]:

@@ -45,7 +45,9 @@ def check_differences(looks: Sequence[ReplicaLook]) -> list[Finding]:
         for shard in sorted({shard for shard, _ in tables}):
             _check_paths(found, [facts for other, facts in tables if other == shard])
         if len(tables) > 1:
-            found.ok("same-table", f"{len(tables)} servers describe it alike")
+            shards = len({shard for shard, _ in tables})
+            among = f" in {shards} shards" if shards > 1 else ""
+            found.ok("same-table", f"{len(tables)} servers{among} describe it alike")
         findings += found.findings
     return findings
 

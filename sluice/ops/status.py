@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sluice.config.model import Configuration, ConnectorConfiguration
@@ -36,6 +36,7 @@ class PartitionStatus:
     :param committed: the group's offset, whoever committed it; None if there is none.
     :param intent: None where nothing was ever recorded.
     :param stable_end: last stable offset, exclusive.
+    :param shards: that its rows go to as configured: a range is settled when all of them have it.
     :param lag: offsets from the settled position to the stable end, holes included; None
         where the settled position is not known. Without any record, what the log holds.
     """
@@ -49,6 +50,7 @@ class PartitionStatus:
     lag: int | None
     batch: int | None
     owner: str | None
+    shards: tuple[str, ...] = ()
 
 
 def read_status(configuration: Configuration) -> list[PartitionStatus]:
@@ -91,7 +93,17 @@ def _of_connector(
             reader.group,
             ", ".join(hanging),
         )
-    return [status_of(connector.name, item) for item in facts]
+    return [
+        replace(
+            status_of(connector.name, item), shards=_shards_of(configuration, item.source.topic)
+        )
+        for item in facts
+    ]
+
+
+def _shards_of(configuration: Configuration, topic: str) -> tuple[str, ...]:
+    tables = configuration.tables_of(topic)
+    return tuple(sorted({shard for table in tables for shard in configuration.shards_of(table)}))
 
 
 def status_of(connector: str, facts: PartitionFacts) -> PartitionStatus:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sluice.config.model import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.core.ranges import Interval, TopicPartition
-from sluice.core.text import Route
+from sluice.core.text import Route, Sharding
 from sluice.spark.probing import NEEDED_LINEAGE
 from sluice.spark.texts import access_of, lineage_columns, tables_of_connector
 from sluice.verify.audit_chunk import EXAMPLES_MAX, Tally
@@ -44,6 +44,8 @@ class TableAudit:
     :param entries: the table entries that load into it.
     :param unjudged: rows of offsets below the log's begin: nobody can tell any more.
     :param missing_at: the first intervals of offsets; likewise the others.
+    :param misplaced: rows in another shard than the sharding of now says: there once, but a
+        Distributed table that skips shards does not find them.
     """
 
     entries: tuple[str, ...]
@@ -59,6 +61,7 @@ class TableAudit:
     missing_at: list[Interval] = field(default_factory=list)
     doubled_at: list[Interval] = field(default_factory=list)
     foreign_at: list[Interval] = field(default_factory=list)
+    misplaced: int = 0
 
 
 @dataclass(slots=True)
@@ -102,15 +105,22 @@ class AuditReport:
     foreign: int
     partitions: tuple[PartitionAudit, ...]
     unaudited: tuple[str, ...] = ()
+    misplaced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """The entries that load one topic into one table."""
+    """The entries that load one topic into one table.
+
+    :param shards: that they load it into.
+    :param sharding: that all of them have; None: nobody can tell a row's shard.
+    """
 
     entries: tuple[str, ...]
     reader: TableReader
     routes: tuple[tuple[str, Route | None], ...]
+    shards: tuple[str, ...]
+    sharding: Sharding | None
 
 
 #: Does pieces of work somewhere else and gives the results in their order:
@@ -154,6 +164,7 @@ def audit(
         foreign=sum(table.foreign for table in tables),
         partitions=tuple(partitions),
         unaudited=tuple(sorted(unaudited)),
+        misplaced=sum(table.misplaced for table in tables),
     )
 
 
@@ -208,7 +219,8 @@ def _open_tables(
     readers: dict[str, TableReader] = {}
     for entry in configuration.tables:
         if entry.target not in readers:
-            reader = TableReader(access, entry.database, entry.table)
+            shards = _shards_of(configuration, entry.target)
+            reader = TableReader(access, entry.database, entry.table, shards)
             readers[entry.target] = stack.enter_context(closing(reader))
         if not _carries_offsets(entry, readers[entry.target]):
             unaudited.add(entry.name)
@@ -219,6 +231,12 @@ def _open_tables(
             "Set lineage = true in [[table]]; `sluice doctor` shows the columns to add.",
         )
     return readers
+
+
+def _shards_of(configuration: Configuration, target: str) -> tuple[str, ...]:
+    """Where a table's rows may be, whichever entry loaded them; sorted."""
+    entries = [entry for entry in configuration.tables if entry.target == target]
+    return tuple(sorted({shard for entry in entries for shard in configuration.shards_of(entry)}))
 
 
 def _carries_offsets(entry: TableConfiguration, reader: TableReader) -> bool:
@@ -237,13 +255,19 @@ def _groups(
     """By topic. Entries that load the same topic into the same table are judged together."""
     found: dict[str, list[_Group]] = {}
     for topic in topics:
-        by_target: dict[str, list[tuple[str, Route | None]]] = {}
+        by_target: dict[str, list[TableConfiguration]] = {}
         for entry in configuration.tables_of(topic):
-            by_target.setdefault(entry.target, []).append((entry.name, entry.route))
-        for target, routes in sorted(by_target.items()):
-            names = tuple(name for name, _ in routes)
+            by_target.setdefault(entry.target, []).append(entry)
+        for target, entries in sorted(by_target.items()):
+            names = tuple(entry.name for entry in entries)
             if not unaudited.intersection(names):
-                group = _Group(names, readers[target], tuple(routes))
+                shards = _shards_of(configuration, target)
+                shardings = {(entry.sharding, configuration.shards_of(entry)) for entry in entries}
+                sharding = (
+                    entries[0].sharding if shardings == {(entries[0].sharding, shards)} else None
+                )
+                routes = tuple((entry.name, entry.route) for entry in entries)
+                group = _Group(names, readers[target], routes, shards, sharding)
                 found.setdefault(topic, []).append(group)
         found.setdefault(topic, [])
     return found
@@ -306,6 +330,7 @@ class _Auditor:
                 PieceTable(
                     group.reader.facts.database,
                     group.reader.facts.table,
+                    group.shards,
                     group.routes,
                     self._dead(log.source, group, begin, end),
                     {name: log.empty[name] for name in group.entries if name in log.empty},
@@ -338,7 +363,10 @@ class _Auditor:
             outside = group.reader.outside(source, log.log_begin, end)
         if outside.above and len(tally.foreign_at) < EXAMPLES_MAX:
             tally.foreign_at.append((end, outside.last + 1))
-        return _table_audit(group, tally, tally.foreign + outside.above, outside.below)
+        found = _table_audit(group, tally, tally.foreign + outside.above, outside.below)
+        if group.sharding is not None:
+            found.misplaced = group.reader.misplaced(source, log.log_begin, end, group.sharding)
+        return found
 
     def _unknown_partitions(self) -> list[PartitionAudit]:
         """Rows of partitions that the topic does not have."""

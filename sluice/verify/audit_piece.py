@@ -32,11 +32,13 @@ class PieceTable:
 
     :param entries: that load messages into it, with their routes.
     :param dead: sorted offsets of dead letters within the piece.
+    :param shards: names of those that hold it.
     :param empty: by entry, offsets of messages that made no row there and need not.
     """
 
     database: str
     table: str
+    shards: tuple[str, ...]
     entries: tuple[tuple[str, Route | None], ...]
     dead: NDArray[np.uint64]
     empty: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
@@ -76,7 +78,7 @@ class Judge:
     def __init__(self, kafka: KafkaAccess, clickhouse: ClickHouseAccess) -> None:
         self._clickhouse = clickhouse
         self._reader = RangeReader(kafka)
-        self._tables: dict[tuple[str, str], TableReader] = {}
+        self._tables: dict[tuple[str, str, tuple[str, ...]], TableReader] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="audit")
 
     def close(self) -> None:
@@ -93,8 +95,8 @@ class Judge:
         """
         source, begin, end = piece.source, piece.begin, piece.end
         rows = [
-            self._pool.submit(self._table(t.database, t.table).counts, source, begin, end)
-            for t in piece.tables
+            self._pool.submit(self._reader_of(table).counts, source, begin, end)
+            for table in piece.tables
         ]
         copies = [np.full(end - begin, len(table.entries), np.int32) for table in piece.tables]
         valued, messages, tombstones = self._read(piece, copies)
@@ -107,10 +109,10 @@ class Judge:
             tally.judge(chunk, held, wanted - sum(without), piece.settled)
         return Judged(messages, tombstones, tallies)
 
-    def _table(self, database: str, table: str) -> TableReader:
-        key = (database, table)
+    def _reader_of(self, table: PieceTable) -> TableReader:
+        key = (table.database, table.table, table.shards)
         if key not in self._tables:
-            self._tables[key] = TableReader(self._clickhouse, database, table)
+            self._tables[key] = TableReader(self._clickhouse, *key)
         return self._tables[key]
 
     def _read(self, piece: Piece, copies: list[Counts]) -> tuple[Flags, int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +11,10 @@ import numpy as np
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.probe import replicas_in_sync
 from sluice.clickhouse.schema import TableFacts, describe_table
-from sluice.core.errors import TransientError
+from sluice.core.errors import TerminalError, TransientError
 from sluice.core.ranges import TopicPartition
+from sluice.core.text import Sharding
+from sluice.decode.sharding.function import sharding_key
 from sluice.spark.assignment import ClickHouseAccess
 from sluice.verify.audit_chunk import Counts
 
@@ -52,6 +54,13 @@ FROM {database:Identifier}.{table:Identifier}
 WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
 """
 
+_MISPLACED = """
+SELECT count() AS n FROM {database:Identifier}.{table:Identifier}
+WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
+    AND _offset >= {begin:UInt64} AND _offset < {end:UInt64}
+    AND (KEY) % {shards:UInt64} != {place:UInt64}
+"""
+
 _PARTITIONS = """
 SELECT toUInt64(_partition) AS partition, count() AS n
 FROM {database:Identifier}.{table:Identifier}
@@ -73,15 +82,18 @@ class Outside:
 
 
 class TableReader:
-    """Reads the lineage columns of one table on all shards. Not for several threads at once.
+    """Reads the lineage columns of one table on its shards. Not for several threads at once.
 
+    :param shards: their names.
     :raises TerminalError: the table cannot be read.
     :raises TransientError: no replica of a shard answers.
     """
 
-    def __init__(self, access: ClickHouseAccess, database: str, table: str) -> None:
+    def __init__(
+        self, access: ClickHouseAccess, database: str, table: str, shards: Iterable[str]
+    ) -> None:
         self.target = f"{database}.{table}"
-        self._places = [_open(access, shard, database, table) for shard in sorted(access.shards)]
+        self._places = [_open(access, shard, database, table) for shard in sorted(shards)]
 
     @property
     def facts(self) -> TableFacts:
@@ -94,7 +106,9 @@ class TableReader:
             server.close()
 
     def counts(self, source: TopicPartition, begin: int, end: int) -> tuple[Counts, Counts]:
-        """For each offset of [begin, end): its rows, and how many differ in `_row`."""
+        """For each offset of [begin, end): its rows, and how many differ in `_row`.
+
+        Rows of a message stand in one shard together, so the same ones in another are doubled."""
         found = np.zeros(end - begin, np.int32)
         different = np.zeros(end - begin, np.int32)
         for server, facts in self._places:
@@ -109,7 +123,7 @@ class TableReader:
             for row in rows:
                 inside = _inside(begin, end, row["firsts"], row["lasts"])
                 found[inside] += int(row["found"])
-                different[inside] += int(row["different"])
+                different[inside] = np.maximum(different[inside], int(row["different"]))
         return found, different
 
     def outside(self, source: TopicPartition, begin: int, end: int) -> Outside:
@@ -126,6 +140,26 @@ class TableReader:
             above += int(row["above"])
             last = max(last, int(row["last"]))
         return Outside(below, above, last)
+
+    def misplaced(self, source: TopicPartition, begin: int, end: int, sharding: Sharding) -> int:
+        """Rows of [begin, end) that stand in another shard than this sharding says; 0 where the
+        server cannot tell.
+        """
+        found = 0
+        for place, (server, facts) in enumerate(self._places):
+            query = _MISPLACED.replace("KEY", sharding_key(sharding, facts.columns))
+            try:
+                row = server.query(
+                    query,
+                    {**_names(facts, source.topic), "partition": source.partition}
+                    | {"begin": begin, "end": end, "shards": len(self._places), "place": place},
+                    timeout_seconds=_TIMEOUT_SECONDS,
+                )[0]
+            except TerminalError as error:
+                _logger.warning("%s: whose shard a row is cannot be told: %s", self.target, error)
+                return 0
+            found += int(row["n"])
+        return found
 
     def beyond(self, topic: str, count: int) -> dict[int, int]:
         """Rows by partition, for partitions from `count` on."""

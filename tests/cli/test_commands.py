@@ -110,6 +110,7 @@ def test_status(answers: Answers, config: str, capsys: pytest.CaptureFixture[str
         lag: int
         batch: int | None
         owner: str | None
+        shards: tuple[str, ...] = ("s1", "s2")
 
     partitions = [
         PartitionStatus("dc1", "orders", 0, 1000, Intent(), 12345, 11345, 7, "sluice.a"),
@@ -121,7 +122,7 @@ def test_status(answers: Answers, config: str, capsys: pytest.CaptureFixture[str
     header, first, second = ended.out.splitlines()
     assert header.split()[:4] == ["connector", "topic", "partition", "committed"]
     assert "12,345" in first and "in doubt" in first
-    assert second.split() == ["dc1", "orders", "1", *"-----", "0", "0", "-", "-"]
+    assert second.split() == ["dc1", "orders", "1", *"-----", "0", "0", "-", "-", "s1", "s2"]
     first_object = json.loads(run(capsys, "status", config, "--json").out)[0]
     assert first_object["intent"] == {
         "kind": "intend",
@@ -139,6 +140,7 @@ def test_status(answers: Answers, config: str, capsys: pytest.CaptureFixture[str
         "lag",
         "batch",
         "owner",
+        "shards",
     ]
 
 

@@ -177,6 +177,29 @@ def test_a_wrong_step_is_called_what_it_is(
 
 
 @PATIENT
+@given(legal_histories(True), st.sampled_from(["", "lost", "rows", "shard"]))
+def test_the_blocks_of_all_shards_are_counted_together(writer: Writer, how: str) -> None:
+    """A receipt for each shard; only their sum accounts for the messages."""
+    writer.settle()
+    writer.intend(25)
+    mark = len(writer.events)
+    writer.settle(bad=3)
+    at = next(n for n, e in enumerate(writer.events) if n >= mark and isinstance(e, Acknowledged))
+    whole = writer.events[at]
+    assert isinstance(whole, Acknowledged)
+    first = replace(whole, rows=5, messages=5)
+    token = whole.token.replace("/s1/", "/s2/")
+    rest = whole.rows - 5
+    second = replace(whole, shard="s2", token=token, rows=rest, messages=rest)
+    if how == "rows":
+        second = replace(second, rows=rest - 1, messages=rest - 1)
+    elif how == "shard":
+        second = replace(second, shard="s1")
+    writer.events[at : at + 1] = [first] if how == "lost" else [first, second]
+    assert kinds(judged(writer)) == ({"count"} if how else set())
+
+
+@PATIENT
 @given(legal_histories(True), st.sampled_from(["rows", "settle", "twice", "lost", "table"]))
 def test_a_wrong_count_is_called_what_it_is(writer: Writer, how: str) -> None:
     writer.settle()

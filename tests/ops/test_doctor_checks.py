@@ -11,9 +11,10 @@ from sluice.clickhouse.schema import Dependent, TableFacts
 from sluice.config.model import TableConfiguration
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import TerminalError, TransientError
-from sluice.core.text import Column
+from sluice.core.text import Column, ConfigurationText, Sharding, TableText
 from sluice.kafka.topics import TopicFacts
 from sluice.ops.doctor_clickhouse import ReplicaLook
+from sluice.ops.doctor_decode import answer
 from sluice.ops.doctor_findings import Examination, Finding, refusal
 from sluice.ops.doctor_shards import check_contact, check_differences
 from sluice.ops.doctor_tables import TableNeeds, check_dynamic, check_entry, check_table
@@ -377,6 +378,40 @@ def test_servers_that_differ(other: ReplicaLook, words: str) -> None:
     errors = [finding for finding in findings if finding.level == "error"]
     assert len(errors) == (1 if words else 0)
     assert not words or words in errors[0].what
+
+
+def test_a_table_that_all_shards_have_alike_is_said_to_be() -> None:
+    (finding,) = check_differences([look("s1", "http://a"), look("s2", "http://b")])
+    assert (finding.level, finding.what) == ("ok", "2 servers in 2 shards describe it alike")
+
+
+@pytest.mark.parametrize(
+    ("expression", "level", "words"),
+    [
+        ("cityHash64(id)", "ok", "shards s1, s2 by toUInt64(cityHash64(id) ) modulo 2; a Distr"),
+        ("id + rand()", "error", "it depends on rand, so a message that is loaded again"),
+    ],
+)
+def test_sharding_is_compiled(expression: str, level: str, words: str) -> None:
+    table = TableText(
+        entry="orders",
+        database="shop",
+        table="orders",
+        topics=("orders",),
+        format="JSONEachRow",
+        columns=(Column("id", "UInt64"),),
+        lineage=(),
+        partition_key="",
+        sorting_key="id",
+        unknown_fields="ignore",
+        on_null="dead-letter",
+        time_zone="UTC",
+        shards=("s1", "s2"),
+        sharding=Sharding("expression", expression=expression),
+    )
+    text = ConfigurationText("orders", "dc1", "chdb", 1000, (table,))
+    found = {one.check: one for one in answer({"texts": [text.canonical()], "keys": []})}
+    assert found["sharding"].level == level and words in found["sharding"].what
 
 
 def test_only_what_is_away_can_be_waited_for() -> None:

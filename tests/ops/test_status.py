@@ -38,7 +38,7 @@ def test_nothing_was_ever_recorded(pipeline: Pipeline) -> None:
     pipeline.fill(100)
     pipeline.kafka.delete_records(pipeline.topic, 30)
     assert only(pipeline.configuration) == PartitionStatus(
-        "dc1", pipeline.topic, 0, None, None, 100, 70, None, None
+        "dc1", pipeline.topic, 0, None, None, 100, 70, None, None, ("s1",)
     )
 
 
@@ -69,6 +69,7 @@ def test_settled_and_in_doubt(kafka: Kafka, tmp_path: Path) -> None:
         "lag",
         "batch",
         "owner",
+        "shards",
     ]
     assert list(asdict(first)["intent"]) == ["kind", "begin", "end", "state"]
     pipeline.close()
