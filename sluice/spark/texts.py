@@ -16,6 +16,7 @@ from sluice.core.errors import ConfigurationError, TerminalError, TransientError
 from sluice.core.formats import FORMATS, REGISTRY_OPTION
 from sluice.core.text import LINEAGE_TYPES, ConfigurationText, TableText
 from sluice.core.topics import matches, takes
+from sluice.decode import RULES
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.registry import RegistryAccess
 from sluice.spark.assignment import ClickHouseAccess
@@ -29,8 +30,9 @@ _Name = tuple[str, str]
 
 
 def decoder_version() -> str:
-    """Name and version of the engine that decodes, without loading it."""
-    return f"chdb {version(_ENGINE_DISTRIBUTION)}"
+    """What decides rows beside the text: the engine, by name and version, and our own rules.
+    Told without loading the engine."""
+    return f"chdb {version(_ENGINE_DISTRIBUTION)}, rules {RULES}"
 
 
 def access_of(configuration: Configuration) -> ClickHouseAccess:

@@ -13,6 +13,7 @@ from sluice.config import Configuration
 from sluice.config.model import ShardConfiguration
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
 from sluice.core.text import Column, ConfigurationText, Sharding, parse_text
+from sluice.decode import RULES
 from sluice.spark.comparing import Today, why_not_executable
 from sluice.spark.texts import (
     access_of,
@@ -286,4 +287,4 @@ def test_a_text_says_where_rows_go_and_is_executed_so(tmp_path: Path) -> None:
 def test_the_decoder_is_named_without_loading_it() -> None:
     from importlib.metadata import version
 
-    assert decoder_version() == f"chdb {version('chdb-core')}"
+    assert decoder_version() == f"chdb {version('chdb-core')}, rules {RULES}"
