@@ -1,11 +1,11 @@
-"""`sluice local kafka` and `sluice local clickhouse`: the real parts on one machine."""
+"""`sluice local kafka`, `clickhouse` and `cluster`: the real parts on one machine."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from sluice.cli.arguments import Subparsers, a_port, add_command
+from sluice.cli.arguments import Subparsers, a_port, a_positive_number, add_command
 
 
 def add(subparsers: Subparsers) -> None:
@@ -13,7 +13,7 @@ def add(subparsers: Subparsers) -> None:
         subparsers,
         "local",
         None,
-        "run a broker or an embedded ClickHouse on this machine",
+        "run a broker, an embedded ClickHouse or a cluster of servers on this machine",
         "sluice local kafka --data .local/kafka --port 9092",
     )
     servers = parser.add_subparsers(dest="server", metavar="SERVER", required=True)
@@ -36,6 +36,22 @@ def add(subparsers: Subparsers) -> None:
             "--data", metavar="DIR", type=Path, required=True, help="where its data is kept"
         )
         server.add_argument("--port", type=a_port, help="on 127.0.0.1 (default: a free one)")
+    cluster = add_command(
+        servers,
+        "cluster",
+        execute_cluster,
+        "run installed ClickHouse servers as shards of replicas, with ZooKeeper; prints URLs, "
+        "a [clickhouse] section and a table, and runs until it is interrupted",
+        "sluice local cluster --shards 1 --replicas 2",
+    )
+    for name, default, what in (("shards", 1, "shards"), ("replicas", 2, "replicas of each shard")):
+        cluster.add_argument(
+            f"--{name}",
+            type=a_positive_number,
+            metavar="N",
+            default=default,
+            help=f"{what} (default: {default})",
+        )
 
 
 def execute_kafka(arguments: argparse.Namespace) -> int:
@@ -48,3 +64,9 @@ def execute_clickhouse(arguments: argparse.Namespace) -> int:
     from sluice.local.embedded.server import run_clickhouse
 
     return int(run_clickhouse(arguments.data, arguments.port))
+
+
+def execute_cluster(arguments: argparse.Namespace) -> int:
+    from sluice.local.cluster.serving import run_cluster
+
+    return run_cluster(arguments.shards, arguments.replicas)
