@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts
@@ -83,7 +84,7 @@ def _look_at_replica(server: Server, facts: TableFacts) -> SyncState:
     checks = (
         (bool(row["is_readonly"]), "is read-only"),
         (bool(row["is_session_expired"]), "has lost its ZooKeeper session"),
-        (active < total, f"has {active} of {total} replicas active"),
+        (active < total, f"has {active} of {total} replicas active{_inactive(server, row)}"),
         (int(row["parts_to_check"]) > 0, "has parts to check"),
         (waiting > 0, f"waits for {waiting} inserted parts of other replicas"),
         (int(row["log_pointer"]) < log_end, "has not read the replication log to its end"),
@@ -92,6 +93,24 @@ def _look_at_replica(server: Server, facts: TableFacts) -> SyncState:
         if fails:
             return SyncState(False, f"{where} {why}")
     return SyncState(True)
+
+
+def _inactive(server: Server, row: Mapping[str, Any]) -> str:
+    """Names of the replicas without a session with ZooKeeper, for a message."""
+    if int(row["active_replicas"]) >= int(row["total_replicas"]):
+        return ""
+    path = f"{row['zookeeper_path']}/replicas"
+    names = _children(server, path)
+    away = [name for name in names if "is_active" not in _children(server, f"{path}/{name}")]
+    return f", without {', '.join(away)}" if away else ""
+
+
+def _children(server: Server, path: str) -> list[str]:
+    rows = server.query(
+        "SELECT name FROM system.zookeeper WHERE path = {path:String} ORDER BY name",
+        {"path": path},
+    )
+    return [str(row["name"]) for row in rows]
 
 
 def _log_end(server: Server, facts: TableFacts) -> int:

@@ -158,6 +158,9 @@ STRUCTURE_CODES = frozenset({8, 10, 16, 20, 44, 47, 50, 53, 70, 368})
 #: refusal may be the view's.
 ANALYSIS_CODES = frozenset({16, 60, 62, 81, 115, 192, 193, 194, 195, 291, 452, 497, 516})
 
+#: The server has trouble with ZooKeeper or Keeper; other replicas need not.
+KEEPER_CODES = frozenset({225, 242, 244, 999})
+
 #: Codes that mean two things: (code, pattern in the text, reaction); the first match wins.
 TEXT_REACTIONS: tuple[tuple[int, re.Pattern[str], Reaction], ...] = (
     (

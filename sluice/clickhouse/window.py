@@ -11,6 +11,14 @@ from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import TableFacts
 
 
+def narrowest_window(facts: TableFacts) -> tuple[TableFacts, int | None]:
+    """Over a table and its views' targets (C7): the one whose window keeps the fewest entries,
+    and the smallest number of seconds."""
+    tables = [facts, *(dependent.target for dependent in facts.all_dependents())]
+    seconds = [t.window_seconds for t in tables if t.window_seconds is not None]
+    return min(tables, key=lambda table: table.window_blocks), min(seconds, default=None)
+
+
 def window_mark(server: Server, facts: TableFacts) -> int:
     """A number that grows by at least one with each entry that any writer adds.
 

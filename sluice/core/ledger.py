@@ -90,6 +90,8 @@ def receipt_entry(block_range: Range, batch: int, attempt: int, receipt: Receipt
     }
     if receipt.messages is None:
         del body["messages"]
+    if not receipt.failed_over:
+        del body["failed_over"], body["in_doubt"]
     return LedgerEntry(block_range.source, body)
 
 

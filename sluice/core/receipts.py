@@ -21,6 +21,9 @@ class Receipt:
     :param entries: distinct ClickHouse partitions, i.e. window entries, of the block.
     :param acknowledged_at_ms: the worker's wall time when the server's word had arrived.
     :param messages: that made the rows; None: one row each.
+    :param failed_over: replicas that were offered the block before, within the same task, each
+        with the name of what went wrong, like "http://host:8123 CONNECTION_REFUSED".
+    :param in_doubt: one of those may still store the block.
     """
 
     entry: str
@@ -35,6 +38,8 @@ class Receipt:
     insert_ms: int
     acknowledged_at_ms: int = 0
     messages: int | None = None
+    failed_over: tuple[str, ...] = ()
+    in_doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

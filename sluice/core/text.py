@@ -119,6 +119,9 @@ class TableText:
     :param topic_pattern: takes further topics, by their whole names; "": none.
     :param dynamic: which fields without a column get one; None: none does.
     :param sharding: of the rows among `shards`; None: there is one shard.
+    :param zookeeper_paths: (shard, path) of a Replicated table: which table it is. Only servers
+        that hold a replica of it may be offered its blocks (C9). Empty for a table that is not
+        replicated, whose blocks go to the first server of their shard.
     """
 
     entry: str
@@ -147,6 +150,7 @@ class TableText:
     topic_pattern: str = ""
     dynamic: DynamicColumns | None = None
     sharding: Sharding | None = None
+    zookeeper_paths: tuple[tuple[str, str], ...] = ()
 
     @property
     def target(self) -> str:
@@ -211,6 +215,7 @@ _CHOICES: dict[str, object] = {
     "topic_pattern": "",
     "dynamic": None,
     "sharding": None,
+    "zookeeper_paths": (),
 }
 
 
@@ -246,6 +251,9 @@ def parse_text(canonical: str) -> ConfigurationText:
                 "check": tuple(table.get("check", ())),
                 "dynamic": _dynamic(table.get("dynamic")),
                 "sharding": Sharding(**table["sharding"]) if table.get("sharding") else None,
+                "zookeeper_paths": tuple(
+                    (shard, path) for shard, path in table.get("zookeeper_paths", ())
+                ),
             }
         )
         for table in raw.pop("tables")

@@ -140,7 +140,8 @@ def _look_at_table(
         _try(found, "rights", lambda: _look_at_right_to_add(look, server, (database, table)))
         _try(found, "window-mark", lambda: _check_mark(found, server, facts))
         assert look.capabilities is not None
-        _rehearse_insert(found, server, access, look.capabilities, facts)
+        if not facts.is_readonly:  # `check_contact` tells of that
+            _rehearse_insert(found, server, access, look.capabilities, facts)
     look.findings += found.findings
 
 

@@ -11,39 +11,53 @@ from sluice.ops.doctor_findings import Examination, Finding
 
 
 def check_contact(looks: Sequence[ReplicaLook], durability: Durability) -> list[Finding]:
-    """Servers that do not answer: an error where the others of the shard are not enough.
+    """Servers that take no blocks now: an error where the others of the shard are not enough.
 
-    Blocks go to a shard's first server, so that one has to answer in any case.
+    Blocks go to the servers of a shard in turn, and past those that take none.
     """
     findings: list[Finding] = []
     needed = 2 if durability == "quorum" else 1
-    first: set[str] = set()
     for look in looks:
-        is_first = look.shard not in first
-        first.add(look.shard)
-        if look.away is None:
+        why = _why_none(look)
+        if why is None:
             continue
+        others = [other for other in looks if other.shard == look.shard]
+        ready = sum(1 for other in others if _why_none(other) is None)
+        what, hint = why
         found = Examination(look.where)
-        answering = sum(1 for other in looks if other.shard == look.shard and other.away is None)
-        what = f"cannot be reached: {look.away.message}"
-        if is_first or answering < needed:
-            found.error("clickhouse", what, look.away.hint)
+        if ready < needed:
+            found.error("clickhouse", what, hint)
         else:
-            found.warning("clickhouse", what, look.away.hint)
+            found.warning("clickhouse", f"{what}; blocks go to the other servers meanwhile", hint)
         findings += found.findings
     return findings
 
 
+def _why_none(look: ReplicaLook) -> tuple[str, str] | None:
+    """Why a server takes no blocks now, and what to do; None if it does."""
+    if look.away is not None:
+        return f"cannot be reached: {look.away.message}", look.away.hint
+    frozen = [facts.target for facts in look.tables.values() if facts.is_readonly]
+    if frozen:
+        return (
+            f"{', '.join(frozen)} is read-only: it has no session with ZooKeeper or Keeper",
+            "Restore it (system.replicas, SYSTEM RESTART REPLICA).",
+        )
+    return None
+
+
 def check_differences(looks: Sequence[ReplicaLook]) -> list[Finding]:
     """Whatever decides rows is the same on all servers; replicas are of one table (C9)."""
-    findings = _check_zones(looks)
+    findings = _check_zones(looks) + _check_versions(looks)
     for name in sorted({name for look in looks for name in look.tables}):
         found = Examination(".".join(name))
         tables = [(look.shard, look.tables[name]) for look in looks if name in look.tables]
         for other in tables[1:]:
             _compare(found, tables[0][1], other[1])
         for shard in sorted({shard for shard, _ in tables}):
-            _check_paths(found, [facts for other, facts in tables if other == shard])
+            replicas = [facts for other, facts in tables if other == shard]
+            _check_paths(found, replicas)
+            _check_windows(found, replicas)
         if len(tables) > 1:
             shards = len({shard for shard, _ in tables})
             among = f" in {shards} shards" if shards > 1 else ""
@@ -79,6 +93,42 @@ def _compare(found: Examination, known: TableFacts, other: TableFacts) -> None:
                 f"has another {what} on {other.url} than on {known.url}",
                 "Give the table the same definition on all servers.",
             )
+
+
+def _check_versions(looks: Iterable[ReplicaLook]) -> list[Finding]:
+    """By what a server knows a block again differs between versions, tokens or not."""
+    versions: dict[str, dict[str, str]] = {}
+    for look in looks:
+        if look.capabilities is not None:
+            versions.setdefault(look.shard, {})[look.url] = look.capabilities.version_text
+    findings: list[Finding] = []
+    for shard, by_url in versions.items():
+        if len(set(by_url.values())) > 1:
+            found = Examination(f"shard {shard}")
+            found.warning(
+                "version",
+                "servers of one shard have different versions, which may not know each other's "
+                f"blocks: {', '.join(f'{url}: {version}' for url, version in by_url.items())}",
+                "Bring all of them to one version; a block in doubt at one is not offered to one "
+                "of another version by the same task.",
+            )
+            findings += found.findings
+    return findings
+
+
+def _check_windows(found: Examination, replicas: Sequence[TableFacts]) -> None:
+    """The window of a Replicated table is cleared by whichever server leads, by its setting."""
+    windows = {facts.url: (facts.window_blocks, facts.window_seconds) for facts in replicas}
+    if len(set(windows.values())) > 1:
+        shown = ", ".join(
+            f"{url}: {blocks} blocks for {seconds} s" for url, (blocks, seconds) in windows.items()
+        )
+        found.warning(
+            "window",
+            f"servers of one shard keep different deduplication windows: {shown}; the narrowest "
+            "one counts",
+            "Give the table the same settings on all servers of the shard.",
+        )
 
 
 def _check_paths(found: Examination, replicas: Sequence[TableFacts]) -> None:

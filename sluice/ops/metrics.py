@@ -35,6 +35,7 @@ _COUNTERS = {
         "Bad rows of messages whose other rows were loaded.",
     ),
     "sluice_renewed_ranges": ("retries", "Ranges sent again under a new lease."),
+    "sluice_failovers": ("failovers", "Blocks that another replica took than the one at its turn."),
     "sluice_fetch_seconds": ("fetch_seconds", "Time that tasks spent reading Kafka."),
     "sluice_decode_seconds": ("decode_seconds", "Time that tasks spent decoding."),
     "sluice_insert_seconds": ("insert_seconds", "Time that tasks spent inserting."),

@@ -10,7 +10,7 @@ from typing import Literal
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import window_mark
-from sluice.config.model import Configuration
+from sluice.config.model import Configuration, TableConfiguration
 from sluice.core.budget import Site
 from sluice.core.errors import TerminalError
 from sluice.core.ledger import Background, Marks, Rest
@@ -34,6 +34,7 @@ from sluice.ops.partitions import PartitionFacts
 from sluice.spark.parking import known_rest
 from sluice.spark.ports import ProbeFound
 from sluice.spark.probing import ClickHouseProber, DoubledRowsError
+from sluice.spark.shards import on_shard
 from sluice.spark.state import site_key
 from sluice.spark.texts import access_of, kafka_access
 
@@ -181,12 +182,22 @@ def _marks(situation: Situation, facts: PartitionFacts) -> Marks:
     configuration = situation.configuration
     access = access_of(configuration)
     marks: Marks = {}
-    for shard, urls in access.shards.items():
-        with Server(urls[0], access.user, access.password) as server:
-            for table in configuration.tables_of(facts.source.topic):
-                if shard in configuration.shards_of(table):
-                    described = describe_table(server, table.database, table.table)
-                    marks[site_key(Site(table.name, shard))] = window_mark(server, described)
+    for shard in access.shards:
+        tables = [
+            table
+            for table in configuration.tables_of(facts.source.topic)
+            if shard in configuration.shards_of(table)
+        ]
+
+        def read(server: Server, tables: Sequence[TableConfiguration] = tables) -> list[int]:
+            return [
+                window_mark(server, describe_table(server, table.database, table.table))
+                for table in tables
+            ]
+
+        if tables:
+            for table, mark in zip(tables, on_shard(access, shard, read), strict=True):
+                marks[site_key(Site(table.name, shard))] = mark
     return marks
 
 

@@ -14,6 +14,7 @@ from sluice.simulate import clients, driver, new_fields, server
 from sluice.simulate.spark import Worker
 from sluice.spark import (
     asking,
+    failover,
     gathering,
     growing,
     inserting,
@@ -23,7 +24,7 @@ from sluice.spark import (
     pipeline,
     probing,
     refreshing,
-    texts,
+    shards,
 )
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
 
     return [
         (http, "has_ended", lambda connection: connection.has_ended),
-        (monitor, "Server", make_server),
+        (shards, "Server", make_server),
         (monitor, "describe_table", server.describe_table),
         (monitor, "window_mark", server.window_mark),
         (monitor, "READ_EVERY_SECONDS", world.plan.windows_every_seconds),
@@ -135,7 +136,6 @@ def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
         (refreshing, "read_structures", server.read_structures),
         (refreshing, "POLL_SECONDS", 2.0),
         (refreshing, "READ_EVERY_SECONDS", 20.0),
-        (texts, "Server", make_server),
     ]
 
 
@@ -171,6 +171,7 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         (leases, "time", _clock(world)),
         (loading, "new_fields", new_fields.new_fields),
         (growing, "add_columns", new_fields.adding_in(world)),
+        (failover, "time", _clock(world)),
         (loading, "_workshop", _WorkshopOfWorker(world)),
         (gathering, "random", world.rng),
     ]

@@ -15,7 +15,7 @@ from sluice.simulate.server import SimulatedServer
 from sluice.spark.assignment import Assignment, Job, Surroundings
 from sluice.spark.jobs import JobLostError, JobResult, SparkGoneError
 from sluice.spark.loading import load_range
-from sluice.spark.workshop import Workshop
+from sluice.spark.workshop import Manner, Workshop
 
 if TYPE_CHECKING:
     from sluice.simulate.world import World
@@ -46,11 +46,11 @@ class SimulatedWorkshop(Workshop):
             self.servers[url] = SimulatedServer(self._world)
         return self.servers[url]  # type: ignore[return-value]
 
-    def insert_settings(self, around: Surroundings, url: str) -> tuple[dict[str, str], bool]:
-        if (url, "") not in self.settings:
+    def manner(self, around: Surroundings, url: str) -> Manner:
+        if (url, "") not in self.manners:
             self.server(around, url).ask("capabilities")
-            self.settings[url, ""] = ({}, self._world.plan.tokens)
-        return self.settings[url, ""]
+            self.manners[url, ""] = Manner("", {}, self._world.plan.tokens)
+        return self.manners[url, ""]
 
 
 class Worker(Process):

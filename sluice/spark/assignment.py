@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sluice.core.ledger import Rest
+from sluice.core.ledger import Marks, Rest
 from sluice.core.ranges import Range
 from sluice.core.records import Record
 from sluice.kafka.clients import KafkaAccess
@@ -55,6 +55,7 @@ class Assignment:
     :param sent_at_ms: the driver's wall time when it was sent.
     :param is_first: no other task was ever sent this range, so what this one refuses, nobody
         inserted.
+    :param marks: of the windows, from before the range could first be inserted.
     :param looks_for_fields: a field that no column has is such a refusal: the driver looks
         whether there is a column by now.
     """
@@ -66,6 +67,7 @@ class Assignment:
     sent_at_ms: int
     is_first: bool = False
     looks_for_fields: bool = False
+    marks: Marks = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluice.clickhouse.schema import TableFacts
 from sluice.core.text import Column, ConfigurationText, TableText
@@ -23,6 +23,7 @@ class Today:
     :param shards: names of the shards that are configured.
     :param tables: facts by database.table; a table that cannot be loaded now is missing.
     :param tokens: whether all servers know tokens; one that does not hashes what it stores.
+    :param paths: by (database.table, shard), the zookeeper_path of a Replicated table.
     """
 
     decoder: str
@@ -30,6 +31,7 @@ class Today:
     shards: frozenset[str]
     tables: Mapping[str, TableFacts]
     tokens: bool = True
+    paths: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 def why_not_executable(recorded: ConfigurationText, today: Today, topic: str) -> str | None:
@@ -57,6 +59,11 @@ def why_not_insertable(table: TableText, today: Today) -> str | None:
     facts = today.tables.get(table.target)
     if facts is None:
         return f"{table.target} of table entry {table.entry} cannot be loaded any more"
+    for shard, path in table.zookeeper_paths:
+        now = today.paths.get((table.target, shard), path)
+        if now != path:
+            # Its window is another one, and so may be its rows (C9).
+            return f"{table.target} in shard {shard} was the table at {path}, and is {now} today"
     if facts.partition_key != table.partition_key:
         return (
             f"{table.target} was partitioned by {table.partition_key or 'nothing'}, "

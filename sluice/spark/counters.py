@@ -21,6 +21,7 @@ class Counters:
     blocks: int = 0
     batches: int = 0
     retries: int = 0
+    failovers: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     fetch_seconds: float = 0.0
     decode_seconds: float = 0.0

@@ -117,6 +117,7 @@ class Gatherer:
                     if not self._park(error.table, error):
                         self.stop(state, error)
                     return
+                self._take_failovers(state, loaded)
                 state.failures = state.refusals = 0
                 state.bytes_per_message = smoothed_bytes(
                     state.bytes_per_message, loaded.messages, loaded.bytes
@@ -134,6 +135,21 @@ class Gatherer:
                 state.outdated = outdated
             case Failed() as failed:
                 self._refused(state, failed, now_ms)
+
+    def _take_failovers(self, state: PartitionState, loaded: Loaded) -> None:
+        """A replica that did not answer may still store what another one has acknowledged."""
+        for receipt in loaded.receipts:
+            if receipt.in_doubt:
+                state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
+            if receipt.failed_over:
+                self._counters.failovers += 1
+                _logger.warning(
+                    "%s of table entry %s went to %s after %s",
+                    state.block_range,
+                    receipt.entry,
+                    receipt.replica,
+                    ", ".join(receipt.failed_over),
+                )
 
     def _refused(self, state: PartitionState, failed: Failed, now_ms: int) -> None:
         """A block that can never be stored: its entry is parked, if it may be. What of it this

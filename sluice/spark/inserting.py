@@ -1,4 +1,4 @@
-"""Inserting one block: into one shard, under its token."""
+"""Inserting one block: into one shard, under its token, at any of its replicas."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import plan_insert, query_id_of
 from sluice.clickhouse.reactions import ANALYSIS_CODES, TerminalServerError
 from sluice.clickhouse.schema import check_header, describe_table
-from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.clickhouse.window import narrowest_window, window_mark
+from sluice.core.budget import Site, WindowState, still_remembered
+from sluice.core.errors import SluiceError, TerminalError
 from sluice.core.receipts import Receipt
+from sluice.core.replicas import turn
 from sluice.core.text import TableText
 from sluice.core.tokens import block_token
 from sluice.decode.messages.decoded import Block
 from sluice.spark.asking import require_same_hash
 from sluice.spark.assignment import Assignment, Surroundings
+from sluice.spark.failover import (
+    BlockRefusedError,
+    ForgottenError,
+    Offer,
+    offer_block,
+    refuse_other_table,
+)
 from sluice.spark.leases import HeldLease
+from sluice.spark.state import site_key
 from sluice.spark.workshop import Workshop
 
-
-class BlockRefusedError(TransientError):
-    """Carries a block that can never be stored out of the table loop."""
-
-    def __init__(self, entry: str, error: TerminalError, *, is_unstored: bool) -> None:
-        super().__init__(f"{entry}: {error}")
-        self.entry = entry
-        self.error = error
-        self.is_unstored = is_unstored
-        self.inserted: tuple[str, ...] = ()
+#: A connection is given at least so long; the lease may still end it earlier.
+_SECONDS_MIN = 1.0
 
 
 def insert_block(
@@ -40,7 +43,8 @@ def insert_block(
     decoded: Block,
     lease: HeldLease,
 ) -> Receipt:
-    """Insert the block into a shard.
+    """Insert the block into a shard: at the partition's own replica, else at the next one (see
+    `failover`).
 
     :param decoded: the rows that belong there.
     :raises BlockRefusedError: it can never be stored.
@@ -58,69 +62,59 @@ def insert_block(
         shard=shard,
         rest=record.rest,
     )
-    # In this version a shard is one replica: which replica to prefer, and when to fail
-    # over, needs the topology of the cluster.
-    url = around.clickhouse.shards[shard][0]
-    try:
-        return _insert_into(
-            workshop,
-            around,
-            url,
-            table,
-            shard,
-            decoded,
-            token,
-            record.text,
-            lease,
-            assignment.is_first,
-        )
-    except SluiceError:
-        workshop.forget(url)
-        raise
+    urls = around.clickhouse.shards[shard]
+
+    def send(url: str, offer: Offer) -> Receipt:
+        try:
+            return _insert_into(
+                workshop, around, url, assignment, table, shard, decoded, token, lease, offer
+            )
+        except SluiceError:
+            workshop.forget(url)
+            raise
+
+    # A table that is not replicated has a window of its own on each server.
+    is_replicated = shard in dict(table.zookeeper_paths)
+    order = turn(urls, block_range.source.partition) if is_replicated else urls[:1]
+    return offer_block(order, workshop.breaker, around.insert_timeout_seconds, send)
 
 
 def _insert_into(
     workshop: Workshop,
     around: Surroundings,
     url: str,
+    assignment: Assignment,
     table: TableText,
     shard: str,
     decoded: Block,
     token: str,
-    digest: str,
     lease: HeldLease,
-    is_first: bool,
+    offer: Offer,
 ) -> Receipt:
     server = workshop.server(around, url)
-    key = (url, digest, table.entry)
-    if key not in workshop.checked:
-        try:
-            facts = describe_table(server, table.database, table.table)
-            known = {column.name: column for column in table.columns}
-            check_header([known[name] for name in decoded.columns], facts)
-        except TerminalError as error:
-            raise BlockRefusedError(table.entry, error, is_unstored=True) from error
-        workshop.checked.add(key)
-    settings, tokens = workshop.insert_settings(around, url)
+    _look(workshop, around, url, assignment, table, shard, decoded, offer)
+    manner = workshop.manner(around, url)
+    offer.admit(url, str(manner))
     plan = plan_insert(
         table.database,
         table.table,
         decoded.columns,
         decoded.native,
-        token if tokens else None,
+        token if manner.tokens else None,
         query_id_of(token, os.urandom(4).hex()),
-        settings,
+        manner.settings,
     )
+    is_first = assignment.is_first and offer.is_clean
 
     def check() -> float:
-        if not tokens:
+        if not manner.tokens:
             require_same_hash(server, table, is_first=is_first)
         return lease.check(server.clock_ms())
 
     try:
-        reply = server.insert(plan, check, around.insert_timeout_seconds)
+        reply = server.insert(plan, check, max(_SECONDS_MIN, offer.seconds_left()))
     except TerminalServerError as error:
-        is_unstored = _stored_nothing(server, table, error)
+        is_unstored = offer.is_clean and _stored_nothing(server, table, error)
         raise BlockRefusedError(table.entry, error, is_unstored=is_unstored) from error
     return Receipt(
         entry=table.entry,
@@ -136,6 +130,43 @@ def _insert_into(
         acknowledged_at_ms=time.time_ns() // 1_000_000,
         messages=None if decoded.messages == decoded.rows else decoded.messages,
     )
+
+
+def _look(
+    workshop: Workshop,
+    around: Surroundings,
+    url: str,
+    assignment: Assignment,
+    table: TableText,
+    shard: str,
+    decoded: Block,
+    offer: Offer,
+) -> None:
+    """Before the first insert of a text at a replica, and before each that follows one in doubt.
+
+    :raises BlockRefusedError: this replica's table is not what the block is for.
+    :raises ForgottenError: it may not remember the block any more.
+    """
+    key = (url, assignment.record.text, table.entry)
+    if key in workshop.checked and offer.is_clean:
+        return
+    server = workshop.server(around, url)
+    server.ping()  # a server that is frozen is found out in seconds
+    try:
+        facts = describe_table(server, table.database, table.table)
+        refuse_other_table(facts, table, shard, around.clickhouse.shards[shard])
+        known = {column.name: column for column in table.columns}
+        check_header([known[name] for name in decoded.columns], facts)
+    except TerminalError as error:
+        raise BlockRefusedError(table.entry, error, is_unstored=offer.is_clean) from error
+    if offer.doubt is not None:
+        # As the driver does before it sends a range again (rule 10).
+        narrowest, _ = narrowest_window(facts)
+        window = WindowState(narrowest.window_blocks, window_mark(server, facts))
+        mark = assignment.marks.get(site_key(Site(table.entry, shard)))
+        if mark is None or not still_remembered(window, mark):
+            raise ForgottenError(f"{facts.target} on {url} may not remember it: {offer.doubt}")
+    workshop.checked.add(key)
 
 
 def _stored_nothing(server: Server, table: TableText, refusal: TerminalServerError) -> bool:

@@ -357,6 +357,7 @@ class Lane:
                     sent_at_ms=now_ms,
                     is_first=state.record.attempt == 1 and not state.sent,
                     looks_for_fields=looks,
+                    marks=state.background.marks,
                 )
                 for state in group
             )

@@ -45,7 +45,8 @@ from sluice.spark.asking import (
     words_of,
 )
 from sluice.spark.assignment import Assignment, Surroundings
-from sluice.spark.inserting import BlockRefusedError, insert_block
+from sluice.spark.failover import BlockRefusedError
+from sluice.spark.inserting import insert_block
 from sluice.spark.leases import HeldLease
 from sluice.spark.routing import Router
 from sluice.spark.stage_clocks import StageClocks

@@ -12,33 +12,34 @@ from collections.abc import Mapping
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts, describe_table
-from sluice.clickhouse.window import window_mark
+from sluice.clickhouse.window import narrowest_window, window_mark
 from sluice.core.budget import Site, WindowState
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.text import ConfigurationText
 from sluice.spark.assignment import ClickHouseAccess
+from sluice.spark.failover import refuse_own_windows
 from sluice.spark.ports import Clock, SiteWindow
+from sluice.spark.shards import ShardReader
 
 _logger = logging.getLogger("sluice.windows")
 
 READ_EVERY_SECONDS = 1.0
-#: A table's description is read again so often: a window may have been altered.
+#: A table's description is read again so often: a window may have been altered. Each time it is
+#: another replica's turn to answer.
 DESCRIBE_EVERY_MS = 60_000
+#: So long a replica that says less than another one did is taken for one that is behind.
+BEHIND_MS_MAX = 30_000
 ALARM_EVERY_MS = 60_000
 #: For a benchmark of tables that cannot deduplicate.
 BOUNDLESS = 1 << 40
 
 
-def narrowest_window(facts: TableFacts) -> tuple[TableFacts, int | None]:
-    """Over a table and its views' targets (C7): the one whose window keeps the fewest entries,
-    and the smallest number of seconds."""
-    tables = [facts, *(dependent.target for dependent in facts.all_dependents())]
-    seconds = [t.window_seconds for t in tables if t.window_seconds is not None]
-    return min(tables, key=lambda table: table.window_blocks), min(seconds, default=None)
-
-
 class WindowMonitor:
     """Reads marks; `current` and `outage` answer at once from the last reading.
+
+    Any replica of a shard may answer: the marks of a Replicated table are ZooKeeper's, the same
+    for all. What the window keeps is each server's own setting, and the narrowest counts, since
+    whichever replica leads clears the window.
 
     :param bounded: False counts no entries; only for tables that cannot deduplicate.
     """
@@ -55,7 +56,9 @@ class WindowMonitor:
         self._now_ms = now_ms
         self._bounded = bounded
         self._tables = self._sites(text)
-        self._facts: dict[Site, tuple[int, TableFacts]] = {}
+        self._facts: dict[Site, dict[str, tuple[int, TableFacts]]] = {}
+        self._said: dict[Site, tuple[str, int]] = {}
+        self._behind_since_ms: dict[Site, int] = {}
         self._windows: dict[Site, SiteWindow] = {}
         self._outages: dict[Site, SluiceError] = {}
         self._alarmed_at_ms = 0
@@ -106,10 +109,9 @@ class WindowMonitor:
             if shard in self._access.shards
         }
 
-    def _servers(self) -> dict[str, Server]:
+    def _servers(self) -> dict[str, ShardReader]:
         return {
-            shard: Server(urls[0], self._access.user, self._access.password)
-            for shard, urls in self._access.shards.items()
+            shard: ShardReader(self._access, shard, self._now_ms) for shard in self._access.shards
         }
 
     def _run(self) -> None:
@@ -117,7 +119,7 @@ class WindowMonitor:
         while not self._ended.wait(READ_EVERY_SECONDS):
             self._read(servers)
 
-    def _read(self, servers: dict[str, Server]) -> None:
+    def _read(self, servers: dict[str, ShardReader]) -> None:
         # `watch` reads in its caller's thread: the slower of two must not undo the other.
         with self._reading:
             windows = dict(self._windows)
@@ -137,19 +139,45 @@ class WindowMonitor:
             self._windows = windows
             self._outages = outages
 
-    def _read_site(self, server: Server, site: Site, database: str, table: str) -> SiteWindow:
-        started_ms = self._now_ms()
-        if not self._bounded:
-            server.ping()
-            return SiteWindow(WindowState(BOUNDLESS, 0), started_ms, None)
-        described_ms, facts = self._facts.get(site, (0, None))
-        if facts is None or started_ms - described_ms > DESCRIBE_EVERY_MS:
-            facts = describe_table(server, database, table)
-            self._facts[site] = (started_ms, facts)
-        narrowest, seconds = narrowest_window(facts)
-        mark = window_mark(server, facts)
-        state = WindowState(narrowest.window_blocks, mark, narrowest.target)
-        return SiteWindow(state, started_ms, seconds)
+    def _read_site(self, servers: ShardReader, site: Site, database: str, table: str) -> SiteWindow:
+        def read(server: Server) -> SiteWindow:
+            started_ms = self._now_ms()
+            if not self._bounded:
+                server.ping()
+                return SiteWindow(WindowState(BOUNDLESS, 0), started_ms, None)
+            known = self._facts.setdefault(site, {})
+            described_ms, facts = known.get(server.url, (0, None))
+            if facts is None or started_ms - described_ms > DESCRIBE_EVERY_MS:
+                facts = describe_table(server, database, table)
+                refuse_own_windows(facts, site.shard, servers.urls)
+                known[server.url] = (started_ms, facts)
+            mark = window_mark(server, facts)
+            self._refuse_behind(site, server.url, mark, started_ms)
+            windows = [narrowest_window(each) for _, each in known.values()]
+            narrowest = min((each for each, _ in windows), key=lambda facts: facts.window_blocks)
+            state = WindowState(narrowest.window_blocks, mark, narrowest.target)
+            seconds = min((each for _, each in windows if each is not None), default=None)
+            return SiteWindow(state, started_ms, seconds)
+
+        return servers.ask(read, self._now_ms() // DESCRIBE_EVERY_MS)
+
+    def _refuse_behind(self, site: Site, url: str, mark: int, now_ms: int) -> None:
+        """A server may ask a member of ZooKeeper's ensemble that is behind the others.
+
+        :raises TransientError: another replica has said more; for a while, since a table that was
+            made anew counts from the beginning.
+        """
+        last_url, last = self._said.get(site, (url, mark))
+        if mark < last and url != last_url:
+            since_ms = self._behind_since_ms.setdefault(site, now_ms)
+            if now_ms - since_ms < BEHIND_MS_MAX:
+                raise TransientError(
+                    f"{url} says that {mark} entries of {site.entry} were created, and {last_url} "
+                    f"said {last}",
+                    "Its member of ZooKeeper's ensemble is behind; others are asked meanwhile.",
+                )
+        self._behind_since_ms.pop(site, None)
+        self._said[site] = (url, mark)
 
     def _report(self, outages: dict[Site, SluiceError]) -> None:
         """Say what is new; every minute again what goes on, since nothing is loaded there."""

@@ -41,6 +41,7 @@ from sluice.spark.progress import Reporter
 from sluice.spark.refreshing import SchemaReader
 from sluice.spark.retiring import retired
 from sluice.spark.session import start_session
+from sluice.spark.shards import on_shard
 from sluice.spark.signals import on_signals
 from sluice.spark.start import Started, StartParts, take_over, text_needed
 from sluice.spark.state import Claims

@@ -37,6 +37,15 @@ class StillRunningError(TransientError):
     hint = "The probe is repeated; nothing is loaded before it can be believed."
 
 
+class ReplicaMissingError(TransientError):
+    """A replica of the shard does not answer."""
+
+    hint = (
+        "Bring it back, or take it out of [clickhouse] shards if it is gone for good: until then "
+        "nobody knows what it has, or may still store, and the range waits."
+    )
+
+
 class DoubledRowsError(TerminalError):
     """A probe found rows twice."""
 
@@ -125,6 +134,8 @@ class ClickHouseProber:
         """The union over the shards: each message has its rows in one of them. All of them are
         quiet before the first is looked at."""
         for shard in table.shards:
+            self._require_all(block_range, shard)
+        for shard in table.shards:
             for url in self._access.shards[shard]:
                 self._quiet(url, block_range, record, table, shard)
         present = {
@@ -168,6 +179,21 @@ class ClickHouseProber:
                     f"have {run.rows} rows each"
                 )
         return [(run.begin, run.end) for run in present]
+
+    def _require_all(self, block_range: Range, shard: str) -> None:
+        """:raises ReplicaMissingError: names each replica of the shard that does not answer."""
+        urls, away = self._access.shards[shard], []
+        for url in urls:
+            try:
+                with Server(url, self._access.user, self._access.password) as server:
+                    server.ping()
+            except TransientError as error:
+                away.append(str(error))
+        if away:
+            raise ReplicaMissingError(
+                f"{block_range} has to be probed, which needs all {len(urls)} replicas of shard "
+                f"{shard}, and {len(away)} of them cannot be reached: {'; '.join(away)}"
+            )
 
     def _routed(self, block_range: Range, table: TableText) -> list[int]:
         """The offsets of a range that an entry's route takes."""

@@ -19,7 +19,8 @@ from sluice.core.text import ConfigurationText, TableText
 from sluice.spark.comparing import Today, definition, why_not_insertable
 from sluice.spark.growing import Grower, Wanted
 from sluice.spark.ports import Clock, SchemaRead
-from sluice.spark.texts import access_of, lineage_columns, on_shard, read_today
+from sluice.spark.shards import on_replicas
+from sluice.spark.texts import access_of, lineage_columns, read_today
 
 _logger = logging.getLogger("sluice.schema")
 
@@ -29,7 +30,8 @@ AGAIN_SECONDS = 2.0
 #: How long a request waits at most until it is noticed.
 POLL_SECONDS = 0.25
 
-_Structures = dict[str, dict[tuple[str, str], Structure]]
+_OfShard = dict[tuple[str, str], Structure]
+_Structures = dict[str, _OfShard]
 
 
 class SchemaChangedError(TerminalError):
@@ -39,6 +41,17 @@ class SchemaChangedError(TerminalError):
         "Undo the ALTER, or look whether it was meant; then start the driver again: what is in "
         "doubt is probed, and all that follows is loaded as the table is then."
     )
+
+
+def _refuse_other_structures(first: str, known: _OfShard, url: str, structures: _OfShard) -> None:
+    """:raises TransientError: two replicas have a table with different columns or keys."""
+    for name in sorted(known.keys() | structures.keys()):
+        if known.get(name) != structures.get(name):
+            raise TransientError(
+                f"{'.'.join(name)} is not the same on {first} and on {url}",
+                "An ALTER may be on its way from one to the other (system.replicas on the server "
+                "that is behind); otherwise give the table the same definition on both.",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +223,20 @@ class SchemaReader:
         return True
 
     def _structures(self) -> _Structures:
-        """Of all tables, in all shards that any of them needs."""
+        """Of all tables, in all shards that any of them needs.
+
+        :raises TransientError: no replica of a shard answers, or they do not say the same: an
+            ALTER reaches them one after the other, and what one that is behind says is past.
+        """
         tables = [(table.database, table.table) for table in self._text.tables]
         needed = {shard for table in self._text.tables for shard in table.shards}
-        return {
-            shard: on_shard(self._access, shard, lambda server: read_structures(server, tables))
-            for shard in sorted(needed & self._access.shards.keys())
-        }
+        found: _Structures = {}
+        for shard in sorted(needed & self._access.shards.keys()):
+            said = on_replicas(self._access, shard, lambda server: read_structures(server, tables))
+            (first, found[shard]), *others = said.items()
+            for url, structures in others:
+                _refuse_other_structures(first, found[shard], url, structures)
+        return found
 
     def _take(self, today: Today) -> bool:
         """Judge what was read; False if the new text was refused.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
-from typing import TypeVar
 
 from sluice.clickhouse.capabilities import Capabilities, read_capabilities
 from sluice.clickhouse.http import Server
@@ -12,7 +11,7 @@ from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.sql import identifier, qualified
 from sluice.config.model import Configuration, TableConfiguration
-from sluice.core.errors import ConfigurationError, TerminalError, TransientError
+from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.core.formats import FORMATS, REGISTRY_OPTION
 from sluice.core.text import LINEAGE_TYPES, ConfigurationText, TableText
 from sluice.core.topics import matches, takes
@@ -21,11 +20,11 @@ from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.registry import RegistryAccess
 from sluice.spark.assignment import ClickHouseAccess
 from sluice.spark.comparing import INSERTABLE, Today
+from sluice.spark.shards import on_shard
 
 #: The distribution that carries the decoding engine; "chdb" itself is only its wrapper.
 _ENGINE_DISTRIBUTION = "chdb-core"
 
-_T = TypeVar("_T")
 _Name = tuple[str, str]
 
 
@@ -76,11 +75,13 @@ def build_text(
     facts: Mapping[str, TableFacts],
     time_zone: str,
     decoder: str,
+    paths: Mapping[tuple[str, str], str] | None = None,
 ) -> ConfigurationText:
     """Today's text of a connector; pure.
 
     :param facts: of every table that the connector loads, by name of the table entry.
     :param time_zone: of the servers.
+    :param paths: of Replicated tables, see `Today`; None where the text is not for loading.
     :raises ConfigurationError: lineage = true and the table lacks lineage columns.
     """
     connector = configuration.connector(connector_name)
@@ -121,11 +122,21 @@ def build_text(
                 check=table.check,
                 topic_pattern=table.topic_pattern,
                 dynamic=table.dynamic,
+                zookeeper_paths=_paths_of(table, paths or {}),
             )
             for table in sorted(
                 tables_of_connector(configuration, connector_name), key=lambda table: table.name
             )
         ),
+    )
+
+
+def _paths_of(
+    table: TableConfiguration, paths: Mapping[tuple[str, str], str]
+) -> tuple[tuple[str, str], ...]:
+    """(shard, path) of one table, sorted by shard."""
+    return tuple(
+        (shard, path) for (target, shard), path in sorted(paths.items()) if target == table.target
     )
 
 
@@ -187,7 +198,9 @@ def read_text(configuration: Configuration, connector_name: str) -> Configuratio
         )
     today = _read(access_of(configuration), shards, strict=True)
     facts = {table.name: today.tables[table.target] for table in tables}
-    return build_text(configuration, connector_name, facts, today.time_zone, today.decoder)
+    return build_text(
+        configuration, connector_name, facts, today.time_zone, today.decoder, today.paths
+    )
 
 
 def read_today(configuration: Configuration, recorded: Iterable[ConfigurationText]) -> Today:
@@ -214,6 +227,7 @@ def _read(access: ClickHouseAccess, shards: Mapping[_Name, set[str]], *, strict:
     found: dict[str, TableFacts] = {}
     lacking: set[_Name] = set()
     zones: dict[str, str] = {}
+    paths: dict[tuple[str, str], str] = {}
     tokens = True
     needed = set[str]().union(*shards.values()) & access.shards.keys()
     for shard in sorted(needed or access.shards):
@@ -232,6 +246,8 @@ def _read(access: ClickHouseAccess, shards: Mapping[_Name, set[str]], *, strict:
                 lacking.add(name)
             else:
                 _refuse_difference(found.setdefault(facts.target, facts), facts)
+                if facts.zookeeper_path:
+                    paths[facts.target, shard] = facts.zookeeper_path
     for database, table in lacking:
         found.pop(f"{database}.{table}", None)
     if len(set(zones.values())) > 1:
@@ -241,7 +257,7 @@ def _read(access: ClickHouseAccess, shards: Mapping[_Name, set[str]], *, strict:
             "Set the same <timezone> on all servers: DateTime strings mean it.",
         )
     zone = next(iter(zones.values()))
-    return Today(decoder_version(), zone, frozenset(access.shards), found, tokens)
+    return Today(decoder_version(), zone, frozenset(access.shards), found, tokens, paths)
 
 
 def _describe(server: Server, database: str, table: str, strict: bool) -> TableFacts | None:
@@ -253,22 +269,6 @@ def _describe(server: Server, database: str, table: str, strict: bool) -> TableF
         if strict:
             raise
         return None
-
-
-def on_shard(access: ClickHouseAccess, shard: str, ask: Callable[[Server], _T]) -> _T:
-    """Ask the first replica of a shard that answers.
-
-    :raises TransientError: none does; the error of the last one.
-    """
-    *first, last = access.shards[shard]
-    for url in first:
-        try:
-            with Server(url, access.user, access.password) as server:
-                return ask(server)
-        except TransientError:
-            continue
-    with Server(last, access.user, access.password) as server:
-        return ask(server)
 
 
 def _refuse_difference(known: TableFacts, other: TableFacts) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sluice.clickhouse.capabilities import insert_settings, read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.core.formats import REGISTRY_OPTION
+from sluice.core.replicas import Breaker
 from sluice.core.text import ConfigurationText, TableText, parse_text
 from sluice.decode.formats import make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
@@ -21,6 +22,22 @@ from sluice.kafka.registry import RegistryClient
 from sluice.spark.assignment import Surroundings
 
 
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a server takes blocks.
+
+    :param settings: of every insert.
+    :param tokens: it knows a block by its token; else by the rows.
+    """
+
+    version: str
+    settings: dict[str, str]
+    tokens: bool
+
+    def __str__(self) -> str:
+        return f"{self.version} {'with' if self.tokens else 'without'} tokens"
+
+
 @dataclass(slots=True)
 class Workshop:
     """What a worker process keeps between tasks: connections, decoders, texts.
@@ -30,13 +47,14 @@ class Workshop:
 
     readers: dict[tuple[str, bool], Reader] = field(default_factory=dict)
     servers: dict[str, Server] = field(default_factory=dict)
-    settings: dict[tuple[str, str], tuple[dict[str, str], bool]] = field(default_factory=dict)
+    manners: dict[tuple[str, str], Manner] = field(default_factory=dict)
     texts: dict[str, ConfigurationText] = field(default_factory=dict)
     decoders: dict[tuple[str, str], TableDecoder] = field(default_factory=dict)
     splitters: dict[tuple[str, str], Splitter] = field(default_factory=dict)
     registries: set[str] = field(default_factory=set)
     checked: set[tuple[str, str, str]] = field(default_factory=set)
     spare: MessageBuffer | None = None
+    breaker: Breaker = field(default_factory=Breaker)
 
     def buffer(self, framing: Framing) -> MessageBuffer:
         """An empty buffer; first the one that was kept, whose memory is there already."""
@@ -98,20 +116,21 @@ class Workshop:
             self.servers[url] = Server(url, access.user, access.password)
         return self.servers[url]
 
-    def insert_settings(self, around: Surroundings, url: str) -> tuple[dict[str, str], bool]:
-        """Settings of every insert into this server, and whether it knows tokens."""
+    def manner(self, around: Surroundings, url: str) -> Manner:
+        """How blocks are inserted into this server."""
         key = (url, around.clickhouse.durability)
-        if key not in self.settings:
+        if key not in self.manners:
             capabilities = read_capabilities(self.server(around, url))
-            self.settings[key] = (
+            self.manners[key] = Manner(
+                capabilities.version_text,
                 insert_settings(
                     capabilities, around.clickhouse.durability, around.insert_timeout_seconds
                 ),
                 capabilities.tokens,
             )
-        return self.settings[key]
+        return self.manners[key]
 
     def forget(self, url: str) -> None:
         """After an error: the server may come back as another version."""
-        self.settings = {key: kept for key, kept in self.settings.items() if key[0] != url}
+        self.manners = {key: kept for key, kept in self.manners.items() if key[0] != url}
         self.checked = {key for key in self.checked if key[0] != url}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,6 +101,11 @@ def test_the_other_entries() -> None:
     _, receipt = written(receipt_entry(RANGE, 7, 1, RECEIPT))
     assert (receipt["type"], receipt["begin"], receipt["end"]) == ("receipt", 10, 20)
     assert (receipt["token"], receipt["rows"], receipt["entries"]) == ("a/token", 9, 2)
+    assert "failed_over" not in receipt and "in_doubt" not in receipt
+    second = replace(RECEIPT, failed_over=("http://a:8123 SOCKET_TIMEOUT",), in_doubt=True)
+    _, receipt = written(receipt_entry(RANGE, 7, 1, second))
+    assert receipt["failed_over"] == ["http://a:8123 SOCKET_TIMEOUT"]
+    assert (receipt["replica"], receipt["in_doubt"]) == ("http://localhost:8123", True)
     _, settled = written(settled_entry(RANGE, 7, 2, LOADED))
     assert (settled["batch"], settled["attempt"]) == (7, 2)
     assert settled["dead_letters_by_table"] == {"orders": 1}

@@ -147,7 +147,6 @@ def test_a_good_table() -> None:
         ),
         (replace(FACTS, window_seconds=3600), NEW, {}, "window", "warning", "_seconds = 86400"),
         (replace(FACTS, async_insert=True), NEW, {}, "async-insert", "error", "async_insert = 0"),
-        (replace(FACTS, is_readonly=True), NEW, {}, "replicas", "error", "RESTART"),
         (
             replace(FACTS, replicas_active=2, replicas_total=3),
             NEW,
@@ -352,7 +351,8 @@ def look(shard: str, url: str, facts: TableFacts | None = FACTS, zone: str = "UT
         ((True, True, False), "quorum", ["warning"]),
         ((True, False, False), "quorum", ["error", "error"]),
         ((True, False, False), "single", ["warning", "warning"]),
-        ((False, True, True), "single", ["error"]),
+        ((False, True, True), "quorum", ["warning"]),
+        ((False, False, False), "single", ["error"] * 3),
     ],
 )
 def test_servers_that_are_away(alive: tuple[bool, ...], durability: str, levels: list[str]) -> None:
@@ -360,6 +360,35 @@ def test_servers_that_are_away(alive: tuple[bool, ...], durability: str, levels:
     findings = check_contact(looks, durability)  # type: ignore[arg-type]
     assert [finding.level for finding in findings] == levels
     assert {finding.check for finding in findings} <= {"clickhouse"}
+
+
+def test_a_server_that_is_read_only_takes_no_blocks() -> None:
+    """The others may be enough. It does not say how many replicas there are."""
+    frozen = replace(FACTS, is_readonly=True, replicas_total=0, replicas_active=0)
+    looks = [look("s1", "http://a", frozen), look("s1", "http://b")]
+    (warning,) = check_contact(looks, "single")
+    assert warning.level == "warning" and "shop.orders is read-only" in warning.what
+    assert "RESTART REPLICA" in warning.mend
+    (error,) = check_contact(looks, "quorum")
+    assert error.level == "error" and isinstance(refusal([error]), TransientError)
+    found = Examination("here")
+    check_table(found, frozen, NEW, NEEDS)
+    assert bad(found) == {}
+
+
+def test_servers_of_one_shard_with_other_windows_or_versions() -> None:
+    narrow = replace(FACTS, window_blocks=100)
+    warning, _ = check_differences([look("s1", "http://a"), look("s1", "http://b", narrow)])
+    assert (warning.level, warning.check) == ("warning", "window")
+    assert "http://b: 100 blocks" in warning.what
+    other = look("s1", "http://b")
+    assert other.capabilities is not None
+    other.capabilities = replace(other.capabilities, version=(25, 8))
+    (warning, _) = check_differences([look("s1", "http://a"), other])
+    assert (warning.level, warning.check) == ("warning", "version")
+    assert "http://a: 26.9, http://b: 25.8" in warning.what
+    (fine,) = check_differences([look("s1", "http://a"), look("s2", "http://b", narrow)])
+    assert fine.level == "ok"
 
 
 @pytest.mark.parametrize(

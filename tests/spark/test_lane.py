@@ -11,7 +11,7 @@ from sluice.core.budget import Site
 from sluice.core.errors import InDoubtError, OwnerChangedError
 from sluice.core.lease import LeaseOverError
 from sluice.core.ranges import TopicPartition
-from sluice.core.receipts import Failed, NeedsGrant, TooHeavy
+from sluice.core.receipts import Failed, Loaded, NeedsGrant, TooHeavy
 from sluice.spark.assignment import Assignment
 from sluice.spark.jobs import JobLostError, SparkGoneError
 from tests.spark.lane_world import START_MS, Answer, World, kinds, run, table_text
@@ -274,6 +274,30 @@ def test_an_insert_in_doubt_holds_its_place_in_the_window_until_its_lease_is_ove
     world.at(suspect.deadline_ms - world.now + 60_000, lane.stopping.set)
     lane.run(None, 5.0)
     assert lane._claims.suspects == []
+
+
+def test_a_replica_that_did_not_answer_holds_a_place_though_another_one_has_the_block() -> None:
+    """The task says that the range is loaded; that replica may come to store the block later."""
+    world = World([P0])
+    world.ends[P0] = 10
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        loaded = world.load(assignment)
+        assert isinstance(loaded, Loaded)
+        (receipt,) = loaded.receipts
+        failed_over = ("http://a:8123 SOCKET_TIMEOUT",)
+        return replace(loaded, receipts=(replace(receipt, failed_over=failed_over, in_doubt=True),))
+
+    world.script = script
+    lane = run(world)
+    (suspect,) = lane._claims.suspects
+    assert suspect.deadline_ms > world.now
+    assert lane.counters.failovers == 1
+    written = [entry.body for entry in world.ledger if entry.body["type"] == "suspect"]
+    assert [(body["end"], body["deadline_ms"]) for body in written] == [(10, suspect.deadline_ms)]
+    (receipt,) = [entry.body for entry in world.ledger if entry.body["type"] == "receipt"]
+    assert receipt["failed_over"] == ("http://a:8123 SOCKET_TIMEOUT",)
+    assert receipt["in_doubt"] is True
 
 
 def test_a_range_in_doubt_through_a_long_outage_is_recorded_again_as_it_is(

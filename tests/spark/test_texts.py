@@ -122,6 +122,24 @@ def test_a_text_holds_what_decides_the_rows_of_its_connector(tmp_path: Path) -> 
     ]
 
 
+def test_a_text_says_which_replicated_table_it_is_for(
+    tmp_path: Path, recorded: ConfigurationText
+) -> None:
+    """So that blocks of it are offered to replicas of that table only (C9)."""
+    paths = {("shop.orders", "s1"): "/t/orders", ("shop.other", "s1"): "/t/other"}
+    configuration = configuration_of(tmp_path)
+    text = build_text(configuration, "dc1", {"orders": facts_of()}, "UTC", "chdb 1", paths)
+    assert text.tables[0].zookeeper_paths == (("s1", "/t/orders"),)
+    assert parse_text(text.canonical()) == text
+    assert text.digest() != recorded.digest()
+    assert "zookeeper" not in recorded.canonical()  # the names of other texts stay what they were
+    assert why_not_executable(text, today_of(paths=paths), "a") is None
+    assert why_not_executable(recorded, today_of(paths=paths), "a") is None
+    moved = today_of(paths={("shop.orders", "s1"): "/t/again"})
+    why = why_not_executable(text, moved, "a")
+    assert why is not None and "was the table at /t/orders, and is /t/again today" in why
+
+
 def test_missing_lineage_names_the_statement(tmp_path: Path) -> None:
     without = (*COLUMNS[:3], Column("_topic", "String"), Column("_row", "UInt32", "ALIAS", "1"))
     with pytest.raises(ConfigurationError) as caught:

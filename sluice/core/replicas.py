@@ -1,0 +1,62 @@
+"""Which replica of a shard is asked first, and which last. Pure: time is passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: A replica that failed is tried last for so long; twice as long after each further failure.
+REST_SECONDS_FIRST = 2.0
+REST_SECONDS_MAX = 60.0
+
+
+def turn(replicas: Sequence[str], partition: int) -> tuple[str, ...]:
+    """The replicas in the order in which a Kafka partition goes to them.
+
+    Partition p starts at replica p mod R, so that the partitions spread over the replicas; the
+    others follow in the order of the configuration.
+    """
+    first = partition % len(replicas)
+    return (*replicas[first:], *replicas[:first])
+
+
+@dataclass(slots=True)
+class _Rest:
+    failures: int
+    until_seconds: float
+
+
+class Breaker:
+    """Remembers which replicas failed lately, for one process.
+
+    A replica that fails rests: it is tried last, never left out. When its rest is over it comes
+    back to its turn; the first success forgets its failures, another failure doubles the rest.
+    Not for several threads at once.
+    """
+
+    def __init__(self) -> None:
+        self._rests: dict[str, _Rest] = {}
+
+    def failed(self, replica: str, now_seconds: float) -> None:
+        """It did not answer, or cannot take anything. Harmless when repeated within one rest:
+        whoever asks it although it rests has nothing better, and learns nothing new."""
+        rest = self._rests.get(replica)
+        if rest is not None and now_seconds < rest.until_seconds:
+            return
+        failures = 0 if rest is None else rest.failures
+        # 2 ** 10 s is beyond the limit; a larger exponent only grows the number.
+        seconds = min(REST_SECONDS_MAX, REST_SECONDS_FIRST * 2 ** min(failures, 10))
+        self._rests[replica] = _Rest(failures + 1, now_seconds + seconds)
+
+    def succeeded(self, replica: str) -> None:
+        """It answered as it should."""
+        self._rests.pop(replica, None)
+
+    def rests(self, replica: str, now_seconds: float) -> bool:
+        """Whether it is tried last now."""
+        rest = self._rests.get(replica)
+        return rest is not None and now_seconds < rest.until_seconds
+
+    def order(self, replicas: Sequence[str], now_seconds: float) -> tuple[str, ...]:
+        """The same replicas, those that rest behind the others; otherwise in the same order."""
+        return tuple(sorted(replicas, key=lambda replica: self.rests(replica, now_seconds)))

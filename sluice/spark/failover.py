@@ -1,0 +1,222 @@
+"""One block, offered to the replicas of its shard one after the other, until one has it.
+
+All replicas of a Replicated table share its deduplication window, so a block that one of them
+may have stored is known to all (C9). What is offered is the same each time: bytes, token, quorum.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from sluice.clickhouse.reactions import KEEPER_CODES, ServerError
+from sluice.clickhouse.schema import OtherColumnsError, TableFacts
+from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
+from sluice.core.receipts import Receipt
+from sluice.core.replicas import Breaker
+from sluice.core.text import TableText
+
+_NEXT = ("next-replica", "same-block-then-next-replica")
+#: Less than this is not enough to deliver a block.
+_SECONDS_MIN = 1.0
+
+
+class BlockRefusedError(TransientError):
+    """Carries a block that can never be stored out of the table loop."""
+
+    def __init__(self, entry: str, error: TerminalError, *, is_unstored: bool) -> None:
+        super().__init__(f"{entry}: {error}")
+        self.entry = entry
+        self.error = error
+        self.is_unstored = is_unstored
+        self.inserted: tuple[str, ...] = ()
+
+
+class ReplicaAwayError(TransientError):
+    """This replica takes no inserts now; another one may. Nothing was sent."""
+
+    hint = "See system.replicas on that server; the block goes to another replica meanwhile."
+
+
+class OtherVersionError(InDoubtError):
+    """A replica of another version may not know a block that is in doubt."""
+
+    hint = "Give all replicas of a shard the same version; the block waits for one that has it."
+
+
+class ForgottenError(InDoubtError):
+    """A block in doubt is not offered on: too much came into the window since."""
+
+    hint = "The driver looks at the windows, and probes the range if need be; no action is needed."
+
+
+@dataclass(slots=True)
+class Offer:
+    """What became of a block so far, within one task.
+
+    :param seconds: for all replicas together, from the first that failed or was sent the block.
+    """
+
+    seconds: float
+    failures: list[tuple[str, SluiceError]] = field(default_factory=list)
+    doubt: InDoubtError | None = None
+    _begun_at: float | None = None
+    _manner: object = None
+
+    @property
+    def is_clean(self) -> bool:
+        """No replica that was offered the block may have stored it, or may yet store it."""
+        return self.doubt is None
+
+    def seconds_left(self) -> float:
+        """How long the next POST may take; the first call starts the clock."""
+        now = time.monotonic()
+        if self._begun_at is None:
+            self._begun_at = now
+            return self.seconds
+        return self._begun_at + self.seconds - now
+
+    def admit(self, url: str, manner: object) -> None:
+        """To be called before the block is sent.
+
+        :param manner: by what a server knows a block again: its version, and whether by tokens.
+        :raises OtherVersionError: the block is in doubt at a server of another manner.
+        """
+        if self.doubt is not None and manner != self._manner:
+            raise OtherVersionError(
+                f"{url} runs another version than the server where the block is in doubt: {manner} "
+                f"and {self._manner} may not know each other's blocks; {self.doubt}"
+            )
+        self._manner = manner
+
+    def outcome(self) -> SluiceError:
+        """What to say when no replica has acknowledged the block."""
+        last = self.failures[-1][1]
+        if not goes_elsewhere(last):
+            # A refusal for good says that the block may be stored, if it may be.
+            is_final = isinstance(last, BlockRefusedError | TerminalError | InDoubtError)
+            return last if self.doubt is None or is_final else self._told(self.doubt)
+        if self.doubt is not None:
+            return self._told(self.doubt)
+        # Columns that only one replica lacks may be on their way to it.
+        away = [e for _, e in self.failures if not isinstance(e, BlockRefusedError)]
+        return self._told(away[-1]) if away else self.failures[0][1]
+
+    def _told(self, error: SluiceError) -> SluiceError:
+        others = [str(other) for _, other in self.failures if other is not error]
+        if others:
+            error.message = f"{error.message}; of the other replicas: {'; '.join(others)}"
+            error.args = (error.message,)
+        return error
+
+
+def offer_block(
+    urls: Sequence[str],
+    breaker: Breaker,
+    seconds: float,
+    send: Callable[[str, Offer], Receipt],
+) -> Receipt:
+    """Offer a block to one replica after the other, as long as the next may help.
+
+    :param urls: in the order of their turn; those that failed lately are tried last.
+    :param seconds: see `Offer`.
+    :param send: inserts the block at one replica.
+    :returns: the receipt of the one that has it, with those that failed before.
+    :raises SluiceError: none has it; in doubt if any of them may.
+    """
+    offer = Offer(seconds)
+    for url in breaker.order(urls, time.monotonic()):
+        if offer.failures and offer.seconds_left() < _SECONDS_MIN:
+            break
+        try:
+            receipt = send(url, offer)
+        except SluiceError as error:
+            offer.failures.append((url, error))
+            if isinstance(error, InDoubtError) and not isinstance(error, OtherVersionError):
+                offer.doubt = error
+            if is_unhealthy(error):
+                breaker.failed(url, time.monotonic())
+            if not goes_elsewhere(error):
+                break
+        else:
+            breaker.succeeded(url)
+            return replace(
+                receipt,
+                failed_over=tuple(f"{url} {_name(error)}" for url, error in offer.failures),
+                in_doubt=not offer.is_clean,
+            )
+    raise offer.outcome()
+
+
+def goes_elsewhere(error: SluiceError) -> bool:
+    """Whether another replica may take the block that this one did not."""
+    if isinstance(error, BlockRefusedError):
+        # An ALTER reaches the replicas one after the other. Nothing was sent.
+        return isinstance(error.error, OtherColumnsError)
+    if isinstance(error, ServerError):
+        return error.action in _NEXT
+    return isinstance(error, ReplicaAwayError | OtherVersionError)
+
+
+def is_unhealthy(error: SluiceError) -> bool:
+    """Whether a replica is better tried last for a while.
+
+    A server that lost its session with ZooKeeper is sent the same block again by the driver,
+    not by this task; but it need not be the same server.
+    """
+    if isinstance(error, OtherVersionError):
+        return False
+    return goes_elsewhere(error) or (isinstance(error, ServerError) and error.code in KEEPER_CODES)
+
+
+def _name(error: SluiceError) -> str:
+    return error.name if isinstance(error, ServerError) else type(error).__name__
+
+
+def refuse_own_windows(facts: TableFacts, shard: str, urls: Sequence[str]) -> None:
+    """Several servers must not have a window each, of a table or of a view's target.
+
+    :param urls: all servers of the shard.
+    :raises TerminalError: they have.
+    """
+    for each in (facts, *(dependent.target for dependent in facts.all_dependents())):
+        if len(urls) > 1 and each.engine.endswith("MergeTree") and not each.replicated:
+            raise TerminalError(
+                f"{each.target} on {each.url} is a {each.engine}, which is not replicated, and the "
+                f"shard {shard} names {len(urls)} servers: a block in doubt at one is unknown to "
+                "the others",
+                "Use ReplicatedMergeTree tables, or name one server in that shard.",
+            )
+
+
+def refuse_other_table(
+    facts: TableFacts, table: TableText, shard: str, urls: Sequence[str]
+) -> None:
+    """Blocks in doubt at one replica are known at another only if both are one table (C9).
+
+    :param facts: of the table on one server.
+    :param table: what the block was made for.
+    :param urls: all servers of the shard.
+    :raises TerminalError: it is another table, or each server has one of its own.
+    :raises ReplicaAwayError: it takes no inserts now.
+    """
+    refuse_own_windows(facts, shard, urls)
+    where = f"{facts.target} on {facts.url}"
+    path = dict(table.zookeeper_paths).get(shard)
+    if path is None:
+        return
+    if facts.zookeeper_path and facts.zookeeper_path != path:
+        raise TerminalError(
+            f"{where} is the table at {facts.zookeeper_path} in ZooKeeper, and the blocks are for "
+            f"the one at {path}: what is in doubt there is unknown here",
+            "Name only servers whose replicas share one zookeeper_path in a shard, then start the "
+            "driver again.",
+        )
+    if not facts.replicated:
+        raise TerminalError(
+            f"{where} is a {facts.engine}, and the blocks are for the Replicated table at {path}",
+            "Start the driver again: what is in doubt is probed.",
+        )
+    if facts.is_readonly or not facts.zookeeper_path:
+        raise ReplicaAwayError(f"{where} is read-only: it has no session with ZooKeeper")
