@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -75,11 +74,12 @@ class Cluster:
         for server in self.servers:
             server.start()
 
-    def stop(self) -> None:
-        """End everything; the data stays."""
-        with ThreadPoolExecutor(len(self.servers)) as pool:
-            list(pool.map(ClickHouseServer.stop, self.servers))
-        self.zookeeper.stop()
+    def kill(self) -> None:
+        """End everything at once: 18.16 takes ten seconds to end in order, and its data, if it
+        is kept, survives a kill."""
+        for child in (*self.servers, self.zookeeper):
+            if child.process is not None:
+                child.kill()
 
     def execute(self, sql: str) -> None:
         """Run a statement on every server."""
@@ -146,4 +146,4 @@ def running_cluster(
             cluster.start()
             yield cluster
         finally:
-            cluster.stop()
+            cluster.kill()

@@ -1,0 +1,116 @@
+"""`sluice run` into one shard of two replicas, of which one is killed and comes back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.local.cluster.cluster import Cluster, running_cluster
+from sluice.local.running import Broker
+from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
+
+PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
+ROWS = 20_000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster(1, 2) as running:
+        yield running
+
+
+@pytest.fixture
+def world(tmp_path: Path, shared_broker: Broker, cluster: Cluster) -> Iterator[World]:
+    """Looks at the second replica, which lives through all."""
+    made = World(tmp_path, shared_broker, cluster.servers[1], name=f"r{uuid.uuid4().hex[:8]}")
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def receipts(world: World) -> list[dict[str, Any]]:
+    return [entry for entry in world.ledger() if entry["type"] == "receipt"]
+
+
+def test_loading_goes_on_at_the_other_replica(world: World, cluster: Cluster) -> None:
+    first, second = cluster.servers
+    table, topic = f"killed_{world.name}", f"orders-{world.name}"
+    world.create_topic(topic)
+    cluster.execute(
+        f"CREATE TABLE {table} ({PLAIN}) ENGINE = ReplicatedMergeTree("
+        f"'/clickhouse/tables/{table}', '{{replica}}') ORDER BY (user_id, ts)"
+    )
+    configuration = world.configure(
+        {table: [topic]}, max_messages=1_000, url=f'{first.url}", "{second.url}'
+    )
+    truth = Truth()
+    world.produce(topic, ROWS, truth)
+    driver = world.run(configuration)
+    world.wait_for_rows(table, 3_000, driver)
+    first.kill()
+    before = world.count(table)
+    world.produce(topic, ROWS, truth, first=ROWS)
+    # What only the first has seen is missing here, at most what it had acknowledged by then.
+    world.wait_for_rows(table, before + ROWS, driver)
+    settled = len(receipts(world))
+    first.start()
+    world.produce(topic, ROWS, truth, first=2 * ROWS)
+    wait_for(
+        lambda: any(each["replica"] == first.url for each in receipts(world)[settled:]),
+        90,
+        "the turn of the first replica",
+    )
+    world.wait_for_rows(table, truth.rows, driver)
+    driver.signal(15)
+    assert driver.wait() == 0, driver.text()[-4000:]
+
+    cluster.synchronise(table)
+    for each in cluster.servers:
+        world.clickhouse = each
+        assert_exact(world, table, truth)
+    found = receipts(world)
+    assert sum(int(each["rows"]) for each in found) == truth.rows
+    assert len({each["token"] for each in found}) == len(found)
+    passed = [each for each in found if "failed_over" in each]
+    assert passed and all(each["replica"] == second.url for each in passed)
+    assert all(
+        len(each["failed_over"]) == 1 and each["failed_over"][0].startswith(f"{first.url} ")
+        for each in passed
+    )
+    assert "went to" in driver.text() and first.url in driver.text()
+    # A worker asks a dead replica once in each of its rests, not for each block.
+    blocks = [each for each in found if each["replica"] == second.url]
+    assert len(passed) < len(blocks) / 2
+    for command in ("audit", "verify"):
+        judged = world.sluice(command, str(configuration))
+        assert judged.returncode == 0, judged.stdout + judged.stderr
+
+
+def test_a_driver_starts_while_the_first_replica_is_down(world: World, cluster: Cluster) -> None:
+    first, second = cluster.servers
+    table, topic = f"down_{world.name}", f"down-{world.name}"
+    world.create_topic(topic)
+    cluster.execute(
+        f"CREATE TABLE {table} ({PLAIN}) ENGINE = ReplicatedMergeTree("
+        f"'/clickhouse/tables/{table}', '{{replica}}') ORDER BY (user_id, ts)"
+    )
+    configuration = world.configure({table: [topic]}, url=f'{first.url}", "{second.url}')
+    truth = Truth()
+    world.produce(topic, 4_000, truth)
+    first.kill()
+    try:
+        examined = world.sluice("doctor", str(configuration))
+        assert "blocks go to the other servers meanwhile" in examined.stdout + examined.stderr
+        world.drain(configuration)
+        assert_exact(world, table, truth)
+        assert {each["replica"] for each in receipts(world)} == {second.url}
+    finally:
+        first.start()
+    cluster.synchronise(table)
+    world.clickhouse = first
+    assert_exact(world, table, truth)

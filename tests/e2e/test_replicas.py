@@ -1,0 +1,380 @@
+"""One shard of two real replicas (18.16.1 with ZooKeeper): blocks go past those that fail.
+
+Each replica is compared with what was inserted; a row that only one of them has is an error.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sluice.chaos.proxy import Fault, Kind, Proxy
+from sluice.chaos.requests import Inserts
+from sluice.clickhouse import http
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.schema import describe_table
+from sluice.clickhouse.window import window_mark
+from sluice.core.budget import Site
+from sluice.core.errors import InDoubtError
+from sluice.core.ranges import Range, TopicPartition
+from sluice.core.receipts import Receipt
+from sluice.core.records import Kind as RecordKind
+from sluice.core.records import Record
+from sluice.core.replicas import REST_SECONDS_MAX
+from sluice.core.text import ConfigurationText, TableText
+from sluice.decode.messages.decoded import Decoded
+from sluice.kafka.clients import KafkaAccess
+from sluice.local.cluster.cluster import Cluster, running_cluster
+from sluice.local.cluster.server import ClickHouseServer, Settings
+from sluice.spark import inserting
+from sluice.spark.assignment import Assignment, ClickHouseAccess, Surroundings
+from sluice.spark.failover import BlockRefusedError
+from sluice.spark.inserting import insert_block
+from sluice.spark.leases import HeldLease
+from sluice.spark.monitor import WindowMonitor
+from sluice.spark.probing import ClickHouseProber, ReplicaMissingError
+from sluice.spark.workshop import Workshop
+from tests.clickhouse.helpers import native
+from tests.spark.lane_world import table_text
+from tests.support.embedded import EmbeddedServer
+from tests.support.world import wait_for
+
+COLUMNS = ("id", "_topic", "_partition", "_offset", "_row")
+ROWS = 100
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster(1, 2) as running:
+        yield running
+
+
+@dataclass
+class Loader:
+    """A worker that inserts blocks of one table, each of a range of its own."""
+
+    servers: list[ClickHouseServer]
+    table: str
+    path: str
+    urls: tuple[str, ...]
+    durability: str = "single"
+
+    def __post_init__(self) -> None:
+        self.workshop = Workshop()
+        self.blocks = 0
+        self.is_first = True
+        self.marks_behind = 0
+
+    @property
+    def text(self) -> TableText:
+        with Server(self.servers[-1].url) as server:
+            columns = describe_table(server, "default", self.table).columns
+        paths = (("s1", self.path),) if self.path else ()
+        return replace(
+            table_text(self.table, ("a",)),
+            database="default",
+            columns=columns,
+            lineage=COLUMNS[1:],
+            zookeeper_paths=paths,
+            sorting_key="id",
+        )
+
+    def mark(self) -> int:
+        """Of the last server."""
+        with Server(self.servers[-1].url) as server:
+            return window_mark(server, describe_table(server, "default", self.table))
+
+    def insert(self, partition: int = 0) -> Receipt:
+        """The next block of a partition."""
+        text = self.text
+        begin, self.blocks = self.blocks * ROWS, self.blocks + 1
+        select = (
+            f"SELECT number + {begin} AS id, 'a' AS _topic, toUInt32({partition}) AS _partition, "
+            f"number + {begin} AS _offset, toUInt32(0) AS _row FROM numbers({ROWS})"
+        )
+        with Server(self.servers[-1].url) as server:
+            block = native(server, select)
+        block_range = Range(TopicPartition("a", partition), begin, begin + ROWS)
+        lease = HeldLease(block_range, 1 << 50, 0)
+        record = Record(
+            RecordKind.INTEND, 1, 1, begin, begin + ROWS, "a", 0, "topic", "text", 1, 1 << 50
+        )
+        marks = {f"{self.table}/s1": self.mark() - self.marks_behind}
+        assignment = Assignment(
+            block_range, record, {}, 1 << 30, 0, is_first=self.is_first, marks=marks
+        )
+        decoded = Decoded(
+            native=memoryview(block),
+            rows=ROWS,
+            columns=COLUMNS,
+            offsets=np.arange(begin, begin + ROWS, dtype=np.uint64),
+            bad=(),
+            clickhouse_partitions=1,
+            checksum="",
+            messages=ROWS,
+        )
+        around = Surroundings(
+            "p",
+            KafkaAccess("dc1", "127.0.0.1:1"),
+            ClickHouseAccess({"s1": self.urls}, "default", "", self.durability),  # type: ignore[arg-type]
+            {},
+        )
+        return insert_block(self.workshop, around, assignment, text, decoded, lease)
+
+    def assert_stored_once(self, blocks: int | None = None) -> None:
+        """Every replica has each row of all blocks once."""
+        count = (self.blocks if blocks is None else blocks) * ROWS
+        for each in self.servers:
+            with Server(each.url) as server:
+                if self.path:
+                    server.execute(f"SYSTEM SYNC REPLICA {self.table}", timeout_seconds=60)
+                rows = server.query(
+                    f"SELECT count() AS n, uniqExact(_offset) AS different FROM {self.table}"
+                )
+            assert rows == [{"n": count, "different": count}], each.url
+
+
+def create(servers: list[ClickHouseServer], path: str | None = None) -> tuple[str, str]:
+    """A table on these servers; gives its name and path."""
+    table = f"t{uuid.uuid4().hex[:8]}"
+    path = path or f"/tables/{table}"
+    for each in servers:
+        with Server(each.url) as server:
+            server.execute(
+                f"CREATE TABLE {table} (id UInt64, _topic String, _partition UInt32, "
+                f"_offset UInt64, _row UInt32) ENGINE = "
+                f"ReplicatedMergeTree('{path}', '{{replica}}') ORDER BY id"
+            )
+    return table, path
+
+
+@pytest.fixture
+def loader(cluster: Cluster) -> Loader:
+    table, path = create(cluster.servers)
+    return Loader(cluster.servers, table, path, tuple(each.url for each in cluster.servers))
+
+
+@pytest.fixture
+def proxy(cluster: Cluster) -> Iterator[Proxy]:
+    """Stands before the first replica."""
+    with Proxy(Inserts, ("127.0.0.1", cluster.servers[0].settings.ports[0])) as standing:
+        yield standing
+
+
+def through(proxy: Proxy, loader: Loader) -> str:
+    """The first replica's URL is the proxy's from now on."""
+    url = f"http://127.0.0.1:{proxy.port}"
+    loader.urls = (url, *loader.urls[1:])
+    return url
+
+
+def test_partitions_start_at_replicas_of_their_own(loader: Loader) -> None:
+    receipts = [loader.insert(partition) for partition in (0, 1, 2, 3)]
+    assert [receipt.replica for receipt in receipts] == [*loader.urls, *loader.urls]
+    assert not any(receipt.failed_over for receipt in receipts)
+    loader.assert_stored_once()
+
+
+@pytest.mark.parametrize("durability", ["single", "quorum"])
+def test_a_block_whose_answer_was_lost_is_known_to_the_next_replica(
+    loader: Loader, proxy: Proxy, durability: str
+) -> None:
+    loader.durability = durability
+    url = through(proxy, loader)
+    loader.insert()
+    proxy.strike(Fault(Kind.DROP_REPLY))
+    before = loader.mark()
+    receipt = loader.insert()
+    assert proxy.counters.dropped_replies == 1
+    assert receipt.replica == loader.urls[1]
+    assert receipt.failed_over == (f"{url} CONNECTION_LOST",) and receipt.in_doubt
+    assert loader.mark() == before + 1  # one of the two was recognised
+    loader.assert_stored_once()
+    assert loader.insert().failed_over == ()  # the first replica rests
+
+
+def test_a_block_in_doubt_is_not_offered_on_when_the_window_moved(
+    loader: Loader, proxy: Proxy
+) -> None:
+    """The driver has to look, as before any repeat."""
+    through(proxy, loader)
+    loader.insert()
+    proxy.strike(Fault(Kind.DROP_REPLY))
+    loader.marks_behind = 10_000  # so many entries since the look before the first insert
+    with pytest.raises(InDoubtError, match="may not remember it"):
+        loader.insert()
+    loader.assert_stored_once()
+
+
+def test_a_replica_that_was_killed_gets_its_turn_again(
+    loader: Loader, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = cluster.servers
+    assert loader.insert().replica == first.url
+    clock = [1000.0]
+    monkeypatch.setattr("sluice.spark.failover.time.monotonic", lambda: clock[0])
+    first.kill()
+    try:
+        receipt = loader.insert()
+        assert receipt.replica == second.url and not receipt.in_doubt
+        assert receipt.failed_over[0].startswith(f"{first.url} ")
+        assert loader.insert().failed_over == ()
+    finally:
+        first.start()
+    assert loader.insert().replica == second.url
+    clock[0] += REST_SECONDS_MAX
+    wait_for(lambda: _is_writable(first, loader.table), 30, "the first replica's session")
+    receipt = loader.insert()
+    assert (receipt.replica, receipt.failed_over) == (first.url, ())
+    loader.assert_stored_once()
+
+
+def _is_writable(each: ClickHouseServer, table: str) -> bool:
+    with Server(each.url) as server:
+        return not describe_table(server, "default", table).is_readonly
+
+
+def test_a_frozen_replica_is_found_out_before_the_block_is_sent(
+    loader: Loader, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = cluster.servers
+    loader.insert()
+    monkeypatch.setattr(http, "PING_TIMEOUT_SECONDS", 0.5)
+    first.pause()
+    try:
+        receipt = loader.insert()
+    finally:
+        first.resume()
+    assert receipt.failed_over == (f"{first.url} PING_FAILED",)
+    assert receipt.replica == second.url and not receipt.in_doubt
+    wait_for(lambda: _is_writable(first, loader.table), 30, "the first replica's session")
+    loader.assert_stored_once()
+
+
+def test_a_replica_without_zookeeper_is_passed_by(cluster: Cluster, tmp_path: Path) -> None:
+    """A third one, whose way to ZooKeeper can be cut."""
+    with Proxy(Inserts, ("127.0.0.1", cluster.zookeeper.port)) as way:
+        third = ClickHouseServer(
+            tmp_path, Settings(replica="r3", zookeeper_port=way.port, session_timeout_ms=2000)
+        )
+        third.start()
+        try:
+            servers = [third, *cluster.servers]
+            table, path = create(servers)
+            loader = Loader(servers, table, path, tuple(each.url for each in servers))
+            assert loader.insert().replica == third.url
+            way.strike(Fault(Kind.CUT))
+            wait_for(lambda: not _is_writable(third, table), 30, "the loss of the session")
+            failed_over = [loader.insert().failed_over for _ in range(2)]
+            assert failed_over == [(f"{third.url} TABLE_IS_READ_ONLY",), ()]
+            loader.workshop = Workshop()  # one that has not met it yet
+            assert loader.insert().failed_over == (f"{third.url} ReplicaAwayError",)
+            way.heal()
+            wait_for(lambda: _is_writable(third, table), 30, "the session")
+            loader.workshop = Workshop()
+            assert loader.insert().replica == third.url
+            loader.assert_stored_once()
+            with Server(third.url) as server:
+                server.execute(f"DROP TABLE {table}")
+        finally:
+            third.kill()
+
+
+def test_a_replica_of_another_table_gets_nothing(cluster: Cluster) -> None:
+    """The same name on both servers, and two windows."""
+    first, second = cluster.servers
+    table, path = create([first])
+    with Server(second.url) as server:
+        server.execute(
+            f"CREATE TABLE {table} (id UInt64, _topic String, _partition UInt32, _offset UInt64, "
+            f"_row UInt32) ENGINE = ReplicatedMergeTree('{path}/other', '{{replica}}') ORDER BY id"
+        )
+    loader = Loader([first], table, path, (first.url, second.url))
+    loader.insert(0)
+    with pytest.raises(BlockRefusedError) as raised:
+        loader.insert(1)
+    assert raised.value.is_unstored
+    assert f"is the table at {path}/other in ZooKeeper" in raised.value.error.message
+    loader.assert_stored_once(blocks=1)
+    with Server(second.url) as server:
+        assert server.query(f"SELECT count() AS n FROM {table}") == [{"n": 0}]
+
+
+def test_token_mode_offers_the_same_token(
+    embedded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The embedded engine has no Replicated tables: here two ways to one table stand for two
+    replicas, which have one window as well."""
+    table = f"t{uuid.uuid4().hex[:8]}"
+    with Server(embedded_server.url) as server:
+        server.execute(
+            f"CREATE TABLE {table} (id UInt64, _topic String, _partition UInt32, _offset UInt64, "
+            "_row UInt32) ENGINE = MergeTree ORDER BY id "
+            "SETTINGS non_replicated_deduplication_window = 100"
+        )
+    monkeypatch.setattr(
+        inserting,
+        "describe_table",
+        lambda *where: replace(describe_table(*where), replicated=True, zookeeper_path="/t"),
+    )
+    monkeypatch.setattr(
+        inserting,
+        "window_mark",
+        lambda server, facts: window_mark(server, replace(facts, replicated=False)),
+    )
+    servers: list[ClickHouseServer] = [embedded_server]  # type: ignore[list-item]
+    with Proxy(Inserts, ("127.0.0.1", embedded_server.port)) as way:
+        loader = Loader(servers, table, "", (embedded_server.url, embedded_server.url))
+        through(way, loader)
+        text = replace(loader.text, zookeeper_paths=(("s1", "/t"),))
+        monkeypatch.setattr(Loader, "text", text)
+        loader.insert()
+        way.strike(Fault(Kind.DROP_REPLY))
+        receipt = loader.insert()
+        assert way.counters.dropped_replies == 1
+    assert receipt.replica == embedded_server.url and receipt.in_doubt
+    loader.assert_stored_once()
+
+
+def test_the_window_is_read_from_any_replica_and_a_probe_names_the_one_it_lacks(
+    loader: Loader, cluster: Cluster
+) -> None:
+    first, _ = cluster.servers
+    site = Site(loader.table, "s1")
+    access = ClickHouseAccess({"s1": loader.urls}, "default", "", "single")
+    text = ConfigurationText("p", "dc1", "chdb", 1 << 30, (loader.text,))
+    now = [NOW_MS]
+    monitor = WindowMonitor(access, text, lambda: now[0])
+    servers = monitor._servers()
+    monitor._read(servers)
+    loader.insert(0)
+    loader.insert(1)
+    marks = []
+    for minute in range(2):  # each replica in its turn
+        now[0] = NOW_MS + minute * 60_001
+        monitor._read(servers)
+        marks.append(monitor.current()[site].state.mark)
+    assert marks == [loader.mark()] * 2 == [2, 2]
+    first.kill()
+    try:
+        for minute in range(2, 4):
+            now[0] = NOW_MS + minute * 60_001
+            monitor._read(servers)
+            assert monitor.failure() is None
+            assert monitor.current()[site].read_started_ms == now[0]
+            assert monitor.current()[site].state.mark == 2
+        prober = ClickHouseProber(access, "p", KafkaAccess("dc1", "127.0.0.1:1"))
+        record = Record(RecordKind.INTEND, 1, 1, 0, ROWS, "a", 0, "topic", "text", 1, 0)
+        with pytest.raises(ReplicaMissingError) as raised:
+            prober._missing(Range(TopicPartition("a", 0), 0, ROWS), record, loader.text)
+        prober.close()
+        assert "all 2 replicas of shard s1, and 1 of them" in raised.value.message
+        assert first.url in raised.value.message
+    finally:
+        first.start()
