@@ -32,6 +32,7 @@ from sluice.kafka.clients import KafkaAccess
 from sluice.local.cluster.cluster import Cluster, running_cluster
 from sluice.local.cluster.server import ClickHouseServer, Settings
 from sluice.spark import inserting
+from sluice.spark.asking import StructureChangedError
 from sluice.spark.assignment import Assignment, ClickHouseAccess, Surroundings
 from sluice.spark.failover import BlockRefusedError
 from sluice.spark.inserting import insert_block
@@ -304,6 +305,42 @@ def test_a_replica_of_another_table_gets_nothing(cluster: Cluster) -> None:
     loader.assert_stored_once(blocks=1)
     with Server(second.url) as server:
         assert server.query(f"SELECT count() AS n FROM {table}") == [{"n": 0}]
+
+
+def test_a_block_in_doubt_is_never_said_to_be_unstored(cluster: Cluster, proxy: Proxy) -> None:
+    """Neither where the next replica refuses the table, nor where it was altered meanwhile: the
+    range would be loaded under another text, or parked, beside what the first has stored."""
+    first, second = cluster.servers
+    table, path = create([first])
+    with Server(second.url) as server:
+        server.execute(f"CREATE TABLE {table} (id UInt64) ENGINE = Memory")
+    loader = Loader([first], table, path, (first.url, second.url))
+    through(proxy, loader)
+    loader.insert()
+    proxy.strike(Fault(Kind.DROP_REPLY))
+    with pytest.raises(BlockRefusedError) as raised:
+        loader.insert()
+    assert not raised.value.is_unstored
+    loader.assert_stored_once()
+
+
+def test_an_alter_between_two_replicas_leaves_the_block_in_doubt(
+    loader: Loader, proxy: Proxy
+) -> None:
+    """The second hashes one column more, and would store the block once more."""
+    through(proxy, loader)
+    loader.insert()
+    proxy.strike(Fault(Kind.DROP_REPLY))
+
+    def alter() -> None:
+        with Server(loader.urls[1]) as server:
+            server.execute(f"ALTER TABLE {loader.table} ADD COLUMN added UInt8")
+
+    proxy.ambush(0.3, alter)
+    with pytest.raises(StructureChangedError):
+        loader.insert()
+    assert proxy.counters.dropped_replies == 1
+    loader.assert_stored_once()
 
 
 def test_token_mode_offers_the_same_token(

@@ -238,3 +238,33 @@ def test_the_timer_reads_by_itself(reading: Reading, monkeypatch: pytest.MonkeyP
     reading.ask()  # from now on
     reading.server.execute(f"ALTER TABLE {reading.table} ADD COLUMN x String")
     wait_for(lambda: reading.told[-1].text is not reading.text, 60, "the timer")
+
+
+def test_replicas_that_differ_are_waited_for(tmp_path: Path, old: Server, second: Server) -> None:
+    """An ALTER reaches them one after the other; the one that is behind would seem to have lost
+    the column."""
+    name = f"differ_{tmp_path.name}".replace("-", "_")[:40]
+    for server in (old, second):
+        server.execute(f"CREATE DATABASE {name}")
+        server.execute(
+            f"CREATE TABLE {name}.orders (id UInt64, d Date, {LINEAGE}) ENGINE = MergeTree ORDER BY id"
+        )
+    try:
+        plain = configuration_of(tmp_path, f'{old.url}", "{second.url}')
+        clickhouse = replace(
+            plain.clickhouse, user="", password=type(plain.clickhouse.password)("")
+        )
+        tables = (replace(plain.tables[0], database=name),)
+        configuration = replace(plain, clickhouse=clickhouse, tables=tables)
+        text = read_text(configuration, "dc1")
+        reader = SchemaReader(configuration, text, lambda: 0, lambda: None, lambda read: None)
+        assert reader._structures()["s1"][name, "orders"].columns == text.tables[0].columns
+        second.execute(f"ALTER TABLE {name}.orders ADD COLUMN added UInt8")
+        with pytest.raises(TransientError, match=f"{name}.orders is not the same on {old.url}"):
+            reader._structures()
+        old.execute(f"ALTER TABLE {name}.orders ADD COLUMN added UInt8")
+        columns = reader._structures()["s1"][name, "orders"].columns
+        assert [column.name for column in columns][-1] == "added"
+    finally:
+        for server in (old, second):
+            server.execute(f"DROP DATABASE {name}")
