@@ -56,6 +56,12 @@ def cluster() -> Iterator[Cluster]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def long_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a replica that failed rests to the end of a test, however slow the machine is."""
+    monkeypatch.setattr("sluice.core.replicas.REST_SECONDS_FIRST", REST_SECONDS_MAX)
+
+
 @dataclass
 class Loader:
     """A worker that inserts blocks of one table, each of a range of its own."""
@@ -341,6 +347,38 @@ def test_an_alter_between_two_replicas_leaves_the_block_in_doubt(
         loader.insert()
     assert proxy.counters.dropped_replies == 1
     loader.assert_stored_once()
+
+
+def test_half_of_four_replicas_are_enough_for_a_quorum_of_two() -> None:
+    """With three down, blocks wait; nothing of what was acknowledged is lost."""
+    with running_cluster(1, 4) as cluster:
+        table, path = create(cluster.servers)
+        urls = tuple(each.url for each in cluster.servers)
+        loader = Loader(cluster.servers, table, path, urls, durability="quorum")
+        assert [loader.insert(p).replica for p in range(4)] == list(urls)
+        for each in cluster.servers[:2]:
+            each.kill()
+        receipts = [loader.insert(p) for p in range(4)]
+        assert {receipt.replica for receipt in receipts} == set(urls[2:])
+        assert [len(receipt.failed_over) for receipt in receipts] == [2, 0, 0, 0]
+        cluster.servers[2].kill()
+        last = cluster.servers[3]
+        wait_for(lambda: _active(last, table) == 1, 30, "the end of the others' sessions")
+        with pytest.raises(InDoubtError) as raised:
+            loader.insert()
+        assert "TOO_FEW_LIVE_REPLICAS" in raised.value.message
+        for each in cluster.servers[:3]:
+            each.start()
+        wait_for(lambda: _active(last, table) == 4, 30, "the others' sessions")
+        loader.blocks -= 1  # the same block again, as the driver sends it
+        loader.is_first = False
+        loader.insert()
+        loader.assert_stored_once()
+
+
+def _active(each: ClickHouseServer, table: str) -> int:
+    with Server(each.url) as server:
+        return describe_table(server, "default", table).replicas_active
 
 
 def test_token_mode_offers_the_same_token(

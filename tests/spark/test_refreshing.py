@@ -247,7 +247,8 @@ def test_replicas_that_differ_are_waited_for(tmp_path: Path, old: Server, second
     for server in (old, second):
         server.execute(f"CREATE DATABASE {name}")
         server.execute(
-            f"CREATE TABLE {name}.orders (id UInt64, d Date, {LINEAGE}) ENGINE = MergeTree ORDER BY id"
+            f"CREATE TABLE {name}.orders (id UInt64, d Date, {LINEAGE}) "
+            "ENGINE = MergeTree ORDER BY id"
         )
     try:
         plain = configuration_of(tmp_path, f'{old.url}", "{second.url}')

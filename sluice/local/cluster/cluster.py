@@ -72,7 +72,9 @@ class Cluster:
         require_programs()
         self.zookeeper.start()
         for server in self.servers:
-            server.start()
+            server.begin()
+        for server in self.servers:
+            server.wait_ready()
 
     def kill(self) -> None:
         """End everything at once: 18.16 takes ten seconds to end in order, and its data, if it

@@ -94,6 +94,14 @@ class ClickHouseServer(Child):
 
         :raises TerminalError: it is not installed, or does not come up.
         """
+        self.begin()
+        self.wait_ready()
+
+    def begin(self) -> None:
+        """Start without waiting.
+
+        :raises TerminalError: it is not installed.
+        """
         if not clickhouse_available():
             raise TerminalError("clickhouse-server is not installed", INSTALL)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -101,6 +109,12 @@ class ClickHouseServer(Child):
         users = USERS.read_text().replace("</users>", f"{self.settings.users}</users>")
         (self.folder / "users.xml").write_text(users)
         self.launch(["clickhouse-server", f"--config-file={self.folder}/config.xml"])
+
+    def wait_ready(self) -> None:
+        """Wait until /ping answers.
+
+        :raises TerminalError: it does not come up.
+        """
         http_port = self.settings.ports[0]
         wait_until(lambda: answers_ping(http_port), self.running, self.folder / "error.log")
 
