@@ -134,6 +134,8 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
         yield f"{entry['entry']} ({entry['target']}) in shard {entry['shard']}"
         yield f"{entry['rows']} rows, {entry['bytes']} bytes, checksum {entry['checksum']}"
         yield f"{entry['replica']} after {entry['insert_ms']} ms"
+        for failed in entry.get("failed_over", ()):
+            yield f"past {failed}"
     elif kind == "settled":
         yield f"{entry['messages']} messages, {entry['rows']} rows, {entry['bytes']} bytes"
         yield f"{entry['dead_letters']} dead letters, {entry['skipped']} skipped"

@@ -37,7 +37,9 @@ lease = "10m"                         # how late a task may still insert
 
 [clickhouse]
 database = "shop"
-shards = { s1 = ["http://localhost:8123"] }   # each shard by its name, with its replicas
+shards = { s1 = ["http://localhost:8123"] }   # shards by name: partition p of Kafka
+                                      # starts at replica p mod R; where that one fails, the
+                                      # same block goes to the next (Replicated tables)
 user = "default"
 # password = "${CLICKHOUSE_PASSWORD}"
 durability = "single"                 # one replica's word is enough. With two or more

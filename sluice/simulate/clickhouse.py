@@ -30,12 +30,15 @@ class TableShape:
     :param partition_divisor: rows with equal `value // divisor` lie in one ClickHouse
         partition; 0: not partitioned.
     :param seconds: of the window, for a Replicated table; None where time does not count.
+    :param path: of a Replicated table in ZooKeeper, where there are two replicas of it.
     """
 
     name: str
     window_blocks: int
     seconds: int | None
     partition_divisor: int
+    #: Not shown: seeds draw by how the tables are shown.
+    path: str = field(default="", repr=False)
 
     @property
     def partition_key(self) -> str:
@@ -159,7 +162,7 @@ class Table:
             partition_key=self.shape.partition_key,
             sorting_key="number",
             replicated=replicated,
-            zookeeper_path="",
+            zookeeper_path=self.shape.path,
             replicas_total=1,
             replicas_active=1,
             is_readonly=False,
@@ -193,12 +196,14 @@ def table_text(
         time_zone="UTC",
         shards=("s1",),
         dynamic=dynamic,
+        zookeeper_paths=(("s1", facts.zookeeper_path),) if facts.zookeeper_path else (),
     )
 
 
 @dataclass(slots=True)
 class ClickHouse:
-    """One server, which is the shard s1.
+    """The shard s1: one server, or two replicas that have everything at once, each of which may
+    fail to answer by itself.
 
     :param running: how many inserts run under each query id.
     :param skew_ms: how far its wall clock is off.

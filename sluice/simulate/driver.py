@@ -243,7 +243,7 @@ def make_configuration(world: World) -> Configuration:
         connectors=(ConnectorConfiguration("c", "", topics, "earliest", {}),),
         batch=BatchConfiguration(plan.messages_max, plan.bytes_max, 1.0, plan.lease_seconds),
         clickhouse=ClickHouseConfiguration(
-            "d", (ShardConfiguration("s1", ("http://s1",)),), "", Secret(""), "single"
+            "d", (ShardConfiguration("s1", plan.replicas),), "", Secret(""), "single"
         ),
         tables=tuple(
             TableConfiguration(
@@ -288,10 +288,12 @@ def read_text(world: World, configuration: Configuration, decoder: int) -> Confi
 
 def read_today(world: World, decoder: int) -> Today:
     """What recorded texts are compared with: see `sluice.spark.texts.read_today`."""
+    tables = world.clickhouse.tables
     return Today(
         f"simulated {decoder}",
         "UTC",
         frozenset({"s1"}),
-        {f"d.{name}": table.facts() for name, table in world.clickhouse.tables.items()},
+        {f"d.{name}": table.facts() for name, table in tables.items()},
         world.plan.tokens,
+        {(f"d.{name}", "s1"): t.shape.path for name, t in tables.items() if t.shape.path},
     )

@@ -129,6 +129,8 @@ CONTENT = (
     "two drivers start at once",
     "owner fenced",
     "block deduplicated",
+    "block went to another replica",
+    "block went to another replica, in doubt at the first",
     "late insert after the lease",
     "new text while the driver runs",
     "text refused by its first task",

@@ -116,8 +116,8 @@ def _of_kafka(world: World) -> list[tuple[Any, str, Any]]:
 
 
 def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
-    def make_server(*_: Any) -> server.SimulatedServer:
-        return server.SimulatedServer(world)
+    def make_server(url: str, *_: Any) -> server.SimulatedServer:
+        return server.SimulatedServer(world, url)
 
     return [
         (http, "has_ended", lambda connection: connection.has_ended),
@@ -132,6 +132,7 @@ def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
         (probing, "present_offsets", server.present_offsets),
         (pipeline, "describe_table", server.describe_table),
         (inserting, "describe_table", server.describe_table),
+        (inserting, "window_mark", server.window_mark),
         (asking, "read_structures", server.read_structures),
         (refreshing, "read_structures", server.read_structures),
         (refreshing, "POLL_SECONDS", 2.0),

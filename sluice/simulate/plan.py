@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sluice.core.dynamic import DynamicColumns
@@ -63,6 +63,11 @@ class Plan:
         return TOPICS[table]
 
     @property
+    def replicas(self) -> tuple[str, ...]:
+        """URLs of the servers: two where every table is Replicated."""
+        return ("http://s1", "http://s2") if all(t.path for t in self.tables) else ("http://s1",)
+
+    @property
     def quiet_ms(self) -> int:
         """After so long without an active driver nobody may insert any more."""
         return int(self.lease_seconds * 1000) + 60_000
@@ -104,6 +109,8 @@ def draw_plan(rng: random.Random) -> Plan:
     tokens = rng.random() < 0.75
     # Of its own, so that the other seeds stay what they were.
     is_dynamic = random.Random(f"{tables}").random() < 0.4
+    if all(table.seconds is not None for table in tables):
+        tables = [replace(table, path=f"/{table.name}") for table in tables]
     return Plan(
         tokens=tokens,
         tables=tuple(tables),

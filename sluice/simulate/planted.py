@@ -25,6 +25,7 @@ from sluice.simulate.clients import SimulatedLog, SimulatedProducer
 from sluice.simulate.decoding import DecodedRows, VersionedDecoder
 from sluice.simulate.kafka import Stored
 from sluice.simulate.patches import patched
+from sluice.simulate.planted_failover import FAILOVER_BUGS
 from sluice.simulate.planted_parking import PARKING_BUGS
 from sluice.simulate.planted_probes import PROBE_BUGS
 from sluice.simulate.planted_schema import SCHEMA_BUGS
@@ -53,7 +54,7 @@ def _settle_before_acknowledgement() -> AbstractContextManager[None]:
         try:
             return real(*parts)
         except InDoubtError:
-            table, decoded, token = parts[3], parts[4], parts[5]
+            table, decoded, token = parts[4], parts[5], parts[6]
             return Receipt(table.entry, table.target, "s1", token, decoded.rows, 0, "", "", 1, 0)
 
     return patched((inserting, "_insert_into", insert_into))
@@ -367,6 +368,7 @@ PLANTED: dict[str, Plant] = {
     "no-suspects": _no_suspects,
     "stop-on-half-a-view": _stop_on_half_a_view,
     **SCHEMA_BUGS,
+    **FAILOVER_BUGS,
     **PARKING_BUGS,
     **PROBE_BUGS,
 }

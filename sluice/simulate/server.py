@@ -57,8 +57,8 @@ class _Connection:
 class SimulatedServer(Server):
     """The real `Server` down to the connection, which is simulated."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__("http://s1")
+    def __init__(self, world: World, url: str = "http://s1") -> None:
+        super().__init__(url)
         self._world = world
         self._plan: InsertPlan | None = None
 

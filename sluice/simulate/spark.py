@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sluice.core.receipts import Failed, NeedsGrant, Outdated, TaskReport, TooHeavy
+from sluice.core.receipts import Failed, Loaded, NeedsGrant, Outdated, TaskReport, TooHeavy
 from sluice.core.text import TableText
 from sluice.decode.messages.framing import Framing
 from sluice.simulate import faults
@@ -43,7 +43,7 @@ class SimulatedWorkshop(Workshop):
 
     def server(self, around: Surroundings, url: str) -> SimulatedServer:
         if url not in self.servers:
-            self.servers[url] = SimulatedServer(self._world)
+            self.servers[url] = SimulatedServer(self._world, url)
         return self.servers[url]  # type: ignore[return-value]
 
     def manner(self, around: Surroundings, url: str) -> Manner:
@@ -214,6 +214,10 @@ class _JobRun:
 
     def _note(self, report: TaskReport, assignment: Assignment) -> None:
         outcome = report.outcome
+        for receipt in outcome.receipts if isinstance(outcome, Loaded) else ():
+            if receipt.failed_over:
+                doubt = ", in doubt at the first" if receipt.in_doubt else ""
+                self._world.faults.note(f"block went to another replica{doubt}")
         if isinstance(outcome, TooHeavy):
             self._world.faults.note("range refused as too heavy")
         elif isinstance(outcome, Outdated):

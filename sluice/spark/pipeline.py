@@ -49,7 +49,6 @@ from sluice.spark.steps import Planner
 from sluice.spark.texts import (
     access_of,
     kafka_access,
-    on_shard,
     read_text,
     read_today,
     registry_access,

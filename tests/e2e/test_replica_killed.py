@@ -86,6 +86,8 @@ def test_loading_goes_on_at_the_other_replica(world: World, cluster: Cluster) ->
     # A worker asks a dead replica once in each of its rests, not for each block.
     blocks = [each for each in found if each["replica"] == second.url]
     assert len(passed) < len(blocks) / 2
+    shown = world.sluice("ledger", str(configuration)).stdout
+    assert f"past {first.url} " in shown
     for command in ("audit", "verify"):
         judged = world.sluice(command, str(configuration))
         assert judged.returncode == 0, judged.stdout + judged.stderr
