@@ -17,6 +17,7 @@ FIRST_SEED = {
     "failover-with-another-token": 120,
     "marks-of-the-repeat": 350,
     "stored-is-parked": 150,
+    "tasks-do-not-look": 160,
 }
 
 
