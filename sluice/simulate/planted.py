@@ -54,7 +54,7 @@ def _settle_before_acknowledgement() -> AbstractContextManager[None]:
         try:
             return real(*parts)
         except InDoubtError:
-            table, decoded, token = parts[4], parts[5], parts[6]
+            table, decoded, token = parts[4], parts[6], parts[7]
             return Receipt(table.entry, table.target, "s1", token, decoded.rows, 0, "", "", 1, 0)
 
     return patched((inserting, "_insert_into", insert_into))

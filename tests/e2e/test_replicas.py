@@ -132,7 +132,7 @@ class Loader:
             ClickHouseAccess({"s1": self.urls}, "default", "", self.durability),  # type: ignore[arg-type]
             {},
         )
-        return insert_block(self.workshop, around, assignment, text, decoded, lease)
+        return insert_block(self.workshop, around, assignment, text, "s1", decoded, lease)
 
     def assert_stored_once(self, blocks: int | None = None) -> None:
         """Every replica has each row of all blocks once."""
