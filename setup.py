@@ -12,6 +12,7 @@ setup(
             ("sluice.kafka.wire._batches", "sluice/kafka/wire/batches.c"),
             ("sluice.decode.schema._structure", "sluice/decode/schema/structure.c"),
             ("sluice.decode.messages._brackets", "sluice/decode/messages/brackets.c"),
+            ("sluice.decode.messages._moments", "sluice/decode/messages/moments.c"),
         )
     ]
 )

@@ -134,6 +134,9 @@ class VersionedDecoder:
         key = table.partition_key
         self._divisor = int(key.rstrip(")").rpartition(" ")[2]) if key else 0
 
+    def watch(self, buffer: ListBuffer) -> None:
+        """Nothing is looked at when messages come."""
+
     def decode(self, buffer: ListBuffer, topic: str, partition: int) -> DecodedRows:
         """Judge every message of a buffer."""
         rows: list[Row] = []

@@ -123,6 +123,7 @@ def _load(workshop: Workshop, around: Surroundings, assignment: Assignment) -> O
     tables = text.tables_of(block_range.source.topic)
     loading = _Loading(workshop, around, assignment, lease, text)
     router = Router(block_range.source, tables, assignment.rest, workshop.buffer)
+    loading.watch(tables, router)
     try:
         result = _fetch(workshop, around, assignment, router, loading.clocks)
         loading.clocks.fetch = time.monotonic() - loading.clocks.started
@@ -167,6 +168,13 @@ class _Loading:
     values: dict[int, bytes] = field(default_factory=dict)
     values_bytes: int = 0
     fields: dict[str, tuple[NewField, ...]] = field(default_factory=dict)
+
+    def watch(self, tables: Iterable[TableText], router: Router) -> None:
+        """Let the buffers look at messages for decoders that are there already."""
+        for table in tables:
+            decoder = self.workshop.decoders.get((self.assignment.record.text, table.entry))
+            if decoder is not None and not table.parked:
+                decoder.watch(router.view_of(table.entry).buffer)
 
     def decode_first(self, tables: Iterable[TableText], router: Router) -> int | None:
         """Decode, before anything is inserted, the entries for which a range may be refused:

@@ -93,6 +93,10 @@ class Router:
         (first, *others) = self.views
         return first if not others and first.takes_all and not self.looks else None
 
+    def view_of(self, entry: str) -> View:
+        """The view with an entry's messages."""
+        return next(view for view in self.views if entry in view.entries)
+
     @property
     def buffers(self) -> list[MessageBuffer]:
         """Of all views."""
@@ -154,7 +158,7 @@ class Router:
     @contextmanager
     def messages_of(self, entry: str) -> Iterator[MessageBuffer]:
         """The buffer of an entry's messages."""
-        view = next(view for view in self.views if entry in view.entries)
+        view = self.view_of(entry)
         excluded = view.excluded.get(entry)
         if not excluded:
             yield view.buffer

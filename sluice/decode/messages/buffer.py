@@ -6,6 +6,7 @@ and 8 bytes of position for each message.
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -18,6 +19,7 @@ from sluice.decode.messages.brackets import line_ends
 from sluice.decode.messages.digits import has_long_run, is_overlong
 from sluice.decode.messages.facts import MessageFacts
 from sluice.decode.messages.framing import JSON_OBJECTS, Framing
+from sluice.decode.messages.moments import MomentFields
 
 #: So many messages are looked at together: numpy's temporaries stay in the cache.
 _INSPECTED_MESSAGES = 500
@@ -78,6 +80,8 @@ class MessageBuffer:
         self.one_line_each = True
         self.long_digits: list[int] = []
         self.short_numbers = True
+        #: What is looked at in messages that come, and which of them are unclear.
+        self._watched: dict[MomentFields, list[NDArray[np.int64]]] = {}
         os.lseek(self._file, 0, os.SEEK_SET)
 
     def add(self, values: list[Value], offsets: Sequence[int]) -> None:
@@ -111,6 +115,9 @@ class MessageBuffer:
         if self.framing.inspects_digits and has_long_run(chunk):
             self.short_numbers = False
             self.long_digits.extend(n for n, v in enumerate(values, index) if is_overlong(v))
+        for fields, unclear in self._watched.items():
+            if len(found := fields.unclear(chunk, ends)):
+                unclear.append(found + index)
         self._chunk_ends.append(ends + (self._size + 1))
         self._size += len(chunk) + 1
         self._ends = None
@@ -163,6 +170,10 @@ class MessageBuffer:
             self._counted.append(range(index, self._count))
         if may_be_long or not is_flat:
             self._inspect(bytes(text), ends, index, is_flat)
+        for fields, unclear in self._watched.items():
+            address = np.frombuffer(text, np.uint8).ctypes.data
+            if len(found := fields.unclear(address, np.ascontiguousarray(ends))):
+                unclear.append(found + index)
         self._chunk_ends.append(ends + (self._size + 1))
         self._size += len(text)
         self._ends = None
@@ -257,6 +268,25 @@ class MessageBuffer:
         if self._has_deep:
             self.prove()
         return sorted(self._faults)
+
+    def watch(self, fields: MomentFields) -> None:
+        """Look at these fields of all messages when they come: while they are in the processor's
+        cache, that costs a third. To be asked of an empty buffer."""
+        if not self._count:
+            self._watched.setdefault(fields, [])
+
+    def unclear(self, fields: MomentFields) -> NDArray[np.int64]:
+        """The messages that may hold a date without a year in these fields, ascending."""
+        if fields in self._watched:
+            return np.concatenate([np.zeros(0, np.int64), *self._watched[fields]])
+        if not self._size:
+            return np.zeros(0, np.int64)
+        # The pages themselves: a copy would cost as much as the look.
+        with mmap.mmap(self._file, self._size, prot=mmap.PROT_READ) as pages:
+            text = np.frombuffer(pages, np.uint8)
+            found = fields.unclear(text.ctypes.data, self.ends - 1)
+            del text
+        return found
 
     @property
     def path(self) -> str:

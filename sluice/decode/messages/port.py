@@ -20,6 +20,11 @@ class TableDecoder(Protocol):
         """Of every block, in its order; lineage columns last."""
         ...
 
+    def watch(self, buffer: MessageBuffer) -> None:
+        """Let an empty buffer look at its messages when they come. It saves time; nothing else
+        depends on it."""
+        ...
+
     def decode(self, buffer: MessageBuffer, topic: str, partition: int) -> Decoded:
         """Turn messages into one block; bad ones are set aside, never an exception.
 

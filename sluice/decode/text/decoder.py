@@ -29,6 +29,7 @@ from sluice.decode.text.isolate import find_faults, halve
 from sluice.decode.text.plan import KEY_COLUMN, ORDER_COLUMN, Plan
 from sluice.decode.text.suspects import find_loose_ends, find_suspects
 from sluice.decode.text.tolerant import find_unfit, overflow_behavior, sift
+from sluice.decode.text.yearless import Years, YearsOfObjects
 
 __all__ = ["BadMessage", "Decoded", "Decoder"]
 
@@ -51,6 +52,7 @@ class Decoder:
         self.columns = tuple(part.name for part in self._plan.columns) + tuple(
             column.name for column in self._plan.lineage
         )
+        self._years: Years = self._make_years()
         #: These two follow from what came before. They decide what is tried first, never the
         #: result. None: a tolerant pass cannot be taken, or is not worth it.
         self._overflow = overflow_behavior(self._plan)
@@ -60,6 +62,9 @@ class Decoder:
 
     def _make_plan(self, widest_integer: str) -> Plan:
         return Plan(self.table, widest_integer)
+
+    def _make_years(self) -> Years:
+        return YearsOfObjects(self._plan.types)
 
     def _check(self) -> None:
         """Let the engine compile the queries, on no rows."""
@@ -76,6 +81,11 @@ class Decoder:
             f"table {self.table.target} cannot be decoded: {str(error)[:300]}",
             "Check its types, defaults and partition key against this engine's version.",
         )
+
+    def watch(self, buffer: MessageBuffer) -> None:
+        """See `sluice.decode.messages.port.TableDecoder`."""
+        if self.table.rows == "one" and self._years.fields is not None:
+            buffer.watch(self._years.fields)
 
     def decode(self, buffer: MessageBuffer, topic: str, partition: int) -> Decoded:
         """See `sluice.decode.messages.port.TableDecoder`."""
@@ -124,6 +134,7 @@ class Decoder:
     def _decode_rows(self, buffer: MessageBuffer, where: str) -> tuple[Body, dict[int, Fault]]:
         """All rows of a buffer of one row for each message, and what is wrong with the others."""
         faults = self._structure_faults(buffer)
+        faults = self._years.faults(buffer) | faults
         faults |= self._long_digit_faults(buffer, faults)
         body, faults = self._rows_and_faults(buffer, faults)
         if body is None:

@@ -38,6 +38,7 @@ from sluice.decode.text.line_files import line_file, write_lines
 from sluice.decode.text.line_formats import LineFormat
 from sluice.decode.text.merging import merge
 from sluice.decode.text.plan import Plan
+from sluice.decode.text.yearless import Years, YearsOfArrays
 
 
 class LineDecoder(Decoder):
@@ -79,6 +80,7 @@ class LineDecoder(Decoder):
         self.names = tuple(
             f"{stand_in}{place}" if name == SKIPPED else name for place, name in enumerate(names)
         )
+        self._years = self._years_of_names()
         self._head = self._lines.header(self.names)
         with memory_file(self._head) as path:
             try:
@@ -86,6 +88,14 @@ class LineDecoder(Decoder):
                 run(self._short_plan.strict(path, 0), "Null")
             except (EngineError, TerminalError) as error:
                 raise self._cannot_compile(error) from error
+
+    def _make_years(self) -> Years:
+        # Which values a row has is known when the names are (`_check`).
+        return YearsOfArrays(())
+
+    def _years_of_names(self) -> Years:
+        types = self._plan.types
+        return self._lines.years([(name, types.get(name, "")) for name in self.names])
 
     def _structure_faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
         return {} if self._lines.newline_moves else super()._structure_faults(buffer)

@@ -26,6 +26,7 @@ from sluice.decode.messages.marked import Piece
 from sluice.decode.text.plan import MARK_COLUMN
 from sluice.decode.text.row_format import RowFormat
 from sluice.decode.text.split_lines import row_ends
+from sluice.decode.text.yearless import Years, YearsOfArrays, YearsOfLines
 
 #: Behind a row that may be unreadable. A reader of fixed length (a UUID's) looks beyond its
 #: line's end and fails in here; so does one of an unclosed array of TSV, which goes on to the
@@ -123,6 +124,13 @@ class LineFormat(Protocol):
         """The values as the row says them; empty if that cannot be told."""
         ...
 
+    def years(self, columns: Sequence[tuple[str, str]]) -> Years:
+        """Finds dates without a year.
+
+        :param columns: names and types of a row's values; no type: no column takes it.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Csv:
@@ -176,6 +184,9 @@ class Csv:
         except csv.Error:
             return []
 
+    def years(self, columns: Sequence[tuple[str, str]]) -> Years:
+        return YearsOfLines(columns, self.values, self.delimiter.decode(), self.null)
+
 
 @dataclass(frozen=True, slots=True)
 class Tsv:
@@ -210,6 +221,9 @@ class Tsv:
 
     def values(self, row: bytes) -> list[str]:
         return [unescaped(value).decode(errors="replace") for value in row.split(b"\t")]
+
+    def years(self, columns: Sequence[tuple[str, str]]) -> Years:
+        return YearsOfLines(columns, self.values, "", self.null)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +260,9 @@ class JsonArrays:
         except (ValueError, RecursionError):
             return []
         return [v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in document]
+
+    def years(self, columns: Sequence[tuple[str, str]]) -> Years:
+        return YearsOfArrays(columns)
 
 
 _ESCAPES = {b"\\": b"\\\\", b"\t": b"\\t", b"\n": b"\\n", b"\r": b"\\r"}

@@ -68,6 +68,9 @@ class NamedLineDecoder:
         self.columns = self._whole.columns
         self._decoders: OrderedDict[tuple[bytes, bool], LineDecoder | Fault] = OrderedDict()
 
+    def watch(self, buffer: MessageBuffer) -> None:
+        """Nothing of the messages is looked at when they come."""
+
     def decode(self, buffer: MessageBuffer, topic: str, partition: int) -> Decoded:
         """See `sluice.decode.messages.port.TableDecoder`."""
         faults: dict[int, Fault] = {}

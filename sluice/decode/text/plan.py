@@ -145,6 +145,11 @@ class Plan:
         return f"toUInt32(multiIf({', '.join([*tests, '0'])}) + ignore({read}))"
 
     @property
+    def types(self) -> dict[str, str]:
+        """The types of the columns that are read from messages, by name."""
+        return {name: part.column.type for name, part in self._by_name.items()}
+
+    @property
     def readable(self) -> frozenset[str]:
         """The names of the columns that are read from messages, stored or not."""
         return frozenset(self._by_name)

@@ -85,6 +85,9 @@ class TypedDecoder:
         run(plan.verdicts(*source), "Null")
         run(plan.said(*source), "Null")
 
+    def watch(self, buffer: MessageBuffer) -> None:
+        """Nothing of the messages is looked at when they come."""
+
     def decode(self, buffer: MessageBuffer, topic: str, partition: int) -> Decoded:
         """Turn messages into one block; bad ones are set aside, never an exception.
 

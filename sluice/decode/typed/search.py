@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
+from sluice.decode.engine.moment_texts import remark_on
 from sluice.decode.engine.native import read_header
 from sluice.decode.engine.scalars import NULL
 from sluice.decode.engine.session import EngineError
@@ -294,6 +295,8 @@ class Reading:
             elif kind == MISMATCH:
                 reason = CANNOT_PARSE
                 words = f"{value} {natural} cannot be read as column {column.name} {column.type}"
+                if value.startswith('"'):
+                    words += remark_on(value.strip('"'), column.type)
             else:
                 reason = OUT_OF_RANGE
                 words = f"{value} does not fit column {column.name} {column.type}"

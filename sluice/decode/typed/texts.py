@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sluice.decode.engine.moment_texts import moment_texts
 from sluice.decode.engine.scalars import UNREAD, Expression, Place, scalar_reader
 from sluice.decode.engine.session import literal
 from sluice.decode.engine.types import TypeNode
@@ -21,6 +22,9 @@ def from_text(target: TypeNode) -> Pair | None:
         )
     if target.name in ("Time", "Time64"):
         return Pair(or_null(target.text), fails(target.text), fails(target.text))
+    if target.name in ("DateTime", "DateTime64"):
+        texts = moment_texts(target)
+        return Pair(lambda value: f"assumeNotNull({texts.value(value)})", texts.unfit, texts.unread)
     place = Place(nullable=True, in_tuple=False, refuse_null=False)
     reader = scalar_reader(target, place, "Int256")
     if reader.fault is None:

@@ -1,0 +1,60 @@
+"""DateTime and DateTime64 from text: the engine's best-effort reading, as in JSON strings, but of
+texts that say their year, and nothing clamped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sluice.decode.engine.scalars import Expression, Place, scalar_reader
+from sluice.decode.engine.session import literal
+from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.engine.years import lacks_year, without_year
+
+
+@dataclass(frozen=True, slots=True)
+class MomentTexts:
+    """Expressions over a String. None of them throws.
+
+    :param value: of the target type; NULL for many a text that is none.
+    :param unfit: UInt8, true if the text is no value of the type.
+    :param unread: UInt8, true if it is not even one beyond the type.
+    """
+
+    value: Expression
+    unfit: Expression
+    unread: Expression
+
+
+def moment_in(node: TypeNode) -> TypeNode | None:
+    """The DateTime or DateTime64 that a value of this type is, if it is not null; None: another."""
+    if node.name in ("Nullable", "LowCardinality"):
+        return moment_in(node.inner())
+    if node.name == "SimpleAggregateFunction":
+        return moment_in(node.inner(1))
+    return node if node.name in ("DateTime", "DateTime64") else None
+
+
+def remark_on(text: str, type_text: str) -> str:
+    """What is to be added where a text cannot be read as this type: that it has no year, if so."""
+    if moment_in(parse_type(type_text)) is None or not lacks_year(text.strip(" '")):
+        return ""
+    return ": it has no year"
+
+
+def moment_texts(node: TypeNode) -> MomentTexts:
+    """Of a DateTime or a DateTime64."""
+    reader = scalar_reader(node, Place(nullable=True, in_tuple=False, refuse_null=False), "Int256")
+    fault, loose = reader.fault, reader.loose.removeprefix("Nullable(").removesuffix(")")
+    assert fault is not None
+
+    def read(text: str) -> str:
+        return f"accurateCastOrNull({text}, {literal(loose)})"
+
+    def unread(text: str) -> str:
+        return f"(isNull({read(text)}) OR {without_year(text)})"
+
+    return MomentTexts(
+        lambda text: f"accurateCastOrNull({text}, {literal(node.text)})",
+        lambda text: f"({unread(text)} OR ({fault(read(text))}) != 0)",
+        unread,
+    )

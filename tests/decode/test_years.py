@@ -1,0 +1,465 @@
+"""A date without a year is one of the year in which it is read: its message is bad, everywhere.
+
+The engine's clock cannot be set here. So the verdict is compared with what shows the clock: of
+texts whose years are all far away, the engine makes a value of this year or the last one if, and
+only if, it took the year from its clock.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluice.core.text import Column, Mapped, TableText
+from sluice.decode.engine.session import literal, run
+from sluice.decode.engine.years import says_year, without_year
+from sluice.decode.messages import moments
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.framing import JSON_ARRAYS, LINES
+from sluice.decode.messages.marked import buffer_of, memory_file
+from sluice.decode.messages.moments import MomentFields
+from sluice.decode.text.yearless import YearsOfArrays, YearsOfLines, YearsOfObjects
+from sluice.producer import SQLBatchRequest
+from tests.decode.envelope_support import envelope_table
+from tests.decode.support import rows, table
+from tests.decode.text_support import decode_text, text_of
+from tests.decode.typed_support import typed_decode, typed_decoder, written
+
+PARSE = "cannot-parse"
+TOKENS = (
+    *("12", "5", "1", "0", "00", "0000", "1987", "2203"),
+    *(
+        "0150",
+        "198705",
+        "000005",
+        "103000",
+        "19870506",
+        "00000506",
+        "19870506103000",
+        "00000506103000",
+    ),
+    *("537840000", "1537840000", "1537840000123", "1537840000123456", "123", "Jan", "March", "Fri"),
+    *("Friday", "UTC", "MSK", "AM", "pm", "Z", "T", "-"),
+    *("/", ".", ":", ",", "+", "-0300", "+3", "+03:00"),
+    *(
+        "10:30",
+        "10:30:15",
+        "10:30:15.123456",
+        "10:30:15.1234567890",
+        "02/01",
+        "02-Jan",
+        "02/01/87",
+        "02-01-1987",
+    ),
+    *("87", "02-01-0000", "1987-05-06", "0000-05-06", "1987/5"),
+)
+SEPARATORS = ("", " ", ", ", "-", "T")
+
+
+def texts_of(seed: int, count: int) -> list[str]:
+    """Every token, every pair of them, and longer ones."""
+    chance = random.Random(seed)
+    texts = {*TOKENS, *(a + s + b for a in TOKENS for b in TOKENS for s in SEPARATORS)}
+    while len(texts) < count:
+        text = chance.choice(TOKENS)
+        for _ in range(chance.choice((2, 3, 4))):
+            text += chance.choice((" ", " ", " ", " ", *SEPARATORS)) + chance.choice(TOKENS)
+        texts.add(text)
+    return sorted(texts)
+
+
+def judged(texts: list[str]) -> list[tuple[bool | None, bool]]:
+    """Of each text: whether the engine asked its clock; None where it does not take the text.
+    And whether SQL says that it has no year."""
+    value = "parseDateTime64BestEffortOrNull(t, 3, 'UTC')"
+    query = f"SELECT toUnixTimestamp64Second({value}), {without_year('t')}"
+    with memory_file("\n".join(texts).encode()) as path:
+        query += f" FROM file({literal(path)}, TSV, 't String')"
+        query += " SETTINGS max_threads = 1, input_format_parallel_parsing = 0"
+        lines = run(query, "TSV").bytes().decode().splitlines()
+    year = datetime.now(UTC).year
+    found: list[tuple[bool | None, bool]] = []
+    for line in lines:
+        seconds, verdict = line.split("\t")
+        if seconds == "\\N":
+            found.append((None, verdict == "1"))
+            continue
+        # An offset of a time zone moves the first and the last day of a year.
+        near = {1970 + (int(seconds) + day * 86400) / (365.2425 * 86400) for day in (-3, 0, 3)}
+        found.append((bool({year - 1, year} & {int(one // 1) for one in near}), verdict == "1"))
+    return found
+
+
+def test_the_verdict_is_whether_the_engine_asks_its_clock() -> None:
+    texts = texts_of(1, 60_000)
+    accepted = completed = 0
+    for text, (asks, has_none) in zip(texts, judged(texts), strict=True):
+        assert has_none is not says_year(text), text
+        if asks is None:
+            continue
+        accepted += 1
+        completed += asks
+        if says_year(text):
+            assert not asks, text
+        elif not asks:
+            # Refused although it has a year: only behind a year 0000, or a point without digits.
+            assert re.search("0000|[.](?![0-9])", text), text
+    assert accepted > 5000
+    assert 1000 < completed < accepted - 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("2026-01-02 03:04:05", "2026-01-02T03:04:05.678Z", "2026-01-02", "2026", "2026-01"),
+        *("20260102", "20260102T030405", "20260102030405", "202601", "1767323045", "767323045"),
+        *("1767323045123", "1767323045.5", "02/01/2026", "2.1.26", "2026-1-2 3:4:5"),
+        *("Fri, 02 Jan 2026 03:04:05 +0100", "2 January 2026", "Jan 2, 2026 10 PM", "2-Jan-2026"),
+        *("10:30 2 Jan 2026", "0001-01-01"),
+    ],
+)
+def test_a_year_is_found(text: str) -> None:
+    assert says_year(text)
+
+
+def test_the_quick_look_lets_no_date_without_a_year_pass() -> None:
+    texts = texts_of(2, 30_000)
+    asked = [asks is True for asks, _ in judged(texts)]
+    cells = [text.encode() for text in texts]
+    in_json = [json.dumps(text).encode() for text in texts]
+    looks = [
+        (MomentFields("{", ["a"]), [b'{"b":7,"a":%b}' % one for one in in_json]),
+        (MomentFields("{", ["a"]), [b'{"a":[1,{"x":%b}]}' % one for one in in_json]),
+        (MomentFields("[", [1]), [b"[7,%b]" % one for one in in_json]),
+        (MomentFields("\t", [1]), [b"7\t%b" % one for one in cells]),
+        (MomentFields("\t", [1]), [b"7\t{'x':'%b'}" % one for one in cells]),
+        (MomentFields(";", [1], True), [b'"7;""";"%b"' % one for one in cells]),
+    ]
+    for fields, messages in looks:
+        ends = np.cumsum([len(message) + 1 for message in messages]) - 1
+        unclear = set(fields.unclear(b"\n".join(messages), ends).tolist())
+        passed = [texts[i] for i, asks in enumerate(asked) if asks and i not in unclear]
+        assert not passed
+        assert len(unclear) < len(texts)
+
+
+ORDINARY = [
+    *("2026-01-02 03:04:05", "2026-01-02T03:04:05.678Z", "2026-01-02", "20260102T030405"),
+    *("1767323045", "1767323045123", "02/01/2026", "2.1.26", "1767323045.5"),
+]
+
+
+@pytest.mark.skipif(moments._library() is None, reason="no C compiler")
+def test_ordinary_dates_are_not_looked_at_twice() -> None:
+    for kind, fields, message in (
+        ("{", ["at"], '{{"id":1,"note":"a \\" b","at":"{0}","x":{{"at":"12"}}}}'),
+        ("{", ["at"], '{{"id":1,"at" : ["{0}",12],"note":"12"}}'),
+        ("[", [1], '["12","{0}","12"]'),
+        ("\t", [1], "12\t{0}\t12"),
+        (",", [1, 2], '"1,2","{0}","[\'{0}\']",12'),
+    ):
+        values = [message.format(text).encode() for text in ORDINARY]
+        ends = np.cumsum([len(value) + 1 for value in values]) - 1
+        found = MomentFields(kind, fields, kind == ",").unclear(b"\n".join(values), ends)
+        assert not len(found), [values[i] for i in found.tolist()]
+
+
+DATES = st.sampled_from(
+    ["12", "10:30", "5 Jan", "2026-01-02", "0000-01-02", "2 Jan 2026", "May", ""]
+)
+SCALARS = (
+    DATES | st.integers(0, 99) | st.none() | st.sampled_from(['"at":"12"', "\\", "{", "é", "at"])
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["at", "b", "12", "é"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+TYPES = {
+    "at": "DateTime",
+    "é": "Array(Nullable(DateTime64(3)))",
+    "m": "Map(String, DateTime)",
+    "t": "Tuple(at DateTime, b String)",
+    "k": "Map(DateTime, UInt8)",
+    "b": "String",
+}
+
+
+@st.composite
+def objects(draw: st.DrawFn) -> bytes:
+    names = draw(st.permutations([*TYPES, "x"]))
+    document = {name: draw(VALUES) for name in names[: draw(st.integers(0, len(names)))]}
+    text = json.dumps(document, ensure_ascii=draw(st.booleans()))
+    if draw(st.booleans()):
+        text = text.replace('": ', '" :')
+    return text.replace('"at"', '"\\u0061t"').encode() if draw(st.booleans()) else text.encode()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(objects(), min_size=1, max_size=8))
+def test_quick_and_slow_agree(values: list[bytes]) -> None:
+    """Among others, alone, looked at on arrival or afterwards, and where nothing is quick."""
+    years = YearsOfObjects(TYPES)
+    slow = {i: fault for i, value in enumerate(values) if (fault := years._judge(value))}
+    assert years.fields is not None
+    with buffer_of(values) as buffer, MessageBuffer() as watched:
+        assert years.faults(buffer) == slow
+        watched.watch(years.fields)
+        watched.add(values, range(len(values)))
+        assert years.faults(watched) == slow
+    arrays = [json.dumps(list(json.loads(value).values())).encode() for value in values]
+    types = [("a", "DateTime"), ("-", ""), ("c", "Map(String, DateTime)")]
+    of_arrays = YearsOfArrays(types)
+    slow = {i: fault for i, value in enumerate(arrays) if (fault := of_arrays._judge(value))}
+    with buffer_of(arrays, JSON_ARRAYS) as buffer:
+        assert of_arrays.faults(buffer) == slow
+
+
+CELLS = st.sampled_from(
+    [
+        "12",
+        "5 Jan",
+        "2026-01-02",
+        "",
+        "\\N",
+        "'12'",
+        "['12']",
+        "[12]",
+        "{'a':'5 Jan'}",
+        "x'y",
+        "NULL",
+    ]
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(CELLS, min_size=1, max_size=5), min_size=1, max_size=8))
+def test_quick_and_slow_agree_on_lines(cells: list[list[str]]) -> None:
+    columns = [("a", "DateTime"), ("b", "Tuple(String, DateTime)"), ("c", "Array(DateTime)")]
+    for fmt, delimiter in (("CSV", ","), ("TSV", "\t")):
+        lines = decoder_of(text_of(fmt))._lines
+        years = lines.years(columns)
+        assert isinstance(years, YearsOfLines)
+        values = [delimiter.join(row).encode() or b"x" for row in cells]
+        slow = {i: fault for i, value in enumerate(values) if (fault := years._judge(value))}
+        with buffer_of(values, LINES) as buffer:
+            assert years.faults(buffer) == slow
+
+
+def decoder_of(text: TableText) -> Any:
+    from sluice.decode.formats import make_decoder
+
+    return make_decoder(text)
+
+
+def said(text: TableText, *values: str) -> list[Any]:
+    """For each message: its row, or the words about it."""
+    decoded = decode_text(text, [value.encode() for value in values])
+    found = iter(rows(decoded))
+    words = {bad.index: f"{bad.reason}: {bad.error}" for bad in decoded.bad}
+    return [words[i] if i in words else next(found) for i in range(len(values))]
+
+
+def no_year(shown: str, type_text: str, column: str = "a") -> str:
+    return f'{PARSE}: "{shown}" cannot be read as column {column} {type_text}: it has no year'
+
+
+SCALAR_TYPES = ["DateTime", "Nullable(DateTime64(3))", "LowCardinality(DateTime)"]
+
+
+@pytest.mark.parametrize("type_text", SCALAR_TYPES)
+@pytest.mark.parametrize(
+    ("fmt", "around"),
+    [
+        ("JSONEachRow", '{{"s":"12","a":"{}"}}'),
+        ("JSONCompactEachRow", '["{}"]'),
+        ("CSV", "{}"),
+        ("CSV", '"{}"'),
+        ("CSV", "'{}'"),
+        ("TSV", "{}"),
+        ("CSVWithNames", "x,a\n12,{}"),
+        ("TSVWithNames", "a\n{}"),
+    ],
+)
+def test_each_text_format(fmt: str, around: str, type_text: str) -> None:
+    values = [
+        around.format(text) for text in ("12", "2026-01-02", "10:30", "5 Jan 2026", "0000-01-02")
+    ]
+    outcomes = said(text_of(fmt, Column("a", type_text)), *values)
+    assert [outcomes[i] for i in (0, 2, 4)] == [
+        no_year(text, type_text) for text in ("12", "10:30", "0000-01-02")
+    ]
+    assert [str(outcomes[i][0])[:19] for i in (1, 3)] == [
+        "2026-01-02 00:00:00",
+        "2026-01-05 00:00:00",
+    ]
+
+
+INSIDE = [
+    ("JSONEachRow", "Array(DateTime)", '{{"a":[12,{}]}}'),
+    ("JSONEachRow", "Map(DateTime, UInt8)", '{{"a":{{{}:1}}}}'),
+    ("JSONEachRow", "Map(String, Array(DateTime))", '{{"a":{{"12":[{}]}}}}'),
+    ("JSONEachRow", "Tuple(n String, at DateTime)", '{{"a":{{"at":{},"n":"12"}}}}'),
+    ("JSONEachRow", "Tuple(String, DateTime)", '{{"a":["12",{}]}}'),
+    ("JSONEachRow", "Nested(at DateTime, n String)", '{{"a":[{{"n":"12","at":{}}}]}}'),
+    ("JSONEachRow", "SimpleAggregateFunction(max, DateTime)", '{{"a":{}}}'),
+    ("JSONEachRow", "DateTime", '{{"x":{{"a":"2026-01-02"}},"\\u0061":{}}}'),
+    ("JSONCompactEachRow", "Array(Array(DateTime))", "[[[12],[{}]]]"),
+    ("CSV", "Array(DateTime)", "\"[12,'{}']\""),
+    ("CSV", "Tuple(String, DateTime)", "12,{}"),
+    ("TSV", "Array(DateTime)", "[12,'{}']"),
+    ("TSV", "Map(String, DateTime)", "{{'12':'{}'}}"),
+    ("TSV", "Tuple(String, DateTime)", "('12','{}')"),
+]
+
+
+@pytest.mark.parametrize(("fmt", "type_text", "around"), INSIDE)
+def test_inside_of_others(fmt: str, type_text: str, around: str) -> None:
+    quote = '"{}"' if fmt.startswith("JSON") else "{}"
+    values = [around.format(quote.format(text)) for text in ("12", "2026-01-02", "5 Jan")]
+    first, second, third = said(text_of(fmt, Column("a", type_text)), *values)
+    assert [first, third] == [no_year("12", type_text), no_year("5 Jan", type_text)]
+    assert "2026-01-02 00:00:00" in json.dumps(second)
+
+
+def test_numbers_of_json_are_seconds() -> None:
+    values = ('{"a":12}', '{"a":0}', '{"a":20260102}', '{"a":"20260102"}')
+    assert [row[0] for row in said(text_of("JSONEachRow", Column("a", "DateTime")), *values)] == [
+        *("1970-01-01 00:00:12", "1970-01-01 00:00:00", "1970-08-23 11:48:22"),
+        "2026-01-02 00:00:00",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("type_text", "value", "shown"),
+    [
+        ("Variant(DateTime, String)", '"5 Jan"', "5 Jan"),
+        ("Variant(DateTime, String)", '"2026-01-02"', ""),
+        ("Variant(DateTime, String)", '"12 monkeys"', ""),
+        ("Variant(DateTime, UInt8)", '"12"', ""),
+        ("Variant(Array(DateTime), UInt8)", '["12"]', "12"),
+        ("JSON(b DateTime, c.d Array(DateTime))", '{"b":"2026","e":"12"}', ""),
+        ("JSON(b DateTime, c.d Array(DateTime))", '{"b":"12"}', "12"),
+        ("JSON(b DateTime, c.d Array(DateTime))", '{"c":{"d":["2026","5 Jan"]}}', "5 Jan"),
+        ("JSON", '{"b":"12"}', ""),
+        ("Dynamic", '"12"', ""),
+    ],
+)
+def test_types_that_choose(type_text: str, value: str, shown: str) -> None:
+    """A text that may be a date or something else is completed only where it would be a date."""
+    (found,) = said(text_of("JSONEachRow", Column("a", type_text)), f'{{"a":{value}}}')
+    assert found == no_year(shown, type_text) if shown else isinstance(found, list)
+
+
+def test_what_only_the_engine_takes_for_json() -> None:
+    at, n = Column("a", "DateTime"), Column("n", "UInt8")
+    values = ('{"n":01,"a":"12"}', '{"n":+1,"a":"2 Jan 2026"}', '{"a":"2026","\\u0061":"12"}')
+    first, second, third = said(text_of("JSONEachRow", at, n), *values)
+    assert first == no_year("12", "DateTime")
+    assert second == ["2026-01-02 00:00:00", 1]
+    assert third.startswith(PARSE)
+
+
+def test_null_is_no_date() -> None:
+    column = Column("a", "Nullable(DateTime)")
+    assert said(text_of("CSV", column, options=(("null", "-"),)), "-", "12", "\\N") == [
+        *([None], no_year("12", "Nullable(DateTime)")),
+        f'{PARSE}: "\\N" cannot be read as column a Nullable(DateTime)',
+    ]
+    assert said(text_of("TSV", column, options=(("null", "12"),)), "12") == [[None]]
+
+
+def test_one_row_of_many() -> None:
+    at = Column("a", "DateTime")
+    text = text_of("JSONEachRow", at, rows="many")
+    assert said(text, '{"a":"2026"}{"a":"12"}') == [
+        f'{PARSE}: row 1: "12" cannot be read as column a DateTime: it has no year'
+    ]
+    decoded = decode_text(
+        text_of("TSV", at, rows="many", bad_rows="drop-row"), [b"2026\n12\n2025", b"5 Jan"]
+    )
+    assert [row[0][:4] for row in rows(decoded)] == ["2026", "2025"]
+    assert decoded.dropped_rows == 2
+
+
+def test_fields_of_a_mapping() -> None:
+    """Also those that an expression names, and texts that an expression makes."""
+    mapping = (Mapped("a", "field", "when"), Mapped("b", "sql", "substring(s, 1, 5)"))
+    text = text_of(
+        "JSONEachRow",
+        Column("a", "DateTime"),
+        Column("b", "Nullable(DateTime)"),
+        mapping=mapping,
+        fields=(("s", "String"),),
+    )
+    values = (
+        '{"when":"12","s":"2026"}',
+        '{"when":"2026","s":"10:30"}',
+        '{"when":"2026","s":"2025"}',
+    )
+    first, second, third = said(text, *values)
+    assert first == no_year("12", "DateTime", "when")
+    assert second == (
+        f'{PARSE}: "10:30" String cannot be read as column b Nullable(DateTime): it has no year'
+    )
+    assert third == ["2026-01-01 00:00:00", "2025-01-01 00:00:00"]
+
+
+@pytest.mark.parametrize(
+    "target", ["DateTime", "Nullable(DateTime64(6))", "LowCardinality(DateTime)"]
+)
+def test_text_of_typed_formats(target: str) -> None:
+    decoder = typed_decoder("RowBinary", Column("a", target), options={"columns": "a String"})
+    messages = [written("RowBinary", f"'{text}'") for text in ("5 Jan", "2026-01-02", "10:30")]
+    decoded = typed_decode(decoder, messages)
+    assert [row[0][:10] for row in rows(decoded)] == ["2026-01-02"]
+    assert [bad.error for bad in decoded.bad] == [
+        f'"{text}" String cannot be read as column a {target}: it has no year'
+        for text in ("5 Jan", "10:30")
+    ]
+    inside = typed_decoder(
+        "RowBinary", Column("a", "Array(DateTime)"), options={"columns": "a Array(String)"}
+    )
+    (bad,) = typed_decode(inside, [written("RowBinary", "['2026', '5 Jan']")]).bad
+    assert bad.reason == PARSE
+
+
+def test_text_of_an_envelope() -> None:
+    decoder = decoder_of(envelope_table(Column("a", "DateTime")))
+    sql = "INSERT INTO t (a) VALUES (?)"
+    messages = [
+        SQLBatchRequest(table="t", sql=sql, rows=[(text,)]).encode()
+        for text in ("12", "2026-01-02")
+    ]
+    decoded = typed_decode(decoder, messages)
+    assert [row[0][:10] for row in rows(decoded)] == ["2026-01-02"]
+    (bad,) = decoded.bad
+    assert (bad.reason, "it has no year" in bad.error) == (PARSE, True)
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moments, "_library", lambda: None)
+    values = ('{"a":"12"}', '{"a":"2026"}', '{"b":"12"}')
+    first, *others = said(text_of("JSONEachRow", Column("a", "DateTime")), *values)
+    assert first == no_year("12", "DateTime")
+    assert [row[0] for row in others] == ["2026-01-01 00:00:00", "1970-01-01 00:00:00"]
+
+
+def test_dates_without_a_time_are_never_completed() -> None:
+    """They are read by another reader, which wants all of the date."""
+    for type_text in ("Date", "Date32"):
+        decoder = table(Column("a", type_text))
+        for text in ("5 Jan", "10:30", "01-02", "26-01-02", "1"):
+            (outcome,) = said(decoder, json.dumps({"a": text}))
+            assert isinstance(outcome, str) or outcome[0].startswith("1970-01-02"), (text, outcome)
