@@ -21,6 +21,7 @@ def is_one_object(value: bytes) -> bool:
         return False
     open_brackets: list[str] = []
     in_string = escaped = False
+    before = ""
     for position, symbol in enumerate(text):
         if in_string:
             if symbol == "\n":
@@ -32,6 +33,13 @@ def is_one_object(value: bytes) -> bool:
             elif symbol == '"':
                 in_string = False
             continue
+        if symbol in " \t\r\n":
+            continue
+        if before + symbol in (":,", ":}", ":]", "[,") or (
+            before + symbol in (",,", ",]") and open_brackets[-1:] == ["["]
+        ):
+            return False
+        before = symbol
         if symbol == "\\":
             return False
         if symbol == '"':
@@ -68,6 +76,9 @@ ONE = [
     b'{"a":[{},[]],\n"b":{}}',
     b'{"a":"\xff\xfe"}',
     b'{"a":"\\\\\\""}',
+    b'{"a":[ ],"b":{ },"c":[[]]}',
+    b'{"a":",,","b":":}","c":"[,","d":"\\",}"}',
+    b'{"a" :\t1 ,\r"b":2 }',
 ]
 NOT_ONE = [
     b"",
@@ -92,6 +103,14 @@ NOT_ONE = [
     b"x{}",
     b"\x0b{}",
     b"}{",
+    b'{"a":}',
+    b'{"a": }',
+    b'{"a":\t\r }',
+    b'{"a":,"b":1}',
+    b'{"a":[,1]}',
+    b'{"a":[1,]}',
+    b'{"a":[1, ,2]}',
+    b'{"a":{"b":}}',
     b"\\",
 ]
 
@@ -149,7 +168,7 @@ def test_flat_ends_are_the_ends(values: list[bytes]) -> None:
 
 
 def test_flat_messages_are_recognised() -> None:
-    values = [b'{"a":1,"b":"x"}', b"{}", b'{"c":"}"}']
+    values = [b'{"a":1,"b":"x"}', b'{"a": 1, "b": 2}', b'{"c":"}"}']
     assert flat_ends(b"\n".join(values), 3) is not None
     assert flat_ends(b"\n".join([*values, b'{"a":{}}']), 4) is None
     assert flat_ends(b"\n".join([*values, b'{"a":"[" }']), 4) is None

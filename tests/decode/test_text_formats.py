@@ -383,3 +383,23 @@ def test_words_about_a_value_of_two_lines_are_one_line() -> None:
     text = text_of("CSV", Column("a", "UInt8"), TEXT)
     decoded = decode_text(text, [b'"1\n2",x'])
     assert [bad.error.count("\n") for bad in decoded.bad] == [0]
+
+
+@pytest.mark.parametrize("types", [["Int64"], ["Int64", "Int8"]])
+def test_no_value_of_a_json_array_is_missing(types: list[str]) -> None:
+    """The engine would make 0 of it, also of no value at all."""
+    columns = [Column(f"c{place}", type_text) for place, type_text in enumerate(types)]
+    text = text_of("JSONCompactEachRow", *columns)
+    broken = [b"[]", b" [ ] ", b"[,]", b"[1,]", b"[,1]", b"[1, ,2]", b"[1 , ]"]
+    whole = b"[1]" if len(types) == 1 else b"[1, 2]"
+    outcomes = made(text, whole, *broken, whole)
+    assert outcomes[1:-1] == ["not-one-row"] * len(broken)
+    assert outcomes[0] == outcomes[-1] == (["1"] if len(types) == 1 else ["1", 2])
+
+
+def test_rows_with_a_missing_value_among_many() -> None:
+    text = text_of("JSONEachRow", ID, rows="many")
+    assert made(text, b'{"id":1}{"id":}', b'[{"id":2},{"id":,"x":1}]', b'{"id": 3}') == [
+        *("not-one-object", "not-one-object"),
+        ["3"],
+    ]

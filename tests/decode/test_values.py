@@ -16,6 +16,7 @@ from tests.decode.support import decode, outcome, rows, table
 
 ABSENT = "ABSENT"
 RANGE, NULL, PARSE = "out-of-range", "null-in-column", "cannot-parse"
+BROKEN = "not-one-object"
 
 INTEGER_CASES = [
     ('"7"', "{7}"),
@@ -92,7 +93,23 @@ CASES = [
         for text in ("-", "+", ".", "-.", "1e", "e5", "1.2.3", "..1", "1.1.1.25", "x")
         for field in (f'"{text}"', text)
     ],
-    ("Decimal(9, 2)", "", PARSE),
+    ("Decimal(9, 2)", "", BROKEN),
+    ("Int64", "", BROKEN),
+    ("Int64", "\t ", BROKEN),
+    ("Int64", ' ,"b":1', BROKEN),
+    ("Array(Int8)", "[,]", BROKEN),
+    ("Array(Int8)", "[1, ,2]", BROKEN),
+    ("Array(Int8)", "[1,]", BROKEN),
+    ("Array(Int8)", "[ ,1]", BROKEN),
+    ("Array(Int8)", "[ ]", "[]"),
+    ("Array(Time)", "[,]", BROKEN),
+    ("Map(String, Int64)", '{"a":}', BROKEN),
+    ("Map(String, Int64)", '{"a":1,,"b":2}', PARSE),
+    ("Map(String, Int64)", "{ }", "{}"),
+    ("Tuple(Int8, Int8)", "[1,]", BROKEN),
+    ("Tuple(Int8, Int8)", "[,1]", BROKEN),
+    ("Tuple(a Int8, b Int8)", '{"a":,"b":1}', BROKEN),
+    ("String", '"a:,b,}[,"', '"a:,b,}[,"'),
     ("Decimal(9, 2)", '""', '"0"'),
     ("Decimal(9, 2)", '"-0.10"', '"-0.1"'),
     ("Decimal(9, 2)", "1.5e2", '"150"'),
@@ -243,7 +260,7 @@ def test_values_of_a_type_in_one_block(type_text: str) -> None:
     """The verdicts do not change when good and bad values stand in one block."""
     cases = [(message(f).encode(), e) for t, f, e in CASES if t == type_text]
     decoded = decode(decoder_of(type_text), [value for value, _ in cases] * 3)
-    reasons = {RANGE, NULL, PARSE}
+    reasons = {RANGE, NULL, PARSE, BROKEN}
     expected_bad = [i for i, (_, e) in enumerate(cases * 3) if e in reasons]
     assert [bad.index for bad in decoded.bad] == expected_bad
     assert [bad.reason for bad in decoded.bad] == [(cases * 3)[i][1] for i in expected_bad]

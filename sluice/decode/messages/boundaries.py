@@ -3,7 +3,8 @@
 A message is accepted if, and only if,
   1. its structure is one object: after JSON whitespace a `{`, its matching `}` as the last
      byte before JSON whitespace, brackets properly nested, strings closed, no backslash
-     outside strings, no raw newline inside one; and
+     outside strings, no raw newline inside one, and no value missing behind a colon, or in an
+     array (the engine reads 0 there); and
   2. the engine reads that text as one row.
 Both are functions of the message alone, so its neighbours cannot change the verdict.
 
@@ -15,7 +16,7 @@ rows = messages: `{"a":1,"n":{"q":{}`, `{"b":2}}}` and `{"a":2}{"a":3}` end outs
 give three rows, the first of which is made of two messages.
 
 JSONCompactEachRow has the same argument with `[` and `]` in place of `{` and `}`: one array is
-one row.
+one row. It is not empty: of `[]` the engine makes a row of one 0.
 
 `flat_ends` proves it for a whole chunk by counting: every message starts with its only `{`, ends
 with `}`, and holds no newline and no `[`. Opening a row consumes a `{` outside a string; n rows
@@ -29,6 +30,7 @@ Invalid UTF-8 is no fault: String holds bytes in ClickHouse, and all structure i
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,9 +61,70 @@ def flat_ends(chunk: bytes, messages: int, kind: bytes = OBJECTS) -> Positions |
     newlines = np.flatnonzero(symbols == ord("\n"))
     if len(newlines) != messages - 1 or np.count_nonzero(symbols == kind[0]) != messages:
         return None
+    if may_miss(symbols, *MISSING_IN[kind]).any():
+        return None
     starts_well = bool((symbols[newlines + 1] == kind[0]).all())
     ends_well = bool((symbols[newlines - 1] == kind[1]).all())
     return np.append(newlines, len(chunk)) if starts_well and ends_well else None
+
+
+def may_miss(symbols: NDArray[np.uint8], awaits: bytes = b":,[", ends: bytes = b",}]") -> Mask:
+    """True where a value may be missing, with at most one space in its place, or more spaces
+    follow. Also in texts that look like it.
+
+    :param awaits: what a value should follow, and `ends` what it should stand before.
+    """
+    padded = np.concatenate((symbols, np.frombuffer(b"xx", np.uint8)))
+    close = _is_one_of(padded[1:], ends)
+    spaces = padded[1:] <= ord(" ")
+    found = _is_one_of(symbols, awaits)
+    found &= close[:-1] | (spaces[:-1] & (close[1:] | spaces[1:]))
+    return found
+
+
+def _is_one_of(symbols: NDArray[np.uint8], these: bytes) -> Mask:
+    found: Mask = symbols == these[0]
+    for symbol in these[1:]:
+        found |= symbols == symbol
+    return found
+
+
+#: Where a value is missing in flat messages: what it should follow, and stand before.
+MISSING_IN = {OBJECTS: (b":", b",}"), ARRAYS: (b",[", b",]")}
+_SYMBOL = re.compile(rb'"(?:[^"\\]|\\.)*"|[^ \t\r\n]', re.DOTALL)
+_EMPTY_ARRAY = re.compile(rb"[ \t\r\n]*\[[ \t\r\n]*\][ \t\r\n]*")
+
+
+def misses_value(value: bytes, kind: bytes) -> bool:
+    """Of a message whose strings are sound: whether a value is missing in it behind a colon or in
+    an array. In other places where one is, the engine finds it."""
+    if kind == ARRAYS and _EMPTY_ARRAY.fullmatch(value):
+        return True
+    opened: list[bytes] = []
+    before = b""
+    for symbol in _SYMBOL.findall(value):
+        if symbol in b",}]" and (
+            before == b":"
+            or (before == b"," and opened[-1:] == [b"["])
+            or (before == b"[" and symbol == b",")
+        ):
+            return True
+        if symbol in b"[{":
+            opened.append(symbol)
+        elif symbol in b"]}":
+            opened = opened[:-1]
+        before = symbol
+    return False
+
+
+def _missing(chunk: bytes, starts: Positions, ends: Positions, faults: Mask, kind: bytes) -> Mask:
+    """Messages with a value missing; those that are at fault anyway are not looked at."""
+    found = faults.copy()
+    places = np.flatnonzero(may_miss(np.frombuffer(chunk, np.uint8)))
+    owners = np.unique(np.searchsorted(starts, places, side="right") - 1)
+    for index in owners[~faults[owners]].tolist():
+        found[index] = misses_value(chunk[int(starts[index]) : int(ends[index])], kind)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +199,7 @@ def structure_faults(
     faults |= ~_encloses(chunk, starts, ends, positions[first], positions[last])
     faults |= outline.symbols[first] != kind[0]
     outline.blame_crossed(opening, depth)
-    return faults
+    return _missing(chunk, starts, ends, faults, kind)
 
 
 def outline_of(chunk: bytes, starts: Positions, ends: Positions) -> Outline:

@@ -1,5 +1,5 @@
-/* Whether each message is one JSON object, or one array: `structure_faults` of boundaries.py,
- * which is there to compare with, message by message.
+/* Whether each message is one JSON object, or one array, that no value is missing in:
+ * `structure_faults` of boundaries.py, which is there to compare with, message by message.
  *
  * The input is not trusted. Nothing is allocated or kept.
  */
@@ -17,17 +17,55 @@ static int is_space(uint8_t symbol)
 }
 
 /* No bracket, backslash or newline, and quotes in pairs: between the brackets of a flat message. The
- * range has the brackets of both kinds, the backslash and, needlessly, the bar. */
-static int is_plain(const uint8_t *text, int64_t size)
+ * range has the brackets of both kinds, the backslash and, needlessly, the bar.
+ *
+ * No colon has a comma or a space behind it, or the bracket at the end; if it may be `spaced`, one
+ * space and no comma. */
+static inline __attribute__((always_inline)) int is_plain(const uint8_t *text, int64_t size,
+                                                          int spaced)
 {
     uint8_t strange = 0, quotes = 0;
-    for (int64_t i = 0; i < size; i++) {
-        uint8_t symbol = text[i];
+    int64_t end = size;
+    while (end && text[end - 1] <= ' ')
+        end--;
+    if (end && text[end - 1] == ':')
+        return 0;
+    for (int64_t i = 0; i < size - spaced; i++) {
+        uint8_t symbol = text[i], next = text[i + 1], blank = next <= ' ';
         strange |= (uint8_t)((symbol | 0x20) - 0x7b) <= 2;
         strange |= symbol == '\n';
+        if (spaced)
+            blank &= (text[i + 2] == ',') | (text[i + 2] <= ' ');
+        strange |= (symbol == ':') & ((next == ',') | blank);
+        quotes ^= symbol == '"';
+    }
+    if (spaced && size) {
+        uint8_t symbol = text[size - 1];
+        strange |= (uint8_t)((symbol | 0x20) - 0x7b) <= 2 || symbol == '\n';
         quotes ^= symbol == '"';
     }
     return !(strange | quotes);
+}
+
+/* Of an array: nothing is missing before, behind or between its commas, as far as can be told from
+ * neighbours. */
+static int is_full(const uint8_t *text, int64_t size)
+{
+    uint8_t found = 0;
+    for (int64_t i = 0; i < size - 1; i++) {
+        uint8_t symbol = text[i], next = text[i + 1];
+        found |= ((symbol == ',') | (symbol == '[')) & ((next == ',') | (next == ']'));
+        found |= (symbol <= ' ') & ((next == ',') | (next == ']') | (next <= ' '));
+    }
+    return !found;
+}
+
+/* Whether a value should stand between two symbols, of which the engine would make a 0. */
+static int is_missing(uint8_t before, uint8_t symbol, int in_array)
+{
+    if (symbol == ',' || symbol == '}' || symbol == ']')
+        return before == ':' || (in_array && before == ',') || (before == '[' && symbol == ',');
+    return 0;
 }
 
 static enum verdict verdict_of(const uint8_t *at, const uint8_t *end, uint8_t opening)
@@ -35,6 +73,7 @@ static enum verdict verdict_of(const uint8_t *at, const uint8_t *end, uint8_t op
     uint64_t kinds = 0; /* of open brackets, the innermost last: 1 is a brace */
     int depth = 0;
     int inside = 0;
+    uint8_t before = 0; /* the last symbol that is no space; of a string its quote */
     while (at < end && is_space(*at))
         at++;
     if (at == end || *at != opening)
@@ -50,6 +89,14 @@ static enum verdict verdict_of(const uint8_t *at, const uint8_t *end, uint8_t op
                 return FAULT;
             continue;
         }
+        if (is_space(symbol))
+            continue;
+        if (is_missing(before, symbol, depth && !(kinds & 1)))
+            return FAULT;
+        /* A row has a value at least. */
+        if (symbol == ']' && before == '[' && opening == '[' && depth == 1)
+            return FAULT;
+        before = symbol;
         switch (symbol) {
         case '"':
             inside = 1;
@@ -100,11 +147,19 @@ int64_t sluice_check_brackets(const uint8_t *text, int64_t messages, const int64
 {
     uint8_t closing = (uint8_t)(opening + 2); /* two apart in ASCII */
     int64_t unsound = 0;
+    int spaced = 0;
     for (int64_t i = 0; i < messages; i++) {
         const uint8_t *at = text + begins[i];
         int64_t size = ends[i] - begins[i];
-        int is_sound = size >= 2 && at[0] == opening && at[size - 1] == closing &&
-                       is_plain(at + 1, size - 2);
+        int is_sound = size >= 2 && at[0] == opening && at[size - 1] == closing;
+        if (is_sound && (spaced ? is_plain(at + 1, size - 2, 1) : is_plain(at + 1, size - 2, 0)))
+            is_sound = opening == '{' || is_full(at, size);
+        else if (is_sound) {
+            /* As a rule, the others are written like this one. */
+            spaced = !spaced;
+            is_sound = (spaced ? is_plain(at + 1, size - 2, 1) : is_plain(at + 1, size - 2, 0)) &&
+                       (opening == '{' || is_full(at, size));
+        }
         verdicts[i] = is_sound ? SOUND : verdict_of(at, at + size, (uint8_t)opening);
         unsound += verdicts[i] != SOUND;
     }

@@ -6,7 +6,6 @@ and 8 bytes of position for each message.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -279,14 +278,15 @@ class MessageBuffer:
         """The messages that may hold a date without a year in these fields, ascending."""
         if fields in self._watched:
             return np.concatenate([np.zeros(0, np.int64), *self._watched[fields]])
-        if not self._size:
-            return np.zeros(0, np.int64)
-        # The pages themselves: a copy would cost as much as the look.
-        with mmap.mmap(self._file, self._size, prot=mmap.PROT_READ) as pages:
-            text = np.frombuffer(pages, np.uint8)
-            found = fields.unclear(text.ctypes.data, self.ends - 1)
-            del text
-        return found
+        found, first, ends = [np.zeros(0, np.int64)], 0, self.ends
+        while first < self._count:
+            begin = int(ends[first - 1]) if first else 0
+            full = int(np.searchsorted(ends, begin + _INSPECTED_BYTES, side="right"))
+            beyond = max(full, first + 1)
+            chunk = os.pread(self._file, int(ends[beyond - 1]) - begin, begin)
+            found.append(fields.unclear(chunk, ends[first:beyond] - 1 - begin) + first)
+            first = beyond
+        return np.concatenate(found)
 
     @property
     def path(self) -> str:

@@ -108,6 +108,8 @@ class _Json:
             what = "the message is an array"
         elif text.startswith(b"{") and self.kind == ARRAYS:
             what = "the message is an object"
+        elif text.startswith(b"[") and text[1:].strip(JSON_WHITESPACE) == b"]":
+            what = "the array is empty"
         elif not text.startswith(self.kind[:1]):
             what = f"the message does not start with {opening}"
         else:

@@ -4,14 +4,22 @@ Where some messages of a poll are bad, the others are mostly as flat as ever. Co
 them: a message that begins with its only `{`, ends with its only `}`, and holds an even number of
 quotes, no bracket of another kind, no backslash and no newline. All its quotes delimit
 strings, the first of them opens one and the last closes one, so both braces stand outside: it
-is one object in the sense of boundaries.py. What is not as plain as that is tested there.
+is one object in the sense of boundaries.py, if no value can be missing either. What is not as
+plain as that is tested there.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from sluice.decode.messages.boundaries import Mask, Positions, structure_faults
+from sluice.decode.messages.boundaries import (
+    MISSING_IN,
+    OBJECTS,
+    Mask,
+    Positions,
+    may_miss,
+    structure_faults,
+)
 
 
 def object_faults(chunk: bytes, starts: Positions, ends: Positions) -> Mask:
@@ -44,6 +52,7 @@ def plain_objects(chunk: bytes, starts: Positions, ends: Positions) -> Mask:
         strange |= found
     for symbol in b"[]\\":
         strange |= symbols == symbol
+    strange |= may_miss(symbols, *MISSING_IN[OBJECTS])
     is_quote = (symbols == ord('"')).view(np.uint8)
     unsure = np.bitwise_or.reduceat(strange.view(np.uint8), starts)
     unsure |= np.bitwise_xor.reduceat(is_quote, starts)

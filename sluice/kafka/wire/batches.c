@@ -163,15 +163,29 @@ static int is_long_run(const uint8_t *text, int64_t bytes, int64_t at) {
     return to - from > DIGITS_MAX;
 }
 
-/* Counts of `{`, `[` and newlines, and whether there is a long run of digits. Each run of
- * 15 digits fills an aligned word of eight. */
+/* Counts of `{`, `[` and newlines; whether there is a long run of digits, each of which fills an
+ * aligned word of eight; and whether a value may be missing (`boundaries.may_miss`). */
 struct marks {
-    int64_t braces, brackets, newlines, digits;
+    int64_t braces, brackets, newlines, digits, misses;
 };
 
+static bytes16 is_blank(bytes16 piece) { return (bytes16)(piece <= ' '); }
+
+/* Of 16 bytes with the two behind them. */
+static bytes16 may_miss(const uint8_t *text) {
+    bytes16 piece, next, after;
+    memcpy(&piece, text, 16);
+    memcpy(&next, text + 1, 16);
+    memcpy(&after, text + 2, 16);
+    bytes16 close = (bytes16)((after == ',') | (after == '}'));
+    return (bytes16)(piece == ':') &
+           ((bytes16)((next == ',') | (next == '}')) | (is_blank(next) & (close | is_blank(after))));
+}
+
 static struct marks marks_of(const uint8_t *text, int64_t bytes) {
-    struct marks found = {0, 0, 0, 0};
+    struct marks found = {0, 0, 0, 0, 0};
     int64_t at = 0;
+    bytes16 misses = {0};
     while (bytes - at >= 16) {
         bytes16 braces = {0}, brackets = {0}, newlines = {0};
         int64_t stop = at + 16 * 255 < bytes - 15 ? at + 16 * 255 : bytes - 15;
@@ -181,6 +195,7 @@ static struct marks marks_of(const uint8_t *text, int64_t bytes) {
             braces -= (bytes16)(piece == '{');
             brackets -= (bytes16)(piece == '[');
             newlines -= (bytes16)(piece == '\n');
+            if (bytes - at >= 18) misses |= may_miss(text + at);
             words2 digits = (words2)((bytes16)(piece - '0') < 10);
             if (__builtin_expect((digits[0] == UINT64_MAX) | (digits[1] == UINT64_MAX), 0) &&
                 !found.digits)
@@ -193,6 +208,12 @@ static struct marks marks_of(const uint8_t *text, int64_t bytes) {
             found.newlines += newlines[lane];
         }
     }
+    uint8_t end[16 + 18] = {0};
+    memset(end, 'x', sizeof end);
+    int64_t looked = bytes - at >= 2 || at < 16 ? at : at - 16;
+    memcpy(end, text + looked, (size_t)(bytes - looked));
+    misses |= may_miss(end) | may_miss(end + 16);
+    for (int lane = 0; lane < 16; lane++) found.misses |= misses[lane];
     for (; at < bytes; at++) {
         found.braces += text[at] == '{';
         found.brackets += text[at] == '[';
@@ -438,6 +459,6 @@ void sluice_seal(struct parser *s) {
     if (s->count == 0) return;
     struct marks found = marks_of(s->text, s->text_bytes - 1);
     s->flat = s->flat && found.braces == s->count && found.brackets == 0 &&
-              found.newlines == s->count - 1;
+              found.newlines == s->count - 1 && !found.misses;
     s->digits = found.digits;
 }
