@@ -44,7 +44,7 @@ CASES = [
     ("UInt8", b"007", 7, 7),
     ("UInt8", b"+7", 7, 7),
     # ClickHouse takes a lone sign for 0 where it does not check (TSV, decimals); so do we.
-    ("UInt8", b"-", PARSE, 0),
+    ("UInt8", b"-", PARSE, PARSE),
     ("Decimal(9, 2)", b"-", PARSE, PARSE),
     ("UInt8", b"true", PARSE, PARSE),
     ("UInt8", b"\\N", NULL, NULL),
@@ -115,6 +115,32 @@ TYPES = [
     ("Array(Array(Int8))", "[[1, -128], []]"),
     ("Map(String, UInt8)", "map('a', 255), map()"),
     ("Tuple(a UInt8, b String)", "(1, 'x,y'), (2, 'n\\n')"),
+    *(
+        (f"Array({inner})", f"[], [{values}]")
+        for inner, values in (
+            ("Int8", "-128, 0, 127"),
+            ("UInt64", "18446744073709551615"),
+            ("Int128", "'-170141183460469231731687303715884105728'"),
+            ("Int256", f"'-{2**255}', '{2**255 - 1}', 0"),
+            ("UInt256", f"'{2**256 - 1}', 0"),
+            ("Float64", "1.7e308, -2.5, 0, 1e-300"),
+            ("Decimal(9, 2)", "'9999999.99', '-1.5', 0"),
+            ("Decimal(18, 18)", "'0.999999999999999999', '-0.1'"),
+            ("Decimal(38, 10)", "'1.0000000001', '-7'"),
+            ("Decimal(76, 20)", "'1.00000000000000000001', '-7'"),
+            ("Nullable(Decimal(76, 0))", f"'{10**76 - 1}', NULL"),
+            ("Date", "'1970-01-01', '2149-06-06'"),
+            ("DateTime64(3)", "'1900-01-01 00:00:00.001', '2299-12-31 23:59:59.999'"),
+            ("Bool", "true, false"),
+            ("UUID", "'61f0c404-5cb3-11e7-907b-a6006ad3dba0'"),
+            ("IPv6", "'::', 'ffff::1'"),
+            ("Enum8('a' = 1, 'b c' = -2)", "'a', 'b c'"),
+            ("Tuple(Decimal(9, 2), String)", "('1.25', 'a,b')"),
+        )
+    ),
+    ("Map(String, Decimal(9, 2))", "map('a', '1.25')"),
+    ("Map(Int256, Nullable(Int256))", "map(5, NULL)"),
+    ("Tuple(a Decimal(9, 2), b Int256, c Array(Decimal(9, 2)))", "('1.25', '-7', [1])"),
 ]
 
 

@@ -25,8 +25,9 @@ from sluice.decode.messages import moments
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.framing import JSON_ARRAYS, LINES
 from sluice.decode.messages.marked import buffer_of, memory_file
-from sluice.decode.messages.moments import MomentFields
-from sluice.decode.text.yearless import YearsOfArrays, YearsOfLines, YearsOfObjects
+from sluice.decode.messages.moments import DATES, MomentFields
+from sluice.decode.text.cells import LineCells
+from sluice.decode.text.yearless import YearsOfArrays, YearsOfObjects
 from sluice.producer import SQLBatchRequest
 from tests.decode.envelope_support import envelope_table
 from tests.decode.support import rows, table
@@ -139,9 +140,9 @@ def test_the_quick_look_lets_no_date_without_a_year_pass() -> None:
         (MomentFields("{", ["a"]), [b'{"b":7,"a":%b}' % one for one in in_json]),
         (MomentFields("{", ["a"]), [b'{"a":[1,{"x":%b}]}' % one for one in in_json]),
         (MomentFields("[", [1]), [b"[7,%b]" % one for one in in_json]),
-        (MomentFields("\t", [1]), [b"7\t%b" % one for one in cells]),
-        (MomentFields("\t", [1]), [b"7\t{'x':'%b'}" % one for one in cells]),
-        (MomentFields(";", [1], True), [b'"7;""";"%b"' % one for one in cells]),
+        (MomentFields("\t", [1 << 3 | DATES]), [b"7\t%b" % one for one in cells]),
+        (MomentFields("\t", [1 << 3 | DATES]), [b"7\t{'x':'%b'}" % one for one in cells]),
+        (MomentFields(";", [1 << 3 | DATES], True), [b'"7;""";"%b"' % one for one in cells]),
     ]
     for fields, messages in looks:
         ends = np.cumsum([len(message) + 1 for message in messages]) - 1
@@ -163,8 +164,8 @@ def test_ordinary_dates_are_not_looked_at_twice() -> None:
         ("{", ["at"], '{{"id":1,"note":"a \\" b","at":"{0}","x":{{"at":"12"}}}}'),
         ("{", ["at"], '{{"id":1,"at" : ["{0}",12],"note":"12"}}'),
         ("[", [1], '["12","{0}","12"]'),
-        ("\t", [1], "12\t{0}\t12"),
-        (",", [1, 2], '"1,2","{0}","[\'{0}\']",12'),
+        ("\t", [1 << 3 | DATES], "12\t{0}\t12"),
+        (",", [1 << 3 | DATES, 2 << 3 | DATES], '"1,2","{0}","[\'{0}\']",12'),
     ):
         values = [message.format(text).encode() for text in ORDINARY]
         ends = np.cumsum([len(value) + 1 for value in values]) - 1
@@ -172,11 +173,11 @@ def test_ordinary_dates_are_not_looked_at_twice() -> None:
         assert not len(found), [values[i] for i in found.tolist()]
 
 
-DATES = st.sampled_from(
+SAID = st.sampled_from(
     ["12", "10:30", "5 Jan", "2026-01-02", "0000-01-02", "2 Jan 2026", "May", ""]
 )
 SCALARS = (
-    DATES | st.integers(0, 99) | st.none() | st.sampled_from(['"at":"12"', "\\", "{", "é", "at"])
+    SAID | st.integers(0, 99) | st.none() | st.sampled_from(['"at":"12"', "\\", "{", "é", "at"])
 )
 VALUES = st.recursive(
     SCALARS,
@@ -250,7 +251,7 @@ def test_quick_and_slow_agree_on_lines(cells: list[list[str]]) -> None:
     for fmt, delimiter in (("CSV", ","), ("TSV", "\t")):
         lines = decoder_of(text_of(fmt))._lines
         years = lines.years(columns)
-        assert isinstance(years, YearsOfLines)
+        assert isinstance(years, LineCells)
         values = [delimiter.join(row).encode() or b"x" for row in cells]
         slow = {i: fault for i, value in enumerate(values) if (fault := years._judge(value))}
         with buffer_of(values, LINES) as buffer:

@@ -104,12 +104,12 @@ def scalar_reader(node: TypeNode, place: Place, widest_integer: str) -> Reader:
     """The reader of a type that contains no other; unknown types are read as they are."""
     if node.name in _INTEGERS and place.in_tuple and place.refuses:
         # A missing element and null look alike in Int256; a decimal refuses null.
-        return _checked(node, place, "Decimal(76, 20)", _integer_unfit(node.name))
+        return checked_reader(node, place, "Decimal(76, 20)", _integer_unfit(node.name))
     if node.name in _INTEGERS:
-        return _checked(node, place, widest_integer, None)
+        return checked_reader(node, place, widest_integer, None)
     if node.name in _FLOATS:
         null_is_nan = place.in_tuple and place.refuses
-        return _checked(node, place, node.text, _not_finite if null_is_nan else _infinite)
+        return checked_reader(node, place, node.text, _not_finite if null_is_nan else _infinite)
     if node.name.startswith("Decimal"):
         return _decimal(node, place)
     if node.name in ("DateTime", "DateTime64"):
@@ -121,14 +121,14 @@ def scalar_reader(node: TypeNode, place: Place, widest_integer: str) -> Reader:
     if node.name.startswith("Enum"):
         return _text(node, place, _same, _not_among(enum_values(node)), unfit_throws=True)
     if node.name in ("Time", "Time64"):
-        return _checked(node, place, node.text, _at_the_last_second)
+        return checked_reader(node, place, node.text, _at_the_last_second)
     if node.name in _NULLABLE:
-        return _checked(node, place, node.text, _never)
+        return checked_reader(node, place, node.text, _never)
     text = place.target(node.text)
     return Reader(text, text, text, _same)
 
 
-def _checked(
+def checked_reader(
     node: TypeNode,
     place: Place,
     wide: str,
@@ -251,14 +251,16 @@ def _moment(node: TypeNode, place: Place) -> Reader:
     if node.name == "DateTime":
         zone = f", {node.arguments[0]}" if node.arguments else ""
         unfit = _seconds_outside(0, 2**32)
-        return _checked(node, place, node.text, _never, f"DateTime64(0{zone})", unfit, _at_its_ends)
+        return checked_reader(
+            node, place, node.text, _never, f"DateTime64(0{zone})", unfit, _at_its_ends
+        )
     scale = int(node.arguments[0]) if node.arguments else 3
     zone = "".join(f", {argument}" for argument in node.arguments[1:])
     low, high = _DATETIME64_SECONDS
     reach = 2**63 // 10**scale
     clamped = _seconds_outside(low, high)
     overflows = _seconds_outside(max(low, -reach), min(high, reach))
-    return _checked(
+    return checked_reader(
         node, place, node.text, clamped, f"DateTime64({min(scale, 6)}{zone})", overflows
     )
 

@@ -63,6 +63,8 @@ def flat_ends(chunk: bytes, messages: int, kind: bytes = OBJECTS) -> Positions |
         return None
     if may_miss(symbols, *MISSING_IN[kind]).any():
         return None
+    if kind == ARRAYS and has_two_signs(symbols).any():
+        return None
     starts_well = bool((symbols[newlines + 1] == kind[0]).all())
     ends_well = bool((symbols[newlines - 1] == kind[1]).all())
     return np.append(newlines, len(chunk)) if starts_well and ends_well else None
@@ -82,6 +84,14 @@ def may_miss(symbols: NDArray[np.uint8], awaits: bytes = b":,[", ends: bytes = b
     return found
 
 
+def has_two_signs(symbols: NDArray[np.uint8]) -> Mask:
+    """True for each sign that another one stands behind."""
+    signs = _is_one_of(symbols, b"+-")
+    signs[:-1] &= signs[1:]
+    signs[-1:] = False
+    return signs
+
+
 def _is_one_of(symbols: NDArray[np.uint8], these: bytes) -> Mask:
     found: Mask = symbols == these[0]
     for symbol in these[1:]:
@@ -92,13 +102,18 @@ def _is_one_of(symbols: NDArray[np.uint8], these: bytes) -> Mask:
 #: Where a value is missing in flat messages: what it should follow, and stand before.
 MISSING_IN = {OBJECTS: (b":", b",}"), ARRAYS: (b",[", b",]")}
 _SYMBOL = re.compile(rb'"(?:[^"\\]|\\.)*"|[^ \t\r\n]', re.DOTALL)
+_TWO_SIGNS = re.compile(rb"[-+][-+]")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _EMPTY_ARRAY = re.compile(rb"[ \t\r\n]*\[[ \t\r\n]*\][ \t\r\n]*")
 
 
 def misses_value(value: bytes, kind: bytes) -> bool:
     """Of a message whose strings are sound: whether a value is missing in it behind a colon or in
-    an array. In other places where one is, the engine finds it."""
-    if kind == ARRAYS and _EMPTY_ARRAY.fullmatch(value):
+    an array. In other places where one is, the engine finds it. In an array also whether a number
+    has two signs: the engine reads it, but only near the end of its file."""
+    if kind == ARRAYS and (
+        _EMPTY_ARRAY.fullmatch(value) or _TWO_SIGNS.search(_STRING.sub(b'""', value))
+    ):
         return True
     opened: list[bytes] = []
     before = b""
@@ -120,7 +135,11 @@ def misses_value(value: bytes, kind: bytes) -> bool:
 def _missing(chunk: bytes, starts: Positions, ends: Positions, faults: Mask, kind: bytes) -> Mask:
     """Messages with a value missing; those that are at fault anyway are not looked at."""
     found = faults.copy()
-    places = np.flatnonzero(may_miss(np.frombuffer(chunk, np.uint8)))
+    symbols = np.frombuffer(chunk, np.uint8)
+    suspect = may_miss(symbols)
+    if kind == ARRAYS:
+        suspect |= has_two_signs(symbols)
+    places = np.flatnonzero(suspect)
     owners = np.unique(np.searchsorted(starts, places, side="right") - 1)
     for index in owners[~faults[owners]].tolist():
         found[index] = misses_value(chunk[int(starts[index]) : int(ends[index])], kind)

@@ -47,7 +47,12 @@ static inline __attribute__((always_inline)) int is_plain(const uint8_t *text, i
     return !(strange | quotes);
 }
 
-/* Of an array: nothing is missing before, behind or between its commas, as far as can be told from
+static int is_sign(uint8_t symbol)
+{
+    return symbol == '-' || symbol == '+';
+}
+
+/* Of an array: no number has two signs, which is one near the end of a file; nothing is missing before, behind or between its commas, as far as can be told from
  * neighbours. */
 static int is_full(const uint8_t *text, int64_t size)
 {
@@ -55,6 +60,7 @@ static int is_full(const uint8_t *text, int64_t size)
     for (int64_t i = 0; i < size - 1; i++) {
         uint8_t symbol = text[i], next = text[i + 1];
         found |= ((symbol == ',') | (symbol == '[')) & ((next == ',') | (next == ']'));
+        found |= ((symbol == '-') | (symbol == '+')) & ((next == '-') | (next == '+'));
         found |= (symbol <= ' ') & ((next == ',') | (next == ']') | (next <= ' '));
     }
     return !found;
@@ -92,6 +98,8 @@ static enum verdict verdict_of(const uint8_t *at, const uint8_t *end, uint8_t op
         if (is_space(symbol))
             continue;
         if (is_missing(before, symbol, depth && !(kinds & 1)))
+            return FAULT;
+        if (opening == '[' && is_sign(symbol) && is_sign(at[-1]))
             return FAULT;
         /* A row has a value at least. */
         if (symbol == ']' && before == '[' && opening == '[' && depth == 1)

@@ -1,5 +1,6 @@
-/* Which messages have a text that may be a date without a year, where a date is looked for. What
- * is not found here is proven to have none; the others are judged exactly (text/yearless.py).
+/* Which messages have a text that may be a date without a year, where a date is looked for; and which
+ * lines have a number that may be none. What is not found here is proven to have none; the others are
+ * judged exactly (text/yearless.py, text/cells.py).
  *
  * The input is not trusted: it need not be what its format says. Nothing is allocated or kept.
  */
@@ -306,27 +307,97 @@ static const uint8_t *line_value(const uint8_t **text, const uint8_t *end, uint8
     return at ? at : end;
 }
 
-/* Of a value of a line. In brackets, texts stand in single quotes. */
-static int is_line_value_clear(const uint8_t *at, const uint8_t *end)
+/* What is looked for in a value of a line. */
+enum look { DATES = 1, NUMBERS = 2, ALL = 4 };
+
+/* Of what stands in no quotes, in brackets: a number that every reader takes for the same, or NULL. */
+static int is_word_clear(const uint8_t *at, const uint8_t *end)
 {
-    if (at == end || (end - at == 2 && at[0] == '\\' && at[1] == 'N'))
-        return 1; /* empty, or null, or refused */
-    if (*at != '[' && *at != '{' && *at != '(') {
-        if (*at == '\'')
-            at++;
-        return is_clear(at, end);
-    }
-    int inside = 0;
+    int numerals = 0, points = 0, others = 0;
+    if (end - at == 4 && (!memcmp(at, "NULL", 4) || !memcmp(at, "true", 4)))
+        return 1;
+    if (*at == '-')
+        at++;
+    if (at < end && *at == '.')
+        return 0;
     for (; at < end; at++) {
-        if (*at == '\\')
-            return 0;
-        if (*at != '\'')
+        if (is_digit(*at))
+            numerals++;
+        else if (*at == '.')
+            points++;
+        else
+            others++;
+    }
+    return numerals && !others && points < 2 && numerals <= 18 && end[-1] != '.';
+}
+
+static int is_word_end(uint8_t symbol)
+{
+    return is_space(symbol) || (symbol && strchr(",:[](){}'", symbol));
+}
+
+/* Of an array, a map or a tuple: no value is missing, and each is clear. Texts stand in single quotes. */
+static int is_nest_clear(const uint8_t *at, const uint8_t *end, int64_t look)
+{
+    uint8_t before = 0;
+    while (at < end) {
+        uint8_t symbol = *at;
+        if (is_space(symbol)) {
+            at++;
             continue;
-        inside = !inside;
-        if (inside && !is_clear(at + 1, end))
+        }
+        if (symbol == '\\')
             return 0;
+        if (symbol == '\'') {
+            if ((look & DATES) && !is_clear(at + 1, end))
+                return 0;
+            for (at++; at < end && *at != '\''; at++)
+                if (*at == '\\')
+                    return 0;
+        } else if (is_word_end(symbol)) {
+            int ends = symbol == ',' || symbol == ':' || symbol == ']' || symbol == '}' || symbol == ')';
+            int opened = before == '[' || before == '{' || before == '(';
+            if ((look & NUMBERS) && ends &&
+                (before == ',' || before == ':' || (opened && (symbol == ',' || symbol == ':'))))
+                return 0;
+        } else {
+            const uint8_t *word = at;
+            while (at < end && !is_word_end(*at))
+                at++;
+            if ((look & NUMBERS) && !is_word_clear(word, at))
+                return 0;
+            before = 'w';
+            continue;
+        }
+        before = symbol;
+        at++;
     }
     return 1;
+}
+
+static int is_line_value_clear(const uint8_t *at, const uint8_t *end, int64_t look)
+{
+    if (look & ALL)
+        return 0;
+    if (at == end || (end - at == 2 && at[0] == '\\' && at[1] == 'N'))
+        return 1; /* empty, or null, or refused */
+    if (*at == '[' || *at == '{' || *at == '(')
+        return is_nest_clear(at, end, look);
+    if (*at == '\'')
+        at++;
+    return !(look & DATES) || is_clear(at, end);
+}
+
+/* Whether a value of a line may be a sign alone, or begin with two of them. */
+static int has_odd_sign(const uint8_t *at, const uint8_t *end, uint8_t separator)
+{
+    uint8_t found = 0;
+    int64_t size = end - at;
+    for (int64_t i = 0; i < size - 1; i++) {
+        uint8_t next = at[i + 1];
+        found |= ((at[i] == '-') | (at[i] == '+')) & ((next == separator) | (next == '-') | (next == '+'));
+    }
+    return found || (size && (end[-1] == '-' || end[-1] == '+'));
 }
 
 /* The values at these places of a line, which ascend. */
@@ -335,8 +406,8 @@ static enum verdict line_verdict(const uint8_t *at, const uint8_t *end, const in
 {
     for (int64_t value = 0; count && at < end; value++) {
         const uint8_t *next, *close = line_value(&at, end, separator, has_quotes, &next);
-        if (value == *places) {
-            if (!is_line_value_clear(at, close))
+        if (value == *places >> 3) {
+            if (!is_line_value_clear(at, close, *places & 7))
                 return UNCLEAR;
             places++;
             count--;
@@ -350,10 +421,12 @@ static enum verdict line_verdict(const uint8_t *at, const uint8_t *end, const in
  * given back.
  *
  * kind: '{' for objects, '[' for arrays, else what separates the values of a line. names: the keys of
- * objects; numbers: where each of them ends in names, at most KEYS_MAX; or the places of values. */
+ * objects; numbers: where each of them ends in names, at most KEYS_MAX; or the places of values, of lines
+ * times 8 plus what is looked for. signs: of lines, that odd ones are looked for everywhere. */
 int64_t sluice_unclear_moments(const uint8_t *text, int64_t messages, const int64_t *ends,
-                               int64_t kind, int64_t has_quotes, const uint8_t *names,
-                               const int64_t *numbers, int64_t count, uint8_t *verdicts)
+                               int64_t kind, int64_t has_quotes, int64_t signs,
+                               const uint8_t *names, const int64_t *numbers, int64_t count,
+                               uint8_t *verdicts)
 {
     struct keys keys = {names, numbers, count};
     int64_t places[KEYS_MAX] = {0}, unclear = 0;
@@ -364,6 +437,8 @@ int64_t sluice_unclear_moments(const uint8_t *text, int64_t messages, const int6
             verdicts[i] = object_verdict(at, end, &keys, places);
         else if (kind == '[')
             verdicts[i] = array_verdict(at, end, numbers, count);
+        else if (signs && has_odd_sign(at, end, (uint8_t)kind))
+            verdicts[i] = UNCLEAR;
         else
             verdicts[i] = line_verdict(at, end, numbers, count, (uint8_t)kind, (int)has_quotes);
         unclear += verdicts[i];

@@ -1,4 +1,5 @@
-"""A quick look at messages of text formats for dates without a year, compiled (moments.c).
+"""A quick look at messages of text formats for dates without a year, compiled (moments.c); at lines
+also for numbers that are none.
 
 It proves most messages to have none, for a few nanoseconds each. Where there was no C compiler it
 proves nothing.
@@ -33,25 +34,36 @@ def _library() -> ctypes.CDLL | None:
                 return None
             pointer, number = ctypes.c_void_p, ctypes.c_int64
             library.sluice_unclear_moments.argtypes = [
-                *(pointer, number, pointer, number, number, pointer, pointer, number, pointer)
+                *(pointer, number, pointer, number, number, number),
+                *(pointer, pointer, number, pointer),
             ]
             library.sluice_unclear_moments.restype = number
             return library
     return None
 
 
+#: What is looked for in a value of a line: dates, numbers in brackets; ALL: it is always unclear.
+DATES, NUMBERS, ALL = 1, 2, 4
+
+
 class MomentFields:
-    """Where dates with a time stand in messages.
+    """Where dates with a time, and numbers of lines, stand in messages.
 
     :param kind: "{" for JSON objects, "[" for JSON arrays, else what separates values of a line.
-    :param fields: the names of an object's fields, or the places of values.
+    :param fields: the names of an object's fields, or the places of values; of lines times 8 plus
+        what is looked for there.
     :param has_quotes: a value of a line may stand in double quotes, which are doubled in it.
+    :param signs: also look for values of a line that are a sign, or begin with two.
     """
 
     def __init__(
-        self, kind: str, fields: Sequence[str] | Sequence[int], has_quotes: bool = False
+        self,
+        kind: str,
+        fields: Sequence[str] | Sequence[int],
+        has_quotes: bool = False,
+        signs: bool = False,
     ) -> None:
-        self._kind, self._has_quotes = ord(kind), has_quotes
+        self._kind, self._has_quotes, self._signs = ord(kind), has_quotes, signs
         keys = [json.dumps(f, ensure_ascii=False).encode() for f in fields if isinstance(f, str)]
         self._names = b"".join(keys)
         numbers = np.cumsum([len(key) for key in keys]) if keys else sorted(map(int, fields))
@@ -72,7 +84,7 @@ class MomentFields:
             return np.arange(len(ends))
         verdicts = np.empty(len(ends), np.uint8)
         found = library.sluice_unclear_moments(
-            *(text, len(ends), ends.ctypes.data, self._kind, self._has_quotes),
+            *(text, len(ends), ends.ctypes.data, self._kind, self._has_quotes, self._signs),
             *(self._names, self._numbers_at, count, verdicts.ctypes.data),
         )
         return np.flatnonzero(verdicts) if found else _NONE

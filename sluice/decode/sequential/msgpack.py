@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
+from sluice.decode.engine.bare_numbers import decimal_shape
 from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
@@ -35,7 +36,7 @@ from sluice.decode.sequential.pack_walk import (
     walk,
 )
 from sluice.decode.sequential.rows import marked_group
-from sluice.decode.typed.pair import decimal_shape, integer_bounds
+from sluice.decode.typed.pair import integer_bounds
 from sluice.decode.typed.structures import Structure, normalised, structure_of
 
 #: Type and length of 16 bytes of binary.

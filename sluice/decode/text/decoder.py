@@ -29,7 +29,7 @@ from sluice.decode.text.isolate import find_faults, halve
 from sluice.decode.text.plan import KEY_COLUMN, ORDER_COLUMN, Plan
 from sluice.decode.text.suspects import find_loose_ends, find_suspects
 from sluice.decode.text.tolerant import find_unfit, overflow_behavior, sift
-from sluice.decode.text.yearless import Years, YearsOfObjects
+from sluice.decode.text.yearless import Look, YearsOfObjects
 
 __all__ = ["BadMessage", "Decoded", "Decoder"]
 
@@ -52,7 +52,7 @@ class Decoder:
         self.columns = tuple(part.name for part in self._plan.columns) + tuple(
             column.name for column in self._plan.lineage
         )
-        self._years: Years = self._make_years()
+        self._years: Look = self._make_years()
         #: These two follow from what came before. They decide what is tried first, never the
         #: result. None: a tolerant pass cannot be taken, or is not worth it.
         self._overflow = overflow_behavior(self._plan)
@@ -63,7 +63,7 @@ class Decoder:
     def _make_plan(self, widest_integer: str) -> Plan:
         return Plan(self.table, widest_integer)
 
-    def _make_years(self) -> Years:
+    def _make_years(self) -> Look:
         return YearsOfObjects(self._plan.types)
 
     def _check(self) -> None:

@@ -38,7 +38,7 @@ from sluice.decode.text.line_files import line_file, write_lines
 from sluice.decode.text.line_formats import LineFormat
 from sluice.decode.text.merging import merge
 from sluice.decode.text.plan import Plan
-from sluice.decode.text.yearless import Years, YearsOfArrays
+from sluice.decode.text.yearless import Look, YearsOfArrays
 
 
 class LineDecoder(Decoder):
@@ -89,11 +89,11 @@ class LineDecoder(Decoder):
             except (EngineError, TerminalError) as error:
                 raise self._cannot_compile(error) from error
 
-    def _make_years(self) -> Years:
+    def _make_years(self) -> Look:
         # Which values a row has is known when the names are (`_check`).
         return YearsOfArrays(())
 
-    def _years_of_names(self) -> Years:
+    def _years_of_names(self) -> Look:
         types = self._plan.types
         return self._lines.years([(name, types.get(name, "")) for name in self.names])
 

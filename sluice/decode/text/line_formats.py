@@ -23,10 +23,11 @@ from sluice.decode.messages.boundaries import ARRAYS, JSON_WHITESPACE, structure
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.framing import JSON_ARRAYS, LINES, Framing
 from sluice.decode.messages.marked import Piece
+from sluice.decode.text.cells import LineCells
 from sluice.decode.text.plan import MARK_COLUMN
 from sluice.decode.text.row_format import RowFormat
 from sluice.decode.text.split_lines import row_ends
-from sluice.decode.text.yearless import Years, YearsOfArrays, YearsOfLines
+from sluice.decode.text.yearless import Look, YearsOfArrays
 
 #: Behind a row that may be unreadable. A reader of fixed length (a UUID's) looks beyond its
 #: line's end and fails in here; so does one of an unclosed array of TSV, which goes on to the
@@ -124,7 +125,7 @@ class LineFormat(Protocol):
         """The values as the row says them; empty if that cannot be told."""
         ...
 
-    def years(self, columns: Sequence[tuple[str, str]]) -> Years:
+    def years(self, columns: Sequence[tuple[str, str]]) -> Look:
         """Finds dates without a year.
 
         :param columns: names and types of a row's values; no type: no column takes it.
@@ -184,8 +185,8 @@ class Csv:
         except csv.Error:
             return []
 
-    def years(self, columns: Sequence[tuple[str, str]]) -> Years:
-        return YearsOfLines(columns, self.values, self.delimiter.decode(), self.null)
+    def years(self, columns: Sequence[tuple[str, str]]) -> Look:
+        return LineCells(columns, self.values, self.delimiter.decode(), self.null)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +223,8 @@ class Tsv:
     def values(self, row: bytes) -> list[str]:
         return [unescaped(value).decode(errors="replace") for value in row.split(b"\t")]
 
-    def years(self, columns: Sequence[tuple[str, str]]) -> Years:
-        return YearsOfLines(columns, self.values, "", self.null)
+    def years(self, columns: Sequence[tuple[str, str]]) -> Look:
+        return LineCells(columns, self.values, "", self.null)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +262,7 @@ class JsonArrays:
             return []
         return [v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in document]
 
-    def years(self, columns: Sequence[tuple[str, str]]) -> Years:
+    def years(self, columns: Sequence[tuple[str, str]]) -> Look:
         return YearsOfArrays(columns)
 
 

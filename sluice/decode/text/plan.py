@@ -60,7 +60,8 @@ class Plan:
             )
         self.lineage = lineage_of(table)
         refuse_null, has_blanks = table.on_null == "dead-letter", rows.engine.startswith("CSV")
-        factory = ReaderFactory(refuse_null, widest_integer, has_blanks)
+        in_lines = "nested" if has_blanks else "all" if rows.engine.startswith("Tab") else "none"
+        factory = ReaderFactory(refuse_null, widest_integer, has_blanks, in_lines)
         read = tuple(
             PlannedColumn(column, factory.of(column.type))
             for column in table.columns

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from sluice.decode.engine.bare_numbers import bare_number
 from sluice.decode.engine.scalars import Expression, Place, Reader, scalar_reader
 from sluice.decode.engine.session import identifier, literal
 from sluice.decode.engine.types import TypeNode, parse_type
@@ -27,12 +28,16 @@ class ReaderFactory:
         the default there (setting input_format_null_as_default).
     :param widest_integer: what integers of up to 128 bits are read as.
     :param has_blanks: blanks around numbers are none of them.
+    :param brackets: what is in brackets says by quotes what is a number: "none", "nested" if a
+        tuple that stands in no others has none (CSV), or "all" (TSV).
     """
 
     refuse_null: bool
     widest_integer: str = "Int256"
     has_blanks: bool = False
+    brackets: str = "none"
     _names: int = field(default=0)
+    _depth: int = field(default=0)
 
     def of(self, type_text: str) -> Reader:
         """The reader of a column."""
@@ -46,14 +51,21 @@ class ReaderFactory:
             return self._retarget(inner, node.text)
         if node.name == "SimpleAggregateFunction":
             return self._reader(node.inner(1), nullable, in_tuple)
-        if node.name == "Array" and not nullable:
-            return self._array(node)
-        if node.name == "Map" and not nullable:
-            return self._map(node)
-        if node.name in ("Tuple", "Nested") and not nullable:
-            return self._tuple(node)
+        if node.name in ("Array", "Map", "Tuple", "Nested") and not nullable:
+            return self._container(node)
         place = Place(nullable, in_tuple, self.refuse_null, self.has_blanks)
+        if self._depth and (bare := bare_number(node, place)) is not None:
+            return bare
         return scalar_reader(node, place, self.widest_integer)
+
+    def _container(self, node: TypeNode) -> Reader:
+        has_brackets = self.brackets == "all" or self._depth > 0 or node.name != "Tuple"
+        deeper = int(has_brackets and self.brackets != "none")
+        self._depth += deeper
+        make = {"Array": self._array, "Map": self._map}.get(node.name, self._tuple)
+        reader = make(node)
+        self._depth -= deeper
+        return reader
 
     def _retarget(self, reader: Reader, target: str) -> Reader:
         def narrow(value: str) -> str:

@@ -8,8 +8,6 @@ from sluice.decode.engine.scalars import Expression
 from sluice.decode.engine.session import literal
 from sluice.decode.engine.types import TypeNode
 
-_DECIMAL_PRECISION = {"Decimal32": 9, "Decimal64": 18, "Decimal128": 38, "Decimal256": 76}
-
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -35,14 +33,6 @@ def enum_elements(node: TypeNode) -> list[tuple[str, str]]:
         elements.append((name.strip(), number.strip()))
         next_number = int(number) + 1
     return elements
-
-
-def decimal_shape(node: TypeNode) -> tuple[int, int]:
-    """Precision and scale."""
-    if node.name == "Decimal":
-        precision = int(node.arguments[0]) if node.arguments else 10
-        return precision, int(node.arguments[1]) if len(node.arguments) > 1 else 0
-    return _DECIMAL_PRECISION[node.name], int(node.arguments[0])
 
 
 def integer_bounds(name: str) -> tuple[int, int] | None:

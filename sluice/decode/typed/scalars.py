@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sluice.decode.engine.bare_numbers import decimal_shape
 from sluice.decode.engine.scalars import Expression
 from sluice.decode.engine.session import literal
 from sluice.decode.engine.types import TypeNode
@@ -9,7 +10,6 @@ from sluice.decode.typed.moments import instant_unfit, moment_pair, same_moment_
 from sluice.decode.typed.pair import (
     Pair,
     cast,
-    decimal_shape,
     either,
     enum_elements,
     fails,

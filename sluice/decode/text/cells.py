@@ -1,0 +1,248 @@
+"""Values of CSV and TSV that the engine would read as something else than they say.
+
+Dates without a year (see yearless.py), a sign alone, which is 0 in an integer, and values that are
+missing in brackets, which are 0 too; floats of two signs, which are numbers near the end of a file;
+and in brackets, numbers of a Decimal or of 256 bits that are none or do not fit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from typing import Any
+
+from sluice.decode.engine.bare_numbers import decimal_shape, shows_cut_digits
+from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, Fault
+from sluice.decode.messages.moments import ALL, DATES, NUMBERS, MomentFields
+from sluice.decode.text.yearless import (
+    Fields,
+    fault_of,
+    faults_of,
+    holds_moment,
+    inner_types,
+    parts_of,
+    without_year,
+)
+
+#: In brackets: a text in quotes, a bracket, what separates values, others.
+_TOKEN = re.compile(
+    r"\s*(?:'((?:[^'\\]|\\.|'')*)'|([\[({])|([\])}])|([,:])|([^\s',:\[({\])}]+))", re.DOTALL
+)
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+#: What the engine reads as it is, or refuses; as in moments.c.
+_PLAIN = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_PLAIN_DIGITS = 18
+_TWO_SIGNS = re.compile(r"\s*'?[+-][+-]")
+_EXACT = Context(prec=1000)
+_VALUE_CHARACTERS_MAX = 100
+_ERROR_CHARACTERS_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """What stands in no quotes, in brackets."""
+
+    text: str
+
+
+class _MissingError(Exception):
+    """A value is missing in brackets."""
+
+
+class LineCells:
+    """Of rows of CSV or TSV.
+
+    :param columns: names and types of the values, in their order; no type: no column takes it.
+    :param values: takes a row apart.
+    :param delimiter: between values; of CSV, so that each element of a tuple is a value.
+        "": it is a tab.
+    :param null: the text that means null.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[tuple[str, str]],
+        values: Callable[[bytes], list[str]],
+        delimiter: str,
+        null: str,
+    ) -> None:
+        self._values, self._null, self._is_csv = values, null, bool(delimiter)
+        cells = [
+            (name, text, cell)
+            for name, text in columns
+            for cell in (_cells(text) if delimiter else (text,))
+        ]
+        self._cells = [
+            (place, name, text, parse_type(cell))
+            for place, (name, text, cell) in enumerate(cells)
+            if cell
+        ]
+        looks = [(place, _look(node)) for place, *_, node in self._cells]
+        places = [place << 3 | look for place, look in looks if look]
+        signs = any(_holds(node, _is_signed) for *_, node in self._cells)
+        fields = MomentFields(delimiter or "\t", places, bool(delimiter), signs)
+        self.fields = fields if places or signs else None
+
+    def faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
+        """See `Look`."""
+        return faults_of(buffer, self.fields, self._judge)
+
+    def _judge(self, row: bytes) -> Fault | None:
+        cells = self._values(row)
+        # Within brackets, a backslash belongs to the text in quotes.
+        raw = cells if self._is_csv else row.decode(errors="replace").split("\t")
+        for place, name, type_text, node in self._cells:
+            values = raw if _scalar(node) is None else cells
+            cell = values[place] if place < len(values) else ""
+            if cell in ("", self._null, "\\N"):
+                continue
+            fault = _fault_in(cell, node, name, type_text)
+            if fault is not None:
+                return fault
+        return None
+
+
+def _cells(type_text: str) -> Iterator[str]:
+    """The types of the values of a row of CSV that a column takes."""
+    node = parse_type(type_text) if type_text else None
+    if node is None or node.name != "Tuple":
+        yield type_text
+        return
+    for _, element in node.elements():
+        yield from _cells(element.text)
+
+
+def _scalar(node: TypeNode) -> TypeNode | None:
+    """The type of a value in no brackets; None: it stands in some."""
+    if node.name in ("Nullable", "LowCardinality"):
+        return _scalar(node.inner())
+    if node.name == "SimpleAggregateFunction":
+        return _scalar(node.inner(1))
+    return None if inner_types(node) else node
+
+
+def _holds(node: TypeNode, test: Callable[[TypeNode], bool]) -> bool:
+    return test(node) or any(_holds(inner, test) for inner in inner_types(node))
+
+
+def _is_integer(node: TypeNode) -> bool:
+    """Where a sign alone, or nothing, is 0."""
+    return re.fullmatch("U?Int(8|16|32|64|128)|Time(64)?", node.name) is not None
+
+
+def _is_wide(node: TypeNode) -> bool:
+    return node.name in ("Int256", "UInt256") or node.name.startswith("Decimal")
+
+
+def _is_float(node: TypeNode) -> bool:
+    return node.name in ("Float32", "Float64", "BFloat16")
+
+
+def _is_signed(node: TypeNode) -> bool:
+    return _is_integer(node) or _is_float(node)
+
+
+def _is_opaque(node: TypeNode) -> bool:
+    """A Decimal of which digits may be cut that nothing shows."""
+    return node.name.startswith("Decimal") and not shows_cut_digits(*decimal_shape(node))
+
+
+def _look(node: TypeNode) -> int:
+    look = DATES if holds_moment(node) else 0
+    if _scalar(node) is not None:
+        return look
+    if _holds(node, _is_opaque):
+        look |= ALL
+    return look | NUMBERS if _holds(node, lambda one: _is_signed(one) or _is_wide(one)) else look
+
+
+def _fault_in(cell: str, node: TypeNode, name: str, type_text: str) -> Fault | None:
+    scalar = _scalar(node)
+    if scalar is not None and cell[0] not in "[{(":
+        is_alone = _is_integer(scalar) and cell in ("-", "+")
+        if is_alone or (_is_float(scalar) and _TWO_SIGNS.match(cell)):
+            return _said(cell, CANNOT_PARSE, name, type_text)
+        value: Any = cell.strip(" '")
+    else:
+        try:
+            value = nested(cell)
+        except _MissingError:
+            is_looked_at = scalar is None and _look(node) & (NUMBERS | ALL)
+            return _said(cell, CANNOT_PARSE, name, type_text) if is_looked_at else None
+        reason = _bad_number(value, node)
+        if reason:
+            return _said(cell, reason, name, type_text)
+    text = without_year(value, node)
+    return None if text is None else fault_of(text, name, type_text)
+
+
+def _said(cell: str, reason: str, name: str, type_text: str) -> Fault:
+    verb = "does not fit" if reason == OUT_OF_RANGE else "cannot be read as"
+    shown = f'"{cell}"'[:_VALUE_CHARACTERS_MAX]
+    return Fault(reason, f"{shown} {verb} column {name} {type_text}"[:_ERROR_CHARACTERS_MAX], name)
+
+
+def nested(text: str) -> Any:
+    """What stands in brackets: lists, `Fields` for maps, texts where there are quotes, else `Bare`.
+
+    :raises _MissingError: a value is missing.
+    """
+    outer: list[Any] = []
+    stack, before = [outer], ""
+    for match in _TOKEN.finditer(text):
+        quoted, opening, closing, separator, bare = match.groups()
+        symbol = opening or closing or separator or "value"
+        if (closing or separator) and (
+            before in (",", ":") or (separator and before in ("[", "(", "{"))
+        ):
+            raise _MissingError
+        before = symbol
+        if opening:
+            stack.append([])
+        elif closing:
+            values: Any = stack.pop()
+            if not stack:
+                return None
+            if closing == "}":
+                values = Fields(zip(values[::2], values[1::2], strict=False))
+            stack[-1].append(values)
+        elif quoted is not None:
+            stack[-1].append(re.sub(r"\\(.)|''", lambda m: m[1] or "'", quoted, flags=re.DOTALL))
+        elif bare is not None:
+            stack[-1].append(Bare(bare))
+    return outer[0] if outer else None
+
+
+def _bad_number(value: Any, node: TypeNode) -> str:
+    """The reason why a number in brackets is none or does not fit; "" if there is none."""
+    if isinstance(value, Bare):
+        scalar, text = _scalar(node), value.text
+        return "" if scalar is None or text.upper() == "NULL" else _reason(text, scalar)
+    return next((r for part, inner in parts_of(value, node) if (r := _bad_number(part, inner))), "")
+
+
+def _reason(value: str, node: TypeNode) -> str:
+    if _is_integer(node):
+        return CANNOT_PARSE if value in ("-", "+") else ""
+    if _is_float(node):
+        return CANNOT_PARSE if _TWO_SIGNS.match(value) else ""
+    is_plain = _PLAIN.fullmatch(value) is not None and sum(map(str.isdigit, value)) <= _PLAIN_DIGITS
+    if not _is_wide(node) or (is_plain and not _is_opaque(node)):
+        return ""
+    if _NUMBER.fullmatch(value) is None:
+        return CANNOT_PARSE
+    if node.name in ("Int256", "UInt256"):
+        if not re.fullmatch("[+-]?[0-9]+", value):
+            return CANNOT_PARSE
+        low, high = (0, 2**256) if node.name == "UInt256" else (-(2**255), 2**255)
+        return "" if len(value) < 100 and low <= int(value) < high else OUT_OF_RANGE
+    precision, scale = decimal_shape(node)
+    number = Decimal(value, _EXACT).normalize(_EXACT) if len(value) < 900 else Decimal(0)
+    _, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    fits = number == 0 or (exponent >= -scale and len(digits) + exponent <= precision - scale)
+    return "" if fits and len(value) < 900 else OUT_OF_RANGE
