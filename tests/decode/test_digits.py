@@ -67,6 +67,9 @@ def test_both_ways_to_read_give_the_same_block(integer: str, place: str) -> None
             value = _message(place, written)
             with fill(MessageBuffer(), [value]) as buffer:
                 assert buffer.short_numbers
+                if buffer.faults:
+                    assert not written  # no JSON, which nobody reads
+                    continue
                 short = _block(decoder, buffer, True)
                 assert short == _block(decoder, buffer, False), value
 
