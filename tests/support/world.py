@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -358,12 +359,14 @@ class World:
     def clean(self) -> None:
         """Leave nothing in a shared broker and server that another test's names may meet."""
         for row in self.query("SELECT name FROM system.tables WHERE database = 'default'"):
-            self.execute(f"DROP TABLE `{row['name']}` SYNC")
+            self.execute(f"DROP TABLE IF EXISTS `{row['name']}` SYNC")
         admin = AdminClient({"bootstrap.servers": self.broker.brokers})
         there = admin.list_topics(timeout=30).topics
         if gone := [topic for topic in self.topics if topic in there]:
             for deleted in admin.delete_topics(gone, operation_timeout=30).values():
-                deleted.result(30)
+                # One that the test has just deleted may still have been listed.
+                with suppress(ck.KafkaException):
+                    deleted.result(30)
 
 
 def assert_exact(world: World, table: str, truth: Truth) -> None:
