@@ -232,3 +232,21 @@ def test_messages_are_cut_together_as_alone(values: list[bytes], columns: int) -
     )
     for name in ("begins", "ends", "owner", "broken", "unknown"):
         assert np.array_equal(getattr(together, name), getattr(alone, name))
+
+
+@pytest.mark.parametrize("bad_rows", ["dead-letter", "drop-row"])
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_what_came_before_decides_nothing(format_name: str, bad_rows: str) -> None:
+    """A row of another kind, a row that does not fit, and what is no rows: each alone and all
+    together, whether the range before had broken messages or not."""
+    decoder = decoder_of(format_name, bad_rows=bad_rows, options=OPTIONS.get(format_name, {}))
+    good, large = message(format_name, 1, 2), message(format_name, 3, 300, 4)
+    values = [good, large, good[:-1], good + b"\x07\x07", good + b"\x07\xa1x", b"\xc1", good]
+    for some in (values, *([value] for value in values)):
+        told = []
+        for expects in (False, True):
+            decoder._expects_broken = expects  # type: ignore[attr-defined]
+            decoded = typed_decode(decoder, some)
+            bad = [(one.index, one.reason, one.error) for one in decoded.bad]
+            told.append((found(decoded), bad, decoded.dropped_rows, decoded.empty))
+        assert told[0] == told[1], some
