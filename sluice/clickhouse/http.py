@@ -7,9 +7,9 @@ block arrive long after the lease (hazard B2).
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,13 +31,17 @@ from sluice.clickhouse.connection import (
     reason_of,
 )
 from sluice.clickhouse.insert import InsertPlan
+from sluice.clickhouse.password import REFUSED_CODES, read_password, refusals
 from sluice.clickhouse.reactions import (
+    NETWORK_HINT,
     ServerError,
     code_in_text,
     error_from_reply,
     nothing_sent,
     reply_lost,
+    while_it_changes,
 )
+from sluice.clickhouse.tls import Tls
 from sluice.core.errors import ConfigurationError
 
 CONNECT_TIMEOUT_SECONDS = 5.0
@@ -69,6 +73,10 @@ class Server:
 
     :param url: http(s)://host:port; the user and password in it are used if none are given.
     :param password: sent in a header only; never part of a message.
+    :param password_file: see `password`: what it holds when the server refuses the password is
+        tried next.
+    :param patience_seconds: a refused password is transient for so long, where it is in a file.
+    :param tls: of https.
     :raises ConfigurationError: a URL that is not http or https.
     """
 
@@ -78,7 +86,9 @@ class Server:
         user: str = "",
         password: str = "",
         *,
-        ssl_context: ssl.SSLContext | None = None,
+        password_file: str = "",
+        patience_seconds: float = 0.0,
+        tls: Tls | None = None,
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     ) -> None:
         parts = urlsplit(url)
@@ -92,7 +102,9 @@ class Server:
         self.connects = 0
         self._user = user or unquote(parts.username or "")
         self._password = password or unquote(parts.password or "")
-        self._ssl_context = ssl_context
+        self._password_file = password_file
+        self._patience_seconds = patience_seconds
+        self._tls = tls or Tls()
         self._connect_timeout_seconds = connect_timeout_seconds
         self._connection: http.client.HTTPConnection | None = None
         self._version: tuple[int, ...] | None = None
@@ -111,6 +123,10 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def take_password(self, password: str) -> None:
+        """The next requests carry this one."""
+        self._password = password
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
@@ -164,7 +180,11 @@ class Server:
             connection = self._connect("query")
             reply = self._exchange("query", connection, request, timeout_seconds, True)
         if reply.status != 200 or reply.header_code:
-            raise self._reply_error("query", reply, read_only=True)
+            sent = self._password
+            refusal = self._reply_error("query", reply, read_only=True)
+            if sent != self._password:
+                return self.query(sql, parameters, settings, timeout_seconds)
+            raise refusal
         try:
             document = json.loads(reply.body)
             names = [column["name"] for column in document["meta"]]
@@ -261,21 +281,27 @@ class Server:
         return connection
 
     def _ping_failed(self, what: str, why: str) -> ServerError:
-        return nothing_sent(self.url, what, "PING_FAILED", f"/ping: {why}")
+        return self._nothing_sent(what, "PING_FAILED", f"/ping: {why}")
+
+    def _nothing_sent(self, what: str, name: str, why: str) -> ServerError:
+        # A server that wants a certificate just ends the connection, at times without a word.
+        hint = f"{NETWORK_HINT} {_CERTIFICATES}" if self._address.secure else NETWORK_HINT
+        return nothing_sent(self.url, what, name, why, hint)
 
     def _connect(self, what: str) -> http.client.HTTPConnection:
         """The kept connection if it is open, else a new one."""
         if self._connection is not None and not has_ended(self._connection):
             return self._connection
         self.close()
+        context = self._tls.context() if self._address.secure else None
         try:
             self._connection = open_connection(
-                self._address, self._connect_timeout_seconds, self._ssl_context
+                self._address, self._connect_timeout_seconds, context
             )
         except OSError as error:
             refused = isinstance(error, ConnectionRefusedError)
             name = "CONNECTION_REFUSED" if refused else "CONNECT_FAILED"
-            raise nothing_sent(self.url, what, name, reason_of(error)) from None
+            raise self._nothing_sent(what, name, reason_of(error)) from None
         self._version = None
         self.connects += 1
         return self._connection
@@ -325,7 +351,7 @@ class Server:
             code = str(found)
         if self._password:
             text = text.replace(self._password, "***")
-        return error_from_reply(
+        error = error_from_reply(
             url=self.url,
             what=what,
             status=reply.status,
@@ -333,8 +359,29 @@ class Server:
             text=text,
             read_only=read_only,
         )
+        if self._password_file and error.code in REFUSED_CODES and not self._is_final():
+            return while_it_changes(error, self._password_file)
+        return error
+
+    def _is_final(self) -> bool:
+        """Whether a refusal of the password is; else the next request carries what the file says.
+
+        On a machine that has no such file it is what the driver read there.
+        """
+        refused = refusals(self._password_file)
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            said = read_password(self._password_file)
+            if said != self._password:
+                self._password = said
+                refused.forget()
+                return False
+        return refused.is_final(self._patience_seconds, time.monotonic())
 
 
+_CERTIFICATES = (
+    "Look at the server's certificate, and at `tls` in [clickhouse]: its `ca` must have signed the "
+    "server's, and its `certificate` is shown to a server that asks for one."
+)
 _KEEP_ALIVE = "The server, or a proxy before it, must keep connections alive (keep_alive_timeout)."
 
 

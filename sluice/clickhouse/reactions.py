@@ -78,7 +78,7 @@ _QUORUM = (
     "Bring the missing replicas back; see system.replicas and system.replication_queue. "
     "Do not lower the quorum and do not drop the partition."
 )
-_NETWORK = "Check that the server runs and that the network between it and the worker holds."
+NETWORK_HINT = "Check that the server runs and that the network between it and the worker holds."
 _KEEPER = "Check ZooKeeper or Keeper and the server's session with it (system.replicas)."
 _LOAD = "The server is short of a resource; it is asked again later. Look at its memory and disk."
 _SCHEMA = "Compare the table with what the pipeline sends (`sluice doctor`), then mend either."
@@ -102,9 +102,9 @@ REACTIONS: dict[int, Reaction] = {
     285: Reaction("in-doubt", "back-off", "TOO_FEW_LIVE_REPLICAS", _QUORUM, True),
     159: _in_doubt("TIMEOUT_EXCEEDED"),
     394: _in_doubt("QUERY_WAS_CANCELLED"),
-    209: _in_doubt("SOCKET_TIMEOUT", _NETWORK, "same-block-then-next-replica"),
-    210: _in_doubt("NETWORK_ERROR", _NETWORK, "same-block-then-next-replica"),
-    32: _in_doubt("ATTEMPT_TO_READ_AFTER_EOF", _NETWORK, "same-block-then-next-replica"),
+    209: _in_doubt("SOCKET_TIMEOUT", NETWORK_HINT, "same-block-then-next-replica"),
+    210: _in_doubt("NETWORK_ERROR", NETWORK_HINT, "same-block-then-next-replica"),
+    32: _in_doubt("ATTEMPT_TO_READ_AFTER_EOF", NETWORK_HINT, "same-block-then-next-replica"),
     999: _in_doubt("KEEPER_EXCEPTION", _KEEPER),
     244: _in_doubt("UNEXPECTED_ZOOKEEPER_ERROR", _KEEPER),
     225: _in_doubt("NO_ZOOKEEPER", _KEEPER),
@@ -124,7 +124,7 @@ REACTIONS: dict[int, Reaction] = {
     236: _in_doubt("ABORTED"),
     235: _in_doubt("DUPLICATE_DATA_PART"),
     384: _in_doubt("PART_IS_TEMPORARILY_LOCKED"),
-    279: _in_doubt("ALL_CONNECTION_TRIES_FAILED", _NETWORK, "next-replica"),
+    279: _in_doubt("ALL_CONNECTION_TRIES_FAILED", NETWORK_HINT, "next-replica"),
     16: _terminal("NO_SUCH_COLUMN_IN_TABLE"),
     53: _terminal("TYPE_MISMATCH"),
     60: _terminal("UNKNOWN_TABLE"),
@@ -242,7 +242,7 @@ def build_error(
     return kinds[reaction.kind](message, reaction.hint, facts)
 
 
-def nothing_sent(url: str, what: str, name: str, why: str, hint: str = _NETWORK) -> ServerError:
+def nothing_sent(url: str, what: str, name: str, why: str, hint: str = NETWORK_HINT) -> ServerError:
     """A failure before the first byte of the request left: transient."""
     reaction = Reaction("transient", "next-replica", name, hint)
     return build_error(reaction, 0, url, f"{what} on {url}: nothing was sent: {why}")
@@ -250,5 +250,12 @@ def nothing_sent(url: str, what: str, name: str, why: str, hint: str = _NETWORK)
 
 def reply_lost(url: str, what: str, name: str, why: str, read_only: bool) -> ServerError:
     """A failure after the request began to leave: in doubt, transient for a read."""
-    reaction = _in_doubt(name, _NETWORK, "same-block-then-next-replica")
+    reaction = _in_doubt(name, NETWORK_HINT, "same-block-then-next-replica")
     return build_error(reaction, 0, url, f"{what} on {url}: no answer: {why}", read_only)
+
+
+def while_it_changes(error: ServerError, password_file: str) -> ServerError:
+    """A refused password that may be on its way, to the server or into its file: transient."""
+    hint = f"The password is read from {password_file} again; correct it there, or on the server."
+    reaction = Reaction("transient", "back-off", error.name, hint)
+    return build_error(reaction, error.code, error.url, error.message)

@@ -7,6 +7,7 @@ them (budget B1). A mark that shrank says nothing: the caller treats it as unkno
 from __future__ import annotations
 
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.password import REFUSED_CODES
 from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import TableFacts
 
@@ -57,6 +58,7 @@ def _numbers_handed_out(server: Server, facts: TableFacts) -> int:
             {"path": f"{facts.zookeeper_path}/block_numbers"},
         )
     except TerminalServerError as error:
-        error.hint = "GRANT SELECT ON system.zookeeper to Sluice's user."
+        if error.code not in REFUSED_CODES:
+            error.hint = "GRANT SELECT ON system.zookeeper to Sluice's user."
         raise
     return sum((int(row["changes"]) + int(row["children"]) + 1) // 2 for row in rows)

@@ -42,6 +42,9 @@ shards = { s1 = ["http://localhost:8123"] }   # shards by name: partition p of K
                                       # same block goes to the next (Replicated tables)
 user = "default"
 # password = "${CLICKHOUSE_PASSWORD}"
+# password_file = "clickhouse-password" # instead: its first line, read again when it is refused
+# tls = { ca = "ca.pem", certificate = "client.pem", key = "client.key" }   # of https URLs, each
+                                      # where it is needed; also key_password
 durability = "single"                 # one replica's word is enough. With two or more
                                       # replicas use "quorum", which is the default.
 

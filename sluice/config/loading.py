@@ -10,6 +10,7 @@ from typing import Any
 from sluice.config.checks import check_across_sections
 from sluice.config.findings import Findings, RefusedError
 from sluice.config.interpolation import BROKEN, ResolvedText, interpolate_tree
+from sluice.config.login import read_certificates, read_password_file
 from sluice.config.model import (
     DURABILITIES,
     READERS,
@@ -96,7 +97,8 @@ def _read_root(root: Section, path: Path) -> Configuration:
     pipeline_section = root.table("pipeline", is_required=True)
     pipeline = pipeline_section.required("name", a_name, "")
     pipeline_section.finish()
-    clickhouse = _read_clickhouse(root.table("clickhouse", is_required=True))
+    folder = path.absolute().parent
+    clickhouse = _read_clickhouse(root.table("clickhouse", is_required=True), folder)
     connector_sections = root.entries("connector")
     table_sections = root.entries("table")
     letters_topic, letter_limit = _read_dead_letters(root.table("dead_letters"), pipeline)
@@ -182,7 +184,7 @@ def _read_batch(section: Section) -> BatchConfiguration:
     return batch
 
 
-def _read_clickhouse(section: Section) -> ClickHouseConfiguration:
+def _read_clickhouse(section: Section, folder: Path) -> ClickHouseConfiguration:
     durability: Durability = section.optional("durability", a_choice(*DURABILITIES), "quorum")
     shards = _read_shards(section)
     if durability == "quorum":
@@ -193,6 +195,8 @@ def _read_clickhouse(section: Section) -> ClickHouseConfiguration:
         user=section.optional("user", a_text, "default"),
         password=section.optional("password", a_secret, Secret("")),
         durability=durability,
+        password_file=read_password_file(section, folder),
+        certificates=read_certificates(section, shards, folder),
     )
     section.finish()
     return clickhouse

@@ -117,14 +117,34 @@ class ShardConfiguration:
 
 
 @dataclass(frozen=True, slots=True)
+class CertificatesConfiguration:
+    """Files in PEM for https; "" where there is none.
+
+    :param authority: certificates that servers' certificates are checked against; "": those that
+        the machine trusts.
+    :param certificate: that Sluice shows to servers.
+    """
+
+    authority: str = ""
+    certificate: str = ""
+    key: str = ""
+    key_password: Secret = field(default_factory=lambda: Secret(""))
+
+
+@dataclass(frozen=True, slots=True)
 class ClickHouseConfiguration:
-    """The cluster that the rows go to."""
+    """The cluster that the rows go to.
+
+    :param password_file: holds the password instead, and may change; "": `password` is it.
+    """
 
     database: str
     shards: tuple[ShardConfiguration, ...]
     user: str
     password: Secret
     durability: Durability
+    password_file: str = ""
+    certificates: CertificatesConfiguration = field(default_factory=CertificatesConfiguration)
 
 
 @dataclass(frozen=True, slots=True)

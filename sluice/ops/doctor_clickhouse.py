@@ -53,7 +53,7 @@ def look_at_replica(
 
     :param names: (database, table) of the targets.
     """
-    with Server(url, access.user, access.password) as server:
+    with access.connect(url) as server:
         look = ReplicaLook(shard, server.url)
         try:
             server.ping()

@@ -14,6 +14,7 @@ from sluice.simulate import clients, driver, new_fields, server
 from sluice.simulate.spark import Worker
 from sluice.spark import (
     asking,
+    assignment,
     failover,
     gathering,
     growing,
@@ -24,7 +25,6 @@ from sluice.spark import (
     pipeline,
     probing,
     refreshing,
-    shards,
 )
 
 if TYPE_CHECKING:
@@ -116,16 +116,15 @@ def _of_kafka(world: World) -> list[tuple[Any, str, Any]]:
 
 
 def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
-    def make_server(url: str, *_: Any) -> server.SimulatedServer:
+    def make_server(url: str, *_: Any, **__: Any) -> server.SimulatedServer:
         return server.SimulatedServer(world, url)
 
     return [
         (http, "has_ended", lambda connection: connection.has_ended),
-        (shards, "Server", make_server),
+        (assignment, "Server", make_server),
         (monitor, "describe_table", server.describe_table),
         (monitor, "window_mark", server.window_mark),
         (monitor, "READ_EVERY_SECONDS", world.plan.windows_every_seconds),
-        (probing, "Server", make_server),
         (probing, "describe_table", server.describe_table),
         (probing, "running_query_ids", server.running_query_ids),
         (probing, "replicas_in_sync", server.replicas_in_sync),

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.password import read_password
+from sluice.clickhouse.tls import Tls
 from sluice.core.ledger import Marks, Rest
 from sluice.core.ranges import Range
 from sluice.core.records import Record
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.registry import RegistryAccess
+
+#: A server refuses the password, and its file still has that one: it is asked on for so long.
+PATIENCE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +24,42 @@ class ClickHouseAccess:
     """How to reach the shards. Travels to the workers; holds the password in the clear.
 
     :param shards: URLs of the replicas of each shard, in order of preference.
+    :param password_file: where the password is read from again; "": nowhere.
+    :param patience_seconds: see `Server`.
+    :param tls: of https.
     """
 
     shards: Mapping[str, tuple[str, ...]]
     user: str
     password: str = field(repr=False)
     durability: Literal["quorum", "single"]
+    password_file: str = ""
+    patience_seconds: float = 0.0
+    tls: Tls = field(default_factory=Tls)
+
+    def connect(self, url: str) -> Server:
+        """A connection to one of them, which opens late."""
+        return Server(
+            url,
+            self.user,
+            self.password,
+            password_file=self.password_file,
+            patience_seconds=self.patience_seconds,
+            tls=self.tls,
+        )
+
+    def patient(self) -> ClickHouseAccess:
+        """For what runs on and on, while passwords change."""
+        return replace(self, patience_seconds=PATIENCE_SECONDS)
+
+    def renewed(self) -> ClickHouseAccess:
+        """With what the password's file says now, if it can be read here."""
+        if not self.password_file:
+            return self
+        try:
+            return replace(self, password=read_password(self.password_file))
+        except (OSError, UnicodeDecodeError):
+            return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sluice.clickhouse.adding import ColumnsRefusedError, add_columns
-from sluice.clickhouse.http import Server
 from sluice.core.dynamic import NewField, answer_to, merged, room_for_columns
 from sluice.core.errors import SluiceError
 from sluice.core.text import ConfigurationText, TableText
@@ -97,7 +96,7 @@ class Grower:
         for shard in table.shards:
             try:
                 added = add_columns(
-                    lambda url: Server(url, access.user, access.password),
+                    access.connect,
                     access.shards[shard],
                     (table.database, table.table),
                     kinds,

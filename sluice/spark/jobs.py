@@ -13,7 +13,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sluice.core.errors import InDoubtError, TerminalError
@@ -102,6 +102,8 @@ class SparkJobs:
         context = self._session.sparkContext
         context.setJobDescription(job.description)
         ranges = self._session.createDataFrame(_table([_row(a) for a in job.assignments]), _RANGES)
+        # The file of the password may be on the driver's machine only.
+        around = replace(around, clickhouse=around.clickhouse.renewed())
         reports = ranges.mapInArrow(_loader(around), _REPORTS).toArrow()
         return tuple(pickle.loads(report) for report in reports.column("report").to_pylist())
 

@@ -247,7 +247,7 @@ class _Assembly:
         self.run = run
         self.schema: SchemaReader | None = None
         self.kafka = kafka_access(configuration, connector.name)
-        self.clickhouse = access_of(configuration)
+        self.clickhouse = access_of(configuration).patient()
         self.text = read_text(configuration, connector.name)
         self.admin = make_admin(self.kafka)
         self.log = SourceLog(self.admin)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
-from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import query_id_prefix
 from sluice.clickhouse.probe import present_offsets, replicas_in_sync, running_query_ids
 from sluice.clickhouse.schema import describe_table
@@ -160,7 +159,7 @@ class ClickHouseProber:
     ) -> list[Interval]:
         """Offsets that have their rows in a shard."""
         url = self._access.shards[shard][0]
-        with Server(url, self._access.user, self._access.password) as server:
+        with self._access.connect(url) as server:
             facts = describe_table(server, table.database, table.table)
             why = why_no_probe(table, len(list(facts.all_dependents())), record.generation)
             if why is not None:
@@ -185,7 +184,7 @@ class ClickHouseProber:
         urls, away = self._access.shards[shard], []
         for url in urls:
             try:
-                with Server(url, self._access.user, self._access.password) as server:
+                with self._access.connect(url) as server:
                     server.ping()
             except TransientError as error:
                 away.append(str(error))
@@ -218,7 +217,7 @@ class ClickHouseProber:
         self, url: str, block_range: Range, record: Record, table: TableText, shard: str
     ) -> None:
         """:raises StillRunningError: somebody may still insert this block."""
-        with Server(url, self._access.user, self._access.password) as server:
+        with self._access.connect(url) as server:
             facts = describe_table(server, table.database, table.table)
             for rest in sorted({"", record.rest}):
                 token = block_token(

@@ -141,7 +141,7 @@ class SchemaReader:
         put: Callable[[SchemaRead], None],
     ) -> None:
         self._configuration = configuration
-        self._access = access_of(configuration)
+        self._access = access_of(configuration).patient()
         self._text = text
         self._now_ms = now_ms
         self._examine = examine

@@ -23,7 +23,7 @@ class ShardReader:
     def __init__(self, access: ClickHouseAccess, shard: str, now_ms: Clock) -> None:
         self.shard = shard
         self.urls = access.shards[shard]
-        self._servers = {url: Server(url, access.user, access.password) for url in self.urls}
+        self._servers = {url: access.connect(url) for url in self.urls}
         self._breaker = Breaker()
         self._now_ms = now_ms
 
@@ -56,11 +56,11 @@ def on_shard(access: ClickHouseAccess, shard: str, question: Callable[[Server], 
     *first, last = access.shards[shard]
     for url in first:
         try:
-            with Server(url, access.user, access.password) as server:
+            with access.connect(url) as server:
                 return _ask(server, question, len(access.shards[shard]))
         except TransientError:
             continue
-    with Server(last, access.user, access.password) as server:
+    with access.connect(last) as server:
         return question(server)
 
 
@@ -75,7 +75,7 @@ def on_replicas(
     last: TransientError | None = None
     for url in access.shards[shard]:
         try:
-            with Server(url, access.user, access.password) as server:
+            with access.connect(url) as server:
                 answers[url] = _ask(server, question, len(access.shards[shard]))
         except TransientError as error:
             last = error

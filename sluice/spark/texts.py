@@ -7,10 +7,12 @@ from importlib.metadata import version
 
 from sluice.clickhouse.capabilities import Capabilities, read_capabilities
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.password import read_password
 from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.sql import identifier, qualified
-from sluice.config.model import Configuration, TableConfiguration
+from sluice.clickhouse.tls import Tls
+from sluice.config.model import ClickHouseConfiguration, Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.core.formats import FORMATS, REGISTRY_OPTION
 from sluice.core.text import LINEAGE_TYPES, ConfigurationText, TableText
@@ -35,14 +37,47 @@ def decoder_version() -> str:
 
 
 def access_of(configuration: Configuration) -> ClickHouseAccess:
-    """How to reach the shards, password in the clear."""
+    """How to reach the shards, password in the clear.
+
+    :raises ConfigurationError: the file of the password, or one of certificates, cannot be used.
+    """
     clickhouse = configuration.clickhouse
+    certificates = clickhouse.certificates
+    tls = Tls(
+        certificates.authority,
+        certificates.certificate,
+        certificates.key,
+        certificates.key_password.reveal(),
+    )
+    if any(url.startswith("https:") for shard in clickhouse.shards for url in shard.replicas):
+        tls.context()
     return ClickHouseAccess(
         shards={shard.name: shard.replicas for shard in clickhouse.shards},
         user=clickhouse.user,
-        password=clickhouse.password.reveal(),
+        password=_password(clickhouse),
         durability=clickhouse.durability,
+        password_file=clickhouse.password_file,
+        tls=tls,
     )
+
+
+def _password(clickhouse: ClickHouseConfiguration) -> str:
+    name = clickhouse.password_file
+    if not name:
+        return clickhouse.password.reveal()
+    try:
+        password = read_password(name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"clickhouse.password_file: {name} cannot be read: {error}",
+            "Name a file that holds the password in its first line, as UTF-8.",
+        ) from None
+    if not password:
+        raise ConfigurationError(
+            f"clickhouse.password_file: the first line of {name} is empty",
+            "Write the password there; leave the key out if the user has none.",
+        )
+    return password
 
 
 def kafka_access(configuration: Configuration, connector_name: str) -> KafkaAccess:

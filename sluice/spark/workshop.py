@@ -110,10 +110,11 @@ class Workshop:
             self.registries.add(url)
 
     def server(self, around: Surroundings, url: str) -> Server:
-        """The connection to a replica."""
-        access = around.clickhouse
+        """The connection to a replica, with the password that the driver has read last."""
         if url not in self.servers:
-            self.servers[url] = Server(url, access.user, access.password)
+            self.servers[url] = around.clickhouse.connect(url)
+        elif around.clickhouse.password_file:
+            self.servers[url].take_password(around.clickhouse.password)
         return self.servers[url]
 
     def manner(self, around: Surroundings, url: str) -> Manner:

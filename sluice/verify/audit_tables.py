@@ -197,7 +197,7 @@ def _open(
     behind: list[tuple[Server, TableFacts, str]] = []
     last: TransientError | None = None
     for url in access.shards[shard]:
-        server = Server(url, access.user, access.password)
+        server = access.connect(url)
         try:
             facts = describe_table(server, database, table)
             sync = replicas_in_sync(server, facts)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 import time
 import tracemalloc
@@ -15,6 +13,7 @@ import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import InsertPlan, plan_insert
+from sluice.clickhouse.tls import Tls
 from sluice.core.errors import (
     ConfigurationError,
     InDoubtError,
@@ -22,6 +21,7 @@ from sluice.core.errors import (
     TransientError,
 )
 from tests.clickhouse.helpers import count, insert, native
+from tests.support.certificates import Authority
 from tests.support.clickhouse_server import ClickHouseServer, clickhouse_available, run_clickhouse
 from tests.support.processes import free_ports
 from tests.support.scripted import PONG_AND_CLOSE, reply, run_scripted
@@ -347,32 +347,12 @@ def test_the_body_is_not_copied() -> None:
         assert peak_bytes < 1 << 20
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
 def test_https(tmp_path: Path) -> None:
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    subject = ["-subj", "/CN=sluice", "-addext", "subjectAltName=IP:127.0.0.1"]
-    files = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-days",
-            "1",
-            *subject,
-            *files,
-        ],
-        check=True,
-        capture_output=True,
-    )
+    authority = Authority(tmp_path)
     there = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    there.load_cert_chain(certificate, key)
-    here = ssl.create_default_context(cafile=str(certificate))
+    there.load_cert_chain(*authority.sign("server"))
     with run_scripted(lambda c: c.sendall(reply("")), there) as script:
-        client = Server(script.url, ssl_context=here)
+        client = Server(script.url, tls=Tls(str(authority.certificate)))
         for _ in range(3):
             client.insert(plan(memoryview(b"block")), valid)
         assert (script.posts, script.connections) == ([b"block"] * 3, 1)

@@ -114,8 +114,23 @@ def test_the_example_loads_without_an_environment(tmp_path: Path) -> None:
         assert getattr(example.tables[0], name) == getattr(least.tables[0], name)
 
 
+def test_files_are_named_relative_to_the_configuration(tmp_path: Path) -> None:
+    text = changed(
+        "[clickhouse]",
+        '[clickhouse]\npassword_file = "secrets/password"\n'
+        'tls = { ca = "/etc/ca.pem", certificate = "client.pem", key_password = "x" }',
+    ).replace("http://localhost", "https://localhost")
+    clickhouse = load_text(tmp_path, text).clickhouse
+    assert clickhouse.password_file == str(tmp_path / "secrets/password")
+    assert clickhouse.certificates.authority == "/etc/ca.pem"
+    assert clickhouse.certificates.certificate == str(tmp_path / "client.pem")
+    assert clickhouse.certificates.key == ""
+    assert clickhouse.certificates.key_password.reveal() == "x"
+    assert '"x"' not in repr(clickhouse)
+
+
 def test_the_commented_lines_of_the_example_load_too(tmp_path: Path) -> None:
-    text = EXAMPLE.replace("# password", "password").replace("# [metrics]", "[metrics]")
+    text = EXAMPLE.replace("# password =", "password =").replace("# [metrics]", "[metrics]")
     text = text.replace("# listen", "listen")
     example = load_text(tmp_path, text, {"CLICKHOUSE_PASSWORD": "x"})
     assert example.clickhouse.password == Secret("x")

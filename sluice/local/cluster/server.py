@@ -7,7 +7,9 @@ Sluice serves, where the embedded engine stands for the newest.
 from __future__ import annotations
 
 import http.client
+import os
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +37,7 @@ _CONFIGURATION = """<?xml version="1.0"?>
   <timezone>UTC</timezone>
   <macros><shard>{shard}</shard><replica>{replica}</replica></macros>
   <remote_servers><default>{shards}</default></remote_servers>
-  {zookeeper}
+  {zookeeper}{more}
 </yandex>
 """
 
@@ -60,6 +62,7 @@ class Settings:
     :param cluster: native ports of all servers of the cluster "default", shard by shard; empty
         for the server itself.
     :param users: XML of users besides `default`, who has no password.
+    :param more: XML of further settings.
     """
 
     shard: str = "s1"
@@ -69,6 +72,7 @@ class Settings:
     keep_alive_seconds: int = 10
     cluster: Sequence[Sequence[int]] = ()
     users: str = ""
+    more: str = ""
     ports: list[int] = field(default_factory=lambda: free_ports(3))
 
 
@@ -106,9 +110,17 @@ class ClickHouseServer(Child):
             raise TerminalError("clickhouse-server is not installed", INSTALL)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "config.xml").write_text(self._configuration())
-        users = USERS.read_text().replace("</users>", f"{self.settings.users}</users>")
-        (self.folder / "users.xml").write_text(users)
+        self.write_users()
         self.launch(["clickhouse-server", f"--config-file={self.folder}/config.xml"])
+
+    def write_users(self) -> None:
+        """Write the users of its settings; a server that runs reads them within seconds."""
+        users = USERS.read_text().replace("</users>", f"{self.settings.users}</users>")
+        path = self.folder / "users.xml"
+        # A server sees by the second whether a file has changed.
+        changed_at = max(time.time(), path.stat().st_mtime + 1 if path.exists() else 0)
+        path.write_text(users)
+        os.utime(path, (changed_at, changed_at))
 
     def wait_ready(self) -> None:
         """Wait until /ping answers.
@@ -136,6 +148,7 @@ class ClickHouseServer(Child):
             replica=settings.replica,
             shards="".join(map(_shard, settings.cluster or [[tcp]])),
             zookeeper=zookeeper,
+            more=settings.more,
         )
 
 

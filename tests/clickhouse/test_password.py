@@ -1,0 +1,156 @@
+"""Passwords that change while a connection lives, on a real server."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.insert import plan_insert
+from sluice.clickhouse.password import Refusals, read_password
+from sluice.core.errors import TerminalError, TransientError
+from sluice.local.cluster.server import ClickHouseServer, Settings
+from tests.clickhouse.helpers import count, native
+from tests.support.world import wait_for
+
+LONG = 3600.0
+
+
+def user(password: str) -> str:
+    return (
+        f"<loader><password>{password}</password><profile>default</profile><quota>default</quota>"
+        "<networks><ip>::/0</ip></networks></loader>"
+    )
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseServer]:
+    server = ClickHouseServer(tmp_path_factory.mktemp("server"), Settings(users=user("first")))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def clickhouse(started: ClickHouseServer) -> ClickHouseServer:
+    """It takes the password `first`."""
+    change(started, "first")
+    return started
+
+
+def change(server: ClickHouseServer, password: str) -> None:
+    """To return when the server has taken it."""
+    server.settings.users = user(password)
+    server.write_users()
+    wait_for(lambda: lets_in(server, password), 30, "the new password")
+
+
+def lets_in(server: ClickHouseServer, password: str) -> bool:
+    with Server(server.url, "loader", password) as client:
+        try:
+            return client.query("SELECT 1 AS one") == [{"one": 1}]
+        except TerminalError:
+            return False
+
+
+def test_a_query_goes_on_with_what_the_file_says_now(
+    clickhouse: ClickHouseServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("first\n")
+    with Server(clickhouse.url, "loader", "first", password_file=str(file)) as server:
+        assert server.query("SELECT 1 AS one") == [{"one": 1}]
+        change(clickhouse, "second")
+        file.write_text("second\nof the first line only\n")
+        assert server.query("SELECT 2 AS two") == [{"two": 2}]
+
+
+def test_an_insert_is_sent_again_by_its_caller(
+    clickhouse: ClickHouseServer, tmp_path: Path
+) -> None:
+    table = f"t{uuid.uuid4().hex[:8]}"
+    file = tmp_path / "password"
+    file.write_text("first")
+    with Server(clickhouse.url, "loader", "first", password_file=str(file)) as server:
+        server.execute(f"CREATE TABLE {table} (id UInt64) ENGINE = MergeTree ORDER BY id")
+        with Server(clickhouse.url) as other:  # `default`, who needs no password
+            block = native(other, "SELECT toUInt64(1) AS id")
+        plan = plan_insert("default", table, ["id"], block, None, f"q{table}", {})
+        change(clickhouse, "second")
+        file.write_text("second")
+        with pytest.raises(TransientError, match="WRONG_PASSWORD") as raised:
+            server.insert(plan, lambda: 60.0)
+        assert str(file) in raised.value.hint
+        server.insert(plan, lambda: 60.0)
+        assert count(server, table) == 1
+
+
+def test_a_password_that_stays_wrong_is_refused_for_good(
+    clickhouse: ClickHouseServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("other")
+    with (
+        Server(clickhouse.url, "loader", "other", password_file=str(file)) as server,
+        pytest.raises(TerminalError, match="WRONG_PASSWORD") as raised,
+    ):
+        server.query("SELECT 1")
+    assert "other" not in raised.value.message
+
+
+def test_the_file_may_come_later_than_the_server(
+    clickhouse: ClickHouseServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("first")
+    server = Server(
+        clickhouse.url, "loader", "first", password_file=str(file), patience_seconds=LONG
+    )
+    change(clickhouse, "second")
+    with server:
+        for _ in range(3):
+            with pytest.raises(TransientError, match="WRONG_PASSWORD"):
+                server.query("SELECT 1")
+        file.write_text("second")
+        assert server.query("SELECT 1 AS one") == [{"one": 1}]
+
+
+def test_where_there_is_no_file_the_password_is_handed_over(
+    clickhouse: ClickHouseServer, tmp_path: Path
+) -> None:
+    """As on a Spark worker on another machine than the driver's."""
+    server = Server(
+        clickhouse.url,
+        "loader",
+        "first",
+        password_file=str(tmp_path / "nowhere"),
+        patience_seconds=LONG,
+    )
+    change(clickhouse, "second")
+    with server:
+        with pytest.raises(TransientError):
+            server.query("SELECT 1")
+        server.take_password("second")
+        assert server.query("SELECT 1 AS one") == [{"one": 1}]
+
+
+def test_refusals_are_final_when_they_have_lasted() -> None:
+    refused = Refusals()
+    asked = [refused.is_final(60, now) for now in (1000, 1030, 1059, 1060, 1061)]
+    assert asked == [False, False, False, True, True]
+    assert not refused.is_final(60, 1700)  # a day's next rotation begins anew
+    assert refused.is_final(60, 1760)
+    refused.forget()
+    assert not refused.is_final(60, 1761)
+    assert Refusals().is_final(0, 5)
+
+
+@pytest.mark.parametrize("text", ["s3 crét", "s3 crét\n", "s3 crét\r\nmore"])
+def test_the_first_line_is_the_password(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(text.encode())
+    assert read_password(str(file)) == "s3 crét", json.dumps(text)
