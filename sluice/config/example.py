@@ -45,6 +45,7 @@ user = "default"
 # password_file = "clickhouse-password" # instead: its first line, read again when it is refused
 # tls = { ca = "ca.pem", certificate = "client.pem", key = "client.key" }   # of https URLs, each
                                       # where it is needed; also key_password
+max_inserts = 32                      # at once into one table on one replica, at most
 durability = "single"                 # one replica's word is enough. With two or more
                                       # replicas use "quorum", which is the default.
 

@@ -51,6 +51,7 @@ from sluice.config.values import (
 )
 from sluice.core.dead_letters import LetterLimit
 from sluice.core.errors import ConfigurationError
+from sluice.core.flights import INSERTS_MAX
 
 #: One range is one block, and a block stays below what servers squash or split.
 MESSAGES_MAX = 1_000_000
@@ -197,6 +198,7 @@ def _read_clickhouse(section: Section, folder: Path) -> ClickHouseConfiguration:
         durability=durability,
         password_file=read_password_file(section, folder),
         certificates=read_certificates(section, shards, folder),
+        inserts_max=section.optional("max_inserts", an_integer(1, 1000), INSERTS_MAX),
     )
     section.finish()
     return clickhouse

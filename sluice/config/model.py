@@ -15,6 +15,7 @@ from sluice.config.secret import Secret, reveal_all
 from sluice.core.dead_letters import LetterLimit
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import ConfigurationError
+from sluice.core.flights import INSERTS_MAX
 from sluice.core.text import Mapped, Route, Sharding
 from sluice.core.topics import is_reserved, matches, takes
 
@@ -136,6 +137,7 @@ class ClickHouseConfiguration:
     """The cluster that the rows go to.
 
     :param password_file: holds the password instead, and may change; "": `password` is it.
+    :param inserts_max: ranges in flight for each replica of a table, of each connector.
     """
 
     database: str
@@ -145,6 +147,7 @@ class ClickHouseConfiguration:
     durability: Durability
     password_file: str = ""
     certificates: CertificatesConfiguration = field(default_factory=CertificatesConfiguration)
+    inserts_max: int = INSERTS_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,12 +80,19 @@ class LaneCollector(Collector):
             "Largest resident memory of a worker.",
             labels=["lane"],
         )
+        held_back = GaugeMetricFamily(
+            "sluice_held_back_ranges",
+            "Ranges that wait because max_inserts are in flight at a replica.",
+            labels=["lane"],
+        )
         for lane in lanes:
+            held_back.add_metric([lane.name], float(lane.held_back))
             for error, count in list(lane.counters.failures.items()):
                 failures.add_metric([lane.name, error], float(count))
             memory.add_metric([lane.name], float(lane.counters.worker_memory_bytes_max))
         yield failures
         yield memory
+        yield held_back
         yield from _letters(lanes)
 
     def _partitions(self, lanes: list[Lane]) -> Iterator[Metric]:

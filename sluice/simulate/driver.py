@@ -243,7 +243,12 @@ def make_configuration(world: World) -> Configuration:
         connectors=(ConnectorConfiguration("c", "", topics, "earliest", {}),),
         batch=BatchConfiguration(plan.messages_max, plan.bytes_max, 1.0, plan.lease_seconds),
         clickhouse=ClickHouseConfiguration(
-            "d", (ShardConfiguration("s1", plan.replicas),), "", Secret(""), "single"
+            "d",
+            (ShardConfiguration("s1", plan.replicas),),
+            "",
+            Secret(""),
+            "single",
+            inserts_max=plan.inserts_max,
         ),
         tables=tuple(
             TableConfiguration(

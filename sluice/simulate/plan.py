@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sluice.core.dynamic import DynamicColumns
+from sluice.core.flights import INSERTS_MAX
 from sluice.simulate.clickhouse import TableShape
 from sluice.simulate.new_fields import RULES
 
@@ -32,6 +33,7 @@ class Plan:
     :param has_lineage: rows say where they are from, so a probe can tell what is missing.
     :param refuses: a table refuses its blocks from the beginning, and for long.
     :param dynamic: which new fields get columns; None: there are none.
+    :param inserts_max: ranges that may be in flight at a replica of a table.
     :param stops: how many faults may be drawn after which a partition has to stop.
     """
 
@@ -50,6 +52,7 @@ class Plan:
     windows_every_seconds: float
     has_lineage: bool
     dynamic: DynamicColumns | None = None
+    inserts_max: int = INSERTS_MAX
     keep_alive_ms: int = 3_000
     late_ms_max: int = 0
     decoder: int = 0
@@ -108,7 +111,8 @@ def draw_plan(rng: random.Random) -> Plan:
         )
     tokens = rng.random() < 0.75
     # Of its own, so that the other seeds stay what they were.
-    is_dynamic = random.Random(f"{tables}").random() < 0.4
+    further = random.Random(f"{tables}")
+    is_dynamic = further.random() < 0.4
     if all(table.seconds is not None for table in tables):
         tables = [replace(table, path=f"/{table.name}") for table in tables]
     return Plan(
@@ -124,5 +128,6 @@ def draw_plan(rng: random.Random) -> Plan:
         is_calm=is_calm,
         has_lineage=not tokens or rng.random() < 0.85,
         dynamic=RULES if is_dynamic else None,
+        inserts_max=further.choice((1, 2, INSERTS_MAX)),
         **(_PACES[0] if is_calm else rng.choice(_PACES)),
     )

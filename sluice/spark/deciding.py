@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from sluice.core.budget import Site
 from sluice.core.errors import SluiceError
+from sluice.core.flights import InFlight, Place
 from sluice.core.ranges import TopicPartition, digest_of_rest
 from sluice.core.records import Kind
 from sluice.core.text import ConfigurationText
@@ -35,6 +36,7 @@ class Decider:
     :param slots: tasks that can run at once; twice as many may be under way.
     :param stop: called for a partition that cannot go on.
     :param schema: knows what the tables are now.
+    :param flights: how many ranges each replica is given.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Decider:
         slots: int,
         stop: Callable[[PartitionState, SluiceError], None],
         schema: SchemaChanges,
+        flights: InFlight,
     ) -> None:
         self._states = states
         self._planner = planner
@@ -54,6 +57,9 @@ class Decider:
         self._slots = slots
         self._stop = stop
         self._schema = schema
+        self._flights = flights
+        #: Ranges of the last round that waited for a replica to finish others.
+        self.held_back = 0
 
     def plan(
         self, now_ms: int, *, flush: bool, stopping: bool
@@ -68,12 +74,15 @@ class Decider:
         budget = Budget(windows, self._claims, list(self._states.values()), now_ms)
         steps: list[Step] = []
         ready: list[PartitionState] = []
+        self._count_flights()
         free = [s for s in self._states.values() if s.stopped is None and not s.out]
         idle = [s for s in free if s.loaded is not None or not s.record.in_doubt]
         for state in free:
             if state.loaded is not None or not state.record.in_doubt:
                 continue  # idle; `in` would compare each with all of them
             step, runs = self._again(state, budget, now_ms)
+            if (runs or (step and step.dispatch)) and not self._may_go(state):
+                continue
             if step is None and not runs and now_ms - state.committed_at_ms > RESETTLE_MS:
                 step = refresh(state)
             steps += [step] if step else []
@@ -87,6 +96,29 @@ class Decider:
             if state.source not in planned and (state.loaded is not None or stale):
                 steps.append(settle(state, self._planner.owner, now_ms))
         return steps, ready
+
+    def _count_flights(self) -> None:
+        self.held_back = 0
+        self._flights.begin()
+        for state in self._states.values():
+            if state.out:
+                self._flights.add(self._places(state))
+
+    def _places(self, state: PartitionState) -> frozenset[Place]:
+        """Where the blocks of a recorded range go."""
+        text = self.text_of(state)
+        is_new = text is self._planner.text
+        digest = self._planner.digest if is_new else state.record.text
+        return self._flights.places(text, digest, state.source)
+
+    def _may_go(self, state: PartitionState) -> bool:
+        """Whether the replicas that a range in doubt goes to have room for it now."""
+        places = self._places(state)
+        if not self._flights.has_room(places):
+            self.held_back += 1
+            return False
+        self._flights.add(places)
+        return True
 
     def _intend(
         self, idle: list[PartitionState], budget: Budget, now_ms: int, *, flush: bool
@@ -102,15 +134,21 @@ class Decider:
             sites = sites_of(self._planner.text, topic)
             if self._outage(sites):
                 continue
+            planner = self._planner
+            places = self._flights.places(planner.text, planner.digest, backlog.source)
+            if not self._flights.has_room(places):
+                self.held_back += 1
+                continue
             state = self._states[backlog.source]
-            grant = budget.affordable(sites, self._planner.grant(topic))
+            grant = budget.affordable(sites, planner.grant(topic))
             try:
                 if not budget.take(sites, grant):
                     continue
             except WindowTooSmallError as error:
                 self._stop(state, error)
                 continue
-            steps.append(self._planner.intend(state, backlog, budget.windows, grant, now_ms))
+            steps.append(planner.intend(state, backlog, budget.windows, grant, now_ms))
+            self._flights.add(places)
             room_left -= 1
         return steps
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from sluice.core.errors import ForeignHandsError, SluiceError, TransientError
+from sluice.core.flights import InFlight
 from sluice.core.lease import has_expired
 from sluice.core.ledger import Commit
 from sluice.core.ranges import TopicPartition
@@ -107,6 +108,7 @@ class Lane:
             parts.jobs.slots,
             stop,
             self._schema,
+            InFlight(parts.inserts_max, around.clickhouse.shards),
         )
         self._topics = TopicObserver(
             self.states,
@@ -147,6 +149,11 @@ class Lane:
                 return
             self._observe(now_ms)
             self._round(now_ms, flush=targets is not None)
+
+    @property
+    def held_back(self) -> int:
+        """Ranges that wait until replicas have finished others."""
+        return self._decider.held_back
 
     def in_doubt(self) -> list[PartitionState]:
         """Partitions whose record names a range that may be loaded or not."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sluice.core.dead_letters import LetterLimit
+from sluice.core.flights import INSERTS_MAX
 from sluice.spark.growing import Wanted
 from sluice.spark.jobs import Inbox
 from sluice.spark.parking import Parking
@@ -20,6 +21,7 @@ class LaneParts:
         themselves, too. None where nobody reads.
     :param topics: finds topics that an expression takes; None where all have names.
     :param want_columns: asks for columns of new fields; a `SchemaRead` tells of them.
+    :param inserts_max: ranges in flight for each replica of a table.
     """
 
     log: IntentLog
@@ -34,3 +36,4 @@ class LaneParts:
     parking: Parking = field(default_factory=Parking)
     topics: Topics | None = None
     want_columns: Callable[[Wanted], None] | None = None
+    inserts_max: int = INSERTS_MAX

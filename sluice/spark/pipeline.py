@@ -326,6 +326,7 @@ class _Assembly:
             read_schema=self.schema.request,
             want_columns=self.schema.want,
             letter_limit=configuration.letter_limit,
+            inserts_max=configuration.clickhouse.inserts_max,
             parking=Parking(configuration.parkable),
             topics=TopicFinder(configuration, name, self.log)
             if self.run.connector.topic_pattern

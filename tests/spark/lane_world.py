@@ -15,6 +15,7 @@ from typing import Any
 from sluice.core.budget import Site, WindowState
 from sluice.core.dead_letters import LetterLimit
 from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
+from sluice.core.flights import INSERTS_MAX
 from sluice.core.ledger import Background, Commit, LedgerEntry, Rest
 from sluice.core.planning import Limits
 from sluice.core.ranges import Range, TopicPartition, contains, subtract
@@ -139,6 +140,8 @@ class World(Inbox):
         self.letter_limit: LetterLimit | None = None
         self.topic_finder: Topics | None = None
         self.want_columns: Callable[[Wanted], None] | None = None
+        self.inserts_max = INSERTS_MAX
+        self.shards: dict[str, tuple[str, ...]] = {"s1": ("http://h",)}
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         self._windows: dict[Site, SiteWindow] = {}
@@ -336,7 +339,7 @@ class World(Inbox):
         around = Surroundings(
             "p",
             KafkaAccess("c", ""),
-            ClickHouseAccess({"s1": ("http://h",)}, "", "", "single"),
+            ClickHouseAccess(self.shards, "", "", "single"),
             {self.text.digest(): self.text.canonical()},
         )
         return Lane(
@@ -354,6 +357,7 @@ class World(Inbox):
                 parking=self.parking,
                 topics=self.topic_finder,
                 want_columns=self.want_columns,
+                inserts_max=self.inserts_max,
             ),
             self.planner,
             around,

@@ -12,7 +12,7 @@ from sluice.clickhouse.schema import TableFacts
 from sluice.core.budget import Site
 from sluice.core.errors import TerminalError
 from sluice.core.text import ConfigurationText
-from sluice.spark import monitor, shards
+from sluice.spark import assignment, monitor
 from sluice.spark.assignment import ClickHouseAccess
 from sluice.spark.monitor import BEHIND_MS_MAX, DESCRIBE_EVERY_MS, WindowMonitor
 from tests.spark.lane_world import START_MS, table_text
@@ -29,7 +29,7 @@ EVEN_MS = START_MS - START_MS % (2 * MINUTE_MS)
 class Replica:
     """What one server says; None: it does not answer."""
 
-    def __init__(self, url: str, *_: str) -> None:
+    def __init__(self, url: str, *_: str, **__: object) -> None:
         self.url = url
 
     def ping(self) -> None:
@@ -65,7 +65,7 @@ class Watched:
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     FACTS.update({A: replica_of(url=A), B: replica_of(url=B)})
-    monkeypatch.setattr(shards, "Server", Replica)
+    monkeypatch.setattr(assignment, "Server", Replica)
     monkeypatch.setattr(monitor, "describe_table", lambda server, *_: FACTS[server.url])
     monkeypatch.setattr(monitor, "window_mark", lambda server, _: MARKS[server.url])
     return Watched()

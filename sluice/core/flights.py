@@ -1,0 +1,77 @@
+"""Inserts in flight: how many ranges may be on their way to one replica of a table. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sluice.core.ranges import TopicPartition
+from sluice.core.replicas import turn
+from sluice.core.text import ConfigurationText
+
+#: Unless the configuration says otherwise.
+INSERTS_MAX = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a block goes first; what a failing replica hands on is not counted there.
+
+    :param target: database.table.
+    :param replica: its URL.
+    """
+
+    target: str
+    shard: str
+    replica: str
+
+
+class InFlight:
+    """Counts the ranges of a round that are out, or go out, by where their blocks go.
+
+    A range counts at all of its places from the moment it is sent until it comes back, although
+    it inserts only at the end, into one place after the other: there are never more inserts.
+
+    :param most: at each place; at least 1.
+    :param replicas: URLs by name of the shard, in order of preference.
+    """
+
+    def __init__(self, most: int, replicas: Mapping[str, Sequence[str]]) -> None:
+        self._most = most
+        self._replicas = replicas
+        self._counts: Counter[Place] = Counter()
+        self._known: dict[tuple[str, TopicPartition], frozenset[Place]] = {}
+
+    def begin(self) -> None:
+        """A new round: nothing is counted yet."""
+        self._counts.clear()
+
+    def places(
+        self, text: ConfigurationText, digest: str, source: TopicPartition
+    ) -> frozenset[Place]:
+        """Where the blocks of a range go, under the text that makes them.
+
+        :param digest: of the text. Kept by it, since every round asks for each range.
+        """
+        key = digest, source
+        if key not in self._known:
+            self._known[key] = frozenset(self._find(text, source))
+        return self._known[key]
+
+    def has_room(self, places: frozenset[Place]) -> bool:
+        """Whether a range may go to these places now."""
+        return all(self._counts[place] < self._most for place in places)
+
+    def add(self, places: frozenset[Place]) -> None:
+        """Count a range that is out, or goes out."""
+        self._counts.update(places)
+
+    def _find(self, text: ConfigurationText, source: TopicPartition) -> Iterator[Place]:
+        for table in text.tables_of(source.topic):
+            replicated = dict(table.zookeeper_paths)
+            for shard in () if table.parked else table.shards:
+                urls = self._replicas.get(shard)
+                if urls:
+                    url = turn(urls, source.partition)[0] if shard in replicated else urls[0]
+                    yield Place(table.target, shard, url)

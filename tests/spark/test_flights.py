@@ -1,0 +1,94 @@
+"""How many ranges are out at once for each replica of a table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.ranges import TopicPartition
+from sluice.core.text import TableText
+from sluice.spark.assignment import Assignment
+from sluice.spark.jobs import JobLostError
+from tests.spark.lane_world import TASK_MS, Answer, World, run, table_text
+
+SOURCES = [TopicPartition("a", number) for number in range(8)]
+OTHER = TopicPartition("b", 0)
+
+
+class Busy(World):
+    """Counts the ranges that are out."""
+
+    slots = 8
+
+    def __init__(self, tables: tuple[TableText, ...], sources: list[TopicPartition]) -> None:
+        super().__init__(sources, tables)
+        self.ends.update(dict.fromkeys(sources, 30))
+        self.out: Counter[int] = Counter()
+        self.most: Counter[int] = Counter()
+        self.script = self._load
+
+    def _load(self, world: World, assignment: Assignment) -> Answer:
+        replica = assignment.block_range.source.partition % len(self.shards["s1"])
+        self.out[replica] += 1
+        self.most[replica] = max(self.most[replica], self.out[replica])
+        self.at(TASK_MS - 1, lambda: self.out.subtract([replica]))
+        return self.answer(assignment)
+
+    def answer(self, assignment: Assignment) -> Answer:
+        return self.load(assignment)
+
+
+def two_replicas(world: World) -> None:
+    world.shards = {"s1": ("http://one", "http://two")}
+
+
+REPLICATED = replace(table_text("t", ("a",)), zookeeper_paths=(("s1", "/t"),))
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_each_replica_gets_so_many_and_no_more(most: int) -> None:
+    world = Busy((REPLICATED,), SOURCES)
+    two_replicas(world)
+    world.inserts_max = most
+    run(world)
+    assert world.most == {0: most, 1: most}
+    assert all(world.rows_of(source) == [1] * 30 for source in SOURCES)
+
+
+def test_without_replicas_the_first_server_gets_all() -> None:
+    world = Busy((table_text("t", ("a",)),), SOURCES)
+    two_replicas(world)
+    world.inserts_max = 3
+    run(world)
+    assert sum(world.most.values()) >= 3
+    at_once = max(len(job.assignments) for job in world.jobs)
+    assert at_once <= 3
+    assert all(world.rows_of(source) == [1] * 30 for source in SOURCES)
+
+
+def test_another_table_of_the_replica_is_not_held_back() -> None:
+    world = Busy((table_text("t", ("a",)), table_text("u", ("b",))), [*SOURCES, OTHER])
+    world.inserts_max = 1
+    lane = world.lane()
+    held: list[int] = []
+    world.at(TASK_MS // 2 + 1, lambda: held.append(lane.held_back))
+    run(world, lane)
+    first = [a.block_range.source for job in world.jobs[:1] for a in job.assignments]
+    assert first == [SOURCES[0], OTHER]
+    assert world.rows_of(OTHER, "u") == [1] * 30
+    assert held == [7]
+
+
+def test_ranges_that_are_sent_again_wait_for_their_turn_too() -> None:
+    class Failing(Busy):
+        def answer(self, assignment: Assignment) -> Answer:
+            loaded = self.load(assignment)
+            return JobLostError("lost") if assignment.is_first else loaded
+
+    world = Failing((table_text("t", ("a",)),), SOURCES)
+    world.inserts_max = 2
+    run(world)
+    assert world.most == {0: 2}
+    assert all(world.rows_of(source) == [1] * 30 for source in SOURCES)
