@@ -256,13 +256,13 @@ def _window(
         if replicated
         else ("non_replicated_deduplication_window", "")
     )
-    defaults = _merge_tree_defaults(server, replicated, [name for name in names if name])
+    defaults = merge_tree_defaults(server, replicated, [name for name in names if name])
     values = {**defaults, **own}
     return int(values.get(names[0], 0)), int(values[names[1]]) if names[1] else None
 
 
-def _merge_tree_defaults(server: Server, replicated: bool, names: list[str]) -> dict[str, str]:
-    """Server-wide values; newer servers keep those of Replicated tables apart."""
+def merge_tree_defaults(server: Server, replicated: bool, names: list[str]) -> dict[str, str]:
+    """Server-wide values of settings; newer servers keep those of Replicated tables apart."""
     tables = server.query(
         "SELECT name FROM system.tables WHERE database = 'system' AND name IN "
         "('merge_tree_settings', 'replicated_merge_tree_settings') ORDER BY name"

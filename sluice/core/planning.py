@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -12,6 +13,13 @@ RANGE_BYTES_FACTOR = 1.5
 
 #: Assumed until a partition's messages were seen; errs on the large side.
 BYTES_PER_MESSAGE_UNKNOWN = 1024.0
+
+
+#: From this share of parts_to_delay_insert on, ranges wait longer, at most so many times as long,
+#: and not for longer than this unless `max_delay` is longer.
+CROWDED_FROM = 0.5
+STRETCH_MAX = 10
+STRETCHED_MS_MAX = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,17 @@ def next_range(backlog: Backlog, limits: Limits, now_ms: int, *, flush: bool) ->
         return None
     end = backlog.position + min(available, full)
     return Range(backlog.source, backlog.position, end)
+
+
+def stretched_delay_ms(delay_ms: int, crowding: float) -> int:
+    """How long the oldest message of a range that is not full waits for company, while merges
+    fall behind: fewer, larger blocks make fewer parts.
+
+    :param crowding: parts as a share of those from which the server delays inserts.
+    """
+    over = min(1.0, max(0.0, (crowding - CROWDED_FROM) / (1 - CROWDED_FROM)))
+    stretched = math.ceil(delay_ms * (1 + (STRETCH_MAX - 1) * over))
+    return max(delay_ms, min(stretched, STRETCHED_MS_MAX))
 
 
 def smoothed_bytes(before: float | None, messages: int, observed_bytes: int) -> float | None:

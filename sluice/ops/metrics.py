@@ -93,6 +93,7 @@ class LaneCollector(Collector):
         yield failures
         yield memory
         yield held_back
+        yield from _crowding(lanes)
         yield from _letters(lanes)
 
     def _partitions(self, lanes: list[Lane]) -> Iterator[Metric]:
@@ -115,6 +116,20 @@ class LaneCollector(Collector):
                 for family, value in zip(families.values(), values, strict=True):
                     family.add_metric(labels, float(value))
         yield from families.values()
+
+
+def _crowding(lanes: list[Lane]) -> Iterator[Metric]:
+    """How far merges are behind."""
+    family = GaugeMetricFamily(
+        "sluice_parts_ratio",
+        "Parts of the fullest ClickHouse partition over parts_to_delay_insert; from 0.5 on, ranges "
+        "that are not full wait longer.",
+        labels=["lane", "table", "shard"],
+    )
+    for lane in lanes:
+        for site, window in lane.windows.items():
+            family.add_metric([lane.name, site.entry, site.shard], window.crowding)
+    yield family
 
 
 def _letters(lanes: list[Lane]) -> Iterator[Metric]:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 #: Ledger entries that are read at once: few, so that reading backwards is exercised.
 LEDGER_CHUNK = 60
+#: What servers say of their parts, one after the other.
+CROWDING = (0.0, 0.4, 0.7, 1.5)
+CROWDED_MS = 7_000
 
 
 class _WorkshopOfWorker:
@@ -124,6 +127,8 @@ def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
         (assignment, "Server", make_server),
         (monitor, "describe_table", server.describe_table),
         (monitor, "window_mark", server.window_mark),
+        (monitor, "crowding", lambda *_: CROWDING[world.wall_ms() // CROWDED_MS % len(CROWDING)]),
+        (monitor, "COUNT_PARTS_EVERY_MS", 1000),
         (monitor, "READ_EVERY_SECONDS", world.plan.windows_every_seconds),
         (probing, "describe_table", server.describe_table),
         (probing, "running_query_ids", server.running_query_ids),

@@ -125,7 +125,7 @@ class Decider:
     ) -> list[Step]:
         room_left = 2 * self._slots - sum(s.out for s in self._states.values())
         steps: list[Step] = []
-        for backlog in self._planner.due(idle, now_ms, flush=flush):
+        for backlog in self._planner.due(idle, budget.windows, now_ms, flush=flush):
             if room_left <= 0:
                 break
             topic = backlog.source.topic

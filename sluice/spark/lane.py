@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from sluice.core.budget import Site
 from sluice.core.errors import ForeignHandsError, SluiceError, TransientError
 from sluice.core.flights import InFlight
 from sluice.core.lease import has_expired
@@ -30,14 +31,10 @@ from sluice.spark.deciding import Decider
 from sluice.spark.gathering import Gatherer, backoff_ms
 from sluice.spark.lane_parts import LaneParts
 from sluice.spark.observing import TopicObserver
-from sluice.spark.ports import SchemaRead
+from sluice.spark.ports import SchemaRead, SiteWindow
 from sluice.spark.start import Started
 from sluice.spark.state import Claims, PartitionState, Suspect
-from sluice.spark.steps import (
-    Planner,
-    Step,
-    bounded,
-)
+from sluice.spark.steps import Planner, Step, bounded
 
 _logger = logging.getLogger("sluice.lane")
 
@@ -154,6 +151,11 @@ class Lane:
     def held_back(self) -> int:
         """Ranges that wait until replicas have finished others."""
         return self._decider.held_back
+
+    @property
+    def windows(self) -> Mapping[Site, SiteWindow]:
+        """What is known of each table in each shard."""
+        return self._parts.windows.current()
 
     def in_doubt(self) -> list[PartitionState]:
         """Partitions whose record names a range that may be loaded or not."""

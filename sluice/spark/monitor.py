@@ -11,10 +11,12 @@ import threading
 from collections.abc import Mapping
 
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.parts import crowding
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.window import narrowest_window, window_mark
 from sluice.core.budget import Site, WindowState
 from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.core.planning import stretched_delay_ms
 from sluice.core.text import ConfigurationText
 from sluice.spark.assignment import ClickHouseAccess
 from sluice.spark.failover import refuse_own_windows
@@ -27,6 +29,7 @@ READ_EVERY_SECONDS = 1.0
 #: A table's description is read again so often: a window may have been altered. Each time it is
 #: another replica's turn to answer.
 DESCRIBE_EVERY_MS = 60_000
+COUNT_PARTS_EVERY_MS = 10_000
 #: So long a replica that says less than another one did is taken for one that is behind.
 BEHIND_MS_MAX = 30_000
 ALARM_EVERY_MS = 60_000
@@ -58,6 +61,7 @@ class WindowMonitor:
         self._tables = self._sites(text)
         self._facts: dict[Site, dict[str, tuple[int, TableFacts]]] = {}
         self._said: dict[Site, tuple[str, int]] = {}
+        self._crowding: dict[Site, tuple[int, float]] = {}
         self._behind_since_ms: dict[Site, int] = {}
         self._windows: dict[Site, SiteWindow] = {}
         self._outages: dict[Site, SluiceError] = {}
@@ -157,9 +161,28 @@ class WindowMonitor:
             narrowest = min((each for each, _ in windows), key=lambda facts: facts.window_blocks)
             state = WindowState(narrowest.window_blocks, mark, narrowest.target)
             seconds = min((each for _, each in windows if each is not None), default=None)
-            return SiteWindow(state, started_ms, seconds)
+            crowded = self._read_crowding(server, site, facts, started_ms)
+            return SiteWindow(state, started_ms, seconds, crowded)
 
         return servers.ask(read, self._now_ms() // DESCRIBE_EVERY_MS)
+
+    def _read_crowding(self, server: Server, site: Site, facts: TableFacts, now_ms: int) -> float:
+        """Now and then: merges take their time."""
+        read_ms, last = self._crowding.get(site, (0, 0.0))
+        if now_ms - read_ms < COUNT_PARTS_EVERY_MS:
+            return last
+        now = crowding(server, facts)
+        if stretched_delay_ms(1, now) > 1 >= stretched_delay_ms(1, last):
+            _logger.warning(
+                "%s in shard %s: merges fall behind, a ClickHouse partition has %d %% of the parts "
+                "from which the server delays inserts (parts_to_delay_insert). Ranges that are not "
+                "full wait longer meanwhile. Try: raise max_delay, or give the server more CPU.",
+                facts.target,
+                site.shard,
+                100 * now,
+            )
+        self._crowding[site] = now_ms, now
+        return now
 
     def _refuse_behind(self, site: Site, url: str, mark: int, now_ms: int) -> None:
         """A server may ask a member of ZooKeeper's ensemble that is behind the others.

@@ -55,11 +55,14 @@ class SiteWindow:
 
     :param read_started_ms: entries created later may be missing in the mark.
     :param seconds: how long the window remembers; None where time does not count.
+    :param crowding: parts of the table's fullest ClickHouse partition, as a share of those from
+        which the server delays inserts.
     """
 
     state: WindowState
     read_started_ms: int
     seconds: int | None
+    crowding: float = 0.0
 
 
 class Windows(Protocol):

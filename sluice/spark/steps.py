@@ -16,7 +16,7 @@ from sluice.core.ledger import (
     settled_entry,
     suspect_entry,
 )
-from sluice.core.planning import Backlog, Limits, in_fair_order, next_range
+from sluice.core.planning import Backlog, Limits, in_fair_order, next_range, stretched_delay_ms
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.core.records import Kind, Record
@@ -142,6 +142,7 @@ class Planner:
     #: The name of the text, worked out once: of a hundred tables it takes 8 ms [measured].
     digest: str = field(init=False)
     _limits_of: dict[str, Limits] = field(default_factory=dict)
+    _sites_of: dict[str, list[Site]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.digest = self.text.digest()
@@ -150,6 +151,7 @@ class Planner:
         """Intend new ranges under another text from now on."""
         self.text, self.digest = text, text.digest()
         self._limits_of.clear()
+        self._sites_of.clear()
 
     def limits_of(self, topic: str) -> Limits:
         """How large a new range of this topic may be; kept, since every round asks for each
@@ -173,9 +175,17 @@ class Planner:
 
     # New ranges
 
-    def due(self, states: list[PartitionState], now_ms: int, *, flush: bool) -> list[Backlog]:
+    def due(
+        self,
+        states: list[PartitionState],
+        windows: Mapping[Site, SiteWindow],
+        now_ms: int,
+        *,
+        flush: bool,
+    ) -> list[Backlog]:
         """Partitions whose next range is due, longest waiting first."""
         backlogs = []
+        stretched: dict[str, Limits] = {}
         for state in states:
             if state.waiting_since_ms is None:
                 continue
@@ -186,10 +196,21 @@ class Planner:
                 state.waiting_since_ms,
                 state.bytes_per_message,
             )
-            limits = self.limits_of(state.source.topic)
-            if next_range(backlog, limits, now_ms, flush=flush) is not None:
+            topic = state.source.topic
+            if topic not in stretched:
+                stretched[topic] = self._stretched(topic, windows)
+            if next_range(backlog, stretched[topic], now_ms, flush=flush) is not None:
                 backlogs.append(backlog)
         return in_fair_order(backlogs)
+
+    def _stretched(self, topic: str, windows: Mapping[Site, SiteWindow]) -> Limits:
+        """The limits of a topic while the servers of its tables are crowded with parts."""
+        limits = self.limits_of(topic)
+        if topic not in self._sites_of:
+            self._sites_of[topic] = sites_of(self.text, topic)
+        known = [windows[site] for site in self._sites_of[topic] if site in windows]
+        crowding = max((window.crowding for window in known), default=0.0)
+        return replace(limits, delay_ms_max=stretched_delay_ms(limits.delay_ms_max, crowding))
 
     def intend(
         self,

@@ -39,6 +39,7 @@ class Replica:
 
 MARKS: dict[str, int | None] = {}
 FACTS: dict[str, TableFacts] = {}
+CROWDING: dict[str, float] = {}
 
 
 class Watched:
@@ -68,6 +69,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     monkeypatch.setattr(assignment, "Server", Replica)
     monkeypatch.setattr(monitor, "describe_table", lambda server, *_: FACTS[server.url])
     monkeypatch.setattr(monitor, "window_mark", lambda server, _: MARKS[server.url])
+    monkeypatch.setattr(monitor, "crowding", lambda server, _: CROWDING.get(server.url, 0.0))
     return Watched()
 
 
@@ -112,3 +114,21 @@ def test_servers_with_windows_of_their_own_are_refused(watched: Watched) -> None
     FACTS[A] = FACTS[B] = facts_of()
     assert watched.read(EVEN_MS, a=1, b=1) is None
     assert isinstance(watched.monitor.refusal(SITE), TerminalError)
+
+
+def test_parts_are_counted_now_and_then_and_a_crowd_is_told_once(
+    watched: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CROWDING, A, 0.8)
+    monkeypatch.setitem(CROWDING, B, 0.8)
+    watched.read(EVEN_MS, a=1, b=1)
+    assert watched.monitor.current()[SITE].crowding == 0.8
+    assert "80 % of the parts" in caplog.text
+    monkeypatch.setitem(CROWDING, A, 0.9)
+    monkeypatch.setitem(CROWDING, B, 0.9)
+    watched.read(EVEN_MS + 9_000, a=1, b=1)
+    assert watched.monitor.current()[SITE].crowding == 0.8
+    caplog.clear()
+    watched.read(EVEN_MS + 10_000, a=1, b=1)
+    assert watched.monitor.current()[SITE].crowding == 0.9
+    assert not caplog.records

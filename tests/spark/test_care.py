@@ -1,17 +1,21 @@
-"""How many ranges are out at once for each replica of a table."""
+"""Care for the servers: how many ranges are out for each replica, and how large they are."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
+from sluice.core.budget import Site
+from sluice.core.planning import Backlog, Limits, next_range, stretched_delay_ms
 from sluice.core.ranges import TopicPartition
 from sluice.core.text import TableText
 from sluice.spark.assignment import Assignment
 from sluice.spark.jobs import JobLostError
-from tests.spark.lane_world import TASK_MS, Answer, World, run, table_text
+from sluice.spark.ports import SiteWindow
+from tests.spark.lane_world import TASK_MS, Answer, World, kinds, run, table_text
 
 SOURCES = [TopicPartition("a", number) for number in range(8)]
 OTHER = TopicPartition("b", 0)
@@ -92,3 +96,54 @@ def test_ranges_that_are_sent_again_wait_for_their_turn_too() -> None:
     run(world)
     assert world.most == {0: 2}
     assert all(world.rows_of(source) == [1] * 30 for source in SOURCES)
+
+
+@pytest.mark.parametrize(
+    ("crowding", "blocks"), [(0.0, 5), (0.5, 5), (0.75, 2), (1.0, 1), (3.0, 1)]
+)
+def test_small_ranges_wait_for_company_while_merges_fall_behind(
+    crowding: float, blocks: int
+) -> None:
+    """One message every second, `max_delay` of one second, for ten seconds."""
+
+    class Crowded(World):
+        def current(self) -> Mapping[Site, SiteWindow]:
+            return {
+                site: replace(window, crowding=crowding)
+                for site, window in super().current().items()
+            }
+
+    source = SOURCES[0]
+    world = Crowded([source])
+
+    def produce() -> None:
+        world.ends[source] += 1
+        if world.ends[source] < 10:
+            world.at(1000, produce)
+
+    world.at(0, produce)
+    lane = world.lane()
+    world.at(30_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    intended = [kind for kind, *_ in kinds(world, source) if kind == "INTEND"]
+    assert len(intended) == blocks, kinds(world, source)
+    assert world.rows_of(source) == [1] * 10
+
+
+def test_a_full_range_does_not_wait() -> None:
+    assert stretched_delay_ms(1000, 1.0) == 10_000
+    backlog = Backlog(SOURCES[0], 0, 10, 0)
+    limits = Limits(10, 1 << 20, stretched_delay_ms(1000, 1.0))
+    assert next_range(backlog, limits, 1, flush=False) is not None
+
+
+def test_how_long_company_is_waited_for() -> None:
+    assert [stretched_delay_ms(1000, c) for c in (0, 0.5, 0.6, 1, 9)] == [
+        1000,
+        1000,
+        2800,
+        10_000,
+        10_000,
+    ]
+    assert stretched_delay_ms(20_000, 1) == 60_000
+    assert stretched_delay_ms(3_600_000, 1) == 3_600_000
