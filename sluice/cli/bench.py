@@ -91,6 +91,12 @@ def _add_load(parser: CommandParser) -> None:
     """How the pipeline is driven."""
     _add_number(parser, "--range-messages", _DEFAULTS.range_messages, "messages in a range at most")
     parser.add_argument(
+        "--partial-ranges",
+        action="store_true",
+        help="ranges are due after --max-delay, however few messages they have; "
+        "else a round is cut into full ones",
+    )
+    parser.add_argument(
         "--max-delay",
         type=_a_duration,
         default=_DEFAULTS.max_delay,

@@ -31,14 +31,18 @@ class InFlight:
     """Counts the ranges of a round that are out, or go out, by where their blocks go.
 
     A range counts at all of its places from the moment it is sent until it comes back, although
-    it inserts only at the end, into one place after the other: there are never more inserts.
+    it inserts only at the end, into one place after the other: there are never more inserts. Where
+    no more tasks can run at once than `most`, nothing is counted: a task inserts one block after
+    the other, and dozens of small ranges share one.
 
     :param most: at each place; at least 1.
+    :param tasks: that can run at once.
     :param replicas: URLs by name of the shard, in order of preference.
     """
 
-    def __init__(self, most: int, replicas: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, most: int, replicas: Mapping[str, Sequence[str]], tasks: int) -> None:
         self._most = most
+        self._is_counted = tasks > most
         self._replicas = replicas
         self._counts: Counter[Place] = Counter()
         self._known: dict[tuple[str, TopicPartition], frozenset[Place]] = {}
@@ -61,7 +65,7 @@ class InFlight:
 
     def has_room(self, places: frozenset[Place]) -> bool:
         """Whether a range may go to these places now."""
-        return all(self._counts[place] < self._most for place in places)
+        return not self._is_counted or all(self._counts[place] < self._most for place in places)
 
     def add(self, places: frozenset[Place]) -> None:
         """Count a range that is out, or goes out."""

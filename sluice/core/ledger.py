@@ -7,17 +7,21 @@ commits the offsets they speak about. Pure: `sluice.kafka.ledger` reads and writ
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sluice.core import rests
 from sluice.core.ranges import Interval, Range, TopicPartition
-from sluice.core.receipts import DeadLetter, Loaded, Receipt
+from sluice.core.receipts import DeadLetter, Loaded, Receipt, Stages
 from sluice.core.records import Record, encode
 
 #: Marks of the windows: "entry/shard" -> number.
 Marks = dict[str, int]
 Rest = dict[str, tuple[Interval, ...]]
+
+# Their fields are plain values: `asdict`, which looks into each, takes 20 us a range [measured].
+_OF_RECEIPT = tuple(field.name for field in fields(Receipt))
+_OF_STAGES = tuple(field.name for field in fields(Stages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ def receipt_entry(block_range: Range, batch: int, attempt: int, receipt: Receipt
         "end": block_range.end,
         "batch": batch,
         "attempt": attempt,
-        **asdict(receipt),
+        **{name: getattr(receipt, name) for name in _OF_RECEIPT},
     }
     if receipt.messages is None:
         del body["messages"]
@@ -112,7 +116,7 @@ def settled_entry(block_range: Range, batch: int, attempt: int, loaded: Loaded) 
         "skipped": loaded.skipped,
         "dead_letters": len(loaded.dead_letters),
         "dead_letters_by_table": letters,
-        "seconds": {name: round(value, 4) for name, value in asdict(loaded.stages).items()},
+        "seconds": {name: round(getattr(loaded.stages, name), 4) for name in _OF_STAGES},
     }
     if loaded.passed:
         body["passed_by_table"] = dict(loaded.passed)

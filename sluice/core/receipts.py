@@ -197,12 +197,17 @@ class Failed:
     inserted: tuple[str, ...] = ()
 
 
-Outcome = Loaded | TooHeavy | NeedsGrant | Outdated | Failed
+@dataclass(frozen=True, slots=True)
+class Untried:
+    """The task did not come to this range, and inserted nothing of it."""
+
+
+Outcome = Loaded | TooHeavy | NeedsGrant | Outdated | Failed | Untried
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """The answer of one task.
+    """What one task says of one of its ranges.
 
     :param task_attempt: Spark's attempt number; above 0 an earlier attempt may still run.
     :param worker_memory_bytes: peak resident memory of the worker process.

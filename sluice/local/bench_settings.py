@@ -37,6 +37,7 @@ _SHOWN = (
     "tables",
     "bad_share",
     "range_messages",
+    "partial_ranges",
     "max_delay",
     "sort",
     "reader",
@@ -61,6 +62,7 @@ class BenchSettings:
     :param tables: entries of the pipeline that load the one topic; each gets every row.
     :param bad_share: share of the rounds' messages that can never become a row.
     :param range_messages: of a range at most; the ranges of a round are made equal.
+    :param partial_ranges: ranges are not made equal and full; they are due after `max_delay`.
     :param max_delay: as it stands in the configuration.
     :param sort: workers sort the blocks.
     :param reader: what reads the ranges.
@@ -83,6 +85,7 @@ class BenchSettings:
     tables: int = 1
     bad_share: float = 0.0
     range_messages: int = 250_000
+    partial_ranges: bool = False
     max_delay: str = "500ms"
     sort: bool = False
     reader: str = "librdkafka"
@@ -113,6 +116,8 @@ class BenchSettings:
 
     def even_range(self) -> int:
         """Messages of a range, so that a round has full ranges only: the last one would wait."""
+        if self.partial_ranges:
+            return self.range_messages
         of_partition = math.ceil(self.rows / self.partitions)
         return math.ceil(of_partition / math.ceil(of_partition / self.range_messages))
 

@@ -42,6 +42,18 @@ _COUNTERS = {
     "sluice_task_seconds": ("task_seconds", "Time that tasks took in all."),
 }
 
+#: name -> (attribute of what was inserted, help); a value for each table, shard and replica, so
+#: that their rates are the insert rates that each server sees.
+_INSERTED = {
+    "sluice_table_blocks": ("blocks", "Settled blocks, by the replica that acknowledged them."),
+    "sluice_table_parts": (
+        "parts",
+        "Parts that these blocks became: one for each ClickHouse partition of a block.",
+    ),
+    "sluice_table_rows": ("rows", "Rows of these blocks."),
+    "sluice_table_bytes": ("bytes", "Bytes of these blocks as sent, in Native format."),
+}
+
 #: name -> help; a value for each partition
 _PARTITION_GAUGES = {
     "sluice_settled_offset": "Nothing below this offset is outstanding.",
@@ -94,6 +106,7 @@ class LaneCollector(Collector):
         yield memory
         yield held_back
         yield from _crowding(lanes)
+        yield from _inserted(lanes)
         yield from _letters(lanes)
 
     def _partitions(self, lanes: list[Lane]) -> Iterator[Metric]:
@@ -130,6 +143,16 @@ def _crowding(lanes: list[Lane]) -> Iterator[Metric]:
         for site, window in lane.windows.items():
             family.add_metric([lane.name, site.entry, site.shard], window.crowding)
     yield family
+
+
+def _inserted(lanes: list[Lane]) -> Iterator[Metric]:
+    """What each table took, and where."""
+    for name, (attribute, text) in _INSERTED.items():
+        family = CounterMetricFamily(name, text, labels=["lane", "table", "shard", "replica"])
+        for lane in lanes:
+            for where, inserted in list(lane.counters.inserted.items()):
+                family.add_metric([lane.name, *where], float(getattr(inserted, attribute)))
+        yield family
 
 
 def _letters(lanes: list[Lane]) -> Iterator[Metric]:

@@ -123,6 +123,7 @@ CONTENT = (
     "lease over before the insert",
     "range refused as too heavy",
     "range refused for its grant",
+    "range given back untried",
     "probe",
     "range that only a person resolves",
     "take-over",

@@ -9,12 +9,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from sluice.clickhouse import http
+from sluice.core.packing import RANGES_OF_TASK, share_of_task
 from sluice.kafka import ledger, reader, recorder, transactions
 from sluice.simulate import clients, driver, new_fields, server
-from sluice.simulate.spark import Worker
+from sluice.simulate.spark import Worker, range_loader
 from sluice.spark import (
     asking,
     assignment,
+    deciding,
     failover,
     gathering,
     growing,
@@ -25,6 +27,7 @@ from sluice.spark import (
     pipeline,
     probing,
     refreshing,
+    tasks,
 )
 
 if TYPE_CHECKING:
@@ -74,6 +77,11 @@ def installed(world: World) -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+def _tiny(messages: int, full: int) -> float:
+    """Ranges here are so large a part of the largest that each would have its own task."""
+    return 1 / RANGES_OF_TASK
 
 
 def _clock(world: World) -> SimpleNamespace:
@@ -160,6 +168,7 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         return SimpleNamespace(hex=world.driver.owner.removeprefix("run-"))
 
     return [
+        (deciding, "share_of_task", _tiny if world.plan.shares_tasks else share_of_task),
         (pipeline, "now_ms", world.wall_ms),
         (pipeline, "make_admin", lambda access: None),
         (pipeline, "SourceLog", lambda admin: clients.SimulatedLog(world)),
@@ -175,6 +184,8 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         (refreshing, "read_today", read_today),
         (leases, "time", _clock(world)),
         (loading, "new_fields", new_fields.new_fields),
+        (tasks, "load_range", range_loader(world)),
+        (tasks, "time", _clock(world)),
         (growing, "add_columns", new_fields.adding_in(world)),
         (failover, "time", _clock(world)),
         (loading, "_workshop", _WorkshopOfWorker(world)),

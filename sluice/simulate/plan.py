@@ -32,6 +32,7 @@ class Plan:
     :param windows_every_seconds: how often a driver reads the windows.
     :param has_lineage: rows say where they are from, so a probe can tell what is missing.
     :param refuses: a table refuses its blocks from the beginning, and for long.
+    :param shares_tasks: all ranges of a job are in one task.
     :param dynamic: which new fields get columns; None: there are none.
     :param inserts_max: ranges that may be in flight at a replica of a table.
     :param stops: how many faults may be drawn after which a partition has to stop.
@@ -51,6 +52,7 @@ class Plan:
     is_calm: bool
     windows_every_seconds: float
     has_lineage: bool
+    shares_tasks: bool = False
     dynamic: DynamicColumns | None = None
     inserts_max: int = INSERTS_MAX
     keep_alive_ms: int = 3_000
@@ -113,9 +115,10 @@ def draw_plan(rng: random.Random) -> Plan:
     # Of its own, so that the other seeds stay what they were.
     further = random.Random(f"{tables}")
     is_dynamic = further.random() < 0.4
+    shares_tasks = random.Random(f"{tables} tasks").random() < 0.4
     if all(table.seconds is not None for table in tables):
         tables = [replace(table, path=f"/{table.name}") for table in tables]
-    return Plan(
+    plan = Plan(
         tokens=tokens,
         tables=tuple(tables),
         partitions={"a": rng.choice((1, 2)), "b": rng.choice((1, 2))},
@@ -131,3 +134,4 @@ def draw_plan(rng: random.Random) -> Plan:
         inserts_max=further.choice((1, 2, INSERTS_MAX)),
         **(_PACES[0] if is_calm else rng.choice(_PACES)),
     )
+    return replace(plan, slots=1, shares_tasks=True) if shares_tasks else plan

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sluice.core.receipts import Failed, Loaded, NeedsGrant, Outdated, TaskReport, TooHeavy
+from sluice.core.receipts import (
+    Failed,
+    Loaded,
+    NeedsGrant,
+    Outdated,
+    TaskReport,
+    TooHeavy,
+    Untried,
+)
 from sluice.core.text import TableText
 from sluice.decode.messages.framing import Framing
 from sluice.simulate import faults
@@ -15,6 +23,7 @@ from sluice.simulate.server import SimulatedServer
 from sluice.spark.assignment import Assignment, Job, Surroundings
 from sluice.spark.jobs import JobLostError, JobResult, SparkGoneError
 from sluice.spark.loading import load_range
+from sluice.spark.tasks import load_task
 from sluice.spark.workshop import Manner, Workshop
 
 if TYPE_CHECKING:
@@ -51,6 +60,20 @@ class SimulatedWorkshop(Workshop):
             self.server(around, url).ask("capabilities")
             self.manners[url, ""] = Manner("", {}, self._world.plan.tokens)
         return self.manners[url, ""]
+
+
+def range_loader(
+    world: World,
+) -> Callable[[Surroundings, Assignment, int], TaskReport]:
+    """`load_range` of the running worker, whose inserts are held against the range's lease."""
+
+    def load(around: Surroundings, assignment: Assignment, task_attempt: int) -> TaskReport:
+        worker = world.process
+        assert isinstance(worker, Worker)
+        worker.deadline_ms = assignment.record.deadline_ms
+        return load_range(around, assignment, task_attempt)
+
+    return load
 
 
 class Worker(Process):
@@ -135,8 +158,8 @@ class _JobRun:
         self._job = job
         self._around = around
         self._finished = finished
-        self._reports: dict[int, TaskReport] = {}
-        self._attempts = [0] * len(job.assignments)
+        self._reports: dict[int, tuple[TaskReport, ...]] = {}
+        self._attempts = [0] * len(job.tasks)
         self._workers: list[Worker] = []
         self._is_over = False
 
@@ -145,15 +168,15 @@ class _JobRun:
         world, rng = self._world, self._world.rng
         fault = world.faults.draw(faults.CALM_JOB if world.plan.is_calm else faults.JOB, 2.0)
         world.say(f"{self._job.description}: {fault}")
-        index = rng.randrange(len(self._job.assignments))
+        index = rng.randrange(len(self._job.tasks))
         if fault == "driver killed after half an insert":
             # Only that topic's blocks go over several ClickHouse partitions.
-            index = max(range(len(self._job.assignments)), key=self._is_parted)
+            index = max(range(len(self._job.tasks)), key=self._is_parted)
         lease_ms = int(world.plan.lease_seconds * 1000)
         is_behind = fault == "task waits for an executor whose clock is behind"
         waits_ms = rng.randrange(90_000) if fault == "task waits for an executor" else 0
         waits_ms = rng.randrange(lease_ms, 2 * lease_ms) if is_behind else waits_ms
-        for number in range(len(self._job.assignments)):
+        for number in range(len(self._job.tasks)):
             self._begin(number, waits_ms if number == index else rng.randrange(2, 50))
         if is_behind:  # so far that the task looks as if it had just been sent
             self._workers[index].skew_ms = -waits_ms
@@ -182,8 +205,8 @@ class _JobRun:
             world.scheduler.at(delay_ms, lambda: self._again(index))
 
     def _is_parted(self, index: int) -> bool:
-        topic = self._job.assignments[index].block_range.source.topic
-        return topic in self._world.plan.topics_of("parted")
+        topics = self._world.plan.topics_of("parted")
+        return any(a.block_range.source.topic in topics for a in self._job.tasks[index])
 
     def _begin(self, index: int, delay_ms: int) -> None:
         world = self._world
@@ -194,15 +217,15 @@ class _JobRun:
         world.scheduler.spawn(worker, lambda: self._task(worker, index, attempt, delay_ms))
 
     def _task(self, worker: Worker, index: int, attempt: int, delay_ms: int) -> None:
-        world, assignment = self._world, self._job.assignments[index]
+        world, assignments = self._world, self._job.tasks[index]
         world.tasks_running += 1
         try:
             world.sleep(delay_ms)
-            worker.deadline_ms = assignment.record.deadline_ms
-            report = load_range(self._around, assignment, attempt)
-            self._note(report, assignment)
-            world.sleep(world.rng.randrange(1, 30))  # the report's way to the driver
-            self._reported(index, report)
+            reports = load_task(self._around, assignments, attempt)
+            for report, assignment in zip(reports, assignments, strict=True):
+                self._note(report, assignment)
+            world.sleep(world.rng.randrange(1, 30))  # the reports' way to the driver
+            self._reported(index, reports)
         except KilledError:
             world.scheduler.at(world.rng.randrange(5_000), lambda: self._died(index))
             raise
@@ -226,14 +249,18 @@ class _JobRun:
             self._world.faults.note(refused if outcome.fields else first)
         elif isinstance(outcome, NeedsGrant):
             self._world.faults.note("range refused for its grant")
+        elif isinstance(outcome, Untried):
+            self._world.faults.note("range given back untried")
         elif isinstance(outcome, Failed) and "This is a bug" in outcome.error.hint:
             self._world.checks.violate(f"a task failed on a bug: {outcome.error}")
 
-    def _reported(self, index: int, report: TaskReport) -> None:
-        self._reports.setdefault(index, report)
-        if len(self._reports) == len(self._job.assignments):
-            ordered = tuple(self._reports[number] for number in sorted(self._reports))
-            self._end(JobResult(self._job, reports=ordered))
+    def _reported(self, index: int, reports: tuple[TaskReport, ...]) -> None:
+        self._reports.setdefault(index, reports)
+        if len(self._reports) == len(self._job.tasks):
+            ordered = [
+                report for number in sorted(self._reports) for report in self._reports[number]
+            ]
+            self._end(JobResult(self._job, reports=tuple(ordered)))
 
     def _died(self, index: int) -> None:
         """Spark noticed that a worker is gone."""
@@ -255,7 +282,7 @@ class _JobRun:
 
     def _sleep_late(self, index: int, worker: Worker) -> None:
         """It wakes in the last third of its lease, and inserts what is settled long since."""
-        left_ms = self._job.assignments[index].record.deadline_ms - self._world.now
+        left_ms = self._job.tasks[index][0].record.deadline_ms - self._world.now
         sleep_ms = left_ms - self._world.rng.randrange(int(self._world.plan.lease_seconds * 333))
         worker.paused_until = self._world.now + max(0, sleep_ms)
         self._lose("job lost, its tasks live on")

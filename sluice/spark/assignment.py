@@ -17,6 +17,8 @@ from sluice.kafka.registry import RegistryAccess
 
 #: A server refuses the password, and its file still has that one: it is asked on for so long.
 PATIENCE_SECONDS = 60.0
+#: Ranges of a job that its description names.
+_SHOWN_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +110,25 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Ranges that run as one Spark job, and come back together."""
+    """Ranges that run as one Spark job, and come back together.
+
+    :param tasks: the ranges of each task, which loads one after the other.
+    """
 
     lane: str
     batch: int
-    assignments: tuple[Assignment, ...]
+    tasks: tuple[tuple[Assignment, ...], ...]
+
+    @property
+    def assignments(self) -> tuple[Assignment, ...]:
+        """The ranges of all tasks."""
+        return tuple(assignment for task in self.tasks for assignment in task)
 
     @property
     def description(self) -> str:
         """What Spark's UI shows."""
-        ranges = ", ".join(str(assignment.block_range) for assignment in self.assignments)
-        return f"{self.lane} batch {self.batch}: {ranges}"
+        assignments = self.assignments
+        shown = ", ".join(str(assignment.block_range) for assignment in assignments[:_SHOWN_MAX])
+        more = len(assignments) - _SHOWN_MAX
+        rest = f" and {more} more ranges" if more > 0 else ""
+        return f"{self.lane} batch {self.batch}: {shown}{rest}"

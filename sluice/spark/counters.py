@@ -8,6 +8,20 @@ from sluice.core.receipts import Loaded
 
 
 @dataclass(slots=True)
+class Inserted:
+    """What one replica acknowledged of one table.
+
+    :param parts: that the server made of the blocks: one for each ClickHouse partition of each.
+    :param bytes: of the Native blocks.
+    """
+
+    blocks: int = 0
+    parts: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
 class Counters:
     """Sums over all settled ranges; seconds are wall time inside tasks."""
 
@@ -28,6 +42,8 @@ class Counters:
     insert_seconds: float = 0.0
     task_seconds: float = 0.0
     worker_memory_bytes_max: int = 0
+    #: By database.table, shard, and the replica's URL.
+    inserted: dict[tuple[str, str, str], Inserted] = field(default_factory=dict)
 
     def settled(self, loaded: Loaded) -> None:
         """Count a range that was settled now."""
@@ -43,3 +59,10 @@ class Counters:
         self.decode_seconds += loaded.stages.decode
         self.insert_seconds += loaded.stages.insert
         self.task_seconds += loaded.stages.total
+        for receipt in loaded.receipts:
+            where = receipt.target, receipt.shard, receipt.replica
+            inserted = self.inserted.setdefault(where, Inserted())
+            inserted.blocks += 1
+            inserted.parts += receipt.entries
+            inserted.rows += receipt.rows
+            inserted.bytes += receipt.bytes

@@ -8,8 +8,10 @@ from dataclasses import replace
 from sluice.core.budget import Site
 from sluice.core.errors import SluiceError
 from sluice.core.flights import InFlight, Place
+from sluice.core.packing import share_of_task
+from sluice.core.planning import messages_of_range
 from sluice.core.ranges import TopicPartition, digest_of_rest
-from sluice.core.records import Kind
+from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText
 from sluice.spark.changes import SchemaChanges
 from sluice.spark.parking import parked_in
@@ -33,7 +35,7 @@ class Decider:
     """Decides the rounds of one lane. Reads the world only through `windows`.
 
     :param states: the lane's own mapping; partitions may join it later.
-    :param slots: tasks that can run at once; twice as many may be under way.
+    :param slots: tasks that can run at once; ranges for twice as many may be under way.
     :param stop: called for a partition that cannot go on.
     :param schema: knows what the tables are now.
     :param flights: how many ranges each replica is given.
@@ -123,8 +125,10 @@ class Decider:
     def _intend(
         self, idle: list[PartitionState], budget: Budget, now_ms: int, *, flush: bool
     ) -> list[Step]:
-        room_left = 2 * self._slots - sum(s.out for s in self._states.values())
+        room_left = 2 * self._slots - sum(self.share(s) for s in self._states.values() if s.out)
         steps: list[Step] = []
+        if room_left <= 0:
+            return steps
         for backlog in self._planner.due(idle, budget.windows, now_ms, flush=flush):
             if room_left <= 0:
                 break
@@ -147,10 +151,20 @@ class Decider:
             except WindowTooSmallError as error:
                 self._stop(state, error)
                 continue
-            steps.append(planner.intend(state, backlog, budget.windows, grant, now_ms))
+            step = planner.intend(state, backlog, budget.windows, grant, now_ms)
+            steps.append(step)
             self._flights.add(places)
-            room_left -= 1
+            room_left -= self._share(state, step.record)
         return steps
+
+    def share(self, state: PartitionState) -> float:
+        """How much of a task the recorded range is."""
+        return self._share(state, state.record)
+
+    def _share(self, state: PartitionState, record: Record) -> float:
+        limits = self._planner.limits_of(state.source.topic)
+        full = messages_of_range(limits, state.bytes_per_message)
+        return share_of_task(record.end - record.begin, full)
 
     def _again(
         self, state: PartitionState, budget: Budget, now_ms: int

@@ -14,7 +14,15 @@ from sluice.core.lease import LeaseOverError
 from sluice.core.ledger import Background
 from sluice.core.planning import smoothed_bytes
 from sluice.core.ranges import TopicPartition
-from sluice.core.receipts import Failed, Loaded, NeedsGrant, Outdated, TaskReport, TooHeavy
+from sluice.core.receipts import (
+    Failed,
+    Loaded,
+    NeedsGrant,
+    Outdated,
+    TaskReport,
+    TooHeavy,
+    Untried,
+)
 from sluice.spark.counters import Counters
 from sluice.spark.jobs import JobResult, SparkGoneError
 from sluice.spark.letter_watch import LetterWatch, TooManyLettersError
@@ -135,6 +143,10 @@ class Gatherer:
                 state.outdated = outdated
             case Failed() as failed:
                 self._refused(state, failed, now_ms)
+            case Untried():
+                # If it was the first task, no other was ever allowed to insert: the next one
+                # is the first again.
+                state.sent = state.repeated
 
     def _take_failovers(self, state: PartitionState, loaded: Loaded) -> None:
         """A replica that did not answer may still store what another one has acknowledged."""

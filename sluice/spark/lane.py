@@ -24,10 +24,11 @@ from sluice.core.ledger import Commit
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, may_follow
 from sluice.core.text import ConfigurationText
-from sluice.spark.assignment import Assignment, Job, Surroundings
+from sluice.spark.assignment import Job, Surroundings
 from sluice.spark.changes import SchemaChanges
 from sluice.spark.counters import Counters
 from sluice.spark.deciding import Decider
+from sluice.spark.dispatching import assigned, grouped
 from sluice.spark.gathering import Gatherer, backoff_ms
 from sluice.spark.lane_parts import LaneParts
 from sluice.spark.observing import TopicObserver
@@ -105,7 +106,7 @@ class Lane:
             parts.jobs.slots,
             stop,
             self._schema,
-            InFlight(parts.inserts_max, around.clickhouse.shards),
+            InFlight(parts.inserts_max, around.clickhouse.shards, parts.jobs.slots),
         )
         self._topics = TopicObserver(
             self.states,
@@ -348,35 +349,18 @@ class Lane:
     # 6. Dispatch
 
     def _dispatch(self, ready: list[PartitionState]) -> None:
-        """Send ranges to Spark; those that failed before run alone, so that a failing shard
-        holds no slot and no receipt of the others (rule 3)."""
-        healthy = [state for state in ready if state.failures == 0]
-        slots = self._parts.jobs.slots
-        groups = [healthy[i : i + slots] for i in range(0, len(healthy), slots)]
-        groups += [[state] for state in ready if state.failures > 0]
-        for group in groups:
+        """Send ranges to Spark."""
+        jobs = grouped(ready, self._decider.share, self._parts.jobs.slots)
+        for tasks in jobs:
             self._worked_at_ms = now_ms = self._parts.now_ms()
             looks = self._schema.looks_for_fields(now_ms)
-            assignments = tuple(
-                Assignment(
-                    block_range=state.block_range,
-                    record=state.record,
-                    rest=state.background.rest,
-                    bytes_max=state.background.bytes_max,
-                    sent_at_ms=now_ms,
-                    is_first=state.record.attempt == 1 and not state.sent,
-                    looks_for_fields=looks,
-                    marks=state.background.marks,
-                )
-                for state in group
-            )
-            for state, assignment in zip(group, assignments, strict=True):
+            given = tuple(tuple(assigned(state, now_ms, looks) for state in task) for task in tasks)
+            job = Job(self.name, max(s.record.batch for task in tasks for s in task), given)
+            sent = (state for task in tasks for state in task)
+            for state, assignment in zip(sent, job.assignments, strict=True):
                 state.out, state.sent, state.repeated = True, True, not assignment.is_first
                 self.counters.retries += state.record.attempt > 1
-            batch = max(state.record.batch for state in group)
-            self._parts.jobs.submit(
-                Job(self.name, batch, assignments), self._around, self._parts.inbox.put
-            )
+            self._parts.jobs.submit(job, self._around, self._parts.inbox.put)
 
     def _probe(self, now_ms: int) -> None:
         for state in self.states.values():

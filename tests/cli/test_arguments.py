@@ -176,6 +176,7 @@ def test_bench_and_demo() -> None:
         "tables": 1,
         "bad_share": 0.0,
         "range_messages": 250_000,
+        "partial_ranges": False,
         "max_delay": "500ms",
         "sort": False,
         "reader": "librdkafka",

@@ -1,0 +1,60 @@
+"""The metrics of a lane, read as Prometheus reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from prometheus_client import CollectorRegistry
+
+from sluice.core.ranges import TopicPartition
+from sluice.core.receipts import Loaded
+from sluice.ops.metrics import LaneCollector
+from sluice.spark.assignment import Assignment
+from sluice.spark.lane import Lane
+from tests.spark.lane_world import Answer, World, run, table_text
+
+P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
+
+
+def values_of(lane: Lane, name: str) -> dict[tuple[str, str, str], float]:
+    """By table, shard and replica."""
+    registry = CollectorRegistry()
+    registry.register(LaneCollector([lambda: lane]))
+
+    def where(labels: Mapping[str, str]) -> tuple[str, str, str]:
+        return labels["table"], labels["shard"], labels["replica"]
+
+    return {
+        where(sample.labels): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def test_what_each_replica_took_of_each_table() -> None:
+    """Partition 0 goes to one replica, partition 1 to the other one; a block of two ClickHouse
+    partitions makes two parts."""
+    world = World([P0, P1], (table_text("t", ("a",), "day"), table_text("u", ("a",))))
+    world.ends.update({P0: 30, P1: 5})
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        loaded = world.load(assignment, 2)
+        assert isinstance(loaded, Loaded)
+        replica = f"http://r{assignment.block_range.source.partition}"
+        receipts = tuple(replace(one, replica=replica, bytes=100) for one in loaded.receipts)
+        return replace(loaded, receipts=receipts)
+
+    world.script = script
+    lane = run(world)
+    both = {(f"d.{entry}", "s1", f"http://r{n}") for entry in "tu" for n in (0, 1)}
+    found = {name: values_of(lane, f"sluice_table_{name}_total") for name in _NAMES}
+    assert all(values.keys() == both for values in found.values())
+    for entry in ("d.t", "d.u"):
+        first, second = (entry, "s1", "http://r0"), (entry, "s1", "http://r1")
+        assert [found[name][first] for name in _NAMES] == [3, 6, 30, 300]
+        assert [found[name][second] for name in _NAMES] == [1, 2, 5, 100]
+
+
+_NAMES = ("blocks", "parts", "rows", "bytes")
