@@ -82,9 +82,13 @@ class Outcome:
             },
             "task_share": {stage: round(share, 3) for stage, share in self._shares().items()},
             "blocks": self._median(lambda one: one.blocks),
+            "ranges": self._median(lambda one: one.ranges),
             "batches": self._median(lambda one: one.batches),
             "driver_cpu_ms_per_batch": {
                 name: round(value, 2) for name, value in self._batch_milliseconds().items()
+            },
+            "driver_cpu_ms_per_batch_not_idle": {
+                name: round(value, 2) for name, value in self._batch_milliseconds(1).items()
             },
             "foreign_cpu_share": round(self._foreign_share(), 3),
             "start_to_first_row_seconds": round(self.start_seconds, 2),
@@ -150,13 +154,16 @@ class Outcome:
         return [*lines, f"  {'together':14} {total:10.2f}", "", f"inside a task: {shares}"]
 
     def _driver_lines(self) -> list[str]:
-        each = self._batch_milliseconds()
+        each, busy = self._batch_milliseconds(), self._batch_milliseconds(1)
         return [
             f"a round: {self._median(lambda one: one.blocks):.0f} blocks, "
+            f"{self._median(lambda one: one.ranges):.0f} ranges, "
             f"{self._median(lambda one: one.batches):.0f} batches; driver CPU for each batch: "
             f"{each['together']:.1f} ms (Python {each['driver Python']:.1f}, "
-            f"JVM {each['driver JVM']:.1f}); partitions: {self.settings.partitions:,}, "
-            f"tables: {self.settings.tables:,}",
+            f"JVM {each['driver JVM']:.1f}), "
+            f"{busy['together']:.1f} (Python {busy['driver Python']:.1f}, JVM "
+            f"{busy['driver JVM']:.1f}) without what an idle driver uses in that time; "
+            f"partitions: {self.settings.partitions:,}, tables: {self.settings.tables:,}",
             f"start: {self.start_seconds:.1f} s from the driver's start, cold, to the first row in "
             "its table",
         ]
@@ -258,12 +265,17 @@ class Outcome:
     def _microseconds(self, role: str) -> float:
         return self._median(lambda one: one.cpu_seconds[role] / max(1, one.rows) * 1e6)
 
-    def _batch_milliseconds(self) -> dict[str, float]:
-        """What a batch costs the driver, the tasks' part in Spark's JVM included."""
-        found = {
-            role: median(one.cpu_seconds[role] / one.batches * 1e3 for one in self.rounds)
-            for role in _DRIVER
-        }
+    def _batch_milliseconds(self, idle_part: int = 0) -> dict[str, float]:
+        """What a batch costs the driver, the tasks' part in Spark's JVM included.
+
+        :param idle_part: 1 to take off what an idle driver uses in the same time.
+        """
+
+        def of_batch(one: Round, role: str) -> float:
+            idle = idle_part * self.idle_shares[role] * one.seconds
+            return max(0.0, one.cpu_seconds[role] - idle) / one.batches * 1e3
+
+        found = {role: median(of_batch(one, role) for one in self.rounds) for role in _DRIVER}
         return {**found, "together": sum(found.values())}
 
     def _shares(self) -> dict[str, float]:

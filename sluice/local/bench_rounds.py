@@ -67,6 +67,7 @@ class Round:
     :param peak_bytes: by role, of the largest process, since it started.
     :param workers: their number, and their peaks added up.
     :param stage_seconds: of all tasks: each of STAGES, and "total".
+    :param ranges: that were settled; one that holds only the end of a transaction is one, too.
     :param batches: transactions of the pipeline.
     :param foreign_cpu_seconds: used by programs that have nothing to do with the benchmark.
     """
@@ -80,6 +81,7 @@ class Round:
     workers: tuple[int, int]
     stage_seconds: dict[str, float]
     blocks: int
+    ranges: int
     batches: int
     foreign_cpu_seconds: float
 
@@ -166,6 +168,7 @@ class Bench:
             workers=(after["workers"].processes, after["workers"].peaks_bytes),
             stage_seconds=stage_seconds([entry["seconds"] for entry in settled]),
             blocks=len(tail.receipts) - first[1],
+            ranges=len(settled),
             batches=len({entry["batch"] for entry in tail.records[first[2] :]}),
             foreign_cpu_seconds=max(
                 0.0, busy_after - busy_before - sum(cpu_seconds.values()) - own

@@ -49,6 +49,7 @@ def a_round(seconds: float, foreign: float = 0.0) -> Round:
         workers=(3, 900_000_000),
         stage_seconds={**stages, "letters": 0.0, "total": 2.0},
         blocks=12,
+        ranges=20,
         batches=5,
         foreign_cpu_seconds=foreign,
     )
@@ -88,6 +89,9 @@ def test_medians_and_shares() -> None:
     assert (fast["rows_per_second"], fast["reached_rows_per_second"]) == (500_000, 300_000)
     # 0.5 s of CPU in each of two processes, over five batches
     assert report["driver_cpu_ms_per_batch"]["together"] == 200.0
+    # less 1.24 % of a core for 2 s
+    assert report["driver_cpu_ms_per_batch_not_idle"]["driver JVM"] == 100 - 4.96
+    assert report["ranges"] == 20
     assert report["workers"] == {"processes": 3, "peaks_bytes": 900_000_000}
 
 
@@ -288,7 +292,10 @@ def test_the_benchmark(server: ClickHouse, tmp_path: Path) -> None:
         assert latency["max"] < (time.monotonic() - began) * 1000
     assert report["peak_bytes"]["workers"] > 100_000_000
     assert report["workers"]["peaks_bytes"] > report["peak_bytes"]["workers"]
-    assert report["batches"] > 1 and report["driver_cpu_ms_per_batch"]["driver JVM"] > 0
+    assert (
+        report["ranges"] >= report["batches"] > 1
+        and report["driver_cpu_ms_per_batch"]["driver JVM"] > 0
+    )
     assert 0 < report["start_to_first_row_seconds"] < time.monotonic() - began
     assert report["drained"]["messages"] == 4_000 and report["drained"]["seconds"] > 0
     assert set(report["idle"]["core_share"]) == set(ROLES)
