@@ -21,6 +21,7 @@ ALLOWED = {
     "decode": {"producer", "core", "config"},
     "clickhouse": {"core", "config"},
     "dedupe": {"core", "config"},
+    "scale": {"core", "config", "kafka"},
     "spark": _LIBRARIES,
     "verify": _LIBRARIES | {"spark"},
     "ops": _LIBRARIES | {"spark", "verify"},

@@ -174,13 +174,18 @@ def _produce(
             producer.poll(0.05)
 
 
+def weight_of_offset(source: TopicPartition, metadata: str) -> int:
+    """Bytes of one partition in a send, with what the broker adds."""
+    return len(metadata) + len(source.topic) + 64
+
+
 def _split(records: Mapping[TopicPartition, Record]) -> list[list[ck.TopicPartition]]:
     """Cut one transaction's offsets into sends below the broker's batch limit (E)."""
     parts: list[list[ck.TopicPartition]] = [[]]
     size = 0
     for source, record in sorted(records.items()):
         metadata = encode(record)
-        weight = len(metadata) + len(source.topic) + 64
+        weight = weight_of_offset(source, metadata)
         if parts[-1] and size + weight > SEND_BYTES_MAX:
             parts.append([])
             size = 0

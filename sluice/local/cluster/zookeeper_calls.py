@@ -63,9 +63,12 @@ def cases(replicas: int) -> list[Case]:
     return [*found, Case(replicas, 1, 1, merges=True)]
 
 
-def measure(cluster: Cluster, case: Case, blocks: int = _BLOCKS) -> Calls:
+def measure(
+    cluster: Cluster, case: Case, blocks: int = _BLOCKS, idle_seconds: float = _IDLE_SECONDS
+) -> Calls:
     """Insert blocks into a new table of the cluster's first shard, and count.
 
+    :param idle_seconds: how long its servers are watched at rest before.
     :raises SluiceError: a server does not answer.
     """
     servers = [Server(server.url) for server in next(iter(cluster.shards.values()))]
@@ -76,7 +79,7 @@ def measure(cluster: Cluster, case: Case, blocks: int = _BLOCKS) -> Calls:
         _insert(servers[0], name, case, 0)  # the first block of a table makes nodes once
         _rest(servers, name)
         before, began = _read(servers), time.monotonic()
-        time.sleep(_IDLE_SECONDS)
+        time.sleep(idle_seconds)
         idle = _grown(before, _read(servers))
         idle_seconds = time.monotonic() - began
         before, began = _read(servers), time.monotonic()
@@ -132,7 +135,8 @@ def _rest(servers: Sequence[Server], name: str) -> None:
 def _read(servers: Sequence[Server]) -> list[dict[str, int]]:
     sql = (
         "SELECT event, value FROM system.events WHERE event LIKE 'ZooKeeper%' "
-        "AND event NOT LIKE '%Microseconds' AND event NOT LIKE '%Bytes%'"
+        "AND event NOT LIKE '%Microseconds' AND event NOT LIKE '%Bytes%' "
+        "AND event != 'ZooKeeperWatchResponse'"  # no call, and not among the transactions
     )
     return [{row["event"]: int(row["value"]) for row in one.query(sql)} for one in servers]
 
