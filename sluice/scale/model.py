@@ -179,7 +179,7 @@ def _look_seconds(partitions: float, constants: Constants) -> float:
 
 def _occupied(shards: int, rows: float) -> float:
     """Of so many shards, how many get any of the rows."""
-    return shards * (1 - (1 - 1 / shards) ** rows) if shards > 1 else 1.0
+    return max(1.0, shards * (1 - (1 - 1 / shards) ** rows))
 
 
 def _judged(found: Estimate, design: Design, constants: Constants) -> Estimate:

@@ -7,13 +7,20 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.core.errors import TerminalError
-from sluice.local.cluster.cluster import EXAMPLE_TABLE, require_programs, running_cluster
+from sluice.local.cluster.cluster import (
+    EXAMPLE_TABLE,
+    Cluster,
+    require_programs,
+    running_cluster,
+)
+from sluice.local.cluster.zookeeper_calls import Case, measure, table
 from sluice.local.processes import usage
 from tests.support.world import wait_for
 
@@ -48,16 +55,32 @@ def test_the_command_says_how_to_use_what_it_runs(tmp_path: Path) -> None:
         process.wait()
 
 
-def test_two_shards_hold_rows_of_their_own(tmp_path: Path) -> None:
-    with running_cluster(2, 1, tmp_path) as cluster:
-        assert set(tomllib.loads(cluster.section())["clickhouse"]["shards"]) == {"s1", "s2"}
-        cluster.execute(EXAMPLE_TABLE)
-        with Server(cluster.servers[0].url) as first:
-            first.execute("INSERT INTO orders (id) VALUES (7)")
-        with Server(cluster.servers[1].url) as second:
-            assert second.query("SELECT count() AS n FROM orders") == [{"n": 0}]
-            paths = second.query("SELECT zookeeper_path AS path FROM system.replicas")
-            assert paths == [{"path": "/clickhouse/tables/s2/orders"}]
+@pytest.fixture(scope="module")
+def two_shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(2, 1, tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+def test_two_shards_hold_rows_of_their_own(two_shards: Cluster) -> None:
+    assert set(tomllib.loads(two_shards.section())["clickhouse"]["shards"]) == {"s1", "s2"}
+    two_shards.execute(EXAMPLE_TABLE)
+    with Server(two_shards.servers[0].url) as first:
+        first.execute("INSERT INTO orders (id) VALUES (7)")
+    with Server(two_shards.servers[1].url) as second:
+        assert second.query("SELECT count() AS n FROM orders") == [{"n": 0}]
+        paths = second.query("SELECT zookeeper_path AS path FROM system.replicas")
+        assert paths == [{"path": "/clickhouse/tables/s2/orders"}]
+
+
+def test_calls_of_zookeeper_are_counted_for_each_block(two_shards: Cluster) -> None:
+    """About 15 for a block; one over ten ClickHouse partitions is ten blocks to it. What servers
+    do at rest comes in bursts, so on a busy machine a few more or less."""
+    one, ten = (measure(two_shards, Case(1, 1, n), 10, idle_seconds=2.0) for n in (1, 10))
+    assert one.total == one.inserting  # one replica is all of them
+    assert 5 < one.total < 40
+    assert one.by_kind["Multi"] >= 2  # at least the block with its part, and its log entry
+    assert 3 * one.total < ten.total < 30 * one.total
+    assert [len(line.split("|")) for line in table([one, ten])] == [8] * 4
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
