@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_SMALL = "sluice bench --reader wire --partial-ranges --partitions 1000 --rows 1000"
+_SMALL = "sluice bench --reader wire --partial-ranges --partitions 1000 --rows 256"
+_BATCH = "python -m tests.spark.batch_cost --partitions 1000"
+_ROUND = "sluice bench --rounds 1 --partitions 1000 --rows 1000"
 _FEW = "sluice bench --rates 100 --rows 100 --range-messages 1"
 _LARGE = "sluice bench --reader wire"
-_TABLES = "sluice bench --reader wire --rates 20 --rows 80 --range-messages 5 --tables 1, and 10"
 _CALLS = "python -m sluice.local.cluster.zookeeper_calls"
 
 
@@ -31,15 +32,15 @@ class Measured:
 #: By field of `Constants`.
 MEASURED: dict[str, Measured] = {
     "batch": Measured(0.017, "s", "driver's Python: a transaction and its Spark job", _FEW),
-    "range": Measured(0.0005, "s", "driver's Python: a range, planned to settled", _SMALL),
-    "look": Measured(15e-6, "s", "driver's Python: the stable end of a partition", _SMALL),
-    "look_wall": Measured(30e-6, "s of wall time", "the same, waited for", _SMALL),
+    "range": Measured(340e-6, "s", "driver's Python: a range, planned to settled", _BATCH),
+    "look": Measured(16e-6, "s", "driver's Python: the stable end of a partition", _BATCH),
+    "look_wall": Measured(50e-6, "s of wall time", "the same, waited for", _BATCH),
     "row_worker": Measured(0.71e-6, "s", "a worker: a row of 193 bytes", _LARGE),
-    "range_worker": Measured(0.010, "s", "a worker: a range with its first block", _SMALL),
-    "block_worker": Measured(0.004, "s", "a worker: a further block, decoded too", _TABLES),
+    "range_worker": Measured(0.0165, "s", "a worker: a range with its first block", _SMALL),
+    "block_worker": Measured(0.005, "s", "a worker: a further block of a range"),
     "driver_bytes": Measured(152e6, "bytes", "driver's Python with few partitions", _LARGE),
-    "partition_bytes": Measured(15e3, "bytes", "driver's Python: a partition more", _SMALL),
-    "jvm_bytes": Measured(526e6, "bytes", "driver's JVM, heap of 512 MB", _SMALL),
+    "partition_bytes": Measured(12e3, "bytes", "driver's Python: a partition more", _SMALL),
+    "jvm_bytes": Measured(526e6, "bytes", "driver's JVM, heap of 512 MB", _ROUND),
     "worker_bytes": Measured(540e6, "bytes", "a worker at its peak, blocks of 50 MB", _LARGE),
     "calls_first": Measured(16.7, "calls", "ZooKeeper: a block of one partition", _CALLS),
     "calls_replica": Measured(18.6, "calls", "the same: each further replica", _CALLS),

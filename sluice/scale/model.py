@@ -179,7 +179,7 @@ def _look_seconds(partitions: float, constants: Constants) -> float:
 
 def _occupied(shards: int, rows: float) -> float:
     """Of so many shards, how many get any of the rows."""
-    return max(1.0, shards * (1 - (1 - 1 / shards) ** rows))
+    return max(1.0, shards * (1.0 - math.pow(1.0 - 1.0 / shards, rows)))
 
 
 def _judged(found: Estimate, design: Design, constants: Constants) -> Estimate:

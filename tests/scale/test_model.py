@@ -122,7 +122,7 @@ def test_sizes_are_those_of_what_is_written() -> None:
 def test_each_constant_says_where_it_is_from() -> None:
     assert list(MEASURED) == [field.name for field in fields(Constants)]
     assumed = {name for name, one in MEASURED.items() if not one.command}
-    assert assumed == {"rows_of_block_min", "parts_of_table_max", "calls_max"}
+    assert assumed == {"block_worker", "rows_of_block_min", "parts_of_table_max", "calls_max"}
 
 
 def test_calls_are_near_those_that_were_counted() -> None:
