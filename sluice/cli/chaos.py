@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from typing import TYPE_CHECKING
 
 from sluice.cli.arguments import Subparsers, a_positive_number, add_command, add_json
 from sluice.cli.exit import ExitStatus
 from sluice.cli.output import print_json
+
+if TYPE_CHECKING:
+    from sluice.chaos.layout import Layout
 
 
 def add(subparsers: Subparsers) -> None:
@@ -41,6 +45,20 @@ def add(subparsers: Subparsers) -> None:
         help="local[2] (default), or a cluster of a master and two workers, which die too",
     )
     parser.add_argument(
+        "--shards",
+        type=a_positive_number,
+        help="a cluster of installed ClickHouse servers with ZooKeeper (default: 1 shard)",
+    )
+    parser.add_argument(
+        "--replicas", type=a_positive_number, help="of each shard of it (default: 2)"
+    )
+    parser.add_argument(
+        "--data-centers",
+        type=a_positive_number,
+        default=1,
+        help="of it: each has a broker, a connector and as many of the replicas (default: 1)",
+    )
+    parser.add_argument(
         "--keep", action="store_true", help="leave the folder with logs and data behind"
     )
     add_json(parser)
@@ -55,6 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         rate=arguments.rate,
         standalone=arguments.spark == "standalone",
+        layout=_layout(arguments),
     )
     stream = sys.stderr if arguments.json else sys.stdout
     report = run_chaos(plan, keep=arguments.keep, stream=stream)
@@ -63,6 +82,16 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(report.lines()))
     return ExitStatus.DONE if report.is_exact else ExitStatus.BROKEN
+
+
+def _layout(arguments: argparse.Namespace) -> Layout | None:
+    """The cluster, if there shall be one."""
+    from sluice.chaos.layout import Layout
+
+    shards, replicas, centers = arguments.shards, arguments.replicas, arguments.data_centers
+    if shards is None and replicas is None and centers == 1:
+        return None
+    return Layout(shards or 1, replicas or max(2, centers), centers)
 
 
 def some_minutes(text: str) -> float:
