@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TextIO
@@ -86,8 +87,9 @@ def run_chaos(plan: ChaosPlan, keep: bool = False, stream: TextIO | None = None)
             return _run_cluster(plan, plan.layout, folder, say)
         with running_stage(folder, plan.standalone, say) as stage:
             production = {"": Production(stage.access, TOPIC, plan.rate, plan.seed)}
-            ran = _run(plan, stage, production, say)
-            return _report(plan, stage, ran, stage.compare(ran.truths[""]))
+            with closing(Chaos(stage, say)) as chaos:
+                ran = _run(plan, stage, chaos, production, say)
+                return _report(plan, stage, ran, stage.compare(ran.truths[""]))
 
 
 def _run_cluster(
@@ -100,9 +102,11 @@ def _run_cluster(
             center.name: Production(center.access, center.topic, rate, plan.seed + number)
             for number, center in enumerate(stage.centers.values())
         }
-        ran = _run(plan, stage, production, say)
-        found = compare_replicas(stage, ran.truths)
-        return replace(_report(plan, stage, ran, found.content), layout=layout, replicas=found)
+        # Servers that were started again end when it is closed.
+        with closing(Chaos(stage, say)) as chaos:
+            ran = _run(plan, stage, chaos, production, say)
+            found = compare_replicas(stage, ran.truths)
+            return replace(_report(plan, stage, ran, found.content), layout=layout, replicas=found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +123,12 @@ class _Ran:
 
 
 def _run(
-    plan: ChaosPlan, stage: _Stage, production: dict[str, Production], say: Callable[[str], None]
+    plan: ChaosPlan,
+    stage: _Stage,
+    chaos: Chaos,
+    production: dict[str, Production],
+    say: Callable[[str], None],
 ) -> _Ran:
-    chaos = Chaos(stage, say)
     try:
         stage.drivers.start()
         for each in production.values():
@@ -140,7 +147,6 @@ def _run(
     finally:
         for each in production.values():
             each.stop()
-        chaos.close()
 
 
 class Chaos:
@@ -199,7 +205,7 @@ class Chaos:
         return True
 
     def close(self) -> None:
-        """Wait for what is still being started."""
+        """Wait for what is still being started; what was started again may end."""
         self._striker.close()
 
     def _await_turn(self, strike: Strike, until: float) -> None:
@@ -207,7 +213,9 @@ class Chaos:
 
         def is_free() -> bool:
             others = [lasting.strike.touches for lasting in self._lasting]
-            return not others if strike.is_alone else strike.touches.isdisjoint(*others)
+            if strike.is_alone:
+                return not others
+            return all(strike.touches.isdisjoint(each) for each in others)
 
         self.wait_for(is_free, float("inf"), until)
         if strike.needs_progress:
