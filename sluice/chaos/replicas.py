@@ -46,17 +46,9 @@ def compare_replicas(stage: ClusterStage, truths: Mapping[str, Truth]) -> Replic
         content = _content(stage, truths, number)
         contents.append(content)
         problems += [f"replica r{number}: {example}" for example in content.examples]
-    rows = _whole_tables(stage, problems)
-    urls = {
-        shard: tuple(
-            f"http://127.0.0.1:{way.port}"
-            for name, way in stage.ways.items()
-            if name.startswith(f"{shard}/")
-        )
-        for shard in stage.cluster.shards
-    }
+    rows = whole_tables(stage, problems)
     ledger = [entry for center in stage.centers.values() for entry in stage.ledger(center)]
-    receipts = examine_receipts(ledger, urls)
+    receipts = examine_receipts(ledger, of_shards(stage))
     return ReplicaFindings(
         content=max(contents, key=lambda each: len(each.examples)),
         rows=rows,
@@ -84,8 +76,23 @@ def _content(stage: ClusterStage, truths: Mapping[str, Truth], number: int) -> C
     return sum(reports[1:], reports[0])
 
 
-def _whole_tables(stage: ClusterStage, problems: list[str]) -> dict[str, int]:
-    """Rows of each server; all columns of all rows must be the same within a shard."""
+def of_shards(stage: ClusterStage) -> dict[str, tuple[str, ...]]:
+    """The URLs of each shard's replicas, as the configuration has them."""
+    return {
+        shard: tuple(
+            f"http://127.0.0.1:{way.port}"
+            for name, way in stage.ways.items()
+            if name.startswith(f"{shard}/")
+        )
+        for shard in stage.cluster.shards
+    }
+
+
+def whole_tables(stage: ClusterStage, problems: list[str]) -> dict[str, int]:
+    """Rows of each server; all columns of all rows must be the same within a shard.
+
+    :param problems: is added to.
+    """
     names = ", ".join(column.split()[0] for column in COLUMNS + LINEAGE)
     query = f"SELECT count() AS n, sum(cityHash64({names})) AS hash FROM {TABLE}"
     rows: dict[str, int] = {}
