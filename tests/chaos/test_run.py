@@ -12,7 +12,7 @@ from sluice.chaos.runner import ChaosPlan, run_chaos
 from sluice.cli.main import main
 
 SECONDS = 35.0
-CLUSTER_SECONDS = 45.0
+CLUSTER_SECONDS = 35.0
 
 
 def test_a_short_run_is_exact() -> None:

@@ -32,7 +32,7 @@ RATE = 400
 #: Generous: the machine may be slow.
 PATIENCE_SECONDS = 240.0
 #: Longer than a task waits for messages.
-LONG_SECONDS = 30.0
+LONG_SECONDS = 20.0
 
 
 class Play:
