@@ -86,7 +86,8 @@ class Strike:
         return self.target in (Target.DRIVER, Target.WORKER) or self.what in _MEET_REQUESTS
 
 
-Fault = tuple[Target, Kind | Deed]
+#: A kind of fault, as it is dealt.
+Card = tuple[Target, Kind | Deed]
 
 _LINKS = (Target.KAFKA_LINK, Target.CLICKHOUSE_LINK)
 _SERVERS = (Target.BROKER, Target.CLICKHOUSE)
@@ -118,13 +119,13 @@ _MEET_REQUESTS = {Kind.DROP_REPLY, Deed.KILL_IN_REQUEST}
 _OVERLAP_SHARE = 0.5
 
 
-def all_faults(standalone: bool, layout: Layout | None = None) -> list[Fault]:
+def all_faults(standalone: bool, layout: Layout | None = None) -> list[Card]:
     """Every fault there is.
 
     :param standalone: Spark has workers of its own, which can die.
     :param layout: of a cluster; None for one server without ZooKeeper.
     """
-    faults: list[Fault] = []
+    faults: list[Card] = []
     faults += [(link, kind) for link in _LINKS for kind in Kind]
     faults += [
         (server, deed)
@@ -141,10 +142,10 @@ def all_faults(standalone: bool, layout: Layout | None = None) -> list[Fault]:
     return faults
 
 
-def _cluster_faults(layout: Layout) -> list[Fault]:
+def _cluster_faults(layout: Layout) -> list[Card]:
     """What only a cluster can suffer. A replica's session with ZooKeeper has no requests whose
     replies could be told from others, so none are dropped there."""
-    faults: list[Fault] = [
+    faults: list[Card] = [
         (Target.ZOOKEEPER, deed) for deed in (Deed.KILL, Deed.PAUSE, Deed.RESTART)
     ]
     faults += [(Target.ZOOKEEPER_LINK, kind) for kind in Kind if kind is not Kind.DROP_REPLY]
