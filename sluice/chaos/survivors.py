@@ -153,12 +153,7 @@ def _run(
             produce_with_defects(center.access, center.topic, share, 0, seed, lambda done: None)
         say(f"{share * len(stage.centers):,} messages wait")
         with closing(Chaos(stage, say)) as chaos:
-            times = _phases(stage, chaos, seconds, say)
-            if stage.positions.settled >= share * len(stage.centers):
-                raise TerminalError(
-                    "the backlog was used up before the last phase ended",
-                    "Give a larger --rate: as many messages wait as it makes in that time.",
-                )
+            times = _phases(stage, chaos, seconds, share * len(stage.centers), say)
             say("the rest is loaded")
             stage.drivers.drain()
             stage.make_whole()
@@ -166,9 +161,17 @@ def _run(
 
 
 def _phases(
-    stage: ClusterStage, chaos: Chaos, seconds: float, say: Callable[[str], None]
+    stage: ClusterStage, chaos: Chaos, seconds: float, rows: int, say: Callable[[str], None]
 ) -> list[tuple[int, int]]:
-    """Begin and end of each phase, in milliseconds of wall time."""
+    """Begin and end of each phase, in milliseconds of wall time. The last one ends early when
+    the backlog is used up.
+
+    :raises TerminalError: it was before.
+    """
+
+    def is_used_up() -> bool:
+        return stage.positions.settled >= rows
+
     stage.drivers.start()
     if not chaos.wait_for(lambda: stage.positions.settled > 0, _FIRST_ROWS_SECONDS_MAX):
         raise stage.drivers.current.failure("loaded nothing")
@@ -189,7 +192,11 @@ def _phases(
                 victim.start()
             say(f"{', '.join(names)} are back")
         began_ms = time.time_ns() // 1_000_000
-        chaos.wait(seconds / len(_PHASES))
+        if chaos.wait_for(is_used_up, seconds / len(_PHASES)) and phase != _PHASES[-1]:
+            raise TerminalError(
+                f"the backlog was used up in the phase {phase!r}",
+                "Give a larger --rate: as many messages wait as it makes in that time.",
+            )
         times.append((began_ms, time.time_ns() // 1_000_000))
     return times
 
