@@ -5,7 +5,7 @@ from __future__ import annotations
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,15 @@ class ContentReport:
         """Every event is where it must be, once."""
         wrong = self.lost + self.doubled + self.foreign + self.altered
         return wrong + self.letters_missing + self.letters_doubled + self.letters_foreign == 0
+
+    def __add__(self, other: ContentReport) -> ContentReport:
+        """Both together."""
+        return ContentReport(
+            **{
+                each.name: getattr(self, each.name) + getattr(other, each.name)
+                for each in fields(self)
+            }
+        )
 
 
 def compare(

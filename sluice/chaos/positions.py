@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 
 import confluent_kafka as ck
 
@@ -62,3 +63,29 @@ class Positions:
             if settled != self._settled:
                 self._settled, self._moved_at = settled, time.monotonic()
             self._owners = frozenset(record.owner for record in records)
+
+
+class AllPositions:
+    """Several connectors as one."""
+
+    def __init__(self, connectors: Sequence[Positions]) -> None:
+        self.connectors = connectors
+
+    @property
+    def settled(self) -> int:
+        """Sum of all settled positions."""
+        return sum(each.settled for each in self.connectors)
+
+    @property
+    def owners(self) -> frozenset[str]:
+        """Who owns the partitions."""
+        return frozenset().union(*(each.owners for each in self.connectors))
+
+    def moved_within(self, seconds: float) -> bool:
+        """Whether anything was settled lately, by any of them."""
+        return any(each.moved_within(seconds) for each in self.connectors)
+
+    def close(self) -> None:
+        """Stop following."""
+        for each in self.connectors:
+            each.close()

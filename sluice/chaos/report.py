@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sluice.chaos.content import ContentReport
+from sluice.chaos.layout import Layout
+from sluice.chaos.replicas import ReplicaFindings
 from sluice.local.console import aligned
 from sluice.verify.audit import AuditReport
 
@@ -23,6 +25,7 @@ class ChaosReport:
     :param fenced: drivers that slept, were succeeded, woke and ended with status 4.
     :param dropped_replies: acknowledgements that the proxies withheld.
     :param violations: what else was not as promised.
+    :param layout: of the cluster, if it is one; likewise `replicas`.
     """
 
     seed: int
@@ -43,6 +46,8 @@ class ChaosReport:
     audited: AuditReport
     anomalies: int
     violations: tuple[str, ...]
+    layout: Layout | None = None
+    replicas: ReplicaFindings | None = None
 
     @property
     def problems(self) -> list[str]:
@@ -70,7 +75,8 @@ class ChaosReport:
             for name, is_value, expected in compared
             if is_value != expected
         ]
-        return [*found, *content.examples, *self.violations]
+        of_replicas = () if self.replicas is None else self.replicas.problems
+        return [*found, *content.examples, *of_replicas, *self.violations]
 
     @property
     def is_exact(self) -> bool:
@@ -101,7 +107,39 @@ class ChaosReport:
             "anomalies": self.anomalies,
             "exact": self.is_exact,
             "problems": self.problems,
+            **self._cluster_fields(),
         }
+
+    def _cluster_fields(self) -> dict[str, object]:
+        if self.layout is None or self.replicas is None:
+            return {}
+        receipts = self.replicas.receipts
+        return {
+            "shards": self.layout.shards,
+            "replicas": self.layout.replicas,
+            "data_centers": self.layout.data_centers,
+            "rows_of_servers": self.replicas.rows,
+            "blocks": receipts.blocks,
+            "blocks_of_servers": receipts.by_replica,
+            "inserts_sent": self.replicas.posts,
+            "blocks_failed_over": receipts.failed_over,
+            "replicas_passed_by": receipts.passed,
+            "failed_over_in_doubt": receipts.in_doubt,
+        }
+
+    def _cluster_lines(self) -> list[tuple[str, object, str]]:
+        if self.layout is None or self.replicas is None:
+            return []
+        layout, receipts = self.layout, self.replicas.receipts
+        servers = f"{layout.shards} x {layout.replicas} in {layout.data_centers} data centers"
+        return [
+            ("servers compared", len(self.replicas.rows), servers),
+            *((f"  {name}", count, "rows") for name, count in self.replicas.rows.items()),
+            ("blocks", receipts.blocks, f"settled; {self.replicas.posts:,} inserts were sent"),
+            ("blocks failed over", receipts.failed_over, "went past one replica at least"),
+            *((f"  {name}", count, "") for name, count in receipts.passed.items()),
+            ("  in doubt there", receipts.in_doubt, ""),
+        ]
 
     def lines(self) -> list[str]:
         """For people."""
@@ -120,6 +158,7 @@ class ChaosReport:
             ("drivers fenced", self.fenced, "woken after a successor had taken over"),
             ("ranges replayed", self.replayed, ""),
             ("ranges probed", self.probed, "outside of the deduplication window"),
+            *self._cluster_lines(),
             ("anomalies", self.anomalies, "found by the verifier"),
             ("lost", content.lost, ""),
             ("doubled", content.doubled, ""),

@@ -5,6 +5,7 @@ A proxy sees pieces of a stream. Each watch follows one connection from its firs
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Protocol
 
@@ -16,6 +17,9 @@ TRANSACTION |= {COMMIT_OFFSETS}
 
 #: How `sluice.clickhouse.insert` begins the request line of each block.
 _INSERT = b"POST /?query=INSERT"
+#: What all attempts of a block share, and what this one has for itself (`query_id_of`).
+_QUERY_ID = re.compile(rb"query_id=(sluice-[0-9a-f]{24})-([0-9a-f]+)[& ]")
+_REQUEST_LINE_BYTES_MAX = 8192
 
 
 class Watch(Protocol):
@@ -69,6 +73,44 @@ class Inserts:
         seen = self._tail + data
         self._tail = seen[-(len(_INSERT) - 1) :]
         return _INSERT in seen
+
+
+class Posts:
+    """Counts the attempts to insert each block, over many connections and several proxies."""
+
+    def __init__(self) -> None:
+        #: By what the attempts share.
+        self.of_block: dict[str, set[str]] = {}
+
+    def watch(self) -> Watch:
+        """For a connection."""
+        return _CountedInserts(self)
+
+    def add(self, block: str, attempt: str) -> None:
+        """An attempt; harmless when repeated."""
+        self.of_block.setdefault(block, set()).add(attempt)
+
+    @property
+    def total(self) -> int:
+        """All attempts."""
+        return sum(map(len, self.of_block.values()))
+
+
+class _CountedInserts(Inserts):
+    """Wants the same, and counts."""
+
+    def __init__(self, posts: Posts) -> None:
+        super().__init__()
+        self._posts = posts
+        self._line = b""
+
+    def feed(self, data: bytes) -> bool:
+        seen = self._line + data
+        for found in _QUERY_ID.finditer(seen):
+            self._posts.add(found[1].decode(), found[2].decode())
+        # A request line may come in pieces; a block's bytes hardly look like one.
+        self._line = seen[-_REQUEST_LINE_BYTES_MAX:]
+        return super().feed(data)
 
 
 def kafka_requests(kinds: frozenset[int] = TRANSACTION) -> WatchMaker:

@@ -12,15 +12,22 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
+from sluice.chaos.clustered import Loading, running_cluster_stage
+from sluice.chaos.content import ContentReport
+from sluice.chaos.layout import Layout
 from sluice.chaos.production import Production, Truth
+from sluice.chaos.replicas import compare_replicas
 from sluice.chaos.report import ChaosReport
+from sluice.chaos.scene import Scene
 from sluice.chaos.schedule import Strike, schedule
-from sluice.chaos.stage import TOPIC, Stage, running_stage
+from sluice.chaos.stage import TOPIC, running_stage
 from sluice.chaos.striking import Lasting, Striker
+from sluice.config import Configuration
 from sluice.local.scope import interruptible, working_folder
 from sluice.verify.audit import audit
 from sluice.verify.verifier import verify
@@ -34,19 +41,30 @@ _LATELY_SECONDS = 2.0
 _HEAL_SECONDS_MAX = 200.0
 
 
+class _Stage(Scene, Protocol):
+    """What can be reported on, too."""
+
+    @property
+    def configuration(self) -> Configuration: ...
+
+    def record_kinds(self) -> Counter[str]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ChaosPlan:
     """What to run.
 
     :param seconds: how long faults strike; starting and draining come on top.
-    :param rate: events a second.
+    :param rate: events a second, of all connectors together.
     :param standalone: a cluster of a master and two workers instead of `local[2]`.
+    :param layout: of a ClickHouse cluster; None for one embedded server.
     """
 
     seconds: float
     seed: int
     rate: int = RATE
     standalone: bool = False
+    layout: Layout | None = None
 
 
 def run_chaos(plan: ChaosPlan, keep: bool = False, stream: TextIO | None = None) -> ChaosReport:
@@ -65,30 +83,70 @@ def run_chaos(plan: ChaosPlan, keep: bool = False, stream: TextIO | None = None)
     with interruptible(), working_folder("sluice-chaos-", keep) as folder:
         if keep:
             say(f"folder {folder}")
-        return _run(plan, folder, say)
+        if plan.layout is not None:
+            return _run_cluster(plan, plan.layout, folder, say)
+        with running_stage(folder, plan.standalone, say) as stage:
+            production = {"": Production(stage.access, TOPIC, plan.rate, plan.seed)}
+            with closing(Chaos(stage, say)) as chaos:
+                ran = _run(plan, stage, chaos, production, say)
+                return _report(plan, stage, ran, stage.compare(ran.truths[""]))
 
 
-def _run(plan: ChaosPlan, folder: Path, say: Callable[[str], None]) -> ChaosReport:
-    with running_stage(folder, plan.standalone, say) as stage:
-        production = Production(stage.access, TOPIC, plan.rate, plan.seed)
-        chaos = Chaos(stage, say)
-        try:
-            stage.drivers.start()
-            production.start()
-            if not chaos.wait_for(lambda: stage.positions.settled > 0, _FIRST_ROWS_SECONDS_MAX):
-                raise stage.drivers.current.failure(
-                    f"loaded nothing within {_FIRST_ROWS_SECONDS_MAX:.0f} s"
-                )
-            say("the first rows are loaded; faults begin")
-            struck_seconds = chaos.run(plan)
-            say("everything is healed; the pipeline drains")
-            truth = production.finish()
-            stage.drivers.drain()
-            say("drained; every row is compared")
-            return _report(plan, stage, chaos, truth, struck_seconds)
-        finally:
-            production.stop()
-            chaos.close()
+def _run_cluster(
+    plan: ChaosPlan, layout: Layout, folder: Path, say: Callable[[str], None]
+) -> ChaosReport:
+    loading = Loading(standalone=plan.standalone)
+    with running_cluster_stage(folder, layout, loading, say) as stage:
+        rate = plan.rate // len(stage.centers)
+        production = {
+            center.name: Production(center.access, center.topic, rate, plan.seed + number)
+            for number, center in enumerate(stage.centers.values())
+        }
+        # Servers that were started again end when it is closed.
+        with closing(Chaos(stage, say)) as chaos:
+            ran = _run(plan, stage, chaos, production, say)
+            found = compare_replicas(stage, ran.truths)
+            return replace(_report(plan, stage, ran, found.content), layout=layout, replicas=found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """A run that has drained.
+
+    :param truths: what was produced, by connector.
+    """
+
+    truths: dict[str, Truth]
+    faults: dict[str, int]
+    missed: int
+    seconds: float
+
+
+def _run(
+    plan: ChaosPlan,
+    stage: _Stage,
+    chaos: Chaos,
+    production: dict[str, Production],
+    say: Callable[[str], None],
+) -> _Ran:
+    try:
+        stage.drivers.start()
+        for each in production.values():
+            each.start()
+        if not chaos.wait_for(lambda: stage.positions.settled > 0, _FIRST_ROWS_SECONDS_MAX):
+            raise stage.drivers.current.failure(
+                f"loaded nothing within {_FIRST_ROWS_SECONDS_MAX:.0f} s"
+            )
+        say("the first rows are loaded; faults begin")
+        seconds = chaos.run(plan)
+        say("everything is healed; the pipeline drains")
+        truths = {name: each.finish() for name, each in production.items()}
+        stage.drivers.drain()
+        say("drained; every row is compared")
+        return _Ran(truths, dict(sorted(chaos.faults.items())), chaos.missed, seconds)
+    finally:
+        for each in production.values():
+            each.stop()
 
 
 class Chaos:
@@ -97,7 +155,7 @@ class Chaos:
     :param say: told each fault as it strikes.
     """
 
-    def __init__(self, stage: Stage, say: Callable[[str], None]) -> None:
+    def __init__(self, stage: Scene, say: Callable[[str], None]) -> None:
         self.faults: Counter[str] = Counter()
         self.missed = 0
         self._stage = stage
@@ -109,7 +167,7 @@ class Chaos:
         """Strike until the time is over, then heal everything; gives the seconds."""
         began = time.monotonic()
         until = began + plan.seconds
-        for strike in schedule(plan.seed, plan.standalone):
+        for strike in schedule(plan.seed, plan.standalone, plan.layout):
             self.wait(strike.pause_seconds, until)
             self._await_turn(strike, until)
             if time.monotonic() >= until:
@@ -126,8 +184,8 @@ class Chaos:
         for lasting in self._lasting:
             lasting.until = 0.0
         self.wait_for(lambda: not self._lasting, _HEAL_SECONDS_MAX)
-        self._stage.kafka_link.heal()
-        self._stage.clickhouse_link.heal()
+        for link in self._stage.links():
+            link.heal()
 
     def wait(self, seconds: float, until: float = float("inf")) -> None:
         """Let time pass: faults are healed when they are due, drivers restarted."""
@@ -147,15 +205,17 @@ class Chaos:
         return True
 
     def close(self) -> None:
-        """Wait for what is still being started."""
+        """Wait for what is still being started; what was started again may end."""
         self._striker.close()
 
     def _await_turn(self, strike: Strike, until: float) -> None:
         """Until nothing else happens to the same target, and the pipeline loads if it has to."""
 
         def is_free() -> bool:
-            others = {lasting.strike.target for lasting in self._lasting}
-            return not others if strike.is_alone else strike.target not in others
+            others = [lasting.strike.touches for lasting in self._lasting]
+            if strike.is_alone:
+                return not others
+            return all(strike.touches.isdisjoint(each) for each in others)
 
         self.wait_for(is_free, float("inf"), until)
         if strike.needs_progress:
@@ -170,50 +230,54 @@ class Chaos:
         lasting = self._striker.strike(strike)
         if lasting is None:
             self.missed += 1
-            self._say(f"{strike.name}: nothing to strike at")
+            self._say(f"{strike.told}: nothing to strike at")
             return
         self.faults[strike.name] += 1
         self._lasting.append(lasting)
-        self._say(f"{strike.name}, {strike.seconds:.1f} s")
+        self._say(f"{strike.told}, {strike.seconds:.1f} s")
 
     def _tick(self) -> None:
         now = time.monotonic()
         for lasting in list(self._lasting):
-            if lasting.healing is not None:
-                if lasting.healing.done():
-                    lasting.healing.result()
+            if lasting.healing:
+                if all(each.done() for each in lasting.healing):
+                    for each in lasting.healing:
+                        each.result()
                     self._lasting.remove(lasting)
             elif lasting.is_due(now):
                 self._striker.heal(lasting)
-                if lasting.healing is None:
+                if not lasting.healing:
                     self._lasting.remove(lasting)
         self._stage.drivers.supervise()
         time.sleep(_TICK_SECONDS)
 
 
-def _report(
-    plan: ChaosPlan, stage: Stage, chaos: Chaos, truth: Truth, seconds: float
-) -> ChaosReport:
+def _report(plan: ChaosPlan, stage: _Stage, ran: _Ran, content: ContentReport) -> ChaosReport:
     configuration, drivers = stage.configuration, stage.drivers
     kinds = stage.record_kinds()
-    links = (stage.kafka_link.counters, stage.clickhouse_link.counters)
+    links = [link.counters for link in stage.links()]
+    truths = ran.truths.values()
+    bugs = drivers.logged("ends on a bug")
     return ChaosReport(
         seed=plan.seed,
-        seconds=seconds,
+        seconds=ran.seconds,
         spark="standalone" if plan.standalone else "local",
-        rows=truth.rows,
-        broken=len(truth.broken),
-        tombstones=truth.tombstones,
-        faults=dict(sorted(chaos.faults.items())),
-        missed=chaos.missed,
+        rows=sum(truth.rows for truth in truths),
+        broken=sum(len(truth.broken) for truth in truths),
+        tombstones=sum(truth.tombstones for truth in truths),
+        faults=ran.faults,
+        missed=ran.missed,
         driver_restarts=drivers.restarts,
         replayed=kinds["renew"],
         probed=kinds["probe"],
         fenced=drivers.fenced,
         dropped_replies=sum(link.dropped_replies for link in links),
         resets=sum(link.resets for link in links),
-        content=stage.compare(truth),
+        content=content,
         audited=audit(configuration),
         anomalies=len(verify(configuration, "offsets").anomalies),
-        violations=tuple(drivers.violations),
+        violations=(
+            *drivers.violations,
+            *([f"drivers' logs name {bugs} bugs"] if bugs else []),
+        ),
     )

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from sluice.chaos.layout import Layout
 from sluice.chaos.proxy import Kind
 
 
 class Target(StrEnum):
-    """What a fault happens to. Two faults never share one at a time."""
+    """What a fault happens to."""
 
     KAFKA_LINK = "kafka link"
     CLICKHOUSE_LINK = "clickhouse link"
@@ -23,6 +24,10 @@ class Target(StrEnum):
     CLICKHOUSE = "clickhouse"
     DRIVER = "driver"
     WORKER = "worker"
+    # On a cluster only.
+    ZOOKEEPER = "zookeeper"
+    ZOOKEEPER_LINK = "zookeeper link"
+    DATA_CENTER = "data center"
 
 
 class Deed(StrEnum):
@@ -47,6 +52,8 @@ class Strike:
     :param pause_seconds: before it strikes.
     :param overlaps: the next one may come while this one lasts.
     :param dice: a number from 0 to 1, for whatever else has to be chosen.
+    :param place: which of several: a replica, or a data center; "" where there is one.
+    :param touches: what it happens to. Two faults never share any of it at a time.
     """
 
     target: Target
@@ -55,11 +62,18 @@ class Strike:
     pause_seconds: float
     overlaps: bool
     dice: float
+    place: str
+    touches: frozenset[str]
 
     @property
     def name(self) -> str:
         """For people, and for counting."""
         return f"{self.target}: {self.what}"
+
+    @property
+    def told(self) -> str:
+        """For people, with its place."""
+        return f"{self.target} {self.place}: {self.what}" if self.place else self.name
 
     @property
     def is_alone(self) -> bool:
@@ -71,6 +85,9 @@ class Strike:
         """Whether it is pointless while nothing is loaded."""
         return self.target in (Target.DRIVER, Target.WORKER) or self.what in _MEET_REQUESTS
 
+
+#: A kind of fault, as it is dealt.
+Card = tuple[Target, Kind | Deed]
 
 _LINKS = (Target.KAFKA_LINK, Target.CLICKHOUSE_LINK)
 _SERVERS = (Target.BROKER, Target.CLICKHOUSE)
@@ -92,6 +109,8 @@ _LENGTHS: dict[Kind | Deed, tuple[float, float]] = {
     Deed.OVERFLOW: (0.5, 1.0),
     Deed.KILL_SPARK_WORKER: (2.0, 5.0),
 }
+#: A data center is away for longer than a session with ZooKeeper lasts.
+_DATA_CENTER_LENGTHS = (6.0, 25.0)
 
 #: These change what every other fault would meet, so they come alone.
 _ALONE = {Deed.SUCCEED, Deed.OVERFLOW}
@@ -100,12 +119,13 @@ _MEET_REQUESTS = {Kind.DROP_REPLY, Deed.KILL_IN_REQUEST}
 _OVERLAP_SHARE = 0.5
 
 
-def all_faults(standalone: bool) -> list[tuple[Target, Kind | Deed]]:
+def all_faults(standalone: bool, layout: Layout | None = None) -> list[Card]:
     """Every fault there is.
 
     :param standalone: Spark has workers of its own, which can die.
+    :param layout: of a cluster; None for one server without ZooKeeper.
     """
-    faults: list[tuple[Target, Kind | Deed]] = []
+    faults: list[Card] = []
     faults += [(link, kind) for link in _LINKS for kind in Kind]
     faults += [
         (server, deed)
@@ -117,17 +137,35 @@ def all_faults(standalone: bool) -> list[tuple[Target, Kind | Deed]]:
     faults += [(Target.WORKER, deed) for deed in (Deed.KILL, Deed.PAUSE)]
     if standalone:
         faults.append((Target.WORKER, Deed.KILL_SPARK_WORKER))
+    if layout is not None:
+        faults += _cluster_faults(layout)
     return faults
 
 
-def schedule(seed: int, standalone: bool = False) -> Iterator[Strike]:
+def _cluster_faults(layout: Layout) -> list[Card]:
+    """What only a cluster can suffer. A replica's session with ZooKeeper has no requests whose
+    replies could be told from others, so none are dropped there."""
+    faults: list[Card] = [
+        (Target.ZOOKEEPER, deed) for deed in (Deed.KILL, Deed.PAUSE, Deed.RESTART)
+    ]
+    faults += [(Target.ZOOKEEPER_LINK, kind) for kind in Kind if kind is not Kind.DROP_REPLY]
+    if layout.data_centers > 1:
+        whats: tuple[Kind | Deed, ...] = (Deed.KILL, Deed.PAUSE, Kind.CUT, Kind.HALF_OPEN)
+        faults += [(Target.DATA_CENTER, what) for what in whats]
+    return faults
+
+
+def schedule(seed: int, standalone: bool = False, layout: Layout | None = None) -> Iterator[Strike]:
     """Faults without end. All kinds come before any comes again, like cards that are dealt."""
     dice = random.Random(seed)
     while True:
-        cards = all_faults(standalone)
+        cards = all_faults(standalone, layout)
         dice.shuffle(cards)
         for target, what in cards:
-            shortest, longest = _LENGTHS[what]
+            is_center = target is Target.DATA_CENTER
+            shortest, longest = _DATA_CENTER_LENGTHS if is_center else _LENGTHS[what]
+            places = _places(target, layout)
+            place = dice.choice(places) if places else ""
             yield Strike(
                 target=target,
                 what=what,
@@ -135,4 +173,30 @@ def schedule(seed: int, standalone: bool = False) -> Iterator[Strike]:
                 pause_seconds=round(dice.uniform(0.3, 3.0), 2),
                 overlaps=dice.random() < _OVERLAP_SHARE and what not in _ALONE,
                 dice=dice.random(),
+                place=place,
+                touches=_touched(target, what, place, layout),
             )
+
+
+def _places(target: Target, layout: Layout | None) -> list[str]:
+    """Where a fault may strike, if there are several of what it happens to."""
+    if layout is None:
+        return []
+    match target:
+        case Target.BROKER | Target.KAFKA_LINK | Target.DATA_CENTER:
+            return layout.centers
+        case Target.CLICKHOUSE | Target.CLICKHOUSE_LINK | Target.ZOOKEEPER_LINK:
+            return layout.servers
+    return []
+
+
+def _touched(
+    target: Target, what: Kind | Deed, place: str, layout: Layout | None
+) -> frozenset[str]:
+    if target is not Target.DATA_CENTER or layout is None:
+        return frozenset({f"{target} {place}".strip()})
+    is_link = isinstance(what, Kind)
+    broker = Target.KAFKA_LINK if is_link else Target.BROKER
+    server = Target.CLICKHOUSE_LINK if is_link else Target.CLICKHOUSE
+    servers = {f"{server} {each}" for each in layout.servers_in(place)}
+    return frozenset({f"{target} {place}", f"{broker} {place}", *servers})

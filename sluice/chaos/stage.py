@@ -18,6 +18,8 @@ from sluice.chaos.positions import Positions
 from sluice.chaos.production import Truth
 from sluice.chaos.proxy import Proxy
 from sluice.chaos.requests import Inserts, kafka_requests
+from sluice.chaos.scene import Victim, victim_program
+from sluice.chaos.schedule import Strike, Target
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration, load
 from sluice.kafka.clients import KafkaAccess
@@ -78,12 +80,9 @@ class ProxiedBroker(Broker):
         self._advertised = proxy.port
         proxy.server = ("127.0.0.1", self._own_port)
 
-    def start(self, timeout_seconds: float = 240.0) -> None:
-        os.environ[PROXY_VARIABLE] = f"{self._own_port}:{self._advertised}"
-        try:
-            super().start(timeout_seconds)
-        finally:
-            os.environ.pop(PROXY_VARIABLE, None)
+    @property
+    def environment(self) -> dict[str, str]:
+        return {PROXY_VARIABLE: f"{self._own_port}:{self._advertised}"}
 
 
 @dataclass(slots=True)
@@ -100,6 +99,29 @@ class Stage:
     drivers: Drivers
     positions: Positions
     foreign_rows: int = 0
+
+    @property
+    def spark(self) -> SparkCluster | None:
+        """Master and workers, unless Spark is local."""
+        return self.cluster
+
+    def links(self) -> list[Proxy]:
+        """All links."""
+        return [self.kafka_link, self.clickhouse_link]
+
+    def insert_links(self) -> list[Proxy]:
+        """Those that blocks pass."""
+        return [self.clickhouse_link]
+
+    def links_of(self, strike: Strike) -> list[Proxy]:
+        """What a fault of links happens to; of a server, the link to it."""
+        is_kafka = strike.target in (Target.KAFKA_LINK, Target.BROKER)
+        return [self.kafka_link if is_kafka else self.clickhouse_link]
+
+    def victims_of(self, strike: Strike) -> list[Victim]:
+        """What a fault of servers happens to."""
+        is_broker = strike.target is Target.BROKER
+        return [victim_program(self.broker if is_broker else self.clickhouse)]
 
     def compare(self, truth: Truth) -> ContentReport:
         """Every row and every dead letter against what was produced."""

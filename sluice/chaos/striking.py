@@ -6,24 +6,26 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluice.chaos.proxy import Fault, Kind, Proxy
+from sluice.chaos.scene import Scene, Victim
 from sluice.chaos.schedule import Deed, Strike, Target
-from sluice.chaos.stage import LEASE_SECONDS, Stage
+from sluice.chaos.stage import LEASE_SECONDS
 from sluice.core.errors import TerminalError
-from sluice.local.running import Program
 
 #: A request to strike at has to come within this time.
 _AMBUSH_SECONDS_MAX = 20.0
 _LONGEST_AMBUSH_SECONDS = 0.03
 _TAKE_OVER_SECONDS_MAX = 120.0
-_START_ATTEMPTS = 3
+#: A server may not come up while what it needs is away as well.
+_START_SECONDS_MAX = 150.0
 #: How long an insert may take to lose its acknowledgement before the window is overrun.
 _IN_DOUBT_SECONDS_MAX = 6.0
+_SERVERS = (Target.BROKER, Target.CLICKHOUSE, Target.ZOOKEEPER, Target.DATA_CENTER)
 
 
 @dataclass(slots=True)
@@ -34,7 +36,7 @@ class Lasting:
     :param until: a moment of the monotonic clock; likewise `gives_up_at`.
     :param ready: False while it has to last on, whatever the clock says.
     :param gives_up_at: it is healed then, ready or not.
-    :param healing: the start of a server, which goes on beside everything else.
+    :param healing: the starts of servers, which go on beside everything else.
     """
 
     strike: Strike
@@ -42,7 +44,7 @@ class Lasting:
     until: float
     ready: Callable[[], bool] = lambda: True
     gives_up_at: float = float("inf")
-    healing: Future[None] | None = None
+    healing: list[Future[None]] = field(default_factory=list)
 
     def is_due(self, now: float) -> bool:
         """Whether it is time to heal it."""
@@ -55,21 +57,21 @@ class Striker:
     :param say: tells a person what becomes of a fault.
     """
 
-    def __init__(self, stage: Stage, say: Callable[[str], None]) -> None:
+    def __init__(self, stage: Scene, say: Callable[[str], None]) -> None:
         self._stage = stage
         self._say = say
-        self._pool = ThreadPoolExecutor(4, thread_name_prefix="healing")
+        self._pool = ThreadPoolExecutor(12, thread_name_prefix="healing")
 
     def close(self) -> None:
-        """Wait for servers that are being started."""
+        """Wait for servers that are being started; those that were started again end now."""
         self._pool.shutdown(wait=True)
 
     def strike(self, strike: Strike) -> Lasting | None:
         """Begin a fault."""
         if isinstance(strike.what, Kind):
-            return self._strike_link(strike, strike.what)
-        if strike.target in (Target.BROKER, Target.CLICKHOUSE):
-            return self._strike_server(strike)
+            return self._strike_links(strike, strike.what)
+        if strike.target in _SERVERS:
+            return self._strike_servers(strike)
         match strike.what:
             case Deed.SUCCEED:
                 return self._succeed(strike)
@@ -82,41 +84,51 @@ class Striker:
         return self._strike_driver(strike)
 
     def heal(self, lasting: Lasting) -> None:
-        """End a fault; a server's start goes on in `lasting.healing`."""
+        """End a fault; the start of servers goes on in `lasting.healing`."""
         lasting.heals()
-        if lasting.strike.target in (Target.BROKER, Target.CLICKHOUSE) and (
-            lasting.strike.what is not Deed.PAUSE
-        ):
-            lasting.healing = self._pool.submit(self._start_again, self._server(lasting.strike))
+        strike = lasting.strike
+        if strike.target in _SERVERS and strike.what not in (Deed.PAUSE, *Kind):
+            lasting.healing = [
+                self._pool.submit(self._start_again, victim)
+                for victim in self._stage.victims_of(strike)
+            ]
 
-    def _strike_link(self, strike: Strike, kind: Kind) -> Lasting:
-        link = self._link(strike.target)
+    def _strike_links(self, strike: Strike, kind: Kind) -> Lasting:
+        links = self._stage.links_of(strike)
         delay_seconds = 0.05 + strike.dice
         rate = int(32 * 1024 + strike.dice * 512 * 1024)
-        link.strike(Fault(kind, seconds=delay_seconds, bytes_per_second=rate))
-        return self._lasting(strike, link.heal)
 
-    def _strike_server(self, strike: Strike) -> Lasting:
-        server = self._server(strike)
+        def heal() -> None:
+            for link in links:
+                link.heal()
+
+        for link in links:
+            link.strike(Fault(kind, seconds=delay_seconds, bytes_per_second=rate))
+        return self._lasting(strike, heal)
+
+    def _strike_servers(self, strike: Strike) -> Lasting:
+        victims = self._stage.victims_of(strike)
         match strike.what:
             case Deed.PAUSE:
-                pid = self._serving_pid(strike.target)
-                os.kill(pid, signal.SIGSTOP)
-                return self._lasting(strike, lambda: _signal(pid, signal.SIGCONT))
+                return self._pause(strike, [victim.serving_pid() for victim in victims])
             case Deed.KILL:
-                server.kill()
+                for victim in victims:
+                    victim.kill()
             case Deed.RESTART:
-                server.stop()
+                # It takes some servers ten seconds to end in order.
+                ends = [self._pool.submit(victim.stop) for victim in victims]
+                lasting = self._lasting(strike, lambda: None)
+                lasting.ready = lambda: all(end.done() for end in ends)
+                return lasting
             case _:
-                return self._kill_in_request(strike, server)
+                return self._kill_in_request(strike, victims[0])
         return self._lasting(strike, lambda: None)
 
-    def _kill_in_request(self, strike: Strike, server: Program) -> Lasting:
+    def _kill_in_request(self, strike: Strike, victim: Victim) -> Lasting:
         """Kill a server a few milliseconds after it got an insert, or a part of a transaction."""
-        is_broker = strike.target is Target.BROKER
-        link = self._link(Target.KAFKA_LINK if is_broker else Target.CLICKHOUSE_LINK)
+        link = self._stage.links_of(strike)[0]
         struck = threading.Event()
-        pid = server.pid
+        pid = victim.pid()
 
         def kill() -> None:
             _signal(pid, signal.SIGKILL)
@@ -126,8 +138,8 @@ class Striker:
 
         def heal() -> None:
             if link.disarm():
-                self._say(f"{strike.name}: no request came; it is killed without one")
-            server.kill()
+                self._say(f"{strike.told}: no request came; it is killed without one")
+            victim.kill()
 
         lasting = self._lasting(strike, heal)
         lasting.ready = struck.is_set
@@ -207,28 +219,34 @@ class Striker:
         stage, drivers = self._stage, self._stage.drivers
         if not drivers.lives:
             return None
-        link = stage.clickhouse_link
-        dropped = link.counters.dropped_replies
-        link.strike(Fault(Kind.DROP_REPLY))
+        links = stage.insert_links()
+        dropped = _dropped(links)
+        for link in links:
+            link.strike(Fault(Kind.DROP_REPLY))
         until = time.monotonic() + _IN_DOUBT_SECONDS_MAX
-        while link.counters.dropped_replies == dropped and time.monotonic() < until:
+        while _dropped(links) == dropped and time.monotonic() < until:
             time.sleep(0.02)
+
+        def heal() -> None:
+            for link in links:
+                link.heal()
+
         if strike.dice < 0.5:
             drivers.is_held = True
             drivers.current.kill()
-            link.heal()
+            heal()
             stage.overrun_window()
             return self._lasting(strike, lambda: setattr(drivers, "is_held", False))
         pids = drivers.tree()
         stopped_at = time.monotonic()
         lasting = self._pause(strike, pids)
-        link.heal()
+        heal()
         stage.overrun_window()
         lasting.until = max(lasting.until, stopped_at + LEASE_SECONDS + 1)
         return lasting
 
     def _kill_spark_worker(self, strike: Strike) -> Lasting | None:
-        cluster = self._stage.cluster
+        cluster = self._stage.spark
         if cluster is None or not cluster.workers:
             return None
         cluster.kill_worker(int(strike.dice * 100))
@@ -237,28 +255,21 @@ class Striker:
     def _lasting(self, strike: Strike, heals: Callable[[], None]) -> Lasting:
         return Lasting(strike, heals, until=time.monotonic() + strike.seconds)
 
-    def _start_again(self, server: Program) -> None:
-        for attempt in range(_START_ATTEMPTS):
+    def _start_again(self, victim: Victim) -> None:
+        until = time.monotonic() + _START_SECONDS_MAX
+        while True:
             try:
-                return server.start()
+                victim.start()
+                return
             except TerminalError:
-                if attempt == _START_ATTEMPTS - 1:
+                if time.monotonic() > until:
                     raise
+                victim.kill()
                 time.sleep(1)
 
-    def _server(self, strike: Strike) -> Program:
-        stage = self._stage
-        return stage.broker if strike.target is Target.BROKER else stage.clickhouse
 
-    def _serving_pid(self, target: Target) -> int:
-        if target is Target.BROKER:
-            return self._stage.broker.jvm_pid
-        return self._stage.clickhouse.pid
-
-    def _link(self, target: Target) -> Proxy:
-        if target is Target.KAFKA_LINK:
-            return self._stage.kafka_link
-        return self._stage.clickhouse_link
+def _dropped(links: Sequence[Proxy]) -> int:
+    return sum(link.counters.dropped_replies for link in links)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

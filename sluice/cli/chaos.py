@@ -5,10 +5,22 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from typing import TYPE_CHECKING, TextIO
 
-from sluice.cli.arguments import Subparsers, a_positive_number, add_command, add_json
+from sluice.cli.arguments import (
+    Subparsers,
+    UsageError,
+    a_positive_number,
+    add_command,
+    add_json,
+)
 from sluice.cli.exit import ExitStatus
 from sluice.cli.output import print_json
+
+if TYPE_CHECKING:
+    from sluice.chaos.layout import Layout
+    from sluice.chaos.report import ChaosReport
+    from sluice.chaos.survivors import SurvivorReport
 
 
 def add(subparsers: Subparsers) -> None:
@@ -41,6 +53,26 @@ def add(subparsers: Subparsers) -> None:
         help="local[2] (default), or a cluster of a master and two workers, which die too",
     )
     parser.add_argument(
+        "--shards",
+        type=a_positive_number,
+        help="a cluster of installed ClickHouse servers with ZooKeeper (default: 1 shard)",
+    )
+    parser.add_argument(
+        "--replicas", type=a_positive_number, help="of each shard of it (default: 2)"
+    )
+    parser.add_argument(
+        "--data-centers",
+        type=a_positive_number,
+        default=1,
+        help="of it: each has a broker, a connector and as many of the replicas (default: 1)",
+    )
+    parser.add_argument(
+        "--survivors",
+        action="store_true",
+        help="of a cluster: no faults but half of the replicas killed, for a third of the time, "
+        "under full load; --rate times the time is the backlog",
+    )
+    parser.add_argument(
         "--keep", action="store_true", help="leave the folder with logs and data behind"
     )
     add_json(parser)
@@ -48,6 +80,26 @@ def add(subparsers: Subparsers) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run; faults go to stderr if the report is JSON."""
+    stream = sys.stderr if arguments.json else sys.stdout
+    report = _survivors(arguments, stream) if arguments.survivors else _chaos(arguments, stream)
+    if arguments.json:
+        print_json(report.fields())
+    else:
+        print("\n".join(report.lines()))
+    return ExitStatus.DONE if report.is_exact else ExitStatus.BROKEN
+
+
+def _survivors(arguments: argparse.Namespace, stream: TextIO) -> SurvivorReport:
+    from sluice.chaos.survivors import run_survivors
+
+    layout, seconds = _layout(arguments), arguments.minutes * 60
+    if layout is None or layout.replicas < 2:
+        raise UsageError("--survivors needs replicas", "sluice chaos --survivors --replicas 4")
+    rows = int(arguments.rate * seconds)
+    return run_survivors(layout, seconds, rows, keep=arguments.keep, stream=stream)
+
+
+def _chaos(arguments: argparse.Namespace, stream: TextIO) -> ChaosReport:
     from sluice.chaos.runner import ChaosPlan, run_chaos
 
     plan = ChaosPlan(
@@ -55,14 +107,19 @@ def execute(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         rate=arguments.rate,
         standalone=arguments.spark == "standalone",
+        layout=_layout(arguments),
     )
-    stream = sys.stderr if arguments.json else sys.stdout
-    report = run_chaos(plan, keep=arguments.keep, stream=stream)
-    if arguments.json:
-        print_json(report.fields())
-    else:
-        print("\n".join(report.lines()))
-    return ExitStatus.DONE if report.is_exact else ExitStatus.BROKEN
+    return run_chaos(plan, keep=arguments.keep, stream=stream)
+
+
+def _layout(arguments: argparse.Namespace) -> Layout | None:
+    """The cluster, if there shall be one."""
+    from sluice.chaos.layout import Layout
+
+    shards, replicas, centers = arguments.shards, arguments.replicas, arguments.data_centers
+    if shards is None and replicas is None and centers == 1:
+        return None
+    return Layout(shards or 1, replicas or max(2, centers), centers)
 
 
 def some_minutes(text: str) -> float:

@@ -10,7 +10,7 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.errors import kafka_error
-from sluice.kafka.topics import TopicFacts, describe_topic
+from sluice.kafka.topics import TopicFacts, cluster_metadata, describe_topic
 
 #: An answer within this time, or the brokers count as away.
 CONTACT_SECONDS = 6.0
@@ -34,10 +34,7 @@ class Cluster:
 
     def __init__(self, access: KafkaAccess, timeout_seconds: float = CONTACT_SECONDS) -> None:
         self._admin = make_admin(access)
-        try:
-            metadata = self._admin.list_topics(timeout=timeout_seconds)
-        except ck.KafkaException as error:
-            raise kafka_error(f"asking {access.brokers} for the brokers", error) from None
+        metadata = cluster_metadata(self._admin, access.brokers, timeout_seconds)
         self.brokers: tuple[int, ...] = tuple(sorted(metadata.brokers))
         self.topics: frozenset[str] = frozenset(metadata.topics)
 

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from sluice.core.errors import SluiceError, TerminalError
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.errors import kafka_error
+from sluice.kafka.topics import cluster_metadata
 
 _logger = logging.getLogger("sluice.kafka")
 
@@ -89,10 +90,7 @@ class SourceLog:
         ]
 
     def _listed(self) -> dict[str, Any]:
-        try:
-            return dict(self._admin.list_topics(timeout=ADMIN_TIMEOUT_SECONDS).topics)
-        except ck.KafkaException as error:
-            raise kafka_error("listing the topics", error) from None
+        return dict(cluster_metadata(self._admin, "", ADMIN_TIMEOUT_SECONDS).topics)
 
     def stable_ends(
         self, sources: Iterable[TopicPartition], *, partial: bool = False

@@ -6,9 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import confluent_kafka as ck
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    ClusterMetadata,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
-from sluice.kafka.errors import kafka_error
+from sluice.kafka.errors import KafkaUnavailableError, kafka_error
 
 #: Largest message of a topic that Sluice owns; its producers send no larger ones.
 OWN_MESSAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -40,12 +46,28 @@ class TopicFacts:
     settings: dict[str, str]
 
 
-def broker_count(admin: AdminClient) -> int:
-    """Brokers in the cluster."""
+def cluster_metadata(
+    admin: AdminClient, where: str = "", timeout_seconds: float = _TIMEOUT_SECONDS
+) -> ClusterMetadata:
+    """Brokers and topics of the cluster.
+
+    :param where: the brokers that are asked, for messages.
+    :raises KafkaUnavailableError: also if the answer names no broker: one that has slept answers
+        while it still counts as dead to its cluster.
+    """
+    what = f"asking {where} for the brokers" if where else "asking for the brokers"
     try:
-        return len(admin.list_topics(timeout=_TIMEOUT_SECONDS).brokers)
+        found = admin.list_topics(timeout=timeout_seconds)
     except ck.KafkaException as error:
-        raise kafka_error("asking for the brokers", error) from None
+        raise kafka_error(what, error) from None
+    if not found.brokers:
+        raise KafkaUnavailableError(f"{what}: the answer names none yet")
+    return found
+
+
+def broker_count(admin: AdminClient) -> int:
+    """Brokers in the cluster; at least one."""
+    return len(cluster_metadata(admin).brokers)
 
 
 def ensure_own_topic(admin: AdminClient, name: str) -> bool:

@@ -55,6 +55,11 @@ class Program:
         """The id of that process."""
         return self.process.pid
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its process gets besides this one's environment."""
+        return {}
+
     def start(self, timeout_seconds: float = 240.0) -> None:
         """Start, and return when the program answers.
 
@@ -69,7 +74,7 @@ class Program:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
+            env={**os.environ, **self.environment, PARENT_VARIABLE: str(os.getpid())},
         )
         line = _first_line(self._process, timeout_seconds)
         if not line:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sluice.chaos.proxy import Proxy
+from sluice.chaos.requests import Posts
+from sluice.clickhouse.insert import query_id_prefix
 from sluice.local.cluster.cluster import Cluster, running_cluster
 from sluice.local.running import Broker
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
@@ -33,12 +37,30 @@ def world(tmp_path: Path, shared_broker: Broker, cluster: Cluster) -> Iterator[W
         made.close()
 
 
+@pytest.fixture
+def posts() -> Posts:
+    return Posts()
+
+
+@pytest.fixture
+def ways(cluster: Cluster, posts: Posts) -> Iterator[list[str]]:
+    """URLs of both replicas, behind which the attempts to insert are counted."""
+    with ExitStack() as stack:
+        yield [
+            f"http://127.0.0.1:{stack.enter_context(Proxy(posts.watch, at)).port}"
+            for at in (("127.0.0.1", each.settings.ports[0]) for each in cluster.servers)
+        ]
+
+
 def receipts(world: World) -> list[dict[str, Any]]:
     return [entry for entry in world.ledger() if entry["type"] == "receipt"]
 
 
-def test_loading_goes_on_at_the_other_replica(world: World, cluster: Cluster) -> None:
-    first, second = cluster.servers
+def test_loading_goes_on_at_the_other_replica(
+    world: World, cluster: Cluster, posts: Posts, ways: list[str]
+) -> None:
+    first = cluster.servers[0]
+    first_url, second_url = ways
     table, topic = f"killed_{world.name}", f"orders-{world.name}"
     world.create_topic(topic)
     cluster.execute(
@@ -46,7 +68,7 @@ def test_loading_goes_on_at_the_other_replica(world: World, cluster: Cluster) ->
         f"'/clickhouse/tables/{table}', '{{replica}}') ORDER BY (user_id, ts)"
     )
     configuration = world.configure(
-        {table: [topic]}, max_messages=1_000, url=f'{first.url}", "{second.url}'
+        {table: [topic]}, max_messages=1_000, url=f'{first_url}", "{second_url}'
     )
     truth = Truth()
     world.produce(topic, ROWS, truth)
@@ -61,7 +83,7 @@ def test_loading_goes_on_at_the_other_replica(world: World, cluster: Cluster) ->
     first.start()
     world.produce(topic, ROWS, truth, first=2 * ROWS)
     wait_for(
-        lambda: any(each["replica"] == first.url for each in receipts(world)[settled:]),
+        lambda: any(each["replica"] == first_url for each in receipts(world)[settled:]),
         90,
         "the turn of the first replica",
     )
@@ -77,17 +99,21 @@ def test_loading_goes_on_at_the_other_replica(world: World, cluster: Cluster) ->
     assert sum(int(each["rows"]) for each in found) == truth.rows
     assert len({each["token"] for each in found}) == len(found)
     passed = [each for each in found if "failed_over" in each]
-    assert passed and all(each["replica"] == second.url for each in passed)
+    assert passed and all(each["replica"] == second_url for each in passed)
     assert all(
-        len(each["failed_over"]) == 1 and each["failed_over"][0].startswith(f"{first.url} ")
+        len(each["failed_over"]) == 1 and each["failed_over"][0].startswith(f"{first_url} ")
         for each in passed
     )
-    assert "went to" in driver.text() and first.url in driver.text()
+    assert "went to" in driver.text() and first_url in driver.text()
+    # A replica that failed costs a block one attempt more at most, and no block any other.
+    for each in found:
+        sent = posts.of_block[query_id_prefix(each["token"])]
+        assert 1 <= len(sent) <= 1 + len(each.get("failed_over", ())), each
     # A worker asks a dead replica once in each of its rests, not for each block.
-    blocks = [each for each in found if each["replica"] == second.url]
+    blocks = [each for each in found if each["replica"] == second_url]
     assert len(passed) < len(blocks) / 2
     shown = world.sluice("ledger", str(configuration)).stdout
-    assert f"past {first.url} " in shown
+    assert f"past {first_url} " in shown
     for command in ("audit", "verify"):
         judged = world.sluice(command, str(configuration))
         assert judged.returncode == 0, judged.stdout + judged.stderr

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sluice.core.budget import Site
-from sluice.core.errors import InDoubtError, OwnerChangedError
+from sluice.core.errors import InDoubtError, OwnerChangedError, TransientError
 from sluice.core.lease import LeaseOverError
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed, Loaded, NeedsGrant, TooHeavy
@@ -298,6 +298,31 @@ def test_a_replica_that_did_not_answer_holds_a_place_though_another_one_has_the_
     (receipt,) = [entry.body for entry in world.ledger if entry.body["type"] == "receipt"]
     assert receipt["failed_over"] == ("http://a:8123 SOCKET_TIMEOUT",)
     assert receipt["in_doubt"] is True
+
+
+def test_a_range_is_not_sent_again_while_its_kafka_does_not_answer() -> None:
+    """Its task could only wait, in a slot that another connector needs."""
+    world = World([P0])
+    world.ends[P0] = 10
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        world.unreadable.add(P0)
+        return Failed(TransientError("no messages came"))
+
+    world.script = script
+    lane = world.lane()
+    while_away: list[int] = []
+
+    def heal() -> None:
+        while_away.append(len(world.jobs))
+        world.unreadable.clear()
+        world.script = lambda world, assignment: world.load(assignment)
+
+    world.at(200_000, heal)  # less than half of the lease: it needs no record to be sent again
+    run(world, lane)
+    assert while_away == [1]
+    assert len(world.jobs) == 2
+    assert world.rows_of(P0) == [1] * 10
 
 
 def test_a_range_in_doubt_through_a_long_outage_is_recorded_again_as_it_is(
