@@ -93,7 +93,7 @@ def _insert_into(
 ) -> Receipt:
     server = workshop.server(around, url)
     _look(workshop, around, url, assignment, table, shard, decoded, offer)
-    manner = workshop.manner(around, url)
+    manner = workshop.manner(around, url, quorum_of(around, table, shard))
     offer.admit(url, str(manner))
     plan = plan_insert(
         table.database,
@@ -130,6 +130,12 @@ def _insert_into(
         acknowledged_at_ms=time.time_ns() // 1_000_000,
         messages=None if decoded.messages == decoded.rows else decoded.messages,
     )
+
+
+def quorum_of(around: Surroundings, table: TableText, shard: str) -> int:
+    """How many replicas have to have a block: never fewer than an attempt before this one may
+    have waited for. See `TableText.quorums`."""
+    return max(dict(table.quorums).get(shard, 1), around.clickhouse.quorum_of(shard))
 
 
 def _look(

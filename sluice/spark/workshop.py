@@ -28,11 +28,13 @@ class Manner:
 
     :param settings: of every insert.
     :param tokens: it knows a block by its token; else by the rows.
+    :param one_by_one: it refuses an insert into a table while another waits for its quorum.
     """
 
     version: str
     settings: dict[str, str]
     tokens: bool
+    one_by_one: bool = False
 
     def __str__(self) -> str:
         return f"{self.version} {'with' if self.tokens else 'without'} tokens"
@@ -47,7 +49,7 @@ class Workshop:
 
     readers: dict[tuple[str, bool], Reader] = field(default_factory=dict)
     servers: dict[str, Server] = field(default_factory=dict)
-    manners: dict[tuple[str, str], Manner] = field(default_factory=dict)
+    manners: dict[tuple[str, int], Manner] = field(default_factory=dict)
     texts: dict[str, ConfigurationText] = field(default_factory=dict)
     decoders: dict[tuple[str, str], TableDecoder] = field(default_factory=dict)
     splitters: dict[tuple[str, str], Splitter] = field(default_factory=dict)
@@ -117,17 +119,20 @@ class Workshop:
             self.servers[url].take_password(around.clickhouse.password)
         return self.servers[url]
 
-    def manner(self, around: Surroundings, url: str) -> Manner:
-        """How blocks are inserted into this server."""
-        key = (url, around.clickhouse.durability)
+    def manner(self, around: Surroundings, url: str, quorum: int) -> Manner:
+        """How blocks are inserted into this server.
+
+        :param quorum: so many replicas have to have them.
+        """
+        key = (url, quorum)
         if key not in self.manners:
             capabilities = read_capabilities(self.server(around, url))
+            seconds = around.clickhouse.quorum_timeout_seconds
             self.manners[key] = Manner(
                 capabilities.version_text,
-                insert_settings(
-                    capabilities, around.clickhouse.durability, around.insert_timeout_seconds
-                ),
+                insert_settings(capabilities, quorum, seconds),
                 capabilities.tokens,
+                one_by_one=quorum > 1 and not capabilities.parallel_quorums,
             )
         return self.manners[key]
 

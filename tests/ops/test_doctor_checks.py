@@ -213,8 +213,23 @@ def test_tables(
 
 def test_a_replica_that_is_left_alone() -> None:
     found = table(replace(FACTS, replicas_active=1))
-    assert found["durability"].level == "error" and "quorum needs two" in found["durability"].what
+    assert found["durability"].level == "error" and "quorum needs 2" in found["durability"].what
     assert found["replicas"].level == "warning"
+
+
+def test_a_quorum_of_other_numbers() -> None:
+    four = replace(FACTS, replicas_active=4, replicas_total=4)
+    assert table(four, quorum=4) == {}
+    found = table(replace(four, replicas_active=3), quorum=4)
+    assert "3 of 4 replicas are active, and a quorum needs 4" in found["durability"].what
+    found = table(quorum=4)
+    assert "waits for 4 replicas, and there are 2" in found["durability"].what
+    # Most of those that the shard names are not most of those that there are.
+    assert table(four, quorum=2) == {}
+    found = table(four, quorum=2, is_majority=True)
+    assert found["durability"].level == "warning"
+    assert "waits for 2 of the 2 replicas that the shard names" in found["durability"].what
+    assert "most of which are 3" in found["durability"].what
 
 
 def test_every_target_of_a_view_is_looked_at() -> None:
@@ -357,7 +372,8 @@ def look(shard: str, url: str, facts: TableFacts | None = FACTS, zone: str = "UT
 )
 def test_servers_that_are_away(alive: tuple[bool, ...], durability: str, levels: list[str]) -> None:
     looks = [look("s1", f"http://{n}", FACTS if a else None) for n, a in enumerate(alive)]
-    findings = check_contact(looks, durability)  # type: ignore[arg-type]
+    needed = 2 if durability == "quorum" else 1
+    findings = check_contact(looks, lambda shard: needed)
     assert [finding.level for finding in findings] == levels
     assert {finding.check for finding in findings} <= {"clickhouse"}
 
@@ -366,10 +382,10 @@ def test_a_server_that_is_read_only_takes_no_blocks() -> None:
     """The others may be enough. It does not say how many replicas there are."""
     frozen = replace(FACTS, is_readonly=True, replicas_total=0, replicas_active=0)
     looks = [look("s1", "http://a", frozen), look("s1", "http://b")]
-    (warning,) = check_contact(looks, "single")
+    (warning,) = check_contact(looks, lambda shard: 1)
     assert warning.level == "warning" and "shop.orders is read-only" in warning.what
     assert "RESTART REPLICA" in warning.mend
-    (error,) = check_contact(looks, "quorum")
+    (error,) = check_contact(looks, lambda shard: 2)
     assert error.level == "error" and isinstance(refusal([error]), TransientError)
     found = Examination("here")
     check_table(found, frozen, NEW, NEEDS)
