@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "sluice"
 
 #: What each folder may import; its own modules it always may.
-_LIBRARIES = {"producer", "core", "config", "kafka", "decode", "clickhouse", "dedupe"}
+_LIBRARIES = {"producer", "core", "config", "kafka", "decode", "clickhouse", "dedupe", "locks"}
 ALLOWED = {
     "producer": set[str](),
     "core": set[str](),
@@ -21,6 +21,7 @@ ALLOWED = {
     "decode": {"producer", "core", "config"},
     "clickhouse": {"core", "config"},
     "dedupe": {"core", "config"},
+    "locks": {"core"},
     "spark": _LIBRARIES,
     "verify": _LIBRARIES | {"spark"},
     "ops": _LIBRARIES | {"spark", "verify"},
@@ -49,6 +50,7 @@ CONFINED = {
     "chdb": {"decode", "local", "simulate"},
     "pyspark": {"spark", "local"},
     "argparse": {"cli", "local"},
+    "kazoo": {"locks"},
 }
 
 

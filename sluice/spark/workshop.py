@@ -19,6 +19,8 @@ from sluice.decode.sharding.splitter import Splitter
 from sluice.kafka.reader import RangeReader
 from sluice.kafka.readers import Reader, make_reader
 from sluice.kafka.registry import RegistryClient
+from sluice.locks.port import Locks
+from sluice.locks.zookeeper import ZooKeeperLocks
 from sluice.spark.assignment import Surroundings
 
 
@@ -57,6 +59,7 @@ class Workshop:
     checked: set[tuple[str, str, str]] = field(default_factory=set)
     spare: MessageBuffer | None = None
     breaker: Breaker = field(default_factory=Breaker)
+    locks: dict[str, Locks] = field(default_factory=dict)
 
     def buffer(self, framing: Framing) -> MessageBuffer:
         """An empty buffer; first the one that was kept, whose memory is there already."""
@@ -135,6 +138,13 @@ class Workshop:
                 one_by_one=quorum > 1 and not capabilities.parallel_quorums,
             )
         return self.manners[key]
+
+    def table_locks(self, around: Surroundings) -> Locks | None:
+        """Where this process queues for tables; None: nowhere."""
+        hosts = around.clickhouse.zookeeper
+        if hosts and hosts not in self.locks:
+            self.locks[hosts] = ZooKeeperLocks(hosts)
+        return self.locks.get(hosts)
 
     def forget(self, url: str) -> None:
         """After an error: the server may come back as another version."""
