@@ -20,6 +20,7 @@ from sluice.ops.doctor_findings import Examination, Finding, refusal
 from sluice.ops.doctor_kafka import look_at_kafka
 from sluice.ops.doctor_shards import check_contact, check_differences
 from sluice.ops.doctor_tables import TableNeeds, check_dynamic, check_entry, check_table
+from sluice.ops.doctor_turns import check_turns
 from sluice.spark.texts import access_of, build_text, decoder_version, tables_of_connector
 from sluice.verify.audit import refuse_ambiguous
 
@@ -65,6 +66,7 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
         findings += look.findings
         findings += _look_at_tables(configuration, look, entries, partitions)
     findings += check_differences(looks)
+    findings += check_turns(access, looks)
     findings += _look_at_decoding(configuration, connectors, looks)
     return findings
 

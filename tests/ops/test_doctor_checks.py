@@ -217,21 +217,6 @@ def test_a_replica_that_is_left_alone() -> None:
     assert found["replicas"].level == "warning"
 
 
-def test_a_quorum_of_other_numbers() -> None:
-    four = replace(FACTS, replicas_active=4, replicas_total=4)
-    assert table(four, quorum=4) == {}
-    found = table(replace(four, replicas_active=3), quorum=4)
-    assert "3 of 4 replicas are active, and a quorum needs 4" in found["durability"].what
-    found = table(quorum=4)
-    assert "waits for 4 replicas, and there are 2" in found["durability"].what
-    # Most of those that the shard names are not most of those that there are.
-    assert table(four, quorum=2) == {}
-    found = table(four, quorum=2, is_majority=True)
-    assert found["durability"].level == "warning"
-    assert "waits for 2 of the 2 replicas that the shard names" in found["durability"].what
-    assert "most of which are 3" in found["durability"].what
-
-
 def test_every_target_of_a_view_is_looked_at() -> None:
     deep = Dependent("shop.second", plain(table="deep", window_blocks=0))
     middle = Dependent("shop.first", replace(FACTS, table="middle", dependents=(deep,)))
