@@ -82,6 +82,19 @@ def test_a_connection_that_stays_away_ends_the_lock(
     other.close()
 
 
+def test_without_its_place_nobody_announces(zookeeper_port: int, name: str) -> None:
+    """Whoever took it away: then the next one has its turn, and must not be overtaken."""
+    locks, other = (ZooKeeperLocks(f"127.0.0.1:{zookeeper_port}", 30.0) for _ in range(2))
+    held = locks.acquire(name, 30)
+    other._session().ask("delete", held.place)
+    with pytest.raises(LockLostError):
+        held.announce(30.0)
+    assert not held.release(is_over=True)
+    assert other.acquire(name, 5.0).release(is_over=True)
+    locks.close()
+    other.close()
+
+
 def test_nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zookeeper, "CONNECT_SECONDS", 0.5)
     locks = ZooKeeperLocks(f"127.0.0.1:{free_ports(1)[0]}")
