@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from sluice.core.errors import SluiceError
-from sluice.locks.zookeeper import ZooKeeperLocks
 from sluice.ops.doctor_clickhouse import ReplicaLook
 from sluice.ops.doctor_findings import Examination, Finding
 from sluice.spark.assignment import ClickHouseAccess
@@ -43,6 +42,8 @@ def check_turns(access: ClickHouseAccess, looks: Sequence[ReplicaLook]) -> list[
 
 
 def _check_lock(found: Examination, access: ClickHouseAccess) -> None:
+    from sluice.locks.zookeeper import ZooKeeperLocks
+
     try:
         with closing(ZooKeeperLocks(access.zookeeper)) as locks:
             lock = locks.acquire("sluice doctor", _PATIENCE_SECONDS)

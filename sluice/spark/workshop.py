@@ -20,7 +20,6 @@ from sluice.kafka.reader import RangeReader
 from sluice.kafka.readers import Reader, make_reader
 from sluice.kafka.registry import RegistryClient
 from sluice.locks.port import Locks
-from sluice.locks.zookeeper import ZooKeeperLocks
 from sluice.spark.assignment import Surroundings
 
 
@@ -143,6 +142,9 @@ class Workshop:
         """Where this process queues for tables; None: nowhere."""
         hosts = around.clickhouse.zookeeper
         if hosts and hosts not in self.locks:
+            # Most workers need none, and its library takes a while to load.
+            from sluice.locks.zookeeper import ZooKeeperLocks
+
             self.locks[hosts] = ZooKeeperLocks(hosts)
         return self.locks.get(hosts)
 

@@ -32,7 +32,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def make(cluster: Cluster) -> Callable[[], Loader]:
+def make(cluster: Cluster) -> Iterator[Callable[[], Loader]]:
     """Workers that load one table, each its own blocks."""
     table, path = create(cluster.servers)
     made: list[Loader] = []
@@ -45,7 +45,10 @@ def make(cluster: Cluster) -> Callable[[], Loader]:
         made.append(loader)
         return loader
 
-    return make
+    yield make
+    for each in made:
+        for locks in each.workshop.locks.values():
+            locks.close()
 
 
 def stored_once(loader: Loader, blocks: int) -> None:
