@@ -11,8 +11,9 @@ Below `/sluice/locks/NAME`:
 So an owner whose session ended cannot announce any more, and what it announced last ends so many
 seconds after the write at the latest. A successor that finds a marker lets as many seconds pass
 since it read it: it cannot have read it before it was written, so no clock is compared with
-another. One whose patience ends before takes the seconds that it has waited off the marker, so
-that the next one does not begin anew.
+another. Who sees a place gone sees all that was written while it was there. One whose patience
+ends before takes the seconds that it has waited off the marker, so that the next one does not
+begin anew.
 """
 
 from __future__ import annotations
@@ -68,7 +69,11 @@ class _Session:
         self.changed = threading.Event()
         self._client = KazooClient(hosts, timeout=session_seconds, logger=_logger)
         self._client.add_listener(self._listen)
-        self._client.start(timeout=CONNECT_SECONDS)
+        try:
+            self._client.start(timeout=CONNECT_SECONDS)
+        except BaseException:
+            self.end()
+            raise
 
     def _listen(self, state: str) -> None:
         """Called in the client's own thread. SUSPENDED decides nothing: our places stand until

@@ -29,8 +29,8 @@ def check_turns(access: ClickHouseAccess, looks: Sequence[ReplicaLook]) -> list[
         found.warning(
             "turns",
             f"servers of shard {', '.join(serial)} refuse an insert into a table while another "
-            "waits for its quorum (286): of the blocks of 8 Kafka partitions a quarter to two "
-            "fifths were refused, and loaders that took turns loaded 16 to 75 % faster [measured]",
+            "waits for its quorum (286). 40 blocks of 8 Kafka partitions were refused 9 to 17 "
+            "times, and loaders that took turns loaded 16 to 75 % faster [measured]",
             'zookeeper = "host:port" in [clickhouse]: loaders take turns there; or a server from '
             "20.10 on",
         )

@@ -13,7 +13,7 @@ import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.core.errors import TerminalError
-from sluice.local.cluster.cluster import EXAMPLE_TABLE, require_programs, running_cluster
+from sluice.local.cluster.cluster import EXAMPLE_TABLE, Cluster, require_programs, running_cluster
 from sluice.local.processes import usage
 from tests.support.world import wait_for
 
@@ -46,6 +46,15 @@ def test_the_command_says_how_to_use_what_it_runs(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_its_section_lets_loaders_take_turns_where_they_wait_for_a_quorum(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1, 2)
+    section = tomllib.loads(cluster.section())["clickhouse"]
+    assert section["durability"] == "quorum"
+    assert section["zookeeper"] == f"127.0.0.1:{cluster.zookeeper.port}"
+    section = tomllib.loads(Cluster(tmp_path, 2, 1).section())["clickhouse"]
+    assert section["durability"] == "single" and "zookeeper" not in section
 
 
 def test_two_shards_hold_rows_of_their_own(tmp_path: Path) -> None:
