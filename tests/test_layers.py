@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "sluice"
 
 #: What each folder may import; its own modules it always may.
-_LIBRARIES = {"producer", "core", "config", "kafka", "decode", "clickhouse", "dedupe"}
+_LIBRARIES = {"producer", "core", "config", "kafka", "decode", "clickhouse", "dedupe", "locks"}
 ALLOWED = {
     "producer": set[str](),
     "core": set[str](),
@@ -22,6 +22,7 @@ ALLOWED = {
     "clickhouse": {"core", "config"},
     "dedupe": {"core", "config"},
     "scale": {"core", "config", "kafka"},
+    "locks": {"core"},
     "spark": _LIBRARIES,
     "verify": _LIBRARIES | {"spark"},
     "ops": _LIBRARIES | {"spark", "verify"},
@@ -50,6 +51,7 @@ CONFINED = {
     "chdb": {"decode", "local", "simulate"},
     "pyspark": {"spark", "local"},
     "argparse": {"cli", "local"},
+    "kazoo": {"locks"},
 }
 
 

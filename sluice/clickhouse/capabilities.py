@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from sluice.clickhouse.http import Server
 from sluice.core.errors import ConfigurationError
-
-Durability = Literal["quorum", "single"]
 
 #: Squash limits so high that all Native blocks of one body become one server-side block
 #: (rule 6). A block above the default limits is not split either, on 18.16 and 26.9.
@@ -65,6 +62,12 @@ class Capabilities:
         return "insert_deduplication_token" in self.settings
 
     @property
+    def parallel_quorums(self) -> bool:
+        """Whether inserts into one table may wait for their quorums side by side; else the next
+        one is refused (286) as long as one waits."""
+        return "insert_quorum_parallel" in self.settings
+
+    @property
     def version_text(self) -> str:
         return ".".join(str(part) for part in self.version)
 
@@ -87,13 +90,15 @@ def read_capabilities(server: Server) -> Capabilities:
 
 
 def insert_settings(
-    capabilities: Capabilities, durability: Durability, insert_timeout_seconds: float = 30.0
+    capabilities: Capabilities, quorum: int = 1, quorum_timeout_seconds: float = 25.0
 ) -> dict[str, str]:
     """The settings of every insert into this server, token aside; pure.
 
-    :param durability: "quorum" waits for two replicas; "single" asks for nothing.
-    :param insert_timeout_seconds: of `Server.insert`; the wait for a quorum ends earlier,
-        so that the server can still say that it did not come (319).
+    :param quorum: so many replicas have to have the block; 1 asks for nothing. Always a number:
+        the server's own 'auto' (from 22.9) changes with the replicas that are registered, so it
+        could fall between two attempts, and some versions do not check it before they write.
+    :param quorum_timeout_seconds: ends before that of `Server.insert`, so that the server can
+        still say that the quorum did not come (319).
     :raises ConfigurationError: a quorum is wanted and the server cannot wait for one.
     """
     wanted = dict(_ALWAYS)
@@ -102,14 +107,18 @@ def insert_settings(
         for name, value in _NEVER.items()
         if capabilities.settings.get(name, value) != value
     }
-    if durability == "quorum":
+    if quorum > 1:
         if "insert_quorum" not in capabilities.settings:
             raise ConfigurationError(
                 f"{capabilities.url} cannot wait for a quorum of replicas",
                 'Write durability = "single" in [clickhouse] if one replica is enough.',
             )
-        milliseconds = max(1000, int(insert_timeout_seconds * 1000) - 5000)
-        wanted |= {"insert_quorum": "2", "insert_quorum_timeout": str(milliseconds)}
+        wanted |= {
+            "insert_quorum": str(quorum),
+            "insert_quorum_timeout": str(int(quorum_timeout_seconds * 1000)),
+            # From 20.10; its default was 0 before 21.1, and a profile may say either.
+            "insert_quorum_parallel": "1",
+        }
     return {
         name: value
         for name, value in sorted(wanted.items())

@@ -121,6 +121,8 @@ REACTIONS: dict[int, Reaction] = {
     202: Reaction("transient", "back-off", "TOO_MANY_SIMULTANEOUS_QUERIES", _LOAD),
     203: _in_doubt("NO_FREE_CONNECTION", _LOAD, "back-off"),
     243: Reaction("in-doubt", "back-off", "NOT_ENOUGH_SPACE", _LOAD, True),
+    # A full disk too, on servers that do not reserve what a block needs [measured on 18.16].
+    75: Reaction("in-doubt", "back-off", "CANNOT_WRITE_TO_FILE_DESCRIPTOR", _LOAD, True),
     236: _in_doubt("ABORTED"),
     235: _in_doubt("DUPLICATE_DATA_PART"),
     384: _in_doubt("PART_IS_TEMPORARILY_LOCKED"),

@@ -48,6 +48,11 @@ user = "default"
 max_inserts = 32                      # at once into one table on one replica, at most
 durability = "single"                 # one replica's word is enough. With two or more
                                       # replicas use "quorum", which is the default.
+# quorum = 2                          # with "quorum": how many replicas of a shard have to have
+                                      # a block; "auto": most of those that it names
+# quorum_timeout = "25s"              # how long the server waits for them
+# zookeeper = "localhost:2181"        # servers before 20.10 take one quorum insert at a time
+                                      # into a table: here loaders queue for their turn
 
 [[table]]                             # an entry; repeat the section for more
 name = "orders"                       # unique, part of every token: keep it

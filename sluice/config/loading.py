@@ -25,6 +25,7 @@ from sluice.config.model import (
     ShardConfiguration,
     SparkConfiguration,
 )
+from sluice.config.quorum import read_quorum
 from sluice.config.rules import refuse_kafka_property, refuse_spark_property, wire_refusals
 from sluice.config.secret import Secret, is_secret_name
 from sluice.config.section import Section
@@ -199,6 +200,7 @@ def _read_clickhouse(section: Section, folder: Path) -> ClickHouseConfiguration:
         password_file=read_password_file(section, folder),
         certificates=read_certificates(section, shards, folder),
         inserts_max=section.optional("max_inserts", an_integer(1, 1000), INSERTS_MAX),
+        quorum=read_quorum(section, durability, shards),
     )
     section.finish()
     return clickhouse

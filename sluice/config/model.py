@@ -16,6 +16,7 @@ from sluice.core.dead_letters import LetterLimit
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import ConfigurationError
 from sluice.core.flights import INSERTS_MAX
+from sluice.core.replicas import majority
 from sluice.core.text import Mapped, Route, Sharding
 from sluice.core.topics import is_reserved, matches, takes
 
@@ -33,6 +34,7 @@ class GroupStart:
 
 
 Durability = Literal["quorum", "single"]
+Quorum = int | Literal["auto"]
 Start = Literal["earliest", "latest"] | datetime | GroupStart
 Lineage = bool | Literal["auto"]
 UnknownFields = Literal["ignore", "refuse"]
@@ -133,11 +135,31 @@ class CertificatesConfiguration:
 
 
 @dataclass(frozen=True, slots=True)
+class QuorumConfiguration:
+    """What durability = "quorum" waits for.
+
+    :param replicas: so many of a shard have to have a block; "auto": most of those it names.
+    :param timeout_seconds: for so long the server waits for them.
+    :param zookeeper: where loaders queue for a table whose server takes one quorum insert at a
+        time: host:port, several separated by commas, and a path if need be; "": nowhere.
+    """
+
+    replicas: Quorum = 2
+    timeout_seconds: float = 25.0
+    zookeeper: str = ""
+
+    def of(self, shard: ShardConfiguration) -> int:
+        """How many replicas of a shard."""
+        return majority(len(shard.replicas)) if self.replicas == "auto" else self.replicas
+
+
+@dataclass(frozen=True, slots=True)
 class ClickHouseConfiguration:
     """The cluster that the rows go to.
 
     :param password_file: holds the password instead, and may change; "": `password` is it.
     :param inserts_max: ranges in flight for each replica of a table, of each connector.
+    :param quorum: of no meaning with durability = "single".
     """
 
     database: str
@@ -148,6 +170,7 @@ class ClickHouseConfiguration:
     password_file: str = ""
     certificates: CertificatesConfiguration = field(default_factory=CertificatesConfiguration)
     inserts_max: int = INSERTS_MAX
+    quorum: QuorumConfiguration = field(default_factory=QuorumConfiguration)
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,8 @@ def receipt_entry(block_range: Range, batch: int, attempt: int, receipt: Receipt
         del body["messages"]
     if not receipt.failed_over:
         del body["failed_over"], body["in_doubt"]
+    if receipt.queueing is None:
+        del body["queueing"]
     return LedgerEntry(block_range.source, body)
 
 

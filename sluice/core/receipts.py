@@ -12,6 +12,20 @@ from sluice.core.ranges import Interval, Range
 
 
 @dataclass(frozen=True, slots=True)
+class Queueing:
+    """How a block came to its turn at a table that takes one quorum insert at a time.
+
+    :param wait_ms: until it had its turn, or was sent without.
+    :param held: False: nobody could be asked for a turn.
+    :param lost: the turn was lost before it was given back.
+    """
+
+    wait_ms: int
+    held: bool
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """One block that ClickHouse acknowledged.
 
@@ -24,6 +38,7 @@ class Receipt:
     :param failed_over: replicas that were offered the block before, within the same task, each
         with the name of what went wrong, like "http://host:8123 CONNECTION_REFUSED".
     :param in_doubt: one of those may still store the block.
+    :param queueing: None: nobody queues for this table.
     """
 
     entry: str
@@ -40,6 +55,7 @@ class Receipt:
     messages: int | None = None
     failed_over: tuple[str, ...] = ()
     in_doubt: bool = False
+    queueing: Queueing | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,11 @@ def turn(replicas: Sequence[str], partition: int) -> tuple[str, ...]:
     return (*replicas[first:], *replicas[:first])
 
 
+def majority(replicas: int) -> int:
+    """The least number that is more than half of the replicas."""
+    return replicas // 2 + 1
+
+
 @dataclass(slots=True)
 class _Rest:
     failures: int

@@ -122,6 +122,9 @@ class TableText:
     :param zookeeper_paths: (shard, path) of a Replicated table: which table it is. Only servers
         that hold a replica of it may be offered its blocks (C9). Empty for a table that is not
         replicated, whose blocks go to the first server of their shard.
+    :param quorums: (shard, replicas) where more than one replica has to have a block. A repeat
+        never waits for fewer than an attempt before it: a server that is asked for no quorum says
+        OK to a block that it knows while the block's own quorum still may fail, and then it goes.
     """
 
     entry: str
@@ -151,6 +154,7 @@ class TableText:
     dynamic: DynamicColumns | None = None
     sharding: Sharding | None = None
     zookeeper_paths: tuple[tuple[str, str], ...] = ()
+    quorums: tuple[tuple[str, int], ...] = ()
 
     @property
     def target(self) -> str:
@@ -216,6 +220,7 @@ _CHOICES: dict[str, object] = {
     "dynamic": None,
     "sharding": None,
     "zookeeper_paths": (),
+    "quorums": (),
 }
 
 
@@ -254,6 +259,7 @@ def parse_text(canonical: str) -> ConfigurationText:
                 "zookeeper_paths": tuple(
                     (shard, path) for shard, path in table.get("zookeeper_paths", ())
                 ),
+                "quorums": tuple((shard, count) for shard, count in table.get("quorums", ())),
             }
         )
         for table in raw.pop("tables")

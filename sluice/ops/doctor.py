@@ -20,6 +20,7 @@ from sluice.ops.doctor_findings import Examination, Finding, refusal
 from sluice.ops.doctor_kafka import look_at_kafka
 from sluice.ops.doctor_shards import check_contact, check_differences
 from sluice.ops.doctor_tables import TableNeeds, check_dynamic, check_entry, check_table
+from sluice.ops.doctor_turns import check_turns
 from sluice.spark.texts import access_of, build_text, decoder_version, tables_of_connector
 from sluice.verify.audit import refuse_ambiguous
 
@@ -60,11 +61,12 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
     findings += [finding for each in connectors for finding in _look_at_reader(each)]
     findings += [finding for look in kafka.values() for finding in look.findings]
     findings += _look_at_patterns(entries, seen)
-    findings += check_contact(looks, configuration.clickhouse.durability)
+    findings += check_contact(looks, access.quorum_of)
     for look in looks:
         findings += look.findings
         findings += _look_at_tables(configuration, look, entries, partitions)
     findings += check_differences(looks)
+    findings += check_turns(access, looks)
     findings += _look_at_decoding(configuration, connectors, looks)
     return findings
 
@@ -173,15 +175,18 @@ def _look_at_tables(
 ) -> list[Finding]:
     if look.capabilities is None:
         return []
-    urls = next(s.replicas for s in configuration.clickhouse.shards if s.name == look.shard)
+    clickhouse = configuration.clickhouse
+    shard = next(each for each in clickhouse.shards if each.name == look.shard)
     findings: list[Finding] = []
     for name, facts in look.tables.items():
         found = Examination(f"{facts.target} on {look.url}")
         needs = TableNeeds(
             partitions=partitions.get(facts.target, 0),
             lease_seconds=configuration.batch.lease_seconds,
-            durability=configuration.clickhouse.durability,
-            urls=urls,
+            durability=clickhouse.durability,
+            urls=shard.replicas,
+            quorum=clickhouse.quorum.of(shard),
+            is_majority=clickhouse.quorum.replicas == "auto",
         )
         check_table(found, facts, look.capabilities, needs)
         for entry in entries:

@@ -141,7 +141,7 @@ def _look_at_table(
         _try(found, "window-mark", lambda: _check_mark(found, server, facts))
         assert look.capabilities is not None
         if not facts.is_readonly:  # `check_contact` tells of that
-            _rehearse_insert(found, server, access, look.capabilities, facts)
+            _rehearse_insert(found, server, access, look, facts)
     look.findings += found.findings
 
 
@@ -159,13 +159,15 @@ def _rehearse_insert(
     found: Examination,
     server: Server,
     access: ClickHouseAccess,
-    capabilities: Capabilities,
+    look: ReplicaLook,
     facts: TableFacts,
 ) -> None:
     """Insert no row at all, with the settings of a real insert: rights, locked settings,
     columns and quorum answer as they will for a block."""
     token = f"sluice-doctor-{os.urandom(8).hex()}"
     columns = [column.name for column in facts.columns if column.kind in ("", "DEFAULT")]
+    capabilities = look.capabilities
+    assert capabilities is not None
     try:
         plan = plan_insert(
             facts.database,
@@ -174,7 +176,9 @@ def _rehearse_insert(
             b"",
             token if capabilities.tokens else None,
             query_id_of(token, "0"),
-            insert_settings(capabilities, access.durability),
+            insert_settings(
+                capabilities, access.quorum_of(look.shard), access.quorum_timeout_seconds
+            ),
         )
         server.insert(plan, lambda: INSERT_TIMEOUT_SECONDS)
     except SluiceError as error:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from sluice.clickhouse.schema import TableFacts
-from sluice.config.model import Durability
 from sluice.ops.doctor_clickhouse import ReplicaLook
 from sluice.ops.doctor_findings import Examination, Finding
 
 
-def check_contact(looks: Sequence[ReplicaLook], durability: Durability) -> list[Finding]:
+def check_contact(looks: Sequence[ReplicaLook], quorum_of: Callable[[str], int]) -> list[Finding]:
     """Servers that take no blocks now: an error where the others of the shard are not enough.
 
     Blocks go to the servers of a shard in turn, and past those that take none.
+
+    :param quorum_of: how many servers of a shard have to have a block.
     """
     findings: list[Finding] = []
-    needed = 2 if durability == "quorum" else 1
     for look in looks:
         why = _why_none(look)
         if why is None:
@@ -25,7 +25,7 @@ def check_contact(looks: Sequence[ReplicaLook], durability: Durability) -> list[
         ready = sum(1 for other in others if _why_none(other) is None)
         what, hint = why
         found = Examination(look.where)
-        if ready < needed:
+        if ready < quorum_of(look.shard):
             found.error("clickhouse", what, hint)
         else:
             found.warning("clickhouse", f"{what}; blocks go to the other servers meanwhile", hint)

@@ -13,6 +13,7 @@ from sluice.core.budget import WINDOW_SHARE
 from sluice.core.dynamic import room_for_columns
 from sluice.core.errors import SluiceError
 from sluice.core.lease import LEASE_SHARE_OF_WINDOW, lease_seconds_max
+from sluice.core.replicas import majority
 from sluice.ops.doctor_findings import Examination
 from sluice.spark.probing import NEEDED_LINEAGE
 from sluice.spark.steps import FIRST_GRANT
@@ -42,12 +43,16 @@ class TableNeeds:
 
     :param partitions: Kafka partitions whose blocks go to it, all connectors together.
     :param urls: replicas of the shard as configured.
+    :param quorum: how many replicas have to have a block, with durability "quorum".
+    :param is_majority: it is to be more than half of them.
     """
 
     partitions: int
     lease_seconds: float
     durability: Durability
     urls: tuple[str, ...]
+    quorum: int = 2
+    is_majority: bool = False
 
 
 def check_table(
@@ -287,18 +292,8 @@ def _check_replicas(found: Examination, facts: TableFacts, needs: TableNeeds) ->
         )
     if facts.is_readonly:
         return  # It cannot count its replicas either; `check_contact` says what follows.
-    if needs.durability == "quorum" and replicas < 2:
-        found.error(
-            "durability",
-            'durability = "quorum" waits for two replicas, and there is one',
-            'durability = "single" in [clickhouse] if one copy is enough; else add a replica',
-        )
-    elif needs.durability == "quorum" and facts.replicas_active < 2:
-        found.error(
-            "durability",
-            f"{facts.replicas_active} of {replicas} replicas is active, and a quorum needs two",
-            "Bring the missing replicas back (system.replicas).",
-        )
+    if needs.durability == "quorum":
+        _check_quorum(found, facts, needs)
     elif needs.durability == "single" and replicas > 1:
         found.warning(
             "durability",
@@ -312,5 +307,32 @@ def _check_replicas(found: Examination, facts: TableFacts, needs: TableNeeds) ->
             f"{facts.replicas_active} of {replicas} replicas are active",
             "Bring the missing replicas back: a probe needs all of them.",
         )
-    found.ok("durability", needs.durability)
+    waits = f", {needs.quorum} replicas" if needs.durability == "quorum" else ""
+    found.ok("durability", needs.durability + waits)
     found.ok("replicas", f"{facts.replicas_active} of {replicas} active")
+
+
+def _check_quorum(found: Examination, facts: TableFacts, needs: TableNeeds) -> None:
+    replicas, quorum = facts.replicas_total, needs.quorum
+    if replicas < quorum:
+        found.error(
+            "durability",
+            f'durability = "quorum" waits for {quorum} replicas, and there '
+            f"{'is one' if replicas == 1 else f'are {replicas}'}",
+            'durability = "single" in [clickhouse] if one copy is enough; else add replicas',
+        )
+    elif facts.replicas_active < quorum:
+        found.error(
+            "durability",
+            f"{facts.replicas_active} of {replicas} replicas "
+            f"{'is' if facts.replicas_active == 1 else 'are'} active, and a quorum needs {quorum}",
+            "Bring the missing replicas back (system.replicas).",
+        )
+    elif needs.is_majority and quorum < majority(replicas):
+        found.warning(
+            "durability",
+            f'quorum = "auto" waits for {quorum} of the {len(needs.urls)} replicas that the shard '
+            f"names, and the table has {replicas}, most of which are {majority(replicas)}",
+            "Name all replicas in shards, or write quorum as a number; SYSTEM DROP REPLICA takes "
+            "out one that is gone for good.",
+        )

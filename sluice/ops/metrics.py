@@ -36,6 +36,16 @@ _COUNTERS = {
     ),
     "sluice_renewed_ranges": ("retries", "Ranges sent again under a new lease."),
     "sluice_failovers": ("failovers", "Blocks that another replica took than the one at its turn."),
+    "sluice_queued_blocks": ("queued_blocks", "Blocks that had their turn at a table by the lock."),
+    "sluice_queue_seconds": ("queue_seconds", "Time that settled blocks waited for their turn."),
+    "sluice_out_of_turn_blocks": (
+        "out_of_turn_blocks",
+        "Blocks sent without a turn, since the lock's ZooKeeper was away.",
+    ),
+    "sluice_turns_lost": (
+        "turns_lost",
+        "Turns whose ZooKeeper session ended while the block was sent.",
+    ),
     "sluice_fetch_seconds": ("fetch_seconds", "Time that tasks spent reading Kafka."),
     "sluice_decode_seconds": ("decode_seconds", "Time that tasks spent decoding."),
     "sluice_insert_seconds": ("insert_seconds", "Time that tasks spent inserting."),

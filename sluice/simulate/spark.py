@@ -55,11 +55,11 @@ class SimulatedWorkshop(Workshop):
             self.servers[url] = SimulatedServer(self._world, url)
         return self.servers[url]  # type: ignore[return-value]
 
-    def manner(self, around: Surroundings, url: str) -> Manner:
-        if (url, "") not in self.manners:
+    def manner(self, around: Surroundings, url: str, quorum: int) -> Manner:
+        if (url, quorum) not in self.manners:
             self.server(around, url).ask("capabilities")
-            self.manners[url, ""] = Manner("", {}, self._world.plan.tokens)
-        return self.manners[url, ""]
+            self.manners[url, quorum] = Manner("", {}, self._world.plan.tokens)
+        return self.manners[url, quorum]
 
 
 def range_loader(

@@ -29,6 +29,9 @@ class ClickHouseAccess:
     :param password_file: where the password is read from again; "": nowhere.
     :param patience_seconds: see `Server`.
     :param tls: of https.
+    :param quorums: by shard, how many replicas have to have a block; a shard that is not named
+        here waits for two. Of no meaning with durability "single".
+    :param zookeeper: see `QuorumConfiguration`.
     """
 
     shards: Mapping[str, tuple[str, ...]]
@@ -38,6 +41,9 @@ class ClickHouseAccess:
     password_file: str = ""
     patience_seconds: float = 0.0
     tls: Tls = field(default_factory=Tls)
+    quorums: Mapping[str, int] = field(default_factory=dict)
+    quorum_timeout_seconds: float = 25.0
+    zookeeper: str = ""
 
     def connect(self, url: str) -> Server:
         """A connection to one of them, which opens late."""
@@ -62,6 +68,10 @@ class ClickHouseAccess:
             return replace(self, password=read_password(self.password_file))
         except (OSError, UnicodeDecodeError):
             return self
+
+    def quorum_of(self, shard: str) -> int:
+        """How many replicas of a shard have to have a block; 1: nobody waits for another."""
+        return self.quorums.get(shard, 2) if self.durability == "quorum" else 1
 
 
 @dataclass(frozen=True, slots=True)

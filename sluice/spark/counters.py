@@ -36,6 +36,10 @@ class Counters:
     batches: int = 0
     retries: int = 0
     failovers: int = 0
+    queued_blocks: int = 0
+    queue_seconds: float = 0.0
+    out_of_turn_blocks: int = 0
+    turns_lost: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     fetch_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -55,6 +59,12 @@ class Counters:
         self.unrouted += loaded.unrouted
         self.dropped_rows += sum(loaded.dropped_rows.values())
         self.blocks += len(loaded.receipts)
+        for queueing in (receipt.queueing for receipt in loaded.receipts):
+            if queueing is not None:
+                self.queued_blocks += queueing.held
+                self.queue_seconds += queueing.wait_ms / 1000
+                self.out_of_turn_blocks += not queueing.held
+                self.turns_lost += queueing.lost
         self.fetch_seconds += loaded.stages.fetch
         self.decode_seconds += loaded.stages.decode
         self.insert_seconds += loaded.stages.insert

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import plan_insert, query_id_of
@@ -28,6 +29,7 @@ from sluice.spark.failover import (
 )
 from sluice.spark.leases import HeldLease
 from sluice.spark.state import site_key
+from sluice.spark.taking_turns import BlockTurn
 from sluice.spark.workshop import Workshop
 
 #: A connection is given at least so long; the lease may still end it earlier.
@@ -63,20 +65,28 @@ def insert_block(
         rest=record.rest,
     )
     urls = around.clickhouse.shards[shard]
+    # A table that is not replicated has a window of its own on each server.
+    path = dict(table.zookeeper_paths).get(shard)
+    order = urls[:1] if path is None else turn(urls, block_range.source.partition)
+    # All who load this table queue under its path, whatever they call table and shard.
+    mine = BlockTurn(None if path is None else workshop.table_locks(around), path or "")
 
     def send(url: str, offer: Offer) -> Receipt:
         try:
             return _insert_into(
-                workshop, around, url, assignment, table, shard, decoded, token, lease, offer
+                workshop, around, url, assignment, table, shard, decoded, token, lease, offer, mine
             )
-        except SluiceError:
+        except SluiceError as error:
+            mine.failed(error)
             workshop.forget(url)
             raise
 
-    # A table that is not replicated has a window of its own on each server.
-    is_replicated = shard in dict(table.zookeeper_paths)
-    order = turn(urls, block_range.source.partition) if is_replicated else urls[:1]
-    return offer_block(order, workshop.breaker, around.insert_timeout_seconds, send)
+    receipt = None
+    try:
+        receipt = offer_block(order, workshop.breaker, around.insert_timeout_seconds, send)
+    finally:
+        mine.end(is_stored=receipt is not None)
+    return replace(receipt, queueing=mine.queueing)
 
 
 def _insert_into(
@@ -90,10 +100,11 @@ def _insert_into(
     token: str,
     lease: HeldLease,
     offer: Offer,
+    mine: BlockTurn,
 ) -> Receipt:
     server = workshop.server(around, url)
     _look(workshop, around, url, assignment, table, shard, decoded, offer)
-    manner = workshop.manner(around, url)
+    manner = workshop.manner(around, url, quorum_of(around, table, shard))
     offer.admit(url, str(manner))
     plan = plan_insert(
         table.database,
@@ -105,14 +116,17 @@ def _insert_into(
         manner.settings,
     )
     is_first = assignment.is_first and offer.is_clean
+    if manner.one_by_one:
+        mine.take(min(around.insert_timeout_seconds, lease.check()))
+    seconds = max(_SECONDS_MIN, offer.seconds_left())
 
     def check() -> float:
         if not manner.tokens:
             require_same_hash(server, table, is_first=is_first)
-        return lease.check(server.clock_ms())
+        return mine.before_sending(min(seconds, lease.check(server.clock_ms())))
 
     try:
-        reply = server.insert(plan, check, max(_SECONDS_MIN, offer.seconds_left()))
+        reply = server.insert(plan, check, seconds)
     except TerminalServerError as error:
         is_unstored = offer.is_clean and _stored_nothing(server, table, error)
         raise BlockRefusedError(table.entry, error, is_unstored=is_unstored) from error
@@ -130,6 +144,12 @@ def _insert_into(
         acknowledged_at_ms=time.time_ns() // 1_000_000,
         messages=None if decoded.messages == decoded.rows else decoded.messages,
     )
+
+
+def quorum_of(around: Surroundings, table: TableText, shard: str) -> int:
+    """How many replicas have to have a block: never fewer than an attempt before this one may
+    have waited for. See `TableText.quorums`."""
+    return max(dict(table.quorums).get(shard, 1), around.clickhouse.quorum_of(shard))
 
 
 def _look(

@@ -58,6 +58,9 @@ def access_of(configuration: Configuration) -> ClickHouseAccess:
         durability=clickhouse.durability,
         password_file=clickhouse.password_file,
         tls=tls,
+        quorums={shard.name: clickhouse.quorum.of(shard) for shard in clickhouse.shards},
+        quorum_timeout_seconds=clickhouse.quorum.timeout_seconds,
+        zookeeper=clickhouse.quorum.zookeeper,
     )
 
 
@@ -158,6 +161,7 @@ def build_text(
                 topic_pattern=table.topic_pattern,
                 dynamic=table.dynamic,
                 zookeeper_paths=_paths_of(table, paths or {}),
+                quorums=_quorums_of(configuration, table),
             )
             for table in sorted(
                 tables_of_connector(configuration, connector_name), key=lambda table: table.name
@@ -173,6 +177,18 @@ def _paths_of(
     return tuple(
         (shard, path) for (target, shard), path in sorted(paths.items()) if target == table.target
     )
+
+
+def _quorums_of(
+    configuration: Configuration, table: TableConfiguration
+) -> tuple[tuple[str, int], ...]:
+    """(shard, replicas that have to have a block) of one table, sorted by shard."""
+    clickhouse = configuration.clickhouse
+    if clickhouse.durability == "single":
+        return ()
+    names = configuration.shards_of(table)
+    by_name = {shard.name: shard for shard in clickhouse.shards}
+    return tuple((name, clickhouse.quorum.of(by_name[name])) for name in names)
 
 
 def _options(

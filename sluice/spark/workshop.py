@@ -19,6 +19,7 @@ from sluice.decode.sharding.splitter import Splitter
 from sluice.kafka.reader import RangeReader
 from sluice.kafka.readers import Reader, make_reader
 from sluice.kafka.registry import RegistryClient
+from sluice.locks.port import Locks
 from sluice.spark.assignment import Surroundings
 
 
@@ -28,11 +29,13 @@ class Manner:
 
     :param settings: of every insert.
     :param tokens: it knows a block by its token; else by the rows.
+    :param one_by_one: it refuses an insert into a table while another waits for its quorum.
     """
 
     version: str
     settings: dict[str, str]
     tokens: bool
+    one_by_one: bool = False
 
     def __str__(self) -> str:
         return f"{self.version} {'with' if self.tokens else 'without'} tokens"
@@ -47,7 +50,7 @@ class Workshop:
 
     readers: dict[tuple[str, bool], Reader] = field(default_factory=dict)
     servers: dict[str, Server] = field(default_factory=dict)
-    manners: dict[tuple[str, str], Manner] = field(default_factory=dict)
+    manners: dict[tuple[str, int], Manner] = field(default_factory=dict)
     texts: dict[str, ConfigurationText] = field(default_factory=dict)
     decoders: dict[tuple[str, str], TableDecoder] = field(default_factory=dict)
     splitters: dict[tuple[str, str], Splitter] = field(default_factory=dict)
@@ -55,6 +58,7 @@ class Workshop:
     checked: set[tuple[str, str, str]] = field(default_factory=set)
     spare: MessageBuffer | None = None
     breaker: Breaker = field(default_factory=Breaker)
+    locks: dict[str, Locks] = field(default_factory=dict)
 
     def buffer(self, framing: Framing) -> MessageBuffer:
         """An empty buffer; first the one that was kept, whose memory is there already."""
@@ -117,19 +121,32 @@ class Workshop:
             self.servers[url].take_password(around.clickhouse.password)
         return self.servers[url]
 
-    def manner(self, around: Surroundings, url: str) -> Manner:
-        """How blocks are inserted into this server."""
-        key = (url, around.clickhouse.durability)
+    def manner(self, around: Surroundings, url: str, quorum: int) -> Manner:
+        """How blocks are inserted into this server.
+
+        :param quorum: so many replicas have to have them.
+        """
+        key = (url, quorum)
         if key not in self.manners:
             capabilities = read_capabilities(self.server(around, url))
+            seconds = around.clickhouse.quorum_timeout_seconds
             self.manners[key] = Manner(
                 capabilities.version_text,
-                insert_settings(
-                    capabilities, around.clickhouse.durability, around.insert_timeout_seconds
-                ),
+                insert_settings(capabilities, quorum, seconds),
                 capabilities.tokens,
+                one_by_one=quorum > 1 and not capabilities.parallel_quorums,
             )
         return self.manners[key]
+
+    def table_locks(self, around: Surroundings) -> Locks | None:
+        """Where this process queues for tables; None: nowhere."""
+        hosts = around.clickhouse.zookeeper
+        if hosts and hosts not in self.locks:
+            # Most workers need none, and its library takes a while to load.
+            from sluice.locks.zookeeper import ZooKeeperLocks
+
+            self.locks[hosts] = ZooKeeperLocks(hosts)
+        return self.locks.get(hosts)
 
     def forget(self, url: str) -> None:
         """After an error: the server may come back as another version."""

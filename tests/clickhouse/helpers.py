@@ -36,7 +36,7 @@ def insert(
         native(server, select),
         token if capabilities.tokens else None,
         query_id_of(token, uuid.uuid4().hex[:8]),
-        {**insert_settings(capabilities, "single"), **(settings or {})},
+        {**insert_settings(capabilities), **(settings or {})},
     )
     return server.insert(plan, lambda: 60.0)
 

@@ -21,18 +21,18 @@ def test_18_16(old: Server) -> None:
     assert capabilities.time_zone == "Etc/UTC"
     assert capabilities.host_name
     assert not capabilities.tokens
-    settings = insert_settings(capabilities, "quorum")
+    settings = insert_settings(capabilities, 2)
     assert settings["insert_quorum"] == "2"
     assert settings["insert_quorum_timeout"] == "25000"
     assert "async_insert" not in settings
-    assert "insert_quorum" not in insert_settings(capabilities, "single")
+    assert "insert_quorum" not in insert_settings(capabilities)
 
 
 def test_embedded(embedded: Server) -> None:
     capabilities = read_capabilities(embedded)
     assert capabilities.version >= (26, 9)
     assert capabilities.tokens
-    settings = insert_settings(capabilities, "single")
+    settings = insert_settings(capabilities)
     wanted = {
         "async_insert": "0",
         "insert_deduplicate": "1",
@@ -44,8 +44,8 @@ def test_embedded(embedded: Server) -> None:
 
 
 def test_a_profile_with_a_time_limit_is_overruled() -> None:
-    assert "max_execution_time" not in insert_settings(make(max_execution_time="0"), "single")
-    limited = insert_settings(make(max_execution_time="60"), "single")
+    assert "max_execution_time" not in insert_settings(make(max_execution_time="0"))
+    limited = insert_settings(make(max_execution_time="60"))
     assert limited["max_execution_time"] == "0"
 
 
@@ -54,12 +54,26 @@ def test_a_locked_setting_is_left_out_only_where_it_has_our_value() -> None:
         locked = Capabilities(
             "u", (24,), "UTC", "h", {"async_insert": value}, frozenset({"async_insert"})
         )
-        assert ("async_insert" in insert_settings(locked, "single")) == sent
+        assert ("async_insert" in insert_settings(locked)) == sent
+
+
+def test_quorums_side_by_side_where_the_server_can() -> None:
+    """Whatever its default or the user's profile says."""
+    modern = make(insert_quorum="0", insert_quorum_timeout="0", insert_quorum_parallel="0")
+    assert insert_settings(modern, 3, 1.5) == {
+        "insert_quorum": "3",
+        "insert_quorum_timeout": "1500",
+        "insert_quorum_parallel": "1",
+    }
+    assert modern.parallel_quorums
+    assert insert_settings(modern) == {}
+    old = make(insert_quorum="0", insert_quorum_timeout="0")
+    assert "insert_quorum_parallel" not in insert_settings(old, 3) and not old.parallel_quorums
 
 
 def test_no_quorum_without_the_setting() -> None:
     with pytest.raises(ConfigurationError) as caught:
-        insert_settings(make(), "quorum")
+        insert_settings(make(), 2)
     assert "durability" in caught.value.hint
 
 

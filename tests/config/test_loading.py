@@ -105,6 +105,27 @@ def test_durability_is_quorum_unless_written(tmp_path: Path) -> None:
     assert load_text(tmp_path, text).clickhouse.durability == "quorum"
 
 
+@pytest.mark.parametrize(
+    ("written", "of_two", "of_four", "seconds"),
+    [
+        ("", 2, 2, 25.0),
+        ("quorum = 2", 2, 2, 25.0),
+        ('quorum = "auto"\nquorum_timeout = "1500ms"', 2, 3, 1.5),
+    ],
+)
+def test_how_many_replicas_are_a_quorum(
+    tmp_path: Path, written: str, of_two: int, of_four: int, seconds: float
+) -> None:
+    urls = [f'"http://h{number}:8123"' for number in range(4)]
+    shards = f"{{ s1 = [{', '.join(urls[:2])}], s2 = [{', '.join(urls)}] }}"
+    text = changed('durability = "single"', f'zookeeper = "a:2181,[::1]:2182/b/c"\n{written}')
+    text = changed('{ s1 = ["http://localhost:8123"] }', shards, text)
+    clickhouse = load_text(tmp_path, text + 'shards = ["s1"]\n').clickhouse
+    assert [clickhouse.quorum.of(shard) for shard in clickhouse.shards] == [of_two, of_four]
+    assert clickhouse.quorum.timeout_seconds == seconds
+    assert clickhouse.quorum.zookeeper == "a:2181,[::1]:2182/b/c"
+
+
 def test_the_example_loads_without_an_environment(tmp_path: Path) -> None:
     least = load_text(tmp_path, MINIMAL)
     example = load_text(tmp_path, EXAMPLE)

@@ -132,6 +132,8 @@ CASES = [
     ("[clickhouse]", '[clickhouse]\ntls = { cert = "a" }', "clickhouse.tls.cert", "unknown key"),
     ('"single"', '"none"', "clickhouse.durability", 'use "quorum", "single"'),
     ('"single"', '"quorum"', "clickhouse.durability", "the shard s1 has one"),
+    ('"single"', '"single"\nquorum = 2', "clickhouse.quorum", "no meaning with durability"),
+    ('"single"', '"single"\nzookeeper = "a:1"', "clickhouse.zookeeper", "no meaning with"),
     (f"[{_REPLICA}]", "[]", "clickhouse.shards.s1", "must not be empty"),
     (f"[{_REPLICA}]", _REPLICA, "clickhouse.shards.s1", "must be a list"),
     (f"{{ s1 = [{_REPLICA}] }}", "{}", "clickhouse.shards", "must not be empty"),
@@ -264,6 +266,24 @@ def test_a_folder_and_a_binary_file(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"name = \xff")
     with pytest.raises(ConfigurationError, match="is not UTF-8 at byte 7"):
         load(tmp_path / "binary.toml", {})
+
+
+@pytest.mark.parametrize(
+    ("written", "key", "what"),
+    [
+        ("quorum = 3", "quorum", "waits for 3 replicas, and the shard s1 names 2"),
+        ("quorum = 1", "quorum", '1 is no quorum; write durability = "single"'),
+        ("quorum = true", "quorum", "must be a whole number, not true"),
+        ('quorum = "all"', "quorum", '"all" is not possible; use a number of replicas, or "auto"'),
+        ('quorum_timeout = "26s"', "quorum_timeout", "is out of range; use 1s to 25s"),
+        ('zookeeper = "a"', "zookeeper", '"a" is no ZooKeeper; write host:port'),
+        ('zookeeper = "a:1/b,c:1"', "zookeeper", "is no ZooKeeper"),
+    ],
+)
+def test_quorums_that_cannot_be(tmp_path: Path, written: str, key: str, what: str) -> None:
+    text = changed('["http://localhost:8123"]', '["http://a:8123", "http://b:8123"]')
+    (finding,) = findings_of(tmp_path, changed('durability = "single"', written, text))
+    assert f"clickhouse.{key}: " in finding and what in finding
 
 
 def test_a_quorum_of_unusable_replicas_is_not_a_lone_replica(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from sluice.core.ledger import (
     text_entry,
 )
 from sluice.core.ranges import Range, TopicPartition
-from sluice.core.receipts import DeadLetter, Loaded, Receipt
+from sluice.core.receipts import DeadLetter, Loaded, Queueing, Receipt
 from sluice.core.records import decode
 from tests.core.test_records import a_record
 
@@ -120,3 +120,10 @@ def test_nothing_is_known_of_a_partition_without_a_record() -> None:
     view = LedgerView()
     assert view.metadata(SOURCE) is None
     assert view.background(SOURCE) == Background()
+
+
+def test_a_receipt_says_how_its_block_came_to_its_turn_where_there_are_turns() -> None:
+    assert "queueing" not in receipt_entry(RANGE, 3, 1, RECEIPT).body
+    queued = replace(RECEIPT, queueing=Queueing(120, held=True))
+    body = receipt_entry(RANGE, 3, 1, queued).body
+    assert body["queueing"] == {"wait_ms": 120, "held": True, "lost": False}

@@ -72,6 +72,13 @@ class Loader:
     path: str
     urls: tuple[str, ...]
     durability: str = "single"
+    quorum: int = 2
+    quorum_timeout_seconds: float = 25.0
+    zookeeper: str = ""
+    user: str = "default"
+    #: As the recorded text says; None: what is configured.
+    recorded_quorum: int | None = None
+    insert_timeout_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         self.workshop = Workshop()
@@ -84,12 +91,14 @@ class Loader:
         with Server(self.servers[-1].url) as server:
             columns = describe_table(server, "default", self.table).columns
         paths = (("s1", self.path),) if self.path else ()
+        quorum = self.recorded_quorum or (self.quorum if self.durability == "quorum" else 1)
         return replace(
             table_text(self.table, ("a",)),
             database="default",
             columns=columns,
             lineage=COLUMNS[1:],
             zookeeper_paths=paths,
+            quorums=(("s1", quorum),) if quorum > 1 else (),
             sorting_key="id",
         )
 
@@ -130,8 +139,17 @@ class Loader:
         around = Surroundings(
             "p",
             KafkaAccess("dc1", "127.0.0.1:1"),
-            ClickHouseAccess({"s1": self.urls}, "default", "", self.durability),  # type: ignore[arg-type]
+            ClickHouseAccess(
+                {"s1": self.urls},
+                self.user,
+                "",
+                self.durability,  # type: ignore[arg-type]
+                quorums={"s1": self.quorum},
+                quorum_timeout_seconds=self.quorum_timeout_seconds,
+                zookeeper=self.zookeeper,
+            ),
             {},
+            insert_timeout_seconds=self.insert_timeout_seconds,
         )
         return insert_block(self.workshop, around, assignment, text, "s1", decoded, lease)
 
@@ -148,7 +166,9 @@ class Loader:
             assert rows == [{"n": count, "different": count}], each.url
 
 
-def create(servers: list[ClickHouseServer], path: str | None = None) -> tuple[str, str]:
+def create(
+    servers: list[ClickHouseServer], path: str | None = None, settings: str = ""
+) -> tuple[str, str]:
     """A table on these servers; gives its name and path."""
     table = f"t{uuid.uuid4().hex[:8]}"
     path = path or f"/tables/{table}"
@@ -157,7 +177,7 @@ def create(servers: list[ClickHouseServer], path: str | None = None) -> tuple[st
             server.execute(
                 f"CREATE TABLE {table} (id UInt64, _topic String, _partition UInt32, "
                 f"_offset UInt64, _row UInt32) ENGINE = "
-                f"ReplicatedMergeTree('{path}', '{{replica}}') ORDER BY id"
+                f"ReplicatedMergeTree('{path}', '{{replica}}') ORDER BY id{settings}"
             )
     return table, path
 

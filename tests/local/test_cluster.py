@@ -55,6 +55,15 @@ def test_the_command_says_how_to_use_what_it_runs(tmp_path: Path) -> None:
         process.wait()
 
 
+def test_its_section_lets_loaders_take_turns_where_they_wait_for_a_quorum(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1, 2)
+    section = tomllib.loads(cluster.section())["clickhouse"]
+    assert section["durability"] == "quorum"
+    assert section["zookeeper"] == f"127.0.0.1:{cluster.zookeeper.port}"
+    section = tomllib.loads(Cluster(tmp_path, 2, 1).section())["clickhouse"]
+    assert section["durability"] == "single" and "zookeeper" not in section
+
+
 @pytest.fixture(scope="module")
 def two_shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running_cluster(2, 1, tmp_path_factory.mktemp("cluster")) as cluster:

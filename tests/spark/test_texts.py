@@ -10,7 +10,7 @@ import pytest
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.config import Configuration
-from sluice.config.model import ShardConfiguration
+from sluice.config.model import Quorum, QuorumConfiguration, ShardConfiguration
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
 from sluice.core.text import Column, ConfigurationText, Sharding, parse_text
 from sluice.decode import RULES
@@ -120,6 +120,31 @@ def test_a_text_holds_what_decides_the_rows_of_its_connector(tmp_path: Path) -> 
         ("late", ("c",), ()),
         ("orders", ("c",), table.lineage),
     ]
+
+
+def test_a_text_says_for_how_many_replicas_its_blocks_wait(
+    tmp_path: Path, recorded: ConfigurationText
+) -> None:
+    single = configuration_of(tmp_path)
+    shard = ShardConfiguration("s1", ("http://a:1", "http://b:1", "http://c:1", "http://d:1"))
+
+    def text_of(quorum: Quorum) -> ConfigurationText:
+        clickhouse = replace(
+            single.clickhouse,
+            shards=(shard,),
+            durability="quorum",
+            quorum=QuorumConfiguration(quorum),
+        )
+        configuration = replace(single, clickhouse=clickhouse)
+        assert access_of(configuration).quorum_of("s1") == (3 if quorum == "auto" else quorum)
+        return build_text(configuration, "dc1", {"orders": facts_of()}, "UTC", "chdb 1")
+
+    assert text_of(2).tables[0].quorums == (("s1", 2),)
+    assert text_of("auto").tables[0].quorums == (("s1", 3),)
+    assert parse_text(text_of("auto").canonical()) == text_of("auto")
+    assert text_of("auto") == text_of(3) != text_of(2)
+    assert "quorum" not in recorded.canonical()  # the names of other texts stay what they were
+    assert access_of(single).quorum_of("s1") == 1
 
 
 def test_a_text_says_which_replicated_table_it_is_for(

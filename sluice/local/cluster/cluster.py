@@ -103,6 +103,8 @@ class Cluster:
         return (
             f'[clickhouse]\ndatabase = "default"\nshards = {{ {named} }}\n'
             f'user = "default"\ndurability = "{durability}"\n'
+            # These servers take one quorum insert at a time.
+            + (f'zookeeper = "127.0.0.1:{self.zookeeper.port}"\n' if durability == "quorum" else "")
         )
 
 

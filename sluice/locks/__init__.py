@@ -1,0 +1,1 @@
+"""Taking turns at a table whose server refuses an insert while another waits for its quorum."""
