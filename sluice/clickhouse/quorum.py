@@ -127,6 +127,7 @@ def read_own_view(
         delay_seconds=int(row["absolute_delay"]),
         queue_size=int(row["queue_size"]),
         log_behind=max(0, int(row["log_max_index"]) + 1 - read) if read else 0,
+        parts_to_check=int(row["parts_to_check"]),
         entries=tuple(map(_entry, entries)),
         stored=frozenset(
             part for part in parts if any(covers(str(each["name"]), part) for each in stored)

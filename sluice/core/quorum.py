@@ -59,6 +59,7 @@ class OwnView:
 
     :param log_behind: entries of the table's log that it has not taken into its queue.
     :param entries: of its queue, for pending parts.
+    :param parts_to_check: that it compares with ZooKeeper and with its disk, now or soon.
     :param stored: those of the pending parts that it has on its disk.
     :param trouble: of any entry of its queue, the oldest that failed or is put off: in words.
     """
@@ -68,6 +69,7 @@ class OwnView:
     delay_seconds: int = 0
     queue_size: int = 0
     log_behind: int = 0
+    parts_to_check: int = 0
     entries: tuple[QueueEntry, ...] = ()
     stored: frozenset[str] = frozenset()
     trouble: str = ""

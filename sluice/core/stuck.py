@@ -18,6 +18,8 @@ STUCK_SECONDS = 5
 DELAY_SECONDS_MAX = 60
 QUEUE_SIZE_MAX = 100
 
+_STOPPED = "its fetches are stopped (SYSTEM STOP FETCHES)"
+
 Level = Literal["stuck", "warning", "note"]
 
 
@@ -68,7 +70,7 @@ def judge(facts: TableQuorum, tried: AbstractSet[tuple[str, str]] = frozenset())
     if facts.unread:
         return _unread(facts)
     findings = [*_health(facts)]
-    actions = [*_restarts_of_readonly(facts)]
+    actions = [*_restarts_of_readonly(facts), *_fetches_to_start(facts)]
     by_hand = [*_servers_to_start(facts)]
     last_resort: list[str] = []
     for pending in facts.pending:
@@ -118,6 +120,8 @@ def _health(facts: TableQuorum) -> Iterator[Finding]:
             yield Finding(
                 "warning", f"{replica.name} has a session, and no configured server is it{where}"
             )
+        elif _is_stopped(replica.own.trouble):
+            yield Finding("warning", f"{replica.shown}: {_STOPPED}: {replica.own.trouble}")
         elif problem := _lag(replica.own):
             yield Finding("warning", f"{replica.shown} is behind: {problem}")
 
@@ -147,6 +151,17 @@ def _restarts_of_readonly(facts: TableQuorum) -> Iterator[Action]:
     for replica in facts.replicas:
         if replica.own is not None and replica.own.is_readonly:
             yield _restart(facts, replica, "it is read-only while others have their session")
+
+
+def _fetches_to_start(facts: TableQuorum) -> Iterator[Action]:
+    for replica in facts.replicas:
+        if replica.own is not None and _is_stopped(replica.own.trouble):
+            yield _start(facts, replica, "FETCHES", "so that it fetches again")
+
+
+def _is_stopped(said: str) -> bool:
+    """Whether an error or a reason says that fetches are stopped: in 18.16's words, or today's."""
+    return "cancelled" in said and "etch" in said
 
 
 def _servers_to_start(facts: TableQuorum) -> Iterator[str]:
@@ -233,8 +248,8 @@ def _why_it_lacks(
         return "it should have it, and nothing in its queue brings it", [[restart]]
     entry = entries[0]
     said = _said(entry)
-    if "cancelled" in said and "etch" in said:
-        return f"its fetches are stopped (SYSTEM STOP FETCHES): {said}", [[fetch], [restart]]
+    if _is_stopped(said):
+        return f"{_STOPPED}: {said}", [[fetch], [restart]]
     if not said and entry.tries == 0 and not entry.is_executing:
         why = "its queue does not run (SYSTEM STOP REPLICATION QUEUES), or all its threads are busy"
         return why, [[run], [restart]]
@@ -267,7 +282,8 @@ def _is_lost(facts: TableQuorum, pending: PendingQuorum) -> bool:
     views = [(replica, replica.own) for replica in facts.replicas]
     if _holders(facts, pending) or any(r.is_active and own is None for r, own in views):
         return False
-    if any(own is not None and (own.is_readonly or own.log_behind > 0) for _, own in views):
+    owns = [own for _, own in views if own is not None]
+    if any(own.is_readonly or own.log_behind > 0 or own.parts_to_check > 0 for own in owns):
         return False
     return not any(
         _entries(replica, pending) or (own is not None and pending.part in own.stored)

@@ -36,6 +36,7 @@ _THREADS_MAX = 16
 #: A replica whose fetches are started again tries within so long (18.16: 8 s were measured).
 WAIT_SECONDS = 30.0
 _POLL_SECONDS = 0.5
+_SECOND_LOOK_SECONDS = 5.0
 _STATEMENT_SECONDS = 60.0
 _MESSAGE_CHARACTERS_MAX = 300
 
@@ -73,11 +74,32 @@ def look(
 ) -> list[Report]:
     """Look at every Replicated table in every shard; changes nothing.
 
+    That a part is lost is said only if a second look, a while later, says so too: a replica that
+    has just started has not yet queued what it misses.
+
     :param tried: see `core.stuck.judge`.
     :returns: in the order of the file; empty if nothing is Replicated.
     :raises ConfigurationError: there is no such shard or table entry.
     """
     names = _names_by_shard(configuration, selection)
+    reports = _look_once(configuration, names, tried)
+    lost = {report.where for report in reports if report.judgement.last_resort}
+    if not lost:
+        return reports
+    time.sleep(_SECOND_LOOK_SECONDS)
+    return [
+        report
+        if report.where in lost
+        else replace(report, judgement=replace(report.judgement, last_resort=()))
+        for report in _look_once(configuration, names, tried)
+    ]
+
+
+def _look_once(
+    configuration: Configuration,
+    names: dict[str, dict[_Name, None]],
+    tried: AbstractSet[tuple[str, str]],
+) -> list[Report]:
     access = access_of(configuration)
     with ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="quorum") as pool:
         futures = [
