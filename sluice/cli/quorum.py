@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sluice.cli.arguments import (
     Subparsers,
+    UsageError,
     add_command,
     add_configuration,
     add_json,
@@ -44,6 +45,8 @@ def add(subparsers: Subparsers) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    if arguments.yes and not arguments.fix:
+        raise UsageError("--yes agrees to what --fix does", "Add --fix, or leave --yes out.")
     configuration = load_configuration(arguments)
     from sluice.ops.quorum import Selection, look, mend
 
