@@ -23,11 +23,13 @@ from sluice.local.cluster.zookeeper import ZooKeeper, class_path
 from sluice.local.java import require_java
 from sluice.local.running import Broker
 from sluice.ops.quorum import Report, Selection, look, mend
-from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
+from tests.support.world import COLUMNS, LINEAGE, Driver, Truth, World, assert_exact, wait_for
 
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
 #: Less than it takes replicas to fetch a part, under load too, only where they are stopped.
 QUORUM_MILLISECONDS = "1000"
+#: For what takes a driver some seconds: it starts in several times that beside other tests.
+SECONDS = 180.0
 DELETE = re.compile(r"zkCli\.sh -server ZOOKEEPER:2181 delete '([^']+)'")
 
 
@@ -262,10 +264,18 @@ def world(tmp_path: Path, shared_broker: Broker, cluster: Cluster) -> Iterator[W
         made.close()
 
 
-def pipeline(
-    world: World, servers: list[ClickHouseServer], partitions: int
-) -> tuple[Table, str, Path, Truth]:
-    """A loaded topic: table, topic, configuration, what was produced."""
+@dataclass
+class Pipeline:
+    """A driver that has loaded all of a topic."""
+
+    table: Table
+    topic: str
+    path: Path
+    truth: Truth
+    driver: Driver
+
+
+def pipeline(world: World, servers: list[ClickHouseServer], partitions: int) -> Pipeline:
     name, topic = f"orders_{world.name}", f"orders-{world.name}"
     world.create_topic(topic, partitions)
     for each in servers:
@@ -280,8 +290,9 @@ def pipeline(
     path.write_text(path.read_text().replace('durability = "single"', 'durability = "quorum"'))
     truth = Truth()
     world.produce(topic, 4_000, truth, partitions)
-    world.drain(path)
-    return Table(servers, name, load(path, {})), topic, path, truth
+    driver = world.run(path)
+    world.wait_for_rows(name, truth.rows, driver, SECONDS)
+    return Pipeline(Table(servers, name, load(path, {})), topic, path, truth, driver)
 
 
 def assert_exact_everywhere(world: World, table: Table, truth: Truth) -> None:
@@ -292,11 +303,12 @@ def assert_exact_everywhere(world: World, table: Table, truth: Truth) -> None:
 
 
 def test_loading_resumes_after_the_fix(world: World, cluster: Cluster) -> None:
-    table, topic, path, truth = pipeline(world, cluster.servers, 4)
+    loading = pipeline(world, cluster.servers, 4)
+    table, topic, path = loading.table, loading.topic, loading.path
+    truth, driver = loading.truth, loading.driver
     table.system("STOP FETCHES", cluster.servers[1:])
-    driver = world.run(path)
     world.produce(topic, 8_000, truth, 4, first=4_000)
-    wait_for(lambda: "(286)" in driver.text(), 120, "the error 286")
+    wait_for(lambda: "(286)" in driver.text(), SECONDS, "the error 286")
     explained = world.sluice("quorum", str(path), "--shard", "s1", "--table", table.name)
     assert explained.returncode == 1, explained.stdout
     assert "waits for its quorum" in explained.stdout
@@ -306,7 +318,7 @@ def test_loading_resumes_after_the_fix(world: World, cluster: Cluster) -> None:
     assert "This will:" in fixed.stderr and "SYSTEM START FETCHES" in fixed.stderr
     for each in cluster.servers:
         world.clickhouse = each
-        world.wait_for_rows(table.name, truth.rows, driver)
+        world.wait_for_rows(table.name, truth.rows, driver, SECONDS)
     driver.signal(15)
     assert driver.wait() == 0, driver.text()[-4000:]
     assert_exact_everywhere(world, table, truth)
@@ -314,20 +326,20 @@ def test_loading_resumes_after_the_fix(world: World, cluster: Cluster) -> None:
     assert after.returncode == 0, after.stdout
 
 
-def start_a_block(world: World, table: Table, topic: str, path: Path, truth: Truth) -> None:
-    """A driver is killed while its block waits for the quorum."""
-    world.produce(topic, 1_000, truth, 1, first=4_000)
-    driver = world.run(path)
-    wait_for(lambda: bool(table.look().facts.pending), 90, "a pending quorum")
-    driver.kill()
+def leave_a_block(world: World, loading: Pipeline) -> None:
+    """The driver is killed while a block waits for its quorum."""
+    world.produce(loading.topic, 1_000, loading.truth, 1, first=4_000)
+    wait_for(lambda: bool(loading.table.look().facts.pending), SECONDS, "a pending quorum")
+    loading.driver.kill()
 
 
 def test_a_part_that_is_given_up_is_loaded_again(world: World, cluster: Cluster) -> None:
     """Its only holder is dead while the others are mended: ClickHouse forgets the block."""
     first, *others = cluster.servers
-    table, topic, path, truth = pipeline(world, cluster.servers, 1)
+    loading = pipeline(world, cluster.servers, 1)
+    table, path, truth = loading.table, loading.path, loading.truth
     table.system("STOP REPLICATION QUEUES", others)
-    start_a_block(world, table, topic, path, truth)
+    leave_a_block(world, loading)
     first.kill()
     try:
         wait_for(lambda: "only r1 has it" in shown(table.look()), 60, "the end of its session")
@@ -343,9 +355,10 @@ def test_a_part_that_is_given_up_is_loaded_again(world: World, cluster: Cluster)
 
 def test_sluice_loads_what_was_lost_after_the_last_resort(world: World, cluster: Cluster) -> None:
     first, second, _ = cluster.servers
-    table, topic, path, truth = pipeline(world, [first, second], 1)
+    loading = pipeline(world, [first, second], 1)
+    table, path, truth = loading.table, loading.path, loading.truth
     table.system("STOP REPLICATED SENDS", [first])
-    start_a_block(world, table, topic, path, truth)
+    leave_a_block(world, loading)
     lose(table)
     explained = world.sluice("quorum", str(path))
     assert explained.returncode == 1 and "LAST RESORT" in explained.stdout
