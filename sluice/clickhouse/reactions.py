@@ -75,7 +75,7 @@ class InDoubtServerError(ServerError, InDoubtError):
 
 _SAME = "The same block is sent again; if it persists, read the server's log."
 _QUORUM = (
-    "Bring the missing replicas back; see system.replicas and system.replication_queue. "
+    "`sluice quorum` says which replica lacks which part, and why: bring it back. "
     "Do not lower the quorum and do not drop the partition."
 )
 NETWORK_HINT = "Check that the server runs and that the network between it and the worker holds."
@@ -121,6 +121,8 @@ REACTIONS: dict[int, Reaction] = {
     202: Reaction("transient", "back-off", "TOO_MANY_SIMULTANEOUS_QUERIES", _LOAD),
     203: _in_doubt("NO_FREE_CONNECTION", _LOAD, "back-off"),
     243: Reaction("in-doubt", "back-off", "NOT_ENOUGH_SPACE", _LOAD, True),
+    # What a full disk gives before the server's own reserve notices [measured].
+    75: Reaction("in-doubt", "back-off", "CANNOT_WRITE_TO_FILE_DESCRIPTOR", _LOAD, True),
     236: _in_doubt("ABORTED"),
     235: _in_doubt("DUPLICATE_DATA_PART"),
     384: _in_doubt("PART_IS_TEMPORARILY_LOCKED"),

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +46,8 @@ class Table:
     servers: list[ClickHouseServer]
     name: str
     configuration: Configuration
+    columns: str = "id UInt64"
+    order: str = "id"
 
     @property
     def path(self) -> str:
@@ -54,8 +56,8 @@ class Table:
     def create_on(self, each: ClickHouseServer) -> None:
         with Server(each.url) as server:
             server.execute(
-                f"CREATE TABLE {self.name} (id UInt64) ENGINE = "
-                f"ReplicatedMergeTree('{self.path}', '{{replica}}') ORDER BY id"
+                f"CREATE TABLE {self.name} ({self.columns}) ENGINE = "
+                f"ReplicatedMergeTree('{self.path}', '{{replica}}') ORDER BY {self.order}"
             )
 
     def insert(self, each: ClickHouseServer, number: int) -> int:
@@ -278,21 +280,18 @@ class Pipeline:
 def pipeline(world: World, servers: list[ClickHouseServer], partitions: int) -> Pipeline:
     name, topic = f"orders_{world.name}", f"orders-{world.name}"
     world.create_topic(topic, partitions)
-    for each in servers:
-        with Server(each.url) as server:
-            server.execute(
-                f"CREATE TABLE {name} ({PLAIN}) ENGINE = ReplicatedMergeTree("
-                f"'/tables/{name}', '{{replica}}') ORDER BY (user_id, ts)"
-            )
     path = world.configure(
         {name: [topic]}, max_messages=1_000, url='", "'.join(each.url for each in servers)
     )
     path.write_text(path.read_text().replace('durability = "single"', 'durability = "quorum"'))
+    table = Table(servers, name, load(path, {}), PLAIN, "(user_id, ts)")
+    for each in servers:
+        table.create_on(each)
     truth = Truth()
     world.produce(topic, 4_000, truth, partitions)
     driver = world.run(path)
     world.wait_for_rows(name, truth.rows, driver, SECONDS)
-    return Pipeline(Table(servers, name, load(path, {})), topic, path, truth, driver)
+    return Pipeline(table, topic, path, truth, driver)
 
 
 def assert_exact_everywhere(world: World, table: Table, truth: Truth) -> None:
@@ -309,6 +308,7 @@ def test_loading_resumes_after_the_fix(world: World, cluster: Cluster) -> None:
     table.system("STOP FETCHES", cluster.servers[1:])
     world.produce(topic, 8_000, truth, 4, first=4_000)
     wait_for(lambda: "(286)" in driver.text(), SECONDS, "the error 286")
+    table.wait_until_stuck()
     explained = world.sluice("quorum", str(path), "--shard", "s1", "--table", table.name)
     assert explained.returncode == 1, explained.stdout
     assert "waits for its quorum" in explained.stdout
@@ -346,7 +346,7 @@ def test_a_part_that_is_given_up_is_loaded_again(world: World, cluster: Cluster)
         report = table.mend()
         assert not report.judgement.is_stuck and len(report.facts.failed_parts) == 1
         world.drain(path)
-        assert_exact_everywhere(world, Table(others, table.name, table.configuration), truth)
+        assert_exact_everywhere(world, replace(table, servers=others), truth)
     finally:
         first.start()
     wait_until_writable(table, first)
