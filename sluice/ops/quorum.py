@@ -67,22 +67,17 @@ class Report:
         return f"shard {self.facts.shard} {'.'.join(self.facts.target)}{view}"
 
 
-def look(
-    configuration: Configuration,
-    selection: Selection,
-    tried: AbstractSet[tuple[str, str]] = frozenset(),
-) -> list[Report]:
+def look(configuration: Configuration, selection: Selection) -> list[Report]:
     """Look at every Replicated table in every shard; changes nothing.
 
     That a part is lost is said only if a second look, a while later, says so too: a replica that
     has just started has not yet queued what it misses.
 
-    :param tried: see `core.stuck.judge`.
     :returns: in the order of the file; empty if nothing is Replicated.
     :raises ConfigurationError: there is no such shard or table entry.
     """
     names = _names_by_shard(configuration, selection)
-    reports = _look_once(configuration, names, tried)
+    reports = _look_once(configuration, names)
     lost = {report.where for report in reports if report.judgement.last_resort}
     if not lost:
         return reports
@@ -91,14 +86,13 @@ def look(
         report
         if report.where in lost
         else replace(report, judgement=replace(report.judgement, last_resort=()))
-        for report in _look_once(configuration, names, tried)
+        for report in _look_once(configuration, names)
     ]
 
 
 def _look_once(
     configuration: Configuration,
     names: dict[str, dict[_Name, None]],
-    tried: AbstractSet[tuple[str, str]],
 ) -> list[Report]:
     access = access_of(configuration)
     with ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="quorum") as pool:
@@ -108,7 +102,7 @@ def _look_once(
             if targets
         ]
         found = [facts for future in futures for facts in future.result()]
-    return [Report(facts, judge(facts, tried)) for facts in found]
+    return [Report(facts, judge(facts)) for facts in found]
 
 
 def mend(
@@ -141,13 +135,24 @@ def _wait(
     tried: AbstractSet[tuple[str, str]],
     seconds: float,
 ) -> list[Report]:
-    """Look until nothing is stuck, or the time is over."""
+    """Look until nothing is left to mend, or the time is over.
+
+    :returns: how it stands, with the actions that come after those that were tried.
+    """
     until = time.monotonic() + seconds
     while True:
-        reports = look(configuration, selection, tried)
-        if not any(report.judgement.is_stuck for report in reports) or time.monotonic() > until:
+        reports = look(configuration, selection)
+        judgements = [report.judgement for report in reports]
+        if not any(each.is_stuck or each.actions for each in judgements):
             return reports
+        if time.monotonic() > until:
+            return [_after(report, tried) for report in reports]
         time.sleep(_POLL_SECONDS)
+
+
+def _after(report: Report, tried: AbstractSet[tuple[str, str]]) -> Report:
+    actions = judge(report.facts, tried).actions
+    return replace(report, judgement=replace(report.judgement, actions=actions))
 
 
 def _take(access: ClickHouseAccess, action: Action) -> None:
