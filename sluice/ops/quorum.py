@@ -158,7 +158,7 @@ def _after(report: Report, tried: AbstractSet[tuple[str, str]]) -> Report:
 def _take(access: ClickHouseAccess, action: Action) -> None:
     """What fails is told, and does not keep the others back."""
     try:
-        with Server(action.url, access.user, access.password) as server:
+        with access.connect(action.url) as server:
             server.execute(action.statement, timeout_seconds=_STATEMENT_SECONDS)
     except SluiceError as error:
         _logger.error("%s on %s failed: %s", action.statement, action.url, error)
@@ -212,7 +212,7 @@ def _look_at_shard(
     with ExitStack() as stack:
         servers = _Servers([], {})
         for url in access.shards[shard]:
-            server = stack.enter_context(Server(url, access.user, access.password))
+            server = stack.enter_context(access.connect(url))
             try:
                 server.ping()
                 servers.open.append(server)
