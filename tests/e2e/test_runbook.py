@@ -57,7 +57,7 @@ def loading(tmp_path_factory: pytest.TempPathFactory, shared_broker: Broker) -> 
         cluster.execute(
             f"CREATE TABLE {table} ({PLAIN}) ENGINE = ReplicatedMergeTree("
             f"'/tables/{table}', '{{replica}}') ORDER BY (user_id, ts) "
-            "SETTINGS parts_to_delay_insert = 4, parts_to_throw_insert = 5"
+            "SETTINGS parts_to_delay_insert = 10, parts_to_throw_insert = 12"
         )
         urls = '", "'.join(each.url for each in cluster.servers)
         path = world.configure({table: [topic]}, max_messages=500, url=urls)
@@ -76,7 +76,7 @@ def loading(tmp_path_factory: pytest.TempPathFactory, shared_broker: Broker) -> 
 def test_too_many_parts_back_off_until_they_are_merged(loading: Loading) -> None:
     loading.cluster.execute(f"SYSTEM STOP MERGES {loading.table}")
     begin = len(loading.driver.text())
-    loading.produce(4_000)
+    loading.produce(10_000)
     loading.wait_for_text("TOO_MANY_PARTS (252)", begin)
     loading.cluster.execute(f"SYSTEM START MERGES {loading.table}")
     loading.assert_loaded()
