@@ -17,7 +17,7 @@ from tests.support.world import COLUMNS, LINEAGE, Driver, Truth, World, assert_e
 
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
 #: For what takes a driver some seconds: it starts in several times that beside other tests.
-SECONDS = 180.0
+SECONDS = 300.0
 
 
 @dataclass

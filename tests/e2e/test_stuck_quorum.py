@@ -29,7 +29,7 @@ PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
 #: Less than it takes replicas to fetch a part, under load too, only where they are stopped.
 QUORUM_MILLISECONDS = "1000"
 #: For what takes a driver some seconds: it starts in several times that beside other tests.
-SECONDS = 180.0
+SECONDS = 300.0
 DELETE = re.compile(r"zkCli\.sh -server ZOOKEEPER:2181 delete '([^']+)'")
 
 
