@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from sluice.cli.main import build_parser
+from sluice.clickhouse.reactions import REACTIONS
+from sluice.ops.metrics import LaneCollector
 
 ROOT = Path(__file__).parent.parent
 NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
@@ -39,3 +44,58 @@ def test_every_guarantee_names_a_test() -> None:
     assert len(rows) > 25
     for row in rows:
         assert NAMED.search(row), row
+
+
+RUNBOOK = ROOT / "docs" / "RUNBOOK.md"
+COMMAND = re.compile(r"(?:^|`)sluice ([a-z][\w-]*)([^`\n]*)", re.MULTILINE)
+METRIC = re.compile(r"`(sluice_\w+)")
+#: Each in this order, in each section of the runbook.
+HEADS = ("Symptom", "Metric", "Command", "What not to do", "Verified by")
+
+
+def test_the_runbook_says_of_each_trouble_what_it_must() -> None:
+    sections = RUNBOOK.read_text().split("\n## ")[1:]
+    assert len(sections) >= 10
+    for section in sections:
+        places = [section.find(f"\n**{head}") for head in HEADS]
+        assert -1 not in places and places == sorted(places), section.splitlines()[0]
+        verified = section[places[-1] :]
+        assert NAMED.search(verified), section.splitlines()[0]
+
+
+def test_commands_of_the_runbook_exist() -> None:
+    """Their options too; a command alone stands for itself."""
+    found = COMMAND.findall(RUNBOOK.read_text())
+    assert len(found) > 20
+    parser = build_parser()
+    for command, rest in found:
+        words = shlex.split(rest)
+        if words:
+            parser.parse_args([command, *words])
+        else:
+            with pytest.raises(SystemExit) as ended:
+                parser.parse_args([command, "--help"])
+            assert ended.value.code == 0
+
+
+def test_metrics_of_the_runbook_exist() -> None:
+    known: set[str] = set()
+    for family in LaneCollector([]).collect():
+        known |= (
+            {family.name, f"{family.name}_total"} if family.type == "counter" else {family.name}
+        )
+    found = set(METRIC.findall(RUNBOOK.read_text()))
+    assert len(found) >= 6
+    assert found <= known
+
+
+def test_errors_of_the_runbook_are_clickhouses() -> None:
+    """NAME (CODE), and the labels of the metric."""
+    text = RUNBOOK.read_text()
+    named = re.findall(r"`([A-Z_]+) \((\d+)\)`", text)
+    assert len(named) > 5
+    for name, code in named:
+        assert REACTIONS[int(code)].name == name
+    labels = re.findall(r'error="(\w+)"', text)
+    known = {reaction.name for reaction in REACTIONS.values()} | {"CONNECTION_REFUSED"}
+    assert labels and {*labels} <= known

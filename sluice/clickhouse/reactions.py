@@ -75,7 +75,7 @@ class InDoubtServerError(ServerError, InDoubtError):
 
 _SAME = "The same block is sent again; if it persists, read the server's log."
 _QUORUM = (
-    "Bring the missing replicas back; see system.replicas and system.replication_queue. "
+    "`sluice quorum` says which replica lacks which part, and why: bring it back. "
     "Do not lower the quorum and do not drop the partition."
 )
 NETWORK_HINT = "Check that the server runs and that the network between it and the worker holds."

@@ -95,7 +95,9 @@ class LaneCollector(Collector):
                 family.add_metric([lane.name], float(getattr(lane.counters, attribute)))
             yield family
         failures = CounterMetricFamily(
-            "sluice_failures", "Ranges that came back unloaded, by error.", labels=["lane", "error"]
+            "sluice_failures",
+            "Ranges that came back unloaded, by error: ClickHouse's name for it, or Sluice's.",
+            labels=["lane", "error"],
         )
         memory = GaugeMetricFamily(
             "sluice_worker_memory_bytes_max",

@@ -210,7 +210,7 @@ class Gatherer:
         )
 
     def _count(self, error: SluiceError) -> None:
-        kind = type(error).__name__
+        kind = error.name if isinstance(error, ServerError) else type(error).__name__
         self._counters.failures[kind] = self._counters.failures.get(kind, 0) + 1
 
     def stop(self, state: PartitionState, error: SluiceError) -> None:

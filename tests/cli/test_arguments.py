@@ -49,6 +49,20 @@ def test_an_audit_runs_here_or_on_spark() -> None:
     assert parse("audit", "s.toml", "--spark", "--json")["spark"] is True
 
 
+def test_quorum() -> None:
+    assert parse("quorum", "s.toml") == {
+        "config": Path("s.toml"),
+        "shard": None,
+        "table": None,
+        "fix": False,
+        "yes": False,
+        "json": False,
+    }
+    values = parse("quorum", "s.toml", "--shard", "s1", "--table", "orders", "--fix", "--yes")
+    assert (values["shard"], values["table"]) == ("s1", "orders")
+    assert values["fix"] and values["yes"]
+
+
 def test_dead_letters() -> None:
     none: dict[str, object] = dict.fromkeys(("connector", "table", "reason", "topic", "partition"))
     none["parked"] = False

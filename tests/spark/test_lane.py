@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from sluice.clickhouse.reactions import build_error, reaction_to
 from sluice.core.budget import Site
 from sluice.core.errors import InDoubtError, OwnerChangedError, TransientError
 from sluice.core.lease import LeaseOverError
@@ -352,3 +353,20 @@ def test_a_range_in_doubt_through_a_long_outage_is_recorded_again_as_it_is(
     assert {record.deadline_ms for record in records[:3]} == {records[0].deadline_ms}
     assert records[-1].kind.name == "SETTLE"
     assert world.rows_of(P0) == [1] * 10
+
+
+def test_failures_are_counted_by_the_name_that_clickhouse_has_for_them() -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    errors = [
+        build_error(reaction_to(286), 286, "http://a", "not yet"),
+        InDoubtError("no reply"),
+    ]
+    world.script = lambda world, assignment: (
+        Failed(errors.pop()) if errors else world.load(assignment)
+    )
+    lane = run(world)
+    assert lane.counters.failures == {
+        "UNSATISFIED_QUORUM_FOR_PREVIOUS_WRITE": 1,
+        "InDoubtError": 1,
+    }

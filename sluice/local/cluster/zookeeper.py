@@ -49,7 +49,7 @@ class ZooKeeper(Child):
             "minSessionTimeout=1000\nmaxSessionTimeout=60000\n"
         )
         java = str(require_java())
-        self.launch([java, "-Xmx256m", "-cp", _class_path(), MAIN_CLASS, str(configuration)])
+        self.launch([java, "-Xmx256m", "-cp", class_path(), MAIN_CLASS, str(configuration)])
         wait_until(lambda: _answers(self.port), self.running, self.folder / "output.log")
 
 
@@ -65,7 +65,7 @@ def run_zookeeper() -> Iterator[ZooKeeper]:
             zookeeper.stop()
 
 
-def _class_path() -> str:
+def class_path() -> str:
     """CLASSPATH as the package's environment file sets it."""
     for line in ENVIRONMENT.read_text().splitlines():
         if line.startswith("CLASSPATH="):

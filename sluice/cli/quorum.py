@@ -1,0 +1,84 @@
+"""`sluice quorum`: why inserts with a quorum do not go on, and mending it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from sluice.cli.arguments import (
+    Subparsers,
+    UsageError,
+    add_command,
+    add_configuration,
+    add_json,
+    load_configuration,
+)
+from sluice.cli.confirm import confirm
+from sluice.cli.exit import ExitStatus
+from sluice.cli.output import print_json
+from sluice.cli.tables import cell_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sluice.ops.quorum import Report
+
+
+def add(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
+        "quorum",
+        execute,
+        "explain which replicas inserts with a quorum wait for, and mend it",
+        "sluice quorum sluice.toml --shard s1 --table orders --fix",
+    )
+    add_configuration(parser)
+    parser.add_argument("--shard", metavar="NAME", help="only this shard")
+    parser.add_argument("--table", metavar="ENTRY", help="only the table of this entry")
+    parser.add_argument(
+        "--fix",
+        action="store_true",
+        help="take what actions are safe, after asking, and wait whether they help",
+    )
+    parser.add_argument("--yes", action="store_true", help="with --fix: do it without asking")
+    add_json(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    if arguments.yes and not arguments.fix:
+        raise UsageError("--yes agrees to what --fix does", "Add --fix, or leave --yes out.")
+    configuration = load_configuration(arguments)
+    from sluice.ops.quorum import Selection, look, mend
+
+    selection = Selection(arguments.shard, arguments.table)
+    if arguments.fix:
+        reports = mend(configuration, selection, lambda steps: confirm(steps, arguments.yes))
+    else:
+        reports = look(configuration, selection)
+    if arguments.json:
+        print_json(reports)
+    else:
+        _print_text(reports)
+    is_stuck = any(report.judgement.is_stuck for report in reports)
+    return ExitStatus.BROKEN if is_stuck else ExitStatus.DONE
+
+
+def _print_text(reports: Sequence[Report]) -> None:
+    if not reports:
+        print("No table is Replicated: no insert waits for a quorum.")
+    for report in reports:
+        judgement = report.judgement
+        state = "stuck" if judgement.is_stuck else "not stuck"
+        print(cell_text(f"{report.where}: {state}"))
+        for finding in judgement.findings:
+            print(f"  {finding.level:8}{cell_text(finding.what)}")
+        for action in judgement.actions:
+            print(f"  mend:   {cell_text(f'{action.statement} on {action.url} ({action.why})')}")
+        for step in judgement.by_hand:
+            print(f"  by hand: {cell_text(step)}")
+        for number, line in enumerate(judgement.last_resort):
+            if number == 0:
+                print("  LAST RESORT, never taken by Sluice; each step as it stands:")
+            print(f"    {cell_text(line)}")
+    if any(report.judgement.actions for report in reports):
+        print("`sluice quorum CONFIG --fix` takes what stands behind `mend:`, and nothing else.")
