@@ -27,6 +27,8 @@ class ClickHouseAccess:
     :param password_file: where the password is read from again; "": nowhere.
     :param patience_seconds: see `Server`.
     :param tls: of https.
+    :param preferred: replicas that blocks go to first, as those in one data center.
+    :param behind: replicas that blocks go to last, see `core.health`.
     """
 
     shards: Mapping[str, tuple[str, ...]]
@@ -36,6 +38,8 @@ class ClickHouseAccess:
     password_file: str = ""
     patience_seconds: float = 0.0
     tls: Tls = field(default_factory=Tls)
+    preferred: frozenset[str] = frozenset()
+    behind: frozenset[str] = frozenset()
 
     def connect(self, url: str) -> Server:
         """A connection to one of them, which opens late."""

@@ -62,7 +62,8 @@ def insert_block(
         shard=shard,
         rest=record.rest,
     )
-    urls = around.clickhouse.shards[shard]
+    access = around.clickhouse
+    urls = access.shards[shard]
 
     def send(url: str, offer: Offer) -> Receipt:
         try:
@@ -75,8 +76,10 @@ def insert_block(
 
     # A table that is not replicated has a window of its own on each server.
     is_replicated = shard in dict(table.zookeeper_paths)
-    order = turn(urls, block_range.source.partition) if is_replicated else urls[:1]
-    return offer_block(order, workshop.breaker, around.insert_timeout_seconds, send)
+    partition = block_range.source.partition
+    order = turn(urls, partition, access.preferred) if is_replicated else urls[:1]
+    seconds = around.insert_timeout_seconds
+    return offer_block(order, workshop.breaker, seconds, send, access.behind)
 
 
 def _insert_into(
@@ -147,7 +150,7 @@ def _look(
     :raises BlockRefusedError: this replica's table is not what the block is for.
     :raises ForgottenError: it may not remember the block any more.
     """
-    key = (url, assignment.record.text, table.entry)
+    key = (url, assignment.record.text, table.entry, shard)
     if key in workshop.checked and offer.is_clean:
         return
     server = workshop.server(around, url)

@@ -31,7 +31,7 @@ from sluice.spark.deciding import Decider
 from sluice.spark.gathering import Gatherer, backoff_ms
 from sluice.spark.lane_parts import LaneParts
 from sluice.spark.observing import TopicObserver
-from sluice.spark.ports import SchemaRead, SiteWindow
+from sluice.spark.ports import ClusterRead, SchemaRead, SiteWindow
 from sluice.spark.start import Started
 from sluice.spark.state import Claims, PartitionState, Suspect
 from sluice.spark.steps import Planner, Step, bounded
@@ -86,6 +86,7 @@ class Lane:
             self._park,
         )
         self.letters = self._gatherer.letters
+        self.replicas = parts.replicas
         self._texts = dict(texts)
         stop = self._gatherer.stop
         self._schema = SchemaChanges(
@@ -222,6 +223,9 @@ class Lane:
             if isinstance(event, SchemaRead):
                 texts = self._schema.take(event, self._around.texts)
                 self._around = replace(self._around, texts=texts)
+                continue
+            if isinstance(event, ClusterRead):
+                self._around = replace(self._around, clickhouse=event.access)
                 continue
             self._gatherer.take(event)
             self._worked_at_ms = self._parts.now_ms()
