@@ -17,6 +17,7 @@ from sluice.kafka.wire.native import library
 from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
 from sluice.ops.doctor_decode import Key, look_at_decoding
 from sluice.ops.doctor_findings import Examination, Finding, refusal
+from sluice.ops.doctor_front import check_same_servers
 from sluice.ops.doctor_kafka import look_at_kafka
 from sluice.ops.doctor_shards import check_contact, check_differences
 from sluice.ops.doctor_tables import TableNeeds, check_dynamic, check_entry, check_table
@@ -65,6 +66,7 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
         findings += look.findings
         findings += _look_at_tables(configuration, look, entries, partitions)
     findings += check_differences(looks)
+    findings += check_same_servers([(look.shard, look.url, look.front) for look in looks])
     findings += _look_at_decoding(configuration, connectors, looks)
     return findings
 

@@ -18,6 +18,7 @@ from sluice.clickhouse.window import window_mark
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.lease import CLOCK_SKEW_MS_MAX
 from sluice.ops.doctor_findings import Examination, Finding
+from sluice.ops.doctor_front import FrontLook, look_at_front
 from sluice.spark.assignment import ClickHouseAccess
 
 _Name = tuple[str, str]
@@ -40,6 +41,7 @@ class ReplicaLook:
     capabilities: Capabilities | None = None
     tables: dict[_Name, TableFacts] = field(default_factory=dict)
     closed: set[_Name] = field(default_factory=set)
+    front: FrontLook = field(default_factory=FrontLook)
 
     @property
     def where(self) -> str:
@@ -71,7 +73,21 @@ def look_at_replica(
         look.findings += found.findings
         for database, table in names:
             _look_at_table(look, server, access, database, table)
+        _look_at_way(look, server, access)
         return look
+
+
+def _look_at_way(look: ReplicaLook, server: Server, access: ClickHouseAccess) -> None:
+    capabilities = look.capabilities
+    assert capabilities is not None
+    found = Examination(look.where)
+
+    def look_at() -> None:
+        tables = list(look.tables.values())
+        look.front = look_at_front(found, access, server, capabilities, tables)
+
+    _try(found, "front", look_at)
+    look.findings += found.findings
 
 
 def _try(found: Examination, check: str, action: Callable[[], None]) -> None:
