@@ -15,11 +15,12 @@ from sluice.core.errors import SluiceError
 from sluice.core.topics import matches
 from sluice.kafka.wire.native import library
 from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
+from sluice.ops.doctor_cluster import look_at_cluster
 from sluice.ops.doctor_decode import Key, look_at_decoding
 from sluice.ops.doctor_findings import Examination, Finding, refusal
 from sluice.ops.doctor_front import check_same_servers
 from sluice.ops.doctor_kafka import look_at_kafka
-from sluice.ops.doctor_shards import check_contact, check_differences
+from sluice.ops.doctor_shards import check_contact, check_differences, check_health
 from sluice.ops.doctor_tables import TableNeeds, check_dynamic, check_entry, check_table
 from sluice.spark.texts import access_of, build_text, decoder_version, tables_of_connector
 from sluice.verify.audit import refuse_ambiguous
@@ -44,13 +45,14 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
         connectors = (configuration.connector(connector),)
     entries = _entries(configuration, connectors)
     names = _names_by_shard(configuration, entries)
-    access = access_of(configuration)
+    with_replicas, of_cluster = look_at_cluster(configuration)
+    access = None if with_replicas is None else access_of(with_replicas)
     with ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="doctor") as pool:
         clusters = [pool.submit(look_at_kafka, configuration, each) for each in connectors]
         servers = [
             pool.submit(look_at_replica, access, shard, url, names[shard])
-            for shard, urls in access.shards.items()
-            if names[shard]
+            for shard, urls in (access.shards.items() if access is not None else ())
+            if access is not None and names[shard]
             for url in urls
         ]
     kafka = {each.name: future.result() for each, future in zip(connectors, clusters, strict=True)}
@@ -61,10 +63,13 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
     findings += [finding for each in connectors for finding in _look_at_reader(each)]
     findings += [finding for look in kafka.values() for finding in look.findings]
     findings += _look_at_patterns(entries, seen)
+    findings += of_cluster
     findings += check_contact(looks, configuration.clickhouse.durability)
     for look in looks:
         findings += look.findings
-        findings += _look_at_tables(configuration, look, entries, partitions)
+        urls = access.shards[look.shard] if access is not None else ()
+        findings += _look_at_tables(configuration, look, urls, entries, partitions)
+        findings += check_health(look, configuration.clickhouse.limits)
     findings += check_differences(looks)
     findings += check_same_servers([(look.shard, look.url, look.front) for look in looks])
     findings += _look_at_decoding(configuration, connectors, looks)
@@ -170,12 +175,12 @@ def _look_at_patterns(
 def _look_at_tables(
     configuration: Configuration,
     look: ReplicaLook,
+    urls: tuple[str, ...],
     entries: Sequence[TableConfiguration],
     partitions: Mapping[str, int],
 ) -> list[Finding]:
     if look.capabilities is None:
         return []
-    urls = next(s.replicas for s in configuration.clickhouse.shards if s.name == look.shard)
     findings: list[Finding] = []
     for name, facts in look.tables.items():
         found = Examination(f"{facts.target} on {look.url}")

@@ -43,6 +43,11 @@ def table(cluster: Cluster) -> Iterator[str]:
             assert client.query(f"SELECT count() AS n FROM {name}") == [{"n": 0}]
 
 
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "PATIENCE_SECONDS", 2.0)
+
+
 def look(url: str, *tables: str) -> ReplicaLook:
     access = ClickHouseAccess({"s1": (url,)}, "default", "", "single")
     return look_at_replica(access, "s1", url, [("default", table) for table in tables])
@@ -91,10 +96,7 @@ def test_a_proxy_that_sends_each_request_to_another_server(ports: list[int], tab
     assert "Lost: the order of check and insert" in finding.what
 
 
-def test_a_proxy_that_keeps_bodies_back(
-    ports: list[int], table: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(front, "PATIENCE_SECONDS", 1.5)
+def test_a_proxy_that_keeps_bodies_back(ports: list[int], table: str) -> None:
     with proxying(ports[:1], buffers=True) as url:
         (finding,) = of_front(url, table)
     assert finding.level == "error"
