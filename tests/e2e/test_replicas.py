@@ -72,6 +72,8 @@ class Loader:
     path: str
     urls: tuple[str, ...]
     durability: str = "single"
+    preferred: frozenset[str] = frozenset()
+    behind: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.workshop = Workshop()
@@ -130,7 +132,14 @@ class Loader:
         around = Surroundings(
             "p",
             KafkaAccess("dc1", "127.0.0.1:1"),
-            ClickHouseAccess({"s1": self.urls}, "default", "", self.durability),  # type: ignore[arg-type]
+            ClickHouseAccess(
+                {"s1": self.urls},
+                "default",
+                "",
+                self.durability,  # type: ignore[arg-type]
+                self.preferred,
+                self.behind,
+            ),
             {},
         )
         return insert_block(self.workshop, around, assignment, text, "s1", decoded, lease)
@@ -186,6 +195,20 @@ def test_partitions_start_at_replicas_of_their_own(loader: Loader) -> None:
     receipts = [loader.insert(partition) for partition in (0, 1, 2, 3)]
     assert [receipt.replica for receipt in receipts] == [*loader.urls, *loader.urls]
     assert not any(receipt.failed_over for receipt in receipts)
+    loader.assert_stored_once()
+
+
+def test_blocks_go_to_the_preferred_replica_and_past_one_that_is_behind(loader: Loader) -> None:
+    """Both are tried, whatever is said of them: the last one takes what no other does."""
+    first, second = loader.urls
+    loader.preferred = frozenset({second})
+    assert [loader.insert(partition).replica for partition in (0, 1)] == [second, second]
+    loader.behind = frozenset({second})
+    assert [loader.insert(partition).replica for partition in (0, 1)] == [first, first]
+    loader.behind = frozenset(loader.urls)
+    assert loader.insert().replica == second
+    loader.urls = (second,)
+    assert loader.insert().replica == second
     loader.assert_stored_once()
 
 

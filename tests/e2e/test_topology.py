@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sluice.clickhouse.front import begins_before_the_end
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.insert import plan_insert, query_id_of
 from sluice.config import Configuration, load
-from sluice.core.errors import ConfigurationError, TransientError
+from sluice.core.errors import ConfigurationError, TerminalError, TransientError
+from sluice.core.ranges import Range, TopicPartition
+from sluice.core.records import Kind, Record
+from sluice.core.tokens import block_token
 from sluice.core.topology import ShardsChangedError
+from sluice.kafka.clients import KafkaAccess
 from sluice.local.cluster.cluster import Cluster, running_cluster
 from sluice.local.cluster.server import ClickHouseServer
 from sluice.local.running import Broker
+from sluice.ops.doctor_clickhouse import look_at_replica
 from sluice.ops.doctor_cluster import look_at_cluster
 from sluice.ops.replicas import read_replicas
 from sluice.spark.assignment import ClickHouseAccess
+from sluice.spark.probing import ClickHouseProber, StillRunningError
 from sluice.spark.texts import access_of, read_text
 from sluice.spark.topology import resolved
 from sluice.spark.watching import ReplicaWatch
@@ -188,6 +197,38 @@ def test_a_table_that_is_not_replicated_stays_with_its_server(
     assert f"the driver stays with {first.url} until it is started again" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("engine", "hint"),
+    [
+        ("Distributed(default, default, {0})", "Name the local table as `target`"),
+        ("Buffer(default, {0}, 1, 9, 9, 9, 9, 9, 9)", "Name the table behind the Buffer"),
+        ("Null", "Name the table that the views of this Null table write to"),
+    ],
+)
+def test_a_target_that_only_passes_rows_on_is_refused(
+    cluster: Cluster, tmp_path: Path, table: str, engine: str, hint: str
+) -> None:
+    """At the start, by the doctor, and of a replica that comes later."""
+    (first, second), _ = cluster.shards.values()
+    create([first, second], table)
+    for server in cluster.servers:
+        with Server(server.url) as client:
+            client.execute(f"CREATE TABLE to_{table} (a UInt64) ENGINE = {engine.format(table)}")
+    name = engine.partition("(")[0]
+    configuration = configuration_of(tmp_path, cluster, f"to_{table}", '["s1", "s2"]')
+    with pytest.raises(TerminalError) as raised:
+        read_text(configuration, "dc1")
+    assert f"has the engine {name}, which does not deduplicate" in raised.value.message
+    assert hint in raised.value.hint
+    look = look_at_replica(access_of(configuration), "s1", first.url, [("default", f"to_{table}")])
+    (error,) = [finding for finding in look.findings if finding.level == "error"]
+    assert (error.check, error.what, error.mend) == (
+        "table",
+        raised.value.message,
+        raised.value.hint,
+    )
+
+
 def test_another_shard_changes_nothing_in_a_driver_that_runs(
     cluster: Cluster, tmp_path: Path, table: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -243,6 +284,48 @@ def test_a_replica_that_is_behind_is_tried_last_and_comes_back(
 def _queue(server: Server, table: str) -> int:
     (row,) = server.query(f"SELECT queue_size FROM system.replicas WHERE table = '{table}'")
     return int(row["queue_size"])
+
+
+def test_a_probe_asks_a_replica_that_is_gone_too_while_it_serves(
+    cluster: Cluster, tmp_path: Path, table: str
+) -> None:
+    """A worker may still be inserting there what the range is probed for."""
+    (first, second), _ = cluster.shards.values()
+    create([first, second], table)
+    describe(cluster, [first, second])
+    configuration = configuration_of(tmp_path, cluster, table)
+    (text,) = read_text(configuration, "dc1").tables
+    access = access_of(configuration)
+    prober = ClickHouseProber(access, "p", KafkaAccess("dc1", "127.0.0.1:1"))
+    prober.use(replace(access, shards={"s1": (second.url,)}))
+    block_range = Range(TopicPartition("a", 0), 0, 10)
+    record = Record(Kind.INTEND, 1, 1, 0, 10, "a", 0, "topic", "text", 1, 0)
+    token = block_token(
+        pipeline="p",
+        generation=0,
+        connector="dc1",
+        topic_id="topic",
+        block_range=block_range,
+        entry=text.entry,
+        target=text.target,
+        shard="s1",
+        rest="",
+    )
+    plan = plan_insert("default", table, ["id"], b"", None, query_id_of(token, "0"), {})
+
+    def still_runs() -> bool:
+        try:
+            prober._missing(block_range, record, text)
+        except StillRunningError as error:
+            return first.url in error.message
+        return False
+
+    try:
+        assert begins_before_the_end(first.url, plan.path, {}, still_runs)
+        wait_for(lambda: not still_runs(), 30, "the end of the insert")
+        assert prober._missing(block_range, record, text) == ((0, 10),)
+    finally:
+        prober.close()
 
 
 def test_a_driver_follows_its_cluster(
