@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from sluice.clickhouse.connection import FAILURES, Address, drop, open_connection
 from sluice.clickhouse.http import CONNECT_TIMEOUT_SECONDS, Server
+from sluice.clickhouse.tls import Tls
 
 #: How long a request that the server can answer is given.
 PATIENCE_SECONDS = 3.0
@@ -40,12 +41,12 @@ def identity_of(server: Server) -> str:
     return " ".join([str(rows[0]["host_name"]) if rows else "", *parts])
 
 
-def proxy_named(url: str) -> str:
+def proxy_named(url: str, tls: Tls) -> str:
     """The header by which a proxy makes itself known, "" if there is none.
 
     :raises OSError: and any of FAILURES: it does not answer.
     """
-    connection = _connect(url)
+    connection = _connect(url, tls)
     try:
         connection.request("GET", f"{_address(url).path}/ping")
         response = connection.getresponse()
@@ -61,7 +62,7 @@ def proxy_named(url: str) -> str:
         connection.close()
 
 
-def answers_before_the_body(url: str, credentials: Mapping[str, str]) -> Timing:
+def answers_before_the_body(url: str, tls: Tls, credentials: Mapping[str, str]) -> Timing:
     """Send half of a request that the server refuses by its head alone.
 
     It must be the last of its connection: else a server reads the whole body before it refuses.
@@ -71,7 +72,7 @@ def answers_before_the_body(url: str, credentials: Mapping[str, str]) -> Timing:
     """
     half = b" " * 1000
     try:
-        connection = _connect(url)
+        connection = _connect(url, tls)
     except FAILURES:
         return "unknown"
     try:
@@ -90,7 +91,7 @@ def answers_before_the_body(url: str, credentials: Mapping[str, str]) -> Timing:
 
 
 def begins_before_the_end(
-    url: str, path: str, credentials: Mapping[str, str], is_running: Callable[[], bool]
+    url: str, tls: Tls, path: str, credentials: Mapping[str, str], is_running: Callable[[], bool]
 ) -> bool:
     """Send the beginning of an insert, and look whether the server has begun with it.
 
@@ -103,7 +104,7 @@ def begins_before_the_end(
     # One column of so many numbers that the block has four times what is sent of it.
     rows = 4 * _PART_BYTES // 8
     column = b"\x01" + _varint(rows) + b"\x01x" + b"\x06UInt64"
-    connection = _connect(url)
+    connection = _connect(url, tls)
     try:
         _send_head(connection, _address(url).path + path, credentials, len(column) + rows * 8)
         connection.send(column + bytes(_PART_BYTES))
@@ -121,8 +122,10 @@ def _address(url: str) -> Address:
     return Address.of(urlsplit(url))
 
 
-def _connect(url: str) -> http.client.HTTPConnection:
-    return open_connection(_address(url), CONNECT_TIMEOUT_SECONDS, None)
+def _connect(url: str, tls: Tls) -> http.client.HTTPConnection:
+    address = _address(url)
+    context = tls.context() if address.secure else None
+    return open_connection(address, CONNECT_TIMEOUT_SECONDS, context)
 
 
 def _send_head(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sluice.clickhouse.http import Server
 from sluice.clickhouse.topology import read_members
 from sluice.config.model import ClusterConfiguration, Configuration
 from sluice.core.errors import SluiceError, TransientError
 from sluice.ops.doctor_findings import Examination, Finding
+from sluice.spark.login import login_of
 from sluice.spark.texts import access_of
 from sluice.spark.topology import resolved
 
@@ -39,11 +39,11 @@ def _compare_servers(
     found: Examination, configuration: Configuration, cluster: ClusterConfiguration
 ) -> None:
     """Each of the servers that may be asked says the same, and answers."""
-    clickhouse = configuration.clickhouse
+    access = login_of(configuration)
     said: dict[str, frozenset[frozenset[str]]] = {}
     for url in cluster.servers:
         try:
-            with Server(url, clickhouse.user, clickhouse.password.reveal()) as server:
+            with access.connect(url) as server:
                 server.ping()
                 groups: dict[int, set[str]] = {}
                 for member in read_members(server, cluster.name):

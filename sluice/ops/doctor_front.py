@@ -89,7 +89,7 @@ def _check_balancer(
     reached: set[str] = set()
     paths: dict[str, set[str]] = {}
     for _ in range(_TRIES):
-        with Server(url, access.user, access.password) as fresh:
+        with access.connect(url) as fresh:
             reached.add(identity_of(fresh))
             for table in tables:
                 paths.setdefault(table.target, set()).add(_path_of(fresh, table))
@@ -144,9 +144,9 @@ def _check_buffering(
     if access.password:
         credentials["X-ClickHouse-Key"] = access.password
     try:
-        if answers_before_the_body(server.url, credentials) == "late" and not _begins_an_insert(
-            access, server, capabilities, tables, credentials
-        ):
+        if answers_before_the_body(
+            server.url, access.tls, credentials
+        ) == "late" and not _begins_an_insert(access, server, capabilities, tables, credentials):
             found.error(
                 "front",
                 "requests arrive only when all of them was sent: a proxy stands before the server "
@@ -156,7 +156,7 @@ def _check_buffering(
                 "proxy_request_buffering off; proxy_http_version 1.1).",
             )
             return
-        named = proxy_named(server.url)
+        named = proxy_named(server.url, access.tls)
     except FAILURES:
         return  # it went away meanwhile, which the other checks tell
     if named:
@@ -198,7 +198,7 @@ def _begins_an_insert(
         def is_running(query_id: str = query_id) -> bool:
             return bool(running_query_ids(server, query_id))
 
-        return begins_before_the_end(server.url, plan.path, credentials, is_running)
+        return begins_before_the_end(server.url, access.tls, plan.path, credentials, is_running)
     return True
 
 

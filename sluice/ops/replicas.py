@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sluice.clickhouse.http import Server
 from sluice.clickhouse.topology import read_condition
 from sluice.config.model import Configuration
 from sluice.core.errors import SluiceError
@@ -58,7 +57,7 @@ def _read(configuration: Configuration, shard: str, url: str) -> ReplicaStatus:
     condition: Condition | None = None
     why = ""
     try:
-        with Server(url, access.user, access.password) as server:
+        with access.connect(url) as server:
             server.ping()
             condition = read_condition(server, tables, counts=True)
     except SluiceError as error:

@@ -137,8 +137,8 @@ class Loader:
                 "default",
                 "",
                 self.durability,  # type: ignore[arg-type]
-                self.preferred,
-                self.behind,
+                preferred=self.preferred,
+                behind=self.behind,
             ),
             {},
         )

@@ -12,6 +12,7 @@ import pytest
 from sluice.clickhouse.front import begins_before_the_end
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import plan_insert, query_id_of
+from sluice.clickhouse.tls import Tls
 from sluice.config import Configuration, load
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
 from sluice.core.ranges import Range, TopicPartition
@@ -321,7 +322,7 @@ def test_a_probe_asks_a_replica_that_is_gone_too_while_it_serves(
         return False
 
     try:
-        assert begins_before_the_end(first.url, plan.path, {}, still_runs)
+        assert begins_before_the_end(first.url, Tls(), plan.path, {}, still_runs)
         wait_for(lambda: not still_runs(), 30, "the end of the insert")
         assert prober._missing(block_range, record, text) == ((0, 10),)
     finally:

@@ -9,6 +9,7 @@ import pytest
 
 from sluice.clickhouse import front
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.tls import Tls
 from sluice.local.cluster.cluster import Cluster, running_cluster
 from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
 from sluice.ops.doctor_findings import Finding
@@ -64,7 +65,7 @@ def test_the_server_itself(cluster: Cluster, table: str) -> None:
 
 def test_the_embedded_server_itself(embedded_server: EmbeddedServer) -> None:
     assert [finding.level for finding in of_front(embedded_server.url)] == ["ok"]
-    assert front.answers_before_the_body(embedded_server.url, {}) == "early"
+    assert front.answers_before_the_body(embedded_server.url, Tls(), {}) == "early"
 
 
 def test_a_balancer_before_replicas_of_one_table(ports: list[int], table: str) -> None:
@@ -108,7 +109,7 @@ def test_a_proxy_that_passes_bodies_on_as_they_come(ports: list[int], table: str
     """It keeps its connection to the server open, so that the server reads to the end of what it
     refuses; that an insert has begun is seen all the same. It makes itself known."""
     with proxying(ports[:1], buffers=False, via="1.1 gate") as url:
-        assert front.answers_before_the_body(url, {}) == "late"
+        assert front.answers_before_the_body(url, Tls(), {}) == "late"
         (finding,) = of_front(url, table)
     assert finding.level == "warning"
     assert "an HTTP proxy stands before the server (Via: 1.1 gate)" in finding.what
