@@ -24,7 +24,7 @@ from sluice.core.ledger import Commit
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, may_follow
 from sluice.core.text import ConfigurationText
-from sluice.spark.assignment import Assignment, Job, Surroundings
+from sluice.spark.assignment import Assignment, ClickHouseAccess, Job, Surroundings
 from sluice.spark.changes import SchemaChanges
 from sluice.spark.counters import Counters
 from sluice.spark.deciding import Decider
@@ -77,13 +77,7 @@ class Lane:
         self._around = around
         self._claims = claims
         self._gatherer = Gatherer(
-            name,
-            self.states,
-            planner,
-            self.counters,
-            parts.now_ms,
-            parts.letter_limit,
-            self._park,
+            name, self.states, planner, self.counters, parts.now_ms, parts.letter_limit, self._park
         )
         self.letters = self._gatherer.letters
         self.replicas = parts.replicas
@@ -98,6 +92,8 @@ class Lane:
             parts.parking,
             parts.want_columns,
         )
+        self._flights = InFlight(parts.inserts_max, around.clickhouse.shards)
+        self._use(around.clickhouse)
         self._decider = Decider(
             self.states,
             planner,
@@ -106,7 +102,7 @@ class Lane:
             parts.jobs.slots,
             stop,
             self._schema,
-            InFlight(parts.inserts_max, around.clickhouse.shards),
+            self._flights,
         )
         self._topics = TopicObserver(
             self.states,
@@ -225,10 +221,14 @@ class Lane:
                 self._around = replace(self._around, texts=texts)
                 continue
             if isinstance(event, ClusterRead):
-                self._around = replace(self._around, clickhouse=event.access)
+                self._use(event.access)
                 continue
             self._gatherer.take(event)
             self._worked_at_ms = self._parts.now_ms()
+
+    def _use(self, access: ClickHouseAccess) -> None:
+        self._around = replace(self._around, clickhouse=access)
+        self._flights.use(access.shards, access.preferred, access.behind)
 
     def _park(self, entry: str, why: SluiceError) -> bool:
         """Park a table entry from now on; False if it must not be."""
