@@ -83,14 +83,9 @@ class Lane:
         self.replicas = parts.replicas
         self._texts = dict(texts)
         stop = self._gatherer.stop
+        want = parts.want_columns
         self._schema = SchemaChanges(
-            self.states,
-            planner,
-            self._texts,
-            parts.read_schema,
-            stop,
-            parts.parking,
-            parts.want_columns,
+            self.states, planner, self._texts, parts.read_schema, stop, parts.parking, want
         )
         self._flights = InFlight(parts.inserts_max, around.clickhouse.shards)
         self._use(around.clickhouse)
