@@ -25,6 +25,7 @@ from sluice.local.cluster.server import ClickHouseServer
 from sluice.local.running import Broker
 from sluice.ops.doctor_clickhouse import look_at_replica
 from sluice.ops.doctor_cluster import look_at_cluster
+from sluice.ops.doctor_shards import check_health
 from sluice.ops.replicas import read_replicas
 from sluice.spark.assignment import ClickHouseAccess
 from sluice.spark.probing import ClickHouseProber, StillRunningError
@@ -275,6 +276,9 @@ def test_a_replica_that_is_behind_is_tried_last_and_comes_back(
         shown = {each.replica: each for each in read_replicas(configuration)}
         assert shown[first.url].why == "" and "max_replica_queue" in shown[second.url].why
         assert (shown[second.url].active, shown[second.url].total) == (2, 2)
+        look = look_at_replica(access_of(configuration), "s1", second.url, [("default", table)])
+        (finding,) = check_health(look, configuration.clickhouse.limits)
+        assert (finding.level, finding.check) == ("warning", "replica-health")
         to_second.execute(f"SYSTEM START FETCHES {table}")
         wait_for(lambda: _queue(to_second, table) == 0, 60, "an empty queue")
     watched.watch.read()
@@ -365,5 +369,8 @@ def test_a_driver_follows_its_cluster(
         assert_exact(world, table, truth)
         refused = world.sluice("run", str(configuration), "--until-caught-up")
         assert refused.returncode != 0 and "it has the shard s2" in refused.stderr
+        describe(cluster, [second, first])
+        audited = world.sluice("audit", str(configuration))
+        assert audited.returncode == 0, audited.stdout + audited.stderr
     finally:
         world.close()
