@@ -151,7 +151,7 @@ def _check_buffering(
         if is_late and not _begins_an_insert(access, server, capabilities, tables, credentials):
             found.error(
                 "front",
-                "requests arrive only when the whole of them was sent: a proxy stands before the server "
+                "a request arrives only when all of it was sent: a proxy stands before the server "
                 "that keeps bodies back. Lost: the bound on how late an insert arrives, since the "
                 f"proxy may send it on whenever it likes; {_LATE}",
                 "Name the server by its own URL, or switch the buffering off (nginx: "
