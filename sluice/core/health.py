@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: A replica that was behind takes its turn again after so many readings in a row that are well
+#: A replica that was beyond a limit takes its turn again after so many readings in a row that are well
 #: within the limits: one that hovers at a limit must not change places with every reading.
 GOOD_READINGS = 2
 #: What is well within: at most this share of a limit.
@@ -44,10 +44,13 @@ class ReplicaHealth:
 
     :param condition: as last read; None if it did not answer.
     :param why: it is tried last; "" if it takes its turn.
+    :param lags: it was beyond a limit, since it was last well within them.
+    :param good: readings in a row that are well within.
     """
 
     condition: Condition | None
     why: str = ""
+    lags: bool = False
     good: int = 0
 
     @property
@@ -63,27 +66,37 @@ def judged(
 
     :param now: None if it did not answer.
     """
-    why = _why_behind(now, limits)
+    lagged = before is not None and before.lags
+    why = _why_away(now)
+    if why or now is None:
+        return ReplicaHealth(now, why, lagged)
+    why = _why_lagging(now, limits)
     if why:
-        return ReplicaHealth(now, why)
-    if before is None or not before.is_behind:
+        return ReplicaHealth(now, why, lags=True)
+    if before is None or not lagged:
         return ReplicaHealth(now)
-    assert now is not None
     is_good = (
         now.delay_seconds <= GOOD_SHARE * limits.delay_seconds
         and now.queue <= GOOD_SHARE * limits.queue
     )
     good = before.good + 1 if is_good else 0
-    return ReplicaHealth(now, "" if good >= GOOD_READINGS else before.why, good)
+    if good >= GOOD_READINGS:
+        return ReplicaHealth(now)
+    return ReplicaHealth(now, before.why, lags=True, good=good)
 
 
-def _why_behind(now: Condition | None, limits: ReplicaLimits) -> str:
+def _why_away(now: Condition | None) -> str:
+    """Why it takes nothing, which is over with the first reading that says so."""
     if now is None:
         return "it does not answer"
     if now.is_session_expired:
         return "its session with ZooKeeper has expired"
     if now.is_readonly:
         return "a table of it is read-only"
+    return ""
+
+
+def _why_lagging(now: Condition, limits: ReplicaLimits) -> str:
     if now.delay_seconds > limits.delay_seconds:
         return (
             f"it is {now.delay_seconds} s behind, and {limits.delay_seconds:g} s is the limit "

@@ -31,6 +31,8 @@ from sluice.spark.topology import in_parallel, look, with_replicas
 _logger = logging.getLogger("sluice.replicas")
 
 READ_EVERY_MS = 10_000
+#: While a replica takes nothing: it shall have its turn soon after it is back.
+READ_SOON_MS = 2_000
 #: Every so many readings replicas are counted, too: the servers ask ZooKeeper for that.
 COUNT_EVERY = 6
 FOLLOW_EVERY_MS = 30_000
@@ -107,8 +109,9 @@ class ReplicaWatch:
                     next_follow_ms = now_ms + FOLLOW_EVERY_MS
                     self.follow()
                 if asked or not 0 <= next_read_ms - now_ms <= READ_EVERY_MS:
-                    next_read_ms = now_ms + READ_EVERY_MS
                     self.read()
+                    is_away = any(h.is_behind and not h.lags for h in self._health.values())
+                    next_read_ms = now_ms + (READ_SOON_MS if is_away else READ_EVERY_MS)
             except Exception:
                 _logger.exception("watching the replicas ends on a bug, and is tried again")
 

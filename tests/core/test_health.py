@@ -45,10 +45,12 @@ def test_it_comes_back_after_two_good_readings_in_a_row() -> None:
     assert read(behind, 0, 301, 0, 0) == [True, True, True, False]
 
 
-def test_one_that_did_not_answer_comes_back_in_the_same_way() -> None:
-    away = judged(judged(None, Condition(), LIMITS), None, LIMITS)
-    assert away.is_behind
-    assert read(away, 0, 0) == [True, False]
+def test_one_that_took_nothing_comes_back_at_once_unless_it_lagged_before() -> None:
+    for away in (None, Condition(is_readonly=True)):
+        assert judged(judged(None, Condition(), LIMITS), away, LIMITS).is_behind
+        assert read(judged(None, away, LIMITS), 299, 0) == [False, False]
+        lagging = judged(judged(None, Condition(delay_seconds=301), LIMITS), away, LIMITS)
+        assert read(lagging, 0, 0) == [True, False]
 
 
 def test_only_changes_are_told() -> None:
