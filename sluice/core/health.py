@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: A replica that was beyond a limit takes its turn again after so many readings in a row that are well
-#: within the limits: one that hovers at a limit must not change places with every reading.
+#: A replica that was beyond a limit takes its turn again after so many readings in a row that are
+#: well within the limits: one that hovers at one must not change places with every reading.
 GOOD_READINGS = 2
 #: What is well within: at most this share of a limit.
 GOOD_SHARE = 0.5
@@ -82,7 +82,8 @@ def judged(
     good = before.good + 1 if is_good else 0
     if good >= GOOD_READINGS:
         return ReplicaHealth(now)
-    return ReplicaHealth(now, before.why, lags=True, good=good)
+    why = "it was beyond a limit, and is not well within it for long enough yet"
+    return ReplicaHealth(now, why, lags=True, good=good)
 
 
 def _why_away(now: Condition | None) -> str:
