@@ -40,6 +40,14 @@ database = "shop"
 shards = { s1 = ["http://localhost:8123"] }   # shards by name: partition p of Kafka
                                       # starts at replica p mod R; where that one fails, the
                                       # same block goes to the next (Replicated tables)
+# Or, with the replicas asked of system.clusters, and only the names of the shards (macro {shard}):
+# cluster = "prod"
+# servers = ["http://ch1:8123", "http://ch2:8123"]   # the first that answers is asked
+# shards = ["s1", "s2"]
+# data_centers = { east = ["*.east.example.com"], west = ["*.west.example.com"] }
+# prefer = "east"                     # its replicas come first; a [[connector]] may have its own
+# max_replica_delay = "5m"            # a replica that is further behind is tried last, as is one
+# max_replica_queue = 1000            # with a longer replication queue
 user = "default"
 # password = "${CLICKHOUSE_PASSWORD}"
 # password_file = "clickhouse-password" # instead: its first line, read again when it is refused

@@ -22,7 +22,6 @@ from sluice.config.model import (
     Durability,
     MetricsConfiguration,
     RegistryConfiguration,
-    ShardConfiguration,
     SparkConfiguration,
 )
 from sluice.config.quorum import read_quorum
@@ -30,8 +29,15 @@ from sluice.config.rules import refuse_kafka_property, refuse_spark_property, wi
 from sluice.config.secret import Secret, is_secret_name
 from sluice.config.section import Section
 from sluice.config.tables import read_table, read_topics
+from sluice.config.topology import (
+    read_cluster,
+    read_data_centers,
+    read_limits,
+    read_preference,
+    read_shard_names,
+    read_shards,
+)
 from sluice.config.values import (
-    NAME,
     a_broker_list,
     a_choice,
     a_duration,
@@ -108,7 +114,9 @@ def _read_root(root: Section, path: Path) -> Configuration:
         path=path,
         pipeline=pipeline,
         spark=_read_spark(root.table("spark")),
-        connectors=tuple(_read_connector(section) for section in connector_sections),
+        connectors=tuple(
+            _read_connector(section, clickhouse.data_centers) for section in connector_sections
+        ),
         batch=_read_batch(root.table("batch")),
         clickhouse=clickhouse,
         tables=tuple(read_table(section, clickhouse.database, path) for section in table_sections),
@@ -132,7 +140,9 @@ def _read_spark(section: Section) -> SparkConfiguration:
     return spark
 
 
-def _read_connector(section: Section) -> ConnectorConfiguration:
+def _read_connector(
+    section: Section, data_centers: Mapping[str, tuple[str, ...]]
+) -> ConnectorConfiguration:
     connector = ConnectorConfiguration(
         name=section.required("name", a_name, ""),
         brokers=section.required("brokers", a_broker_list, ""),
@@ -142,6 +152,7 @@ def _read_connector(section: Section) -> ConnectorConfiguration:
         reader=section.optional("reader", a_choice(*READERS), "librdkafka"),
         unrouted=section.optional("unrouted", a_choice(*UNROUTED), "dead-letter"),
         topic_pattern=section.optional("topic_pattern", a_pattern, ""),
+        prefer=read_preference(section, data_centers),
     )
     if connector.reader == "wire":
         for name, value in wire_refusals(connector.properties()):
@@ -188,9 +199,11 @@ def _read_batch(section: Section) -> BatchConfiguration:
 
 def _read_clickhouse(section: Section, folder: Path) -> ClickHouseConfiguration:
     durability: Durability = section.optional("durability", a_choice(*DURABILITIES), "quorum")
-    shards = _read_shards(section)
-    if durability == "quorum":
+    cluster = read_cluster(section)
+    shards = read_shards(section) if cluster is None else read_shard_names(section)
+    if durability == "quorum" and cluster is None:
         _refuse_lone_replicas(section)
+    data_centers = read_data_centers(section, shards)
     clickhouse = ClickHouseConfiguration(
         database=section.optional("database", an_identifier, "default"),
         shards=shards,
@@ -201,6 +214,10 @@ def _read_clickhouse(section: Section, folder: Path) -> ClickHouseConfiguration:
         certificates=read_certificates(section, shards, folder),
         inserts_max=section.optional("max_inserts", an_integer(1, 1000), INSERTS_MAX),
         quorum=read_quorum(section, durability, shards),
+        cluster=cluster,
+        data_centers=data_centers,
+        prefer=read_preference(section, data_centers),
+        limits=read_limits(section),
     )
     section.finish()
     return clickhouse
@@ -214,25 +231,6 @@ def _refuse_lone_replicas(section: Section) -> None:
                 f'"quorum" needs two replicas, and the shard {name} has one; add its other'
                 ' replicas, or write durability = "single": then one machine\'s word is enough',
             )
-
-
-def _read_shards(section: Section) -> tuple[ShardConfiguration, ...]:
-    if not section.has("shards"):
-        section.refuse("shards", 'is missing; write it like { s1 = ["http://localhost:8123"] }')
-        return ()
-    shards_section = section.table("shards")
-    names = shards_section.keys()
-    if not names:
-        section.refuse("shards", "must not be empty")
-    shards = []
-    for name in names:
-        if not NAME.fullmatch(name):
-            shards_section.refuse(
-                name, "is not a name; use 1 to 48 characters of A-Z a-z 0-9 _ . -"
-            )
-        replicas = shards_section.required_list(name, a_replica_url)
-        shards.append(ShardConfiguration(name, replicas))
-    return tuple(shards)
 
 
 def _read_registry(section: Section) -> RegistryConfiguration:

@@ -16,6 +16,7 @@ from sluice.core.dead_letters import LetterLimit
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import ConfigurationError
 from sluice.core.flights import INSERTS_MAX
+from sluice.core.health import ReplicaLimits
 from sluice.core.replicas import majority
 from sluice.core.text import Mapped, Route, Sharding
 from sluice.core.topics import is_reserved, matches, takes
@@ -77,6 +78,7 @@ class ConnectorConfiguration:
     :param reader: what reads the ranges.
     :param unrouted: what becomes of messages that no entry of their topic takes.
     :param topic_pattern: takes further topics; see `Configuration.topics_of`. "": none.
+    :param prefer: the data center whose replicas its blocks go to first; "": as [clickhouse] says.
     """
 
     name: str
@@ -87,6 +89,7 @@ class ConnectorConfiguration:
     reader: Reader = "librdkafka"
     unrouted: Unrouted = "dead-letter"
     topic_pattern: str = ""
+    prefer: str = ""
 
     def properties(self) -> dict[str, str]:
         """`kafka` as librdkafka takes it, secrets in the clear."""
@@ -112,7 +115,8 @@ class BatchConfiguration:
 class ShardConfiguration:
     """A shard is known by its name, not by its position (C9).
 
-    :param replicas: base URLs without a trailing slash, in order of preference.
+    :param replicas: base URLs without a trailing slash, in order of preference. Empty where the
+        servers are to be asked, see `ClusterConfiguration`.
     """
 
     name: str
@@ -154,12 +158,36 @@ class QuorumConfiguration:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterConfiguration:
+    """Where the replicas of the shards stand: in `system.clusters` of any server.
+
+    :param name: of the cluster.
+    :param servers: URLs; the first of them that answers is asked.
+    :param scheme: of the replicas' HTTP addresses, and `http_port` their port.
+    :param addresses: URLs by `host:port` as system.clusters has them, the port being that of the
+        native protocol, for replicas whose address is not scheme://host:http_port.
+    :param shard_macro: the macro whose value is the name of a server's shard.
+    """
+
+    name: str
+    servers: tuple[str, ...]
+    scheme: str
+    http_port: int
+    addresses: Mapping[str, str]
+    shard_macro: str = "shard"
+
+
+@dataclass(frozen=True, slots=True)
 class ClickHouseConfiguration:
     """The cluster that the rows go to.
 
     :param password_file: holds the password instead, and may change; "": `password` is it.
     :param inserts_max: ranges in flight for each replica of a table, of each connector.
     :param quorum: of no meaning with durability = "single".
+    :param cluster: None: the replicas of each shard stand in the file.
+    :param data_centers: patterns of hosts, or of host:port, by data center.
+    :param prefer: the data center whose replicas are tried first; "": none is preferred.
+    :param limits: a replica beyond them is tried last.
     """
 
     database: str
@@ -171,6 +199,10 @@ class ClickHouseConfiguration:
     certificates: CertificatesConfiguration = field(default_factory=CertificatesConfiguration)
     inserts_max: int = INSERTS_MAX
     quorum: QuorumConfiguration = field(default_factory=QuorumConfiguration)
+    cluster: ClusterConfiguration | None = None
+    data_centers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    prefer: str = ""
+    limits: ReplicaLimits = field(default_factory=ReplicaLimits)
 
 
 @dataclass(frozen=True, slots=True)

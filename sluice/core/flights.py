@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.core.ranges import TopicPartition
@@ -44,8 +44,24 @@ class InFlight:
         self._most = most
         self._is_counted = tasks > most
         self._replicas = replicas
+        self._preferred: Collection[str] = ()
+        self._behind: Collection[str] = ()
         self._counts: Counter[Place] = Counter()
         self._known: dict[tuple[str, TopicPartition], frozenset[Place]] = {}
+
+    def use(
+        self,
+        replicas: Mapping[str, Sequence[str]],
+        preferred: Collection[str] = (),
+        behind: Collection[str] = (),
+    ) -> None:
+        """These are the replicas from now on; what is out already is counted where it would go.
+
+        :param preferred: those that blocks go to first.
+        :param behind: those that they go to last.
+        """
+        self._replicas, self._preferred, self._behind = replicas, preferred, behind
+        self._known.clear()
 
     def begin(self) -> None:
         """A new round: nothing is counted yet."""
@@ -77,5 +93,7 @@ class InFlight:
             for shard in () if table.parked else table.shards:
                 urls = self._replicas.get(shard)
                 if urls:
-                    url = turn(urls, source.partition)[0] if shard in replicated else urls[0]
+                    order = turn(urls, source.partition, self._preferred)
+                    first = min(order, key=lambda url: url in self._behind)
+                    url = first if shard in replicated else urls[0]
                     yield Place(table.target, shard, url)

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
 
 #: A replica that failed is tried last for so long; twice as long after each further failure.
 REST_SECONDS_FIRST = 2.0
 REST_SECONDS_MAX = 60.0
 
 
-def turn(replicas: Sequence[str], partition: int) -> tuple[str, ...]:
+def turn(
+    replicas: Sequence[str], partition: int, preferred: Collection[str] = ()
+) -> tuple[str, ...]:
     """The replicas in the order in which a Kafka partition goes to them.
 
-    Partition p starts at replica p mod R, so that the partitions spread over the replicas; the
-    others follow in the order of the configuration.
+    Partition p starts at replica p mod R of the preferred ones, so that the partitions spread over
+    them; then come the others of those, in the order of the configuration, and then, turned in the
+    same way, those that are not preferred: what goes to them spreads, too.
+
+    :param preferred: those that are tried first, as those in the driver's own data center.
     """
-    first = partition % len(replicas)
+    near = [replica for replica in replicas if replica in preferred]
+    far = [replica for replica in replicas if replica not in preferred]
+    return (*_turned(near, partition), *_turned(far, partition))
+
+
+def _turned(replicas: Sequence[str], partition: int) -> Sequence[str]:
+    first = partition % len(replicas) if replicas else 0
     return (*replicas[first:], *replicas[:first])
 
 
 def majority(replicas: int) -> int:
     """The least number that is more than half of the replicas."""
     return replicas // 2 + 1
+
+
+def host_matches(url: str, pattern: str) -> bool:
+    """Whether a replica is one of those that a pattern of `host` or `host:port` means."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    wanted = pattern.lower().replace("[", "").replace("]", "")
+    return fnmatchcase(host, wanted) or fnmatchcase(f"{host}:{parts.port}", wanted)
 
 
 @dataclass(slots=True)
@@ -62,6 +83,14 @@ class Breaker:
         rest = self._rests.get(replica)
         return rest is not None and now_seconds < rest.until_seconds
 
-    def order(self, replicas: Sequence[str], now_seconds: float) -> tuple[str, ...]:
-        """The same replicas, those that rest behind the others; otherwise in the same order."""
-        return tuple(sorted(replicas, key=lambda replica: self.rests(replica, now_seconds)))
+    def order(
+        self, replicas: Sequence[str], now_seconds: float, behind: Collection[str] = ()
+    ) -> tuple[str, ...]:
+        """The same replicas: those that are behind after the others, and last those that rest;
+        otherwise in the same order.
+
+        :param behind: that answer, but are better left alone for a while (`core.health`).
+        """
+        return tuple(
+            sorted(replicas, key=lambda url: (self.rests(url, now_seconds), url in behind))
+        )

@@ -15,12 +15,15 @@ from sluice.core.errors import SluiceError
 from sluice.core.topics import matches
 from sluice.kafka.wire.native import library
 from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
+from sluice.ops.doctor_cluster import look_at_cluster
 from sluice.ops.doctor_decode import Key, look_at_decoding
 from sluice.ops.doctor_findings import Examination, Finding, refusal
+from sluice.ops.doctor_front import check_same_servers
 from sluice.ops.doctor_kafka import look_at_kafka
-from sluice.ops.doctor_shards import check_contact, check_differences
+from sluice.ops.doctor_shards import check_contact, check_differences, check_health
 from sluice.ops.doctor_tables import TableNeeds, check_dynamic, check_entry, check_table
 from sluice.ops.doctor_turns import check_turns
+from sluice.spark.assignment import ClickHouseAccess
 from sluice.spark.texts import access_of, build_text, decoder_version, tables_of_connector
 from sluice.verify.audit import refuse_ambiguous
 
@@ -44,13 +47,14 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
         connectors = (configuration.connector(connector),)
     entries = _entries(configuration, connectors)
     names = _names_by_shard(configuration, entries)
-    access = access_of(configuration)
+    with_replicas, of_cluster = look_at_cluster(configuration)
+    access = None if with_replicas is None else access_of(with_replicas)
     with ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="doctor") as pool:
         clusters = [pool.submit(look_at_kafka, configuration, each) for each in connectors]
         servers = [
             pool.submit(look_at_replica, access, shard, url, names[shard])
-            for shard, urls in access.shards.items()
-            if names[shard]
+            for shard, urls in (access.shards.items() if access is not None else ())
+            if access is not None and names[shard]
             for url in urls
         ]
     kafka = {each.name: future.result() for each, future in zip(connectors, clusters, strict=True)}
@@ -61,14 +65,28 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
     findings += [finding for each in connectors for finding in _look_at_reader(each)]
     findings += [finding for look in kafka.values() for finding in look.findings]
     findings += _look_at_patterns(entries, seen)
-    findings += check_contact(looks, access.quorum_of)
-    for look in looks:
-        findings += look.findings
-        findings += _look_at_tables(configuration, look, entries, partitions)
+    findings += of_cluster
+    if access is not None:
+        findings += _look_at_servers(configuration, access, looks, entries, partitions)
     findings += check_differences(looks)
-    findings += check_turns(access, looks)
+    findings += check_same_servers([(look.shard, look.url, look.front) for look in looks])
     findings += _look_at_decoding(configuration, connectors, looks)
     return findings
+
+
+def _look_at_servers(
+    configuration: Configuration,
+    access: ClickHouseAccess,
+    looks: Sequence[ReplicaLook],
+    entries: Sequence[TableConfiguration],
+    partitions: Mapping[str, int],
+) -> list[Finding]:
+    findings = check_contact(looks, access.quorum_of)
+    for look in looks:
+        findings += look.findings
+        findings += _look_at_tables(configuration, look, access, entries, partitions)
+        findings += check_health(look, configuration.clickhouse.limits)
+    return findings + check_turns(access, looks)
 
 
 def _look_at_lineage(configuration: Configuration) -> list[Finding]:
@@ -170,13 +188,13 @@ def _look_at_patterns(
 def _look_at_tables(
     configuration: Configuration,
     look: ReplicaLook,
+    access: ClickHouseAccess,
     entries: Sequence[TableConfiguration],
     partitions: Mapping[str, int],
 ) -> list[Finding]:
     if look.capabilities is None:
         return []
     clickhouse = configuration.clickhouse
-    shard = next(each for each in clickhouse.shards if each.name == look.shard)
     findings: list[Finding] = []
     for name, facts in look.tables.items():
         found = Examination(f"{facts.target} on {look.url}")
@@ -184,8 +202,8 @@ def _look_at_tables(
             partitions=partitions.get(facts.target, 0),
             lease_seconds=configuration.batch.lease_seconds,
             durability=clickhouse.durability,
-            urls=shard.replicas,
-            quorum=clickhouse.quorum.of(shard),
+            urls=access.shards[look.shard],
+            quorum=access.quorum_of(look.shard),
             is_majority=clickhouse.quorum.replicas == "auto",
         )
         check_table(found, facts, look.capabilities, needs)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sluice.clickhouse.adding import may_add_columns
@@ -14,10 +15,13 @@ from sluice.clickhouse.http import INSERT_TIMEOUT_SECONDS, Server
 from sluice.clickhouse.insert import plan_insert, query_id_of
 from sluice.clickhouse.probe import running_query_ids
 from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.topology import read_condition
 from sluice.clickhouse.window import window_mark
 from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.core.health import Condition
 from sluice.core.lease import CLOCK_SKEW_MS_MAX
 from sluice.ops.doctor_findings import Examination, Finding
+from sluice.ops.doctor_front import FrontLook, look_at_front
 from sluice.spark.assignment import ClickHouseAccess
 
 _Name = tuple[str, str]
@@ -30,6 +34,7 @@ class ReplicaLook:
     :param away: why it does not answer, None if it does.
     :param capabilities: None if they could not be read.
     :param tables: facts by (database, table) of the targets that may be loaded.
+    :param condition: how its replicas are doing, None if that could not be read.
     :param closed: those of them to which Sluice's user may add no columns, as far as it is known.
     """
 
@@ -40,6 +45,8 @@ class ReplicaLook:
     capabilities: Capabilities | None = None
     tables: dict[_Name, TableFacts] = field(default_factory=dict)
     closed: set[_Name] = field(default_factory=set)
+    condition: Condition | None = None
+    front: FrontLook = field(default_factory=FrontLook)
 
     @property
     def where(self) -> str:
@@ -71,7 +78,23 @@ def look_at_replica(
         look.findings += found.findings
         for database, table in names:
             _look_at_table(look, server, access, database, table)
+        _look_at_way(look, server, access)
+        with suppress(SluiceError):  # a look at the tables has told it
+            look.condition = read_condition(server, look.tables, counts=False)
         return look
+
+
+def _look_at_way(look: ReplicaLook, server: Server, access: ClickHouseAccess) -> None:
+    capabilities = look.capabilities
+    assert capabilities is not None
+    found = Examination(look.where)
+
+    def look_at() -> None:
+        tables = list(look.tables.values())
+        look.front = look_at_front(found, access, server, capabilities, tables)
+
+    _try(found, "front", look_at)
+    look.findings += found.findings
 
 
 def _try(found: Examination, check: str, action: Callable[[], None]) -> None:

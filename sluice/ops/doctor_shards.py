@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from sluice.clickhouse.schema import TableFacts
+from sluice.core.health import ReplicaLimits, judged
 from sluice.ops.doctor_clickhouse import ReplicaLook
 from sluice.ops.doctor_findings import Examination, Finding
 
@@ -44,6 +45,26 @@ def _why_none(look: ReplicaLook) -> tuple[str, str] | None:
             "Restore it (system.replicas, SYSTEM RESTART REPLICA).",
         )
     return None
+
+
+def check_health(look: ReplicaLook, limits: ReplicaLimits) -> list[Finding]:
+    """A server that answers, and is better left alone for now."""
+    if look.condition is None or look.condition.is_readonly:
+        return []  # `check_contact` tells of that
+    health = judged(None, look.condition, limits)
+    found = Examination(look.where)
+    if health.is_behind:
+        found.warning(
+            "replica-health",
+            f"{health.why}: blocks go to it last",
+            "Look why its replication queue does not empty (system.replication_queue, "
+            "last_exception), or raise the limit in [clickhouse].",
+        )
+    found.ok(
+        "replica-health",
+        f"{look.condition.delay_seconds} s behind, {look.condition.queue} entries in its queue",
+    )
+    return found.findings
 
 
 def check_differences(looks: Sequence[ReplicaLook]) -> list[Finding]:

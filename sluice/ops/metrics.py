@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from sluice.config.model import MetricsConfiguration
 from sluice.core.errors import ConfigurationError
+from sluice.ops.metrics_replicas import replica_metrics
 from sluice.spark.lane import Lane
 
 Lanes = Sequence[Callable[[], Lane | None]]
@@ -87,6 +88,7 @@ class LaneCollector(Collector):
         lanes = [lane for lane in (get() for get in self._lanes) if lane is not None]
         yield from self._counters(lanes)
         yield from self._partitions(lanes)
+        yield from replica_metrics((lane.name, lane.replicas) for lane in lanes)
 
     def _counters(self, lanes: list[Lane]) -> Iterator[Metric]:
         for name, (attribute, text) in _COUNTERS.items():

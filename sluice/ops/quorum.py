@@ -218,7 +218,7 @@ def _look_at_shard(
                 servers.open.append(server)
             except SluiceError as error:
                 servers.silent[server.url] = error.message
-        wanted = 2 if access.durability == "quorum" else 1
+        wanted = access.quorum_of(shard)
         for target in targets:
             for facts in _replicated(servers, shard, target):
                 read = facts if facts.unread else _read(servers, facts)

@@ -32,6 +32,8 @@ class ClickHouseAccess:
     :param quorums: by shard, how many replicas have to have a block; a shard that is not named
         here waits for two. Of no meaning with durability "single".
     :param zookeeper: see `QuorumConfiguration`.
+    :param preferred: replicas that blocks go to first, as those in one data center.
+    :param behind: replicas that blocks go to last, see `core.health`.
     """
 
     shards: Mapping[str, tuple[str, ...]]
@@ -44,6 +46,8 @@ class ClickHouseAccess:
     quorums: Mapping[str, int] = field(default_factory=dict)
     quorum_timeout_seconds: float = 25.0
     zookeeper: str = ""
+    preferred: frozenset[str] = frozenset()
+    behind: frozenset[str] = frozenset()
 
     def connect(self, url: str) -> Server:
         """A connection to one of them, which opens late."""

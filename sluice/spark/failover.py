@@ -7,7 +7,7 @@ may have stored is known to all (C9). What is offered is the same each time: byt
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.clickhouse.reactions import KEEPER_CODES, ServerError
@@ -116,17 +116,19 @@ def offer_block(
     breaker: Breaker,
     seconds: float,
     send: Callable[[str, Offer], Receipt],
+    behind: Collection[str] = (),
 ) -> Receipt:
     """Offer a block to one replica after the other, as long as the next may help.
 
     :param urls: in the order of their turn; those that failed lately are tried last.
     :param seconds: see `Offer`.
     :param send: inserts the block at one replica.
+    :param behind: replicas that are tried after the others.
     :returns: the receipt of the one that has it, with those that failed before.
     :raises SluiceError: none has it; in doubt if any of them may.
     """
     offer = Offer(seconds)
-    for url in breaker.order(urls, time.monotonic()):
+    for url in breaker.order(urls, time.monotonic(), behind):
         if offer.failures and offer.seconds_left() < _SECONDS_MIN:
             break
         try:

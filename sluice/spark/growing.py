@@ -42,6 +42,10 @@ class Grower:
         self._refused: dict[str, SluiceError] = {}
         self._full: set[str] = set()
 
+    def use(self, access: ClickHouseAccess) -> None:
+        """Add columns at these replicas from now on; called from any thread."""
+        self._access = access
+
     def want(self, wanted: Wanted) -> None:
         """Ask for columns; asking again for what is there already does nothing."""
         with self._lock:

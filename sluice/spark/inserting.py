@@ -64,10 +64,12 @@ def insert_block(
         shard=shard,
         rest=record.rest,
     )
-    urls = around.clickhouse.shards[shard]
+    access = around.clickhouse
+    urls = access.shards[shard]
     # A table that is not replicated has a window of its own on each server.
     path = dict(table.zookeeper_paths).get(shard)
-    order = urls[:1] if path is None else turn(urls, block_range.source.partition)
+    partition = block_range.source.partition
+    order = urls[:1] if path is None else turn(urls, partition, access.preferred)
     # All who load this table queue under its path, whatever they call table and shard.
     mine = BlockTurn(None if path is None else workshop.table_locks(around), path or "")
 
@@ -81,9 +83,9 @@ def insert_block(
             workshop.forget(url)
             raise
 
-    receipt = None
+    receipt, seconds = None, around.insert_timeout_seconds
     try:
-        receipt = offer_block(order, workshop.breaker, around.insert_timeout_seconds, send)
+        receipt = offer_block(order, workshop.breaker, seconds, send, access.behind)
     finally:
         mine.end(is_stored=receipt is not None)
     return replace(receipt, queueing=mine.queueing)
@@ -167,7 +169,7 @@ def _look(
     :raises BlockRefusedError: this replica's table is not what the block is for.
     :raises ForgottenError: it may not remember the block any more.
     """
-    key = (url, assignment.record.text, table.entry)
+    key = (url, assignment.record.text, table.entry, shard)
     if key in workshop.checked and offer.is_clean:
         return
     server = workshop.server(around, url)

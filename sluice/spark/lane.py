@@ -24,7 +24,7 @@ from sluice.core.ledger import Commit
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, may_follow
 from sluice.core.text import ConfigurationText
-from sluice.spark.assignment import Job, Surroundings
+from sluice.spark.assignment import ClickHouseAccess, Job, Surroundings
 from sluice.spark.changes import SchemaChanges
 from sluice.spark.counters import Counters
 from sluice.spark.deciding import Decider
@@ -32,7 +32,7 @@ from sluice.spark.dispatching import assigned, grouped
 from sluice.spark.gathering import Gatherer, backoff_ms
 from sluice.spark.lane_parts import LaneParts
 from sluice.spark.observing import TopicObserver
-from sluice.spark.ports import SchemaRead, SiteWindow
+from sluice.spark.ports import ClusterRead, SchemaRead, SiteWindow
 from sluice.spark.start import Started
 from sluice.spark.state import Claims, PartitionState, Suspect
 from sluice.spark.steps import Planner, Step, bounded
@@ -78,26 +78,18 @@ class Lane:
         self._around = around
         self._claims = claims
         self._gatherer = Gatherer(
-            name,
-            self.states,
-            planner,
-            self.counters,
-            parts.now_ms,
-            parts.letter_limit,
-            self._park,
+            name, self.states, planner, self.counters, parts.now_ms, parts.letter_limit, self._park
         )
         self.letters = self._gatherer.letters
+        self.replicas = parts.replicas
         self._texts = dict(texts)
         stop = self._gatherer.stop
+        want = parts.want_columns
         self._schema = SchemaChanges(
-            self.states,
-            planner,
-            self._texts,
-            parts.read_schema,
-            stop,
-            parts.parking,
-            parts.want_columns,
+            self.states, planner, self._texts, parts.read_schema, stop, parts.parking, want
         )
+        self._flights = InFlight(parts.inserts_max, around.clickhouse.shards, parts.jobs.slots)
+        self._use(around.clickhouse)
         self._decider = Decider(
             self.states,
             planner,
@@ -106,7 +98,7 @@ class Lane:
             parts.jobs.slots,
             stop,
             self._schema,
-            InFlight(parts.inserts_max, around.clickhouse.shards, parts.jobs.slots),
+            self._flights,
         )
         self._topics = TopicObserver(
             self.states,
@@ -229,8 +221,15 @@ class Lane:
                 texts = self._schema.take(event, self._around.texts)
                 self._around = replace(self._around, texts=texts)
                 continue
+            if isinstance(event, ClusterRead):
+                self._use(event.access)
+                continue
             self._gatherer.take(event)
             self._worked_at_ms = self._parts.now_ms()
+
+    def _use(self, access: ClickHouseAccess) -> None:
+        self._around = replace(self._around, clickhouse=access)
+        self._flights.use(access.shards, access.preferred, access.behind)
 
     def _park(self, entry: str, why: SluiceError) -> bool:
         """Park a table entry from now on; False if it must not be."""

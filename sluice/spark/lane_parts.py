@@ -10,7 +10,16 @@ from sluice.core.flights import INSERTS_MAX
 from sluice.spark.growing import Wanted
 from sluice.spark.jobs import Inbox
 from sluice.spark.parking import Parking
-from sluice.spark.ports import Clock, IntentLog, Jobs, Prober, SourceOffsets, Topics, Windows
+from sluice.spark.ports import (
+    Clock,
+    IntentLog,
+    Jobs,
+    Prober,
+    Replicas,
+    SourceOffsets,
+    Topics,
+    Windows,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +29,7 @@ class LaneParts:
     :param read_schema: asks for a `SchemaRead`, which comes by the inbox; readings come by
         themselves, too. None where nobody reads.
     :param topics: finds topics that an expression takes; None where all have names.
+    :param replicas: how they are doing, for metrics; None where nobody looks.
     :param want_columns: asks for columns of new fields; a `SchemaRead` tells of them.
     :param inserts_max: ranges in flight for each replica of a table.
     """
@@ -37,3 +47,4 @@ class LaneParts:
     topics: Topics | None = None
     want_columns: Callable[[Wanted], None] | None = None
     inserts_max: int = INSERTS_MAX
+    replicas: Replicas | None = None

@@ -83,6 +83,10 @@ class WindowMonitor:
             self._tables = {**new, **self._tables}
             self._read(self._servers())
 
+    def use(self, access: ClickHouseAccess) -> None:
+        """Ask these replicas from now on; called from any thread."""
+        self._access = access
+
     def stop(self) -> None:
         """End the thread."""
         self._ended.set()
@@ -119,8 +123,11 @@ class WindowMonitor:
         }
 
     def _run(self) -> None:
-        servers = self._servers()
+        access = None
         while not self._ended.wait(READ_EVERY_SECONDS):
+            if access is not self._access:
+                access = self._access
+                servers = self._servers()
             self._read(servers)
 
     def _read(self, servers: dict[str, ShardReader]) -> None:

@@ -11,12 +11,10 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from sluice.clickhouse.schema import describe_table
 from sluice.config.model import Configuration, ConnectorConfiguration
-from sluice.core.errors import ConfigurationError, OwnerChangedError, SluiceError, TransientError
+from sluice.core.errors import ConfigurationError, OwnerChangedError, SluiceError
 from sluice.core.ledger import LedgerView
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
@@ -27,7 +25,7 @@ from sluice.kafka.log import SourceLog
 from sluice.kafka.recorder import Recorder
 from sluice.kafka.topics import ensure_own_topics, message_bytes_max
 from sluice.kafka.transactions import RecorderNames
-from sluice.spark.assignment import Surroundings
+from sluice.spark.assignment import ClickHouseAccess, Surroundings
 from sluice.spark.beginning import ask_group
 from sluice.spark.comparing import why_not_executable
 from sluice.spark.discovering import TopicFinder, topics_to_load
@@ -36,12 +34,13 @@ from sluice.spark.lane import Lane
 from sluice.spark.lane_parts import LaneParts
 from sluice.spark.monitor import WindowMonitor
 from sluice.spark.parking import Parking
-from sluice.spark.probing import ClickHouseProber, why_no_probe
+from sluice.spark.patience import patiently
+from sluice.spark.ports import ClusterRead
+from sluice.spark.probing import ClickHouseProber, why_no_probe_now
 from sluice.spark.progress import Reporter
 from sluice.spark.refreshing import SchemaReader
 from sluice.spark.retiring import retired
 from sluice.spark.session import start_session
-from sluice.spark.shards import on_shard
 from sluice.spark.signals import on_signals
 from sluice.spark.start import Started, StartParts, take_over, text_needed
 from sluice.spark.state import Claims
@@ -53,6 +52,8 @@ from sluice.spark.texts import (
     read_today,
     registry_access,
 )
+from sluice.spark.topology import resolved
+from sluice.spark.watching import ReplicaWatch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("sluice.pipeline")
 
 DONE, BROKEN, CONFIGURATION, IN_DOUBT, OWNER_CHANGED = 0, 1, 2, 3, 4
-_RETRY_SECONDS_MAX = 30.0
 
 _Made = TypeVar("_Made")
 
@@ -173,8 +173,8 @@ class ConnectorRun:
         """Read the tables' columns, and look for topics, soon."""
         if self.lane is not None:
             self.lane.look_at_topics()
-        if self._assembly is not None and self._assembly.schema is not None:
-            self._assembly.schema.ask()
+        if self._assembly is not None:
+            self._assembly.refresh()
 
     def give_up(self) -> None:
         """The time to settle is over: stop waiting for a Kafka that does not answer."""
@@ -220,34 +220,22 @@ class ConnectorRun:
             assembled.close()
 
     def _patiently(self, action: str, attempt: Callable[[], _Made]) -> _Made:
-        """Repeat what fails transiently, without end, until asked to stop."""
-        seconds = 0.5
-        while True:
-            try:
-                return attempt()
-            except TransientError as error:
-                if self._stopping.is_set():
-                    raise
-                _logger.warning(
-                    "connector %s is %s (next in %.1f s): %s",
-                    self.connector.name,
-                    action,
-                    seconds,
-                    error,
-                )
-                self._stopping.wait(seconds)
-                seconds = min(seconds * 2, _RETRY_SECONDS_MAX)
+        return patiently(f"connector {self.connector.name} is {action}", attempt, self._stopping)
 
 
 class _Assembly:
     """The parts of one connector's lane, made once ClickHouse and Kafka answer."""
 
     def __init__(self, run: ConnectorRun) -> None:
-        configuration, connector = run._configuration, run.connector
+        connector = run.connector
+        #: With the replicas of each shard, as they are by now.
+        self.configuration = configuration = resolved(run._configuration)
         self.run = run
         self.schema: SchemaReader | None = None
+        self.watch: ReplicaWatch | None = None
+        self.inbox = Inbox()
         self.kafka = kafka_access(configuration, connector.name)
-        self.clickhouse = access_of(configuration).patient()
+        self.clickhouse = access_of(configuration, connector.name).patient()
         self.text = read_text(configuration, connector.name)
         self.admin = make_admin(self.kafka)
         self.log = SourceLog(self.admin)
@@ -284,13 +272,32 @@ class _Assembly:
         """End everything that belongs to this connector."""
         if self.schema is not None:
             self.schema.stop()
+        if self.watch is not None:
+            self.watch.stop()
         self.monitor.stop()
         self.prober.close()
         self.recorder.close()
 
+    def refresh(self) -> None:
+        """Read the tables' columns, and look after the replicas, soon."""
+        if self.schema is not None:
+            self.schema.ask()
+        if self.watch is not None:
+            self.watch.ask()
+
+    def _use(self, configuration: Configuration, access: ClickHouseAccess) -> None:
+        """Replicas came or went, or are behind; called from the watch's thread."""
+        if access.shards != self.clickhouse.shards:
+            self.monitor.use(access)
+            self.prober.use(access)
+            if self.schema is not None:
+                self.schema.use(configuration, access)
+        self.configuration, self.clickhouse = configuration, access
+        self.inbox.put(ClusterRead(access))
+
     def lane(self) -> Lane:
         """Take the connector's partitions over and build the lane on them."""
-        names = topics_to_load(self.run._configuration, self.run.connector.name, self.log)
+        names = topics_to_load(self.configuration, self.run.connector.name, self.log)
         topics = self.log.topics(names)
         sources = [
             TopicPartition(topic, number)
@@ -302,7 +309,7 @@ class _Assembly:
         leaving = retired(self.recorder, self.log, topics, started.elsewhere)
         if leaving:
             started.add(take_over(parts, leaving, started.batch, retiring=True))
-        configuration = self.run._configuration
+        configuration = self.configuration
         around = Surroundings(
             pipeline=configuration.pipeline,
             kafka=self.kafka,
@@ -310,11 +317,11 @@ class _Assembly:
             texts=started.canonical,
             registry=registry_access(configuration),
         )
-        inbox = Inbox()
         name = self.run.connector.name
         self.schema = SchemaReader(
-            configuration, self.text, now_ms, lambda: self.run._examine(name), inbox.put
+            configuration, self.text, now_ms, lambda: self.run._examine(name), self.inbox.put
         )
+        self.watch = ReplicaWatch(configuration, name, self.text, now_ms, self._use)
         lane_parts = LaneParts(
             log=self.recorder,
             offsets=self.log,
@@ -322,7 +329,7 @@ class _Assembly:
             jobs=self.run._jobs.result(),
             prober=self.prober,
             now_ms=now_ms,
-            inbox=inbox,
+            inbox=self.inbox,
             read_schema=self.schema.request,
             want_columns=self.schema.want,
             letter_limit=configuration.letter_limit,
@@ -331,8 +338,10 @@ class _Assembly:
             topics=TopicFinder(configuration, name, self.log)
             if self.run.connector.topic_pattern
             else None,
+            replicas=self.watch,
         )
         self.schema.start()
+        self.watch.start()
         return Lane(
             name=f"{configuration.pipeline}.{name}",
             parts=lane_parts,
@@ -350,7 +359,7 @@ class _Assembly:
         return take_over(self._start_parts(), sources, self.run.lane.batch)
 
     def _start_parts(self) -> StartParts:
-        configuration = self.run._configuration
+        configuration = self.configuration
         lease_ms = int(configuration.batch.lease_seconds * 1000)
 
         def read_ledger(sources: list[TopicPartition]) -> LedgerView:
@@ -372,17 +381,8 @@ class _Assembly:
         )
 
     def _why_not_executable(self, recorded: ConfigurationText, topic: str) -> str | None:
-        today = read_today(self.run._configuration, [recorded])
+        today = read_today(self.configuration, [recorded])
         return why_not_executable(recorded, today, topic)
 
     def _why_no_probe(self, text: ConfigurationText, topic: str, generation: int) -> str | None:
-        for table in text.tables_of(topic):
-            for shard in table.shards:
-                if shard not in self.clickhouse.shards:
-                    return f"shard {shard} of table entry {table.entry} is not configured any more"
-                describe = partial(describe_table, database=table.database, table=table.table)
-                facts = on_shard(self.clickhouse, shard, describe)
-                why = why_no_probe(table, len(list(facts.all_dependents())), generation)
-                if why is not None:
-                    return why
-        return None
+        return why_no_probe_now(self.clickhouse, text, topic, generation)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sluice.core.budget import Site, WindowState
 from sluice.core.errors import SluiceError
+from sluice.core.health import ReplicaHealth
 from sluice.core.ledger import Commit, Rest
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Record
 from sluice.core.text import ConfigurationText
-from sluice.spark.assignment import Job, Surroundings
+from sluice.spark.assignment import ClickHouseAccess, Job, Surroundings
 from sluice.spark.comparing import Today
 
 
@@ -118,6 +119,32 @@ class SchemaRead:
     barred: Mapping[str, SluiceError]
     altered: Mapping[str, SluiceError] = field(default_factory=dict)
     asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRead:
+    """The replicas have changed, or which of them are behind: from now on they are these."""
+
+    access: ClickHouseAccess
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """A replica, and how it is doing."""
+
+    shard: str
+    url: str
+    is_preferred: bool
+    health: ReplicaHealth
+
+
+class Replicas(Protocol):
+    """Knows the replicas; `sluice.spark.watching` for real."""
+
+    differs: str
+
+    def current(self) -> Sequence[ReplicaState]:
+        """Every replica as last read."""
 
 
 class Topics(Protocol):

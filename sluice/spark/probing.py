@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 
 from sluice.clickhouse.insert import query_id_prefix
@@ -24,6 +25,7 @@ from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.reader import RangeReader, Seen
 from sluice.spark.assignment import ClickHouseAccess
 from sluice.spark.ports import ProbeFound
+from sluice.spark.shards import on_shard
 
 _NO_LIMIT = 1 << 62
 #: What a probe needs to tell one message's row from another's.
@@ -63,6 +65,22 @@ def why_no_probe(table: TableText, dependents: int, generation: int) -> str | No
     return None
 
 
+def why_no_probe_now(
+    access: ClickHouseAccess, text: ConfigurationText, topic: str, generation: int
+) -> str | None:
+    """The same for all tables of a topic, as they are now."""
+    for table in text.tables_of(topic):
+        for shard in table.shards:
+            if shard not in access.shards:
+                return f"shard {shard} of table entry {table.entry} is not configured any more"
+            describe = partial(describe_table, database=table.database, table=table.table)
+            facts = on_shard(access, shard, describe)
+            why = why_no_probe(table, len(list(facts.all_dependents())), generation)
+            if why is not None:
+                return why
+    return None
+
+
 def first_overlap(
     present: Mapping[str, Sequence[Interval]],
 ) -> tuple[Interval, tuple[str, str]] | None:
@@ -88,6 +106,8 @@ class ClickHouseProber:
         self._access = access
         self._pipeline = pipeline
         self._kafka = kafka
+        #: Replicas of each shard that are gone from the cluster since the start.
+        self._gone: dict[str, frozenset[str]] = {}
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="probe")
 
     def submit(
@@ -100,6 +120,13 @@ class ClickHouseProber:
     ) -> None:
         """See `sluice.spark.ports.Prober`."""
         self._pool.submit(self._run, block_range, record, text, finished, known)
+
+    def use(self, access: ClickHouseAccess) -> None:
+        """Ask these replicas from now on; called from any thread."""
+        for shard, urls in self._access.shards.items():
+            gone = self._gone.get(shard, frozenset()) | frozenset(urls)
+            self._gone[shard] = gone - frozenset(access.shards[shard])
+        self._access = access
 
     def close(self) -> None:
         """End without waiting."""
@@ -137,6 +164,9 @@ class ClickHouseProber:
         for shard in table.shards:
             for url in self._access.shards[shard]:
                 self._quiet(url, block_range, record, table, shard)
+            for url in sorted(self._gone.get(shard, ())):
+                if self._still_serves(url, table):
+                    self._quiet(url, block_range, record, table, shard)
         present = {
             shard: self._present(block_range, record, table, shard) for shard in table.shards
         }
@@ -193,6 +223,17 @@ class ClickHouseProber:
                 f"{block_range} has to be probed, which needs all {len(urls)} replicas of shard "
                 f"{shard}, and {len(away)} of them cannot be reached: {'; '.join(away)}"
             )
+
+    def _still_serves(self, url: str, table: TableText) -> bool:
+        """Whether a replica that is gone from the cluster is there all the same, with the table:
+        an insert may be on its way into it."""
+        try:
+            with self._access.connect(url) as server:
+                server.ping()
+                describe_table(server, table.database, table.table)
+        except SluiceError:
+            return False
+        return True
 
     def _routed(self, block_range: Range, table: TableText) -> list[int]:
         """The offsets of a range that an entry's route takes."""

@@ -16,6 +16,7 @@ from sluice.clickhouse.structure import Structure, read_structures
 from sluice.config.model import Configuration
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.text import ConfigurationText, TableText
+from sluice.spark.assignment import ClickHouseAccess
 from sluice.spark.comparing import Today, definition, why_not_insertable
 from sluice.spark.growing import Grower, Wanted
 from sluice.spark.ports import Clock, SchemaRead
@@ -163,6 +164,11 @@ class SchemaReader:
     def stop(self) -> None:
         """End the thread."""
         self._ended.set()
+
+    def use(self, configuration: Configuration, access: ClickHouseAccess) -> None:
+        """Ask these replicas from now on; called from any thread."""
+        self._configuration, self._access = configuration, access
+        self._grower.use(access)
 
     def request(self) -> None:
         """Read soon; called from any thread."""

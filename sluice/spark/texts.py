@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 
 from sluice.clickhouse.capabilities import Capabilities, read_capabilities
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.password import read_password
 from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.sql import identifier, qualified
-from sluice.clickhouse.tls import Tls
-from sluice.config.model import ClickHouseConfiguration, Configuration, TableConfiguration
+from sluice.config.model import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.core.formats import FORMATS, REGISTRY_OPTION
+from sluice.core.replicas import host_matches
 from sluice.core.text import LINEAGE_TYPES, ConfigurationText, TableText
 from sluice.core.topics import matches, takes
 from sluice.decode import RULES
@@ -22,7 +22,9 @@ from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.registry import RegistryAccess
 from sluice.spark.assignment import ClickHouseAccess
 from sluice.spark.comparing import INSERTABLE, Today
+from sluice.spark.login import login_of
 from sluice.spark.shards import on_shard
+from sluice.spark.topology import resolved
 
 #: The distribution that carries the decoding engine; "chdb" itself is only its wrapper.
 _ENGINE_DISTRIBUTION = "chdb-core"
@@ -36,51 +38,25 @@ def decoder_version() -> str:
     return f"chdb {version(_ENGINE_DISTRIBUTION)}, rules {RULES}"
 
 
-def access_of(configuration: Configuration) -> ClickHouseAccess:
+def access_of(configuration: Configuration, connector: str | None = None) -> ClickHouseAccess:
     """How to reach the shards, password in the clear.
 
-    :raises ConfigurationError: the file of the password, or one of certificates, cannot be used.
+    Where the file has no replicas, the servers are asked; see `sluice.spark.topology.resolved`.
+
+    :param connector: whose blocks go to the replicas that it prefers.
+    :raises ConfigurationError: the cluster is not what the configuration says; or the file of the
+        password, or one of certificates, cannot be used.
+    :raises TransientError: too few servers answer.
     """
+    configuration = resolved(configuration)
     clickhouse = configuration.clickhouse
-    certificates = clickhouse.certificates
-    tls = Tls(
-        certificates.authority,
-        certificates.certificate,
-        certificates.key,
-        certificates.key_password.reveal(),
-    )
-    if any(url.startswith("https:") for shard in clickhouse.shards for url in shard.replicas):
-        tls.context()
-    return ClickHouseAccess(
-        shards={shard.name: shard.replicas for shard in clickhouse.shards},
-        user=clickhouse.user,
-        password=_password(clickhouse),
-        durability=clickhouse.durability,
-        password_file=clickhouse.password_file,
-        tls=tls,
-        quorums={shard.name: clickhouse.quorum.of(shard) for shard in clickhouse.shards},
-        quorum_timeout_seconds=clickhouse.quorum.timeout_seconds,
-        zookeeper=clickhouse.quorum.zookeeper,
-    )
-
-
-def _password(clickhouse: ClickHouseConfiguration) -> str:
-    name = clickhouse.password_file
-    if not name:
-        return clickhouse.password.reveal()
-    try:
-        password = read_password(name)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(
-            f"clickhouse.password_file: {name} cannot be read: {error}",
-            "Name a file that holds the password in its first line, as UTF-8.",
-        ) from None
-    if not password:
-        raise ConfigurationError(
-            f"clickhouse.password_file: the first line of {name} is empty",
-            "Write the password there; leave the key out if the user has none.",
-        )
-    return password
+    prefer = clickhouse.prefer
+    if connector is not None:
+        prefer = configuration.connector(connector).prefer or prefer
+    patterns = clickhouse.data_centers.get(prefer, ())
+    urls = [url for shard in clickhouse.shards for url in shard.replicas]
+    preferred = (url for url in urls if any(host_matches(url, pattern) for pattern in patterns))
+    return replace(login_of(configuration), preferred=frozenset(preferred))
 
 
 def kafka_access(configuration: Configuration, connector_name: str) -> KafkaAccess:
@@ -241,6 +217,7 @@ def read_text(configuration: Configuration, connector_name: str) -> Configuratio
     :raises TerminalError: a table that cannot be loaded, or shards that differ.
     :raises TransientError: no replica of a shard answers.
     """
+    configuration = resolved(configuration)
     tables = tables_of_connector(configuration, connector_name)
     shards: dict[_Name, set[str]] = {}
     for table in tables:

@@ -55,7 +55,7 @@ class Workshop:
     decoders: dict[tuple[str, str], TableDecoder] = field(default_factory=dict)
     splitters: dict[tuple[str, str], Splitter] = field(default_factory=dict)
     registries: set[str] = field(default_factory=set)
-    checked: set[tuple[str, str, str]] = field(default_factory=set)
+    checked: set[tuple[str, str, str, str]] = field(default_factory=set)
     spare: MessageBuffer | None = None
     breaker: Breaker = field(default_factory=Breaker)
     locks: dict[str, Locks] = field(default_factory=dict)

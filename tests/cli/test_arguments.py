@@ -40,7 +40,8 @@ def test_run() -> None:
 
 @pytest.mark.parametrize("command", ["doctor", "status"])
 def test_reading_commands(command: str) -> None:
-    assert parse(command, "s.toml") == {"config": Path("s.toml"), "json": False}
+    more = {"replicas": False} if command == "status" else {}
+    assert parse(command, "s.toml") == {"config": Path("s.toml"), "json": False, **more}
     assert parse(command, "s.toml", "--json")["json"] is True
 
 

@@ -144,6 +144,35 @@ def test_status(answers: Answers, config: str, capsys: pytest.CaptureFixture[str
     ]
 
 
+def test_status_of_replicas(
+    answers: Answers, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @dataclass(frozen=True, slots=True)
+    class ReplicaStatus:
+        shard: str
+        replica: str
+        data_center: str
+        why: str
+        delay_seconds: int | None
+        queue: int | None
+        active: int | None
+        total: int | None
+
+    replicas = [
+        ReplicaStatus("s1", "http://a:1", "east", "", 2, 1500, 2, 2),
+        ReplicaStatus("s1", "http://b:1", "", "it does not answer", None, None, None, None),
+    ]
+    answers.set("sluice.ops.replicas", read_replicas=lambda _: replicas)
+    ended = run(capsys, "status", config, "--replicas")
+    assert ended.status == ExitStatus.DONE
+    _, first, second = ended.out.splitlines()
+    assert first.split() == ["s1", "http://a:1", "east", "its", "own", "2", "1,500", "2", "2"]
+    assert second.split()[:3] == ["s1", "http://b:1", "last"]
+    assert second.endswith("it does not answer")
+    shown = json.loads(run(capsys, "status", config, "--replicas", "--json").out)
+    assert [each["delay_seconds"] for each in shown] == [2, None]
+
+
 @pytest.mark.parametrize("broken", [None, "missing", "doubled", "foreign"])
 def test_audit(
     broken: str | None, answers: Answers, config: str, capsys: pytest.CaptureFixture[str]

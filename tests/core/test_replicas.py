@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.replicas import REST_SECONDS_FIRST, REST_SECONDS_MAX, Breaker, turn
+from sluice.core.replicas import REST_SECONDS_FIRST, REST_SECONDS_MAX, Breaker, host_matches, turn
 
 REPLICAS = ("a", "b", "c")
 
@@ -87,3 +87,42 @@ def test_nobody_is_ever_left_out(
     resting = [breaker.rests(replica, now) for replica in order]
     assert resting == sorted(resting)
     assert not any(breaker.rests(replica, now + 100 + REST_SECONDS_MAX) for replica in replicas)
+
+
+def test_preferred_replicas_come_first_and_both_kinds_are_turned() -> None:
+    replicas = ("e1", "w1", "e2", "w2")
+    east = {"e1", "e2"}
+    assert turn(replicas, 0, east) == ("e1", "e2", "w1", "w2")
+    assert turn(replicas, 1, east) == ("e2", "e1", "w2", "w1")
+    assert turn(replicas, 0, {"elsewhere"}) == replicas
+
+
+@given(
+    st.lists(st.sampled_from("abcdef"), unique=True, min_size=1),
+    st.sets(st.sampled_from("abcdef")),
+    st.sets(st.sampled_from("abcdef")),
+    st.integers(0, 1000),
+)
+def test_every_replica_is_tried_once_whatever_is_preferred_or_behind(
+    replicas: list[str], preferred: set[str], behind: set[str], partition: int
+) -> None:
+    order = Breaker().order(turn(replicas, partition, preferred), 0.0, behind)
+    assert sorted(order) == sorted(replicas)
+    ranks = [(replica in behind, replica not in preferred) for replica in order]
+    assert ranks == sorted(ranks)
+
+
+def test_a_replica_that_failed_comes_after_one_that_is_behind() -> None:
+    breaker = Breaker()
+    breaker.failed("a", 100.0)
+    assert breaker.order(REPLICAS, 100.0, {"b"}) == ("c", "b", "a")
+
+
+def test_hosts_by_pattern() -> None:
+    url = "http://ch1.east.example.com:8123"
+    assert host_matches(url, "*.east.example.com")
+    assert host_matches(url, "CH1.East.example.com")
+    assert host_matches(url, "ch1.east.example.com:8123")
+    assert not host_matches(url, "ch1.east.example.com:9000")
+    assert not host_matches(url, "east.example.com")
+    assert host_matches("http://[::1]:8123", "[::1]:8123")

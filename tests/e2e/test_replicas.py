@@ -79,6 +79,8 @@ class Loader:
     #: As the recorded text says; None: what is configured.
     recorded_quorum: int | None = None
     insert_timeout_seconds: float = 30.0
+    preferred: frozenset[str] = frozenset()
+    behind: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.workshop = Workshop()
@@ -147,6 +149,8 @@ class Loader:
                 quorums={"s1": self.quorum},
                 quorum_timeout_seconds=self.quorum_timeout_seconds,
                 zookeeper=self.zookeeper,
+                preferred=self.preferred,
+                behind=self.behind,
             ),
             {},
             insert_timeout_seconds=self.insert_timeout_seconds,
@@ -206,6 +210,20 @@ def test_partitions_start_at_replicas_of_their_own(loader: Loader) -> None:
     receipts = [loader.insert(partition) for partition in (0, 1, 2, 3)]
     assert [receipt.replica for receipt in receipts] == [*loader.urls, *loader.urls]
     assert not any(receipt.failed_over for receipt in receipts)
+    loader.assert_stored_once()
+
+
+def test_blocks_go_to_the_preferred_replica_and_past_one_that_is_behind(loader: Loader) -> None:
+    """Both are tried, whatever is said of them: the last one takes what no other does."""
+    first, second = loader.urls
+    loader.preferred = frozenset({second})
+    assert [loader.insert(partition).replica for partition in (0, 1)] == [second, second]
+    loader.behind = frozenset({second})
+    assert [loader.insert(partition).replica for partition in (0, 1)] == [first, first]
+    loader.behind = frozenset(loader.urls)
+    assert loader.insert().replica == second
+    loader.urls = (second,)
+    assert loader.insert().replica == second
     loader.assert_stored_once()
 
 

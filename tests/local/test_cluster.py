@@ -33,9 +33,13 @@ def test_the_command_says_how_to_use_what_it_runs(tmp_path: Path) -> None:
     try:
         wait_for(lambda: "Ctrl-C ends" in output.read_text(), 60, "the cluster")
         text = output.read_text()
-        section = text[text.index("[clickhouse]") : text.index("\nA table")]
+        section, _, asking = text[text.index("[clickhouse]") : text.index("\nA table")].partition(
+            "Or, with the replicas asked of the servers:"
+        )
         urls = tomllib.loads(section)["clickhouse"]["shards"]["s1"]
         assert len(urls) == 2
+        asked = tomllib.loads(asking)["clickhouse"]
+        assert asked["servers"] == urls[:1] and sorted(asked["addresses"].values()) == sorted(urls)
         assert EXAMPLE_TABLE in text
         for url in urls:
             with Server(url) as server:

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from sluice.core.budget import Site
+from sluice.core.flights import InFlight
 from sluice.core.planning import Backlog, Limits, next_range, stretched_delay_ms
 from sluice.core.ranges import TopicPartition
-from sluice.core.text import TableText
+from sluice.core.text import ConfigurationText, TableText
 from sluice.spark.assignment import Assignment
 from sluice.spark.jobs import JobLostError
 from sluice.spark.ports import SiteWindow
@@ -49,6 +50,25 @@ def two_replicas(world: World) -> None:
 
 
 REPLICATED = replace(table_text("t", ("a",)), zookeeper_paths=(("s1", "/t"),))
+
+
+def test_ranges_count_where_they_go_by_now() -> None:
+    """Data centers and replicas that are behind change that, and so do replicas that come."""
+    text = ConfigurationText("p", "c", "chdb", 1, (REPLICATED,))
+    flights = InFlight(1, {"s1": ("http://one", "http://two")})
+
+    def replicas() -> list[str]:
+        found = [flights.places(text, "digest", source) for source in SOURCES[:2]]
+        return [place.replica for (place,) in found]
+
+    assert replicas() == ["http://one", "http://two"]
+    shards = {"s1": ("http://one", "http://three", "http://two")}
+    flights.use(shards, {"http://two"})
+    assert replicas() == ["http://two", "http://two"]
+    flights.use(shards, {"http://two"}, {"http://two"})
+    assert replicas() == ["http://one", "http://three"]
+    flights.use(shards, (), set(shards["s1"]))
+    assert replicas() == ["http://one", "http://three"]
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])

@@ -13,8 +13,9 @@ from sluice.core.errors import InDoubtError, OwnerChangedError, TransientError
 from sluice.core.lease import LeaseOverError
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed, Loaded, NeedsGrant, TooHeavy
-from sluice.spark.assignment import Assignment
+from sluice.spark.assignment import Assignment, ClickHouseAccess
 from sluice.spark.jobs import JobLostError, SparkGoneError
+from sluice.spark.ports import ClusterRead
 from tests.spark.lane_world import START_MS, Answer, World, kinds, run, table_text
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -370,3 +371,16 @@ def test_failures_are_counted_by_the_name_that_clickhouse_has_for_them() -> None
         "UNSATISFIED_QUORUM_FOR_PREVIOUS_WRITE": 1,
         "InDoubtError": 1,
     }
+
+
+def test_tasks_are_sent_with_the_replicas_that_were_told_of_last() -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    lane = world.lane()
+    access = ClickHouseAccess({"s1": ("http://new:1",)}, "u", "", "single")
+    world.at(5_000, lambda: world.put(ClusterRead(access)))
+    world.at(10_000, lambda: world.ends.update({P0: 20}))
+    world.at(30_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert [around.clickhouse == access for around in world.arounds] == [False, True]
+    assert world.rows_of(P0) == [1] * 20

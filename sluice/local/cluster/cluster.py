@@ -95,13 +95,29 @@ class Cluster:
 
     def section(self) -> str:
         """The `[clickhouse]` section of a configuration that loads into this cluster."""
-        durability = "quorum" if len(next(iter(self.shards.values()))) > 1 else "single"
         named = ", ".join(
             f"{name} = [{', '.join(_quoted(server.url) for server in servers)}]"
             for name, servers in self.shards.items()
         )
+        return self._section(f"shards = {{ {named} }}\n")
+
+    def asking_section(self) -> str:
+        """The same, with the replicas asked of the servers."""
+        names = ", ".join(map(_quoted, self.shards))
+        return self._section(f"shards = [{names}]\n{self.asking()}")
+
+    def asking(self) -> str:
+        """TOML: who is asked, and the HTTP address of each: all are on one host here."""
+        addresses = ", ".join(
+            f'"127.0.0.1:{server.tcp_port}" = {_quoted(server.url)}' for server in self.servers
+        )
+        first = ", ".join(_quoted(servers[0].url) for servers in self.shards.values())
+        return f'cluster = "default"\nservers = [{first}]\naddresses = {{ {addresses} }}\n'
+
+    def _section(self, shards: str) -> str:
+        durability = "quorum" if len(next(iter(self.shards.values()))) > 1 else "single"
         return (
-            f'[clickhouse]\ndatabase = "default"\nshards = {{ {named} }}\n'
+            f'[clickhouse]\ndatabase = "default"\n{shards}'
             f'user = "default"\ndurability = "{durability}"\n'
             # These servers take one quorum insert at a time.
             + (f'zookeeper = "127.0.0.1:{self.zookeeper.port}"\n' if durability == "quorum" else "")

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sluice.clickhouse.http import Server
 from sluice.core.errors import TerminalError
 from sluice.local.children import Child, free_ports, wait_until
 
@@ -121,6 +122,16 @@ class ClickHouseServer(Child):
         changed_at = max(time.time(), path.stat().st_mtime + 1 if path.exists() else 0)
         path.write_text(users)
         os.utime(path, (changed_at, changed_at))
+
+    def describe_cluster(self, cluster: Sequence[Sequence[int]]) -> None:
+        """Let a running server know the cluster "default" as this from now on.
+
+        :param cluster: as in `Settings`.
+        """
+        self.settings.cluster = cluster
+        (self.folder / "config.xml").write_text(self._configuration())
+        with Server(self.url) as server:
+            server.execute("SYSTEM RELOAD CONFIG")
 
     def wait_ready(self) -> None:
         """Wait until /ping answers.

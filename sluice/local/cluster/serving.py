@@ -34,6 +34,7 @@ def _introduction(cluster: Cluster) -> str:
     return (
         "\n".join(lines)
         + f"\n\nFor a configuration (`sluice init` writes the rest):\n\n{cluster.section()}"
+        + f"\nOr, with the replicas asked of the servers:\n\n{cluster.asking_section()}"
         + f"\nA table, to be made on every server:\n\n{EXAMPLE_TABLE}\n"
         + "\nCtrl-C ends all of it; the data goes with it."
     )

@@ -1,0 +1,94 @@
+"""Where the replicas are, which are preferred, and from when on they are tried last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluice.config.model import ClusterConfiguration
+from sluice.core.health import ReplicaLimits
+from tests.config.support import MINIMAL, changed, findings_of, load_text
+
+SHARDS = 'shards = { s1 = ["http://localhost:8123"] }'
+CLUSTER = changed(SHARDS, 'cluster = "prod"\nservers = ["https://seed:8443"]\nshards = ["s1"]')
+
+
+def test_the_replicas_of_a_cluster_are_left_to_its_servers(tmp_path: Path) -> None:
+    clickhouse = load_text(tmp_path, CLUSTER).clickhouse
+    assert clickhouse.cluster == ClusterConfiguration(
+        "prod", ("https://seed:8443",), "https", 8443, {}
+    )
+    assert [(shard.name, shard.replicas) for shard in clickhouse.shards] == [("s1", ())]
+
+
+def test_addresses_that_cannot_be_guessed(tmp_path: Path) -> None:
+    lines = (
+        'cluster = "prod"\nhttp_port = 80\nshard_macro = "layer"\n'
+        'addresses = { "a:9000" = "http://gate:1" }'
+    )
+    cluster = load_text(tmp_path, changed('cluster = "prod"', lines, CLUSTER)).clickhouse.cluster
+    assert cluster is not None
+    assert (cluster.http_port, cluster.shard_macro) == (80, "layer")
+    assert cluster.addresses == {"a:9000": "http://gate:1"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "words"),
+    [
+        ('shards = ["s1"]', "", "shards", "is missing: name the shards of the cluster"),
+        ('shards = ["s1"]', "shards = []", "shards", "must not be empty"),
+        ('shards = ["s1"]', 'shards = ["a b"]', "shards", "is not a name"),
+        ('servers = ["https://seed:8443"]', "", "servers", "is missing"),
+        ('shards = ["s1"]', 'shards = ["s1"]\naddresses = { a = "http://b:1" }', "addresses", ":"),
+    ],
+)
+def test_refusals_of_a_cluster(tmp_path: Path, old: str, new: str, key: str, words: str) -> None:
+    findings = findings_of(tmp_path, changed(old, new, CLUSTER))
+    assert any(f"clickhouse.{key}" in line and words in line for line in findings), findings
+
+
+@pytest.mark.parametrize("line", ['servers = ["http://a:1"]', "http_port = 1", "addresses = {}"])
+def test_what_belongs_to_a_cluster_says_nothing_without_one(tmp_path: Path, line: str) -> None:
+    (finding,) = findings_of(tmp_path, changed(SHARDS, f"{SHARDS}\n{line}"))
+    assert "says nothing without the name of a `cluster`" in finding
+
+
+TWO = changed(
+    SHARDS,
+    'shards = { s1 = ["http://a.east:8123", "http://b.west:8123"] }\n'
+    'data_centers = { east = ["*.east"], west = ["*.west:8123"] }\nprefer = "east"',
+)
+
+
+def test_a_connector_may_prefer_another_data_center(tmp_path: Path) -> None:
+    text = changed('name = "dc1"', 'name = "dc1"\nprefer = "west"', TWO)
+    configuration = load_text(tmp_path, text)
+    assert configuration.clickhouse.prefer == "east"
+    assert configuration.connectors[0].prefer == "west"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "words"),
+    [
+        ('prefer = "east"', 'prefer = "esat"', "prefer", 'no data center is named "esat"; did you'),
+        ('"*.east"', '"*.eest"', "data_centers.east", "is the host of no replica"),
+        ('"*.west:8123"', '"*:8123"', "data_centers.west", "http://a.east:8123 is in east, too"),
+        ('"*.east"', '"http://a.east:8123"', "data_centers.east", "is no host"),
+    ],
+)
+def test_refusals_of_data_centers(tmp_path: Path, old: str, new: str, key: str, words: str) -> None:
+    findings = findings_of(tmp_path, changed(old, new, TWO))
+    assert any(f"clickhouse.{key}" in line and words in line for line in findings), findings
+
+
+def test_a_preference_needs_data_centers(tmp_path: Path) -> None:
+    (finding,) = findings_of(tmp_path, changed(SHARDS, f'{SHARDS}\nprefer = "east"'))
+    assert "data_centers = {" in finding
+
+
+def test_limits_of_a_replica(tmp_path: Path) -> None:
+    assert load_text(tmp_path, MINIMAL).clickhouse.limits == ReplicaLimits(300.0, 1000)
+    lines = f'{SHARDS}\nmax_replica_delay = "30s"\nmax_replica_queue = 50'
+    limits = load_text(tmp_path, changed(SHARDS, lines)).clickhouse.limits
+    assert limits == ReplicaLimits(30.0, 50)
