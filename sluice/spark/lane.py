@@ -117,7 +117,6 @@ class Lane:
         self._round_at_ms = parts.now_ms()
         self._record_failures = 0
         self._record_again_at_ms = 0
-        self._kafka_answers = True
 
     # The loop
 
@@ -166,10 +165,8 @@ class Lane:
         texts = self._schema.with_unrecorded(self._around.texts)
         if texts is not self._around.texts:
             self._around = replace(self._around, texts=texts)
-        if not self._kafka_answers:
-            # A task would wait for messages to the end of its patience, in a slot that other
-            # connectors need.
-            ready = []
+        if not self._topics.is_answered:
+            ready = []  # they would wait for messages, in slots that other connectors need
         if steps and now_ms >= self._record_again_at_ms:
             ready += self._record(steps, now_ms)
         self._dispatch(ready)
@@ -245,9 +242,7 @@ class Lane:
         going = [source for source, state in self.states.items() if state.stopped is None]
         try:
             try:
-                self._kafka_answers = False
                 self._topics.see_ends(going, now_ms)
-                self._kafka_answers = True
             finally:  # where nothing answers, the topics may be gone
                 if not self.stopping.is_set():
                     self._topics.look(now_ms)

@@ -50,6 +50,8 @@ class TopicObserver:
         self._refused: set[str] = set()
         self._looked_at_ms = now_ms
         self._is_wanted = False
+        #: Whether Kafka answered when it was asked for stable ends last.
+        self.is_answered = True
 
     def request(self) -> None:
         """Look soon; called from any thread."""
@@ -66,7 +68,10 @@ class TopicObserver:
 
         :raises TransientError: no partition answers.
         """
-        for source, end in self._offsets.stable_ends(sources, partial=True).items():
+        self.is_answered = False
+        ends = self._offsets.stable_ends(sources, partial=True)
+        self.is_answered = True
+        for source, end in ends.items():
             self._states[source].see_end(end, now_ms)
             self._notice_short_log(self._states[source], end, now_ms)
 
