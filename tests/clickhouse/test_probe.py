@@ -127,9 +127,10 @@ def test_identical_block_twice_on_two_replicas(old: Server, second: Server, pair
 def test_a_quorum_that_cannot_be_reached_is_in_doubt(
     old: Server, second: Server, pair: str
 ) -> None:
-    quorum = insert_settings(read_capabilities(old), 2, quorum_timeout_seconds=1)
+    capabilities = read_capabilities(old)
+    quorum = insert_settings(capabilities, 2, quorum_timeout_seconds=1)
     target, select = f"{pair}.t", "SELECT number AS a FROM numbers(100)"
-    insert(old, target, ["a"], select, "token", quorum)
+    insert(old, target, ["a"], select, "token", insert_settings(capabilities, 2))
     second.execute(f"DETACH TABLE {target}")
     try:
         with pytest.raises(InDoubtError) as caught:
