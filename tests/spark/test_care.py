@@ -55,7 +55,7 @@ REPLICATED = replace(table_text("t", ("a",)), zookeeper_paths=(("s1", "/t"),))
 def test_ranges_count_where_they_go_by_now() -> None:
     """Data centers and replicas that are behind change that, and so do replicas that come."""
     text = ConfigurationText("p", "c", "chdb", 1, (REPLICATED,))
-    flights = InFlight(1, {"s1": ("http://one", "http://two")})
+    flights = InFlight(1, {"s1": ("http://one", "http://two")}, tasks=8)
 
     def replicas() -> list[str]:
         found = [flights.places(text, "digest", source) for source in SOURCES[:2]]
