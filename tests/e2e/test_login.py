@@ -92,7 +92,8 @@ def test_a_password_changes_while_rows_are_loaded(
     driver.signal(15)
     assert driver.wait() == 0, driver.text()[-4000:]
     assert_exact(world, table, truth)
-    assert "attempt 1" in driver.text() and '"level": "error"' not in driver.text()
+    # Whoever asked first was refused: a worker, or the watch of the windows, which holds them back.
+    assert '"level": "error"' not in driver.text(), driver.text()[-4000:]
     audited = world.sluice("audit", str(configuration))
     assert audited.returncode == 0, audited.stdout + audited.stderr
 
