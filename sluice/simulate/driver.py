@@ -35,6 +35,7 @@ from sluice.spark.pipeline import ConnectorRun
 from sluice.spark.ports import Clock, ProbeFound
 from sluice.spark.probing import ClickHouseProber
 from sluice.spark.refreshing import SchemaReader
+from sluice.spark.watching import ReplicaWatch
 
 if TYPE_CHECKING:
     from sluice.simulate.world import World
@@ -111,6 +112,16 @@ class SimulatedSchemaReader(SchemaReader):
         if self._text is not before:
             self.world.faults.note("new text while the driver runs")
         return has_read
+
+
+class SimulatedReplicaWatch(ReplicaWatch):
+    """The real watch of the replicas, which never looks: what it tells decides only in which order
+    they are tried."""
+
+    world: World
+
+    def start(self) -> None:
+        """No thread."""
 
 
 class SimulatedProber(ClickHouseProber):
