@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sluice.core.errors import TerminalError
 from sluice.local.java import set_java_home
-from sluice.local.lifetime import die_with_parent
+from sluice.local.lifetime import dying_with_parent
 from sluice.local.processes import descendants
 
 WORKERS = 2
@@ -102,14 +102,14 @@ class SparkCluster:
             raise TerminalError("the package pyspark is missing", "Run `make setup`.")
         home = Path(found.origin).parent
         set_java_home()
+        program = str(home / "bin" / "spark-class")
         with (self._folder / f"{name}.log").open("wb") as output:
             return subprocess.Popen(
-                [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}", *arguments],
+                dying_with_parent([program, f"org.apache.spark.deploy.{main}", *arguments]),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                preexec_fn=die_with_parent(),  # noqa: PLW1509 (the child does nothing else)
                 env={
                     **os.environ,
                     "SPARK_HOME": str(home),

@@ -17,7 +17,7 @@ from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.local.command import main
 from sluice.local.jars import kafka_jars
 from sluice.local.java import require_java
-from sluice.local.lifetime import StopRequest, die_with_parent, lock_folder
+from sluice.local.lifetime import StopRequest, dying_with_parent, lock_folder
 
 HEAP_VARIABLE = "SLUICE_KAFKA_HEAP"
 #: "PORT:ADVERTISED": a second listener on PORT that sends its clients to ADVERTISED, where a
@@ -101,12 +101,11 @@ def run_kafka(data: Path, port: int | None) -> int:
 def _run(base: list[str], data: Path, properties: Path, port: int, stop: StopRequest) -> int:
     with (data / "broker.out").open("wb") as output:
         broker = subprocess.Popen(
-            [*base, "kafka.Kafka", str(properties)],
+            dying_with_parent([*base, "kafka.Kafka", str(properties)]),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,  # Ctrl-C reaches this process, which stops the broker
-            preexec_fn=die_with_parent(),  # noqa: PLW1509 (no other thread runs yet)
         )
     try:
         deadline_seconds = time.monotonic() + _READY_SECONDS_MAX

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sluice.core.errors import TerminalError
-from sluice.local.lifetime import die_with_parent
+from sluice.local.lifetime import dying_with_parent
 
 START_TIMEOUT_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
@@ -83,15 +83,15 @@ class Child:
         """Start the process, its output in the folder."""
         with (self.folder / "output.log").open("ab") as output:
             self.process = subprocess.Popen(
-                command,
+                dying_with_parent(command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 cwd=self.folder,
                 # Ctrl-C in a terminal is for whoever started it, who then ends it in order.
                 start_new_session=True,
-                preexec_fn=die_with_parent(),  # noqa: PLW1509 (the child does nothing else)
             )
+        self.process.args = list(command)  # for messages
 
     def stop(self) -> None:
         """End the process in order; harmless when it has ended."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sluice.core.errors import TerminalError
 from sluice.local.java import set_java_home
-from sluice.local.lifetime import die_with_parent
+from sluice.local.lifetime import dying_with_parent
 from sluice.local.processes import RUN_VARIABLE, processes_of_run, wait_for_end
 
 #: After the driver: Spark's JVM notices its parent's end, the workers notice the JVM's.
@@ -101,12 +101,11 @@ def running_driver(arguments: list[str], log: Path) -> Iterator[Driver]:
     run = uuid.uuid4().hex
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, *arguments],
+            dying_with_parent([sys.executable, *arguments]),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,  # Ctrl-C reaches this process, which ends the driver
-            preexec_fn=die_with_parent(),  # noqa: PLW1509 (the child does nothing else)
             env={**os.environ, RUN_VARIABLE: run},
         )
     driver = Driver(process, run, log)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sluice.core.errors import ConfigurationError, TerminalError
@@ -72,17 +72,24 @@ class StopRequest:
             self._stop.wait(_LOOK_SECONDS)
 
 
-def die_with_parent() -> Callable[[], None]:
-    """For `preexec_fn`: the kernel kills the child when the thread that started it ends.
+#: Becomes the command that follows its parent's process id. Ignored signals would stay ignored.
+_BECOME = f"""\
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):  # it ended before the kernel was told
+    os._exit(1)
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
-    So a child never outlives its parent, not even one that was killed with SIGKILL.
+
+def dying_with_parent(command: Sequence[str]) -> list[str]:
+    """The command for a child that the kernel kills when the thread that started it ends.
+
+    So a child never outlives its parent, not even one that was killed with SIGKILL. To be started
+    as it is, in the parent's own process id: a `preexec_fn` would run Python in a fork of all
+    that the parent has loaded, where the embedded engine of another thread waits for ever to be
+    closed [measured].
     """
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    parent = os.getpid()
-
-    def before_exec() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before the kernel was told
-            os._exit(1)
-
-    return before_exec
+    return [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), *command]
