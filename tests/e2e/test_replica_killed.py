@@ -81,12 +81,13 @@ def test_loading_goes_on_at_the_other_replica(
     world.wait_for_rows(table, before + ROWS, driver)
     settled = len(receipts(world))
     first.start()
-    world.produce(topic, ROWS, truth, first=2 * ROWS)
-    wait_for(
-        lambda: any(each["replica"] == first_url for each in receipts(world)[settled:]),
-        90,
-        "the turn of the first replica",
-    )
+
+    def first_has_its_turn() -> bool:
+        # Rows go on: a worker's rest and the driver's next look may outlast any batch of them.
+        world.produce(topic, 1_000, truth, first=truth.rows)
+        return any(each["replica"] == first_url for each in receipts(world)[settled:])
+
+    wait_for(first_has_its_turn, 90, "the turn of the first replica")
     world.wait_for_rows(table, truth.rows, driver)
     driver.signal(15)
     assert driver.wait() == 0, driver.text()[-4000:]
