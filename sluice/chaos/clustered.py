@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sluice.chaos.cluster import SparkCluster, running_cluster, spark_settings
 from sluice.chaos.drivers import Drivers
-from sluice.chaos.layout import Layout
+from sluice.chaos.layout import WORKERS, Layout
 from sluice.chaos.positions import AllPositions, Positions
 from sluice.chaos.proxy import Proxy
 from sluice.chaos.requests import Inserts, Posts, kafka_requests
@@ -60,7 +60,7 @@ lease = "{lease_seconds}s"
 database = "default"
 shards = {shards}
 durability = "{durability}"
-
+{turns}
 [[table]]
 name = "{table}"
 topics = {topics}
@@ -110,7 +110,8 @@ class ClusterStage:
     """Everything that runs.
 
     :param ways: to each server of ClickHouse, by its name, like "s1/r2".
-    :param sessions: from each server to ZooKeeper, likewise.
+    :param sessions: from each server to ZooKeeper, likewise, and from the workers if they take
+        turns.
     :param posts: blocks that passed the ways, by what their attempts share.
     """
 
@@ -254,7 +255,9 @@ def running_cluster_stage(
         posts = Posts()
         named = dict(zip(layout.servers, cluster.servers, strict=True))
         zookeeper = ("127.0.0.1", cluster.zookeeper.port)
-        sessions = {name: stack.enter_context(Proxy(Inserts, zookeeper)) for name in named}
+        sessions = {
+            name: stack.enter_context(Proxy(Inserts, zookeeper)) for name in layout.zookeeper_links
+        }
         for name, server in named.items():
             server.settings.zookeeper_port = sessions[name].port
         ways = {
@@ -270,7 +273,10 @@ def running_cluster_stage(
             spark = stack.enter_context(running_cluster(folder / "spark"))
             master = spark.master
         path = folder / "sluice.toml"
-        path.write_text(_configuration(layout, loading, master, list(centers.values()), ways))
+        turns = f'zookeeper = "127.0.0.1:{sessions[WORKERS].port}"' if layout.turns else ""
+        path.write_text(
+            _configuration(layout, loading, master, list(centers.values()), ways, turns)
+        )
         configuration = load(path, os.environ)
         positions = AllPositions(
             [
@@ -325,6 +331,7 @@ def _configuration(
     master: str,
     centers: Sequence[Center],
     ways: Mapping[str, Proxy],
+    turns: str,
 ) -> str:
     urls = {
         f"s{shard}": [
@@ -348,6 +355,7 @@ def _configuration(
         lease_seconds=loading.lease_seconds,
         shards=_toml(urls),
         durability="quorum" if layout.replicas > 1 else "single",
+        turns=turns,
         table=TABLE,
         topics=json.dumps([center.topic for center in centers]),
         sharding=sharding,

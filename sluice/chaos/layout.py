@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from sluice.core.errors import ConfigurationError
 
 _SERVERS_MAX = 8
+#: Name of the link that all workers of Spark have to ZooKeeper.
+WORKERS = "workers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +17,14 @@ class Layout:
 
     Each data center has a broker, which is a connector of its own, and an equal part of each
     shard's replicas, in their order.
+
+    :param turns: workers take turns at a table by ZooKeeper, behind a link of their own.
     """
 
     shards: int = 1
     replicas: int = 4
     data_centers: int = 1
+    turns: bool = False
 
     def __post_init__(self) -> None:
         """:raises ConfigurationError: it cannot be."""
@@ -47,6 +52,11 @@ class Layout:
             for shard in range(1, self.shards + 1)
             for replica in range(1, self.replicas + 1)
         ]
+
+    @property
+    def zookeeper_links(self) -> list[str]:
+        """Names of who has a session with ZooKeeper."""
+        return [*self.servers, *([WORKERS] if self.turns else [])]
 
     def servers_in(self, center: str) -> list[str]:
         """The servers of a data center."""

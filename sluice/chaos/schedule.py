@@ -185,8 +185,10 @@ def _places(target: Target, layout: Layout | None) -> list[str]:
     match target:
         case Target.BROKER | Target.KAFKA_LINK | Target.DATA_CENTER:
             return layout.centers
-        case Target.CLICKHOUSE | Target.CLICKHOUSE_LINK | Target.ZOOKEEPER_LINK:
+        case Target.CLICKHOUSE | Target.CLICKHOUSE_LINK:
             return layout.servers
+        case Target.ZOOKEEPER_LINK:
+            return layout.zookeeper_links
     return []
 
 

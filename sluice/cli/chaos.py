@@ -67,6 +67,11 @@ def add(subparsers: Subparsers) -> None:
         help="of it: each has a broker, a connector and as many of the replicas (default: 1)",
     )
     parser.add_argument(
+        "--turns",
+        action="store_true",
+        help="of it: workers take turns at a table by ZooKeeper, over a link that breaks, too",
+    )
+    parser.add_argument(
         "--survivors",
         action="store_true",
         help="of a cluster: no faults but half of the replicas killed, for a third of the time, "
@@ -117,9 +122,9 @@ def _layout(arguments: argparse.Namespace) -> Layout | None:
     from sluice.chaos.layout import Layout
 
     shards, replicas, centers = arguments.shards, arguments.replicas, arguments.data_centers
-    if shards is None and replicas is None and centers == 1:
+    if shards is None and replicas is None and centers == 1 and not arguments.turns:
         return None
-    return Layout(shards or 1, replicas or max(2, centers), centers)
+    return Layout(shards or 1, replicas or max(2, centers), centers, arguments.turns)
 
 
 def some_minutes(text: str) -> float:

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from sluice.chaos.layout import Layout
+from sluice.chaos.layout import WORKERS, Layout
 from sluice.chaos.proxy import Kind
 from sluice.chaos.schedule import Deed, Target, all_faults, schedule
 from sluice.cli.main import main
@@ -44,6 +44,14 @@ def test_every_target_is_struck_on_a_cluster_and_none_of_a_cluster_without_one()
     of_a_cluster = {Target.ZOOKEEPER, Target.ZOOKEEPER_LINK, Target.DATA_CENTER}
     assert of_a_cluster.isdisjoint({target for target, _ in all_faults(True)})
     assert Target.DATA_CENTER not in {target for target, _ in all_faults(False, Layout(2, 2))}
+
+
+def test_the_link_for_turns_is_struck_where_there_is_one() -> None:
+    for turns in (True, False):
+        layout = Layout(1, 2, turns=turns)
+        struck = islice(schedule(7, False, layout), 400)
+        places = {s.place for s in struck if s.target is Target.ZOOKEEPER_LINK}
+        assert places == {*layout.servers, *([WORKERS] if turns else [])}
 
 
 def test_a_data_center_is_struck_as_a_whole() -> None:
