@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from sluice.core.errors import TerminalError
+from sluice.local.children import free_ports
 from sluice.local.java import set_java_home
 from sluice.local.lifetime import dying_with_parent
 from sluice.local.processes import descendants
@@ -33,7 +33,7 @@ class SparkCluster:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port = _free_port()
+        self._port = free_ports(1)[0]
         self._master: subprocess.Popen[bytes] | None = None
         self._workers: list[subprocess.Popen[bytes]] = []
         self._started = 0
@@ -171,10 +171,3 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,6 +25,7 @@ from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.ledger import entries
 from sluice.local.broker import PROXY_VARIABLE
+from sluice.local.children import free_ports
 from sluice.local.orders import COLUMNS, LINEAGE
 from sluice.local.producing import PARTITIONS, create_topic
 from sluice.local.running import Broker, ClickHouse, running_clickhouse
@@ -76,7 +76,7 @@ class ProxiedBroker(Broker):
 
     def __init__(self, data: Path, proxy: Proxy) -> None:
         super().__init__("sluice.local.broker", data, None)
-        self._own_port = _free_port()
+        self._own_port = free_ports(1)[0]
         self._advertised = proxy.port
         proxy.server = ("127.0.0.1", self._own_port)
 
@@ -209,10 +209,3 @@ def running_stage(folder: Path, standalone: bool, say: Callable[[str], None]) ->
             drivers=drivers,
             positions=positions,
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

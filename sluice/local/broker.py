@@ -14,6 +14,7 @@ from base64 import urlsafe_b64encode
 from pathlib import Path
 
 from sluice.core.errors import ConfigurationError, TerminalError
+from sluice.local.children import free_ports
 from sluice.local.command import main
 from sluice.local.jars import kafka_jars
 from sluice.local.java import require_java
@@ -88,7 +89,7 @@ def run_kafka(data: Path, port: int | None) -> int:
     lock_fd = lock_folder(data)
     try:
         stop = StopRequest()
-        port = _checked_port(port) if port else _free_port()
+        port = _checked_port(port) if port else free_ports(1)[0]
         base = [str(java), f"-Xmx{os.environ.get(HEAP_VARIABLE, _HEAP_DEFAULT)}", *_JAVA_OPTIONS]
         base += [f"-Dlog4j2.configurationFile={data}/log4j2.properties", "-cp", f"{jars}/*"]
         properties = _write_settings(data, port)
@@ -160,7 +161,7 @@ def _write_settings(data: Path, port: int) -> Path:
         _PROPERTIES.format(
             data=data,
             port=port,
-            controller_port=_free_port(port),
+            controller_port=next(each for each in free_ports(2) if each != port),
             proxied=f",PROXIED://127.0.0.1:{own}" if own else "",
             advertised=f",PROXIED://127.0.0.1:{advertised}" if own else "",
         )
@@ -182,15 +183,6 @@ def _answers(port: int) -> bool:
         return bool(client.list_topics(timeout=2).brokers)
     except KafkaException:
         return False
-
-
-def _free_port(other_than: int = 0) -> int:
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port != other_than:
-            return port
 
 
 def _checked_port(port: int) -> int:

@@ -13,9 +13,9 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.structure import read_structures
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import TransientError
+from sluice.local.children import free_ports
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.fixtures import fresh_database
-from tests.support.processes import free_ports
 
 RULES = DynamicColumns(allow=("a.*",), columns_max=4)
 KINDS = {"a`\\'\" ü東": "Int", "ab": "Bool", "at": "Time6", "ar": "Array(Float)"}

@@ -20,10 +20,10 @@ from sluice.core.errors import (
     TerminalError,
     TransientError,
 )
+from sluice.local.children import free_ports
 from tests.clickhouse.helpers import count, insert, native
 from tests.support.certificates import Authority
 from tests.support.clickhouse_server import ClickHouseServer, clickhouse_available, run_clickhouse
-from tests.support.processes import free_ports
 from tests.support.scripted import PONG_AND_CLOSE, reply, run_scripted
 
 #: How long a ping may take on a busy machine.

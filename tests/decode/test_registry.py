@@ -22,8 +22,8 @@ from sluice.decode.schema.protobuf import ProtobufConfluent
 from sluice.decode.schema.registry import RegisteredSchema, provide, registry_of
 from sluice.decode.typed.decoder import TypedDecoder
 from sluice.kafka.registry import RegistryAccess, RegistryClient
+from sluice.local.children import free_ports
 from tests.decode.support import fill, rows, table
-from tests.support.processes import free_ports
 from tests.support.registry import Registry, run_registry
 
 RECORD = '{"type":"record","name":"shop.Order","fields":[{"name":"id","type":"long"}]}'

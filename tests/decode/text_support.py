@@ -22,6 +22,11 @@ def with_lineage(table_format: str, *columns: Column, **changes: Any) -> TableTe
     return text_of(table_format, *(columns or (ID, TEXT)), *LINEAGE, **facts)
 
 
+def decoder_of(text: TableText) -> Any:
+    """Any, so that a test may look inside."""
+    return make_decoder(text)
+
+
 def decode_text(text: TableText, values: list[bytes], poll: int = 500) -> Decoded:
     decoder = make_decoder(text)
     with MessageBuffer(framing_of(text)) as buffer:

@@ -33,7 +33,7 @@ from sluice.core.errors import InDoubtError, SluiceError, TerminalError, Transie
 from sluice.local.cluster.cluster import Cluster
 from sluice.local.cluster.server import USERS, ClickHouseServer, Settings
 from sluice.spark.failover import BlockRefusedError
-from tests.e2e.test_replicas import Loader, create
+from tests.support.block_loader import Loader, create
 from tests.support.world import wait_for
 
 SMALL = (

@@ -6,7 +6,8 @@ import json
 import signal
 from pathlib import Path
 
-from tests.support.world import COLUMNS, LINEAGE, Driver, Truth, World, assert_exact, wait_for
+from tests.support.driver import Driver
+from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 
 PATIENCE = 300.0
 REFUSED = "ALTER TABLE bad ADD CONSTRAINT nothing CHECK id < 0"

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from sluice.chaos.proxy import Fault, Kind, Proxy
@@ -23,31 +22,24 @@ from sluice.clickhouse.window import window_mark
 from sluice.core.budget import Site
 from sluice.core.errors import InDoubtError
 from sluice.core.ranges import Range, TopicPartition
-from sluice.core.receipts import Receipt
 from sluice.core.records import Kind as RecordKind
 from sluice.core.records import Record
 from sluice.core.replicas import REST_SECONDS_MAX
-from sluice.core.text import ConfigurationText, TableText
-from sluice.decode.messages.decoded import Decoded
+from sluice.core.text import ConfigurationText
 from sluice.kafka.clients import KafkaAccess
 from sluice.local.cluster.cluster import Cluster, running_cluster
 from sluice.local.cluster.server import ClickHouseServer, Settings
 from sluice.spark import inserting
 from sluice.spark.asking import StructureChangedError
-from sluice.spark.assignment import Assignment, ClickHouseAccess, Surroundings
+from sluice.spark.assignment import ClickHouseAccess
 from sluice.spark.failover import BlockRefusedError
-from sluice.spark.inserting import insert_block
-from sluice.spark.leases import HeldLease
 from sluice.spark.monitor import WindowMonitor
 from sluice.spark.probing import ClickHouseProber, ReplicaMissingError
 from sluice.spark.workshop import Workshop
-from tests.clickhouse.helpers import native
-from tests.spark.lane_world import table_text
+from tests.support.block_loader import ROWS, Loader, create
 from tests.support.embedded import EmbeddedServer
 from tests.support.world import wait_for
 
-COLUMNS = ("id", "_topic", "_partition", "_offset", "_row")
-ROWS = 100
 NOW_MS = 1_800_000_000_000
 
 
@@ -61,129 +53,6 @@ def cluster() -> Iterator[Cluster]:
 def long_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a replica that failed rests to the end of a test, however slow the machine is."""
     monkeypatch.setattr("sluice.core.replicas.REST_SECONDS_FIRST", REST_SECONDS_MAX)
-
-
-@dataclass
-class Loader:
-    """A worker that inserts blocks of one table, each of a range of its own."""
-
-    servers: list[ClickHouseServer]
-    table: str
-    path: str
-    urls: tuple[str, ...]
-    durability: str = "single"
-    quorum: int = 2
-    quorum_timeout_seconds: float = 25.0
-    zookeeper: str = ""
-    user: str = "default"
-    #: As the recorded text says; None: what is configured.
-    recorded_quorum: int | None = None
-    insert_timeout_seconds: float = 30.0
-    preferred: frozenset[str] = frozenset()
-    behind: frozenset[str] = frozenset()
-
-    def __post_init__(self) -> None:
-        self.workshop = Workshop()
-        self.blocks = 0
-        self.is_first = True
-        self.marks_behind = 0
-
-    @property
-    def text(self) -> TableText:
-        with Server(self.servers[-1].url) as server:
-            columns = describe_table(server, "default", self.table).columns
-        paths = (("s1", self.path),) if self.path else ()
-        quorum = self.recorded_quorum or (self.quorum if self.durability == "quorum" else 1)
-        return replace(
-            table_text(self.table, ("a",)),
-            database="default",
-            columns=columns,
-            lineage=COLUMNS[1:],
-            zookeeper_paths=paths,
-            quorums=(("s1", quorum),) if quorum > 1 else (),
-            sorting_key="id",
-        )
-
-    def mark(self) -> int:
-        """Of the last server."""
-        with Server(self.servers[-1].url) as server:
-            return window_mark(server, describe_table(server, "default", self.table))
-
-    def insert(self, partition: int = 0) -> Receipt:
-        """The next block of a partition."""
-        text = self.text
-        begin, self.blocks = self.blocks * ROWS, self.blocks + 1
-        select = (
-            f"SELECT number + {begin} AS id, 'a' AS _topic, toUInt32({partition}) AS _partition, "
-            f"number + {begin} AS _offset, toUInt32(0) AS _row FROM numbers({ROWS})"
-        )
-        with Server(self.servers[-1].url) as server:
-            block = native(server, select)
-        block_range = Range(TopicPartition("a", partition), begin, begin + ROWS)
-        lease = HeldLease(block_range, 1 << 50, 0)
-        record = Record(
-            RecordKind.INTEND, 1, 1, begin, begin + ROWS, "a", 0, "topic", "text", 1, 1 << 50
-        )
-        marks = {f"{self.table}/s1": self.mark() - self.marks_behind}
-        assignment = Assignment(
-            block_range, record, {}, 1 << 30, 0, is_first=self.is_first, marks=marks
-        )
-        decoded = Decoded(
-            native=memoryview(block),
-            rows=ROWS,
-            columns=COLUMNS,
-            offsets=np.arange(begin, begin + ROWS, dtype=np.uint64),
-            bad=(),
-            clickhouse_partitions=1,
-            checksum="",
-            messages=ROWS,
-        )
-        around = Surroundings(
-            "p",
-            KafkaAccess("dc1", "127.0.0.1:1"),
-            ClickHouseAccess(
-                {"s1": self.urls},
-                self.user,
-                "",
-                self.durability,  # type: ignore[arg-type]
-                quorums={"s1": self.quorum},
-                quorum_timeout_seconds=self.quorum_timeout_seconds,
-                zookeeper=self.zookeeper,
-                preferred=self.preferred,
-                behind=self.behind,
-            ),
-            {},
-            insert_timeout_seconds=self.insert_timeout_seconds,
-        )
-        return insert_block(self.workshop, around, assignment, text, "s1", decoded, lease)
-
-    def assert_stored_once(self, blocks: int | None = None) -> None:
-        """Every replica has each row of all blocks once."""
-        count = (self.blocks if blocks is None else blocks) * ROWS
-        for each in self.servers:
-            with Server(each.url) as server:
-                if self.path:
-                    server.execute(f"SYSTEM SYNC REPLICA {self.table}", timeout_seconds=60)
-                rows = server.query(
-                    f"SELECT count() AS n, uniqExact(_offset) AS different FROM {self.table}"
-                )
-            assert rows == [{"n": count, "different": count}], each.url
-
-
-def create(
-    servers: list[ClickHouseServer], path: str | None = None, settings: str = ""
-) -> tuple[str, str]:
-    """A table on these servers; gives its name and path."""
-    table = f"t{uuid.uuid4().hex[:8]}"
-    path = path or f"/tables/{table}"
-    for each in servers:
-        with Server(each.url) as server:
-            server.execute(
-                f"CREATE TABLE {table} (id UInt64, _topic String, _partition UInt32, "
-                f"_offset UInt64, _row UInt32) ENGINE = "
-                f"ReplicatedMergeTree('{path}', '{{replica}}') ORDER BY id{settings}"
-            )
-    return table, path
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from sluice.core.records import Record, decode
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.offsets import look
 from sluice.local.running import ClickHouse
-from tests.support.world import Driver, Truth, World, assert_exact, wait_for
+from tests.support.driver import Driver
+from tests.support.world import Truth, World, assert_exact, wait_for
 
 
 def recorded(world: World, topic: str, partition: int = 0) -> Record | None:

@@ -13,7 +13,8 @@ from sluice.clickhouse.http import Server
 from sluice.core.errors import SluiceError
 from sluice.local.cluster.cluster import Cluster, running_cluster
 from sluice.local.running import Broker
-from tests.support.world import COLUMNS, LINEAGE, Driver, Truth, World, assert_exact, wait_for
+from tests.support.driver import Driver
+from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
 #: For what takes a driver some seconds: it starts in several times that beside other tests.

@@ -21,6 +21,7 @@ from sluice.core.ranges import Range, TopicPartition, digest_of_rest
 from sluice.core.receipts import Failed, Loaded, NeedsGrant, TaskReport
 from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText
+from sluice.local.children import free_ports
 from sluice.local.running import ClickHouse, running_clickhouse
 from sluice.spark.assignment import Assignment, Surroundings
 from sluice.spark.loading import load_range
@@ -28,7 +29,6 @@ from sluice.spark.ports import ProbeFound
 from sluice.spark.probing import ClickHouseProber, DoubledRowsError
 from sluice.spark.texts import access_of, kafka_access, read_text
 from tests.support.losing import run_losing
-from tests.support.processes import free_ports
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, wait_for
 
 BY_USER = 'sharding = { by = "key", column = "user_id" }'

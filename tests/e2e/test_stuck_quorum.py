@@ -23,7 +23,8 @@ from sluice.local.cluster.zookeeper import ZooKeeper, class_path
 from sluice.local.java import require_java
 from sluice.local.running import Broker
 from sluice.ops.quorum import Report, Selection, look, mend
-from tests.support.world import COLUMNS, LINEAGE, Driver, Truth, World, assert_exact, wait_for
+from tests.support.driver import Driver
+from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
 #: Less than it takes replicas to fetch a part, under load too, only where they are stopped.

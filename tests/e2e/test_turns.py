@@ -21,8 +21,8 @@ from sluice.locks.port import LockWaitError
 from sluice.spark import taking_turns
 from sluice.spark.workshop import Workshop
 from tests.e2e.measure_turns import load
-from tests.e2e.test_replicas import Loader, create
 from tests.locks.memory import Ensemble, MemoryLocks
+from tests.support.block_loader import Loader, create
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import pytest
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration
 from sluice.kafka.wire import native
+from sluice.local.children import free_ports
 from sluice.ops import doctor, doctor_clickhouse, doctor_decode
 from sluice.ops.doctor import Finding, examine, refusal
 from sluice.ops.doctor_clickhouse import clock_ahead_ms
@@ -23,7 +24,6 @@ from tests.config.support import load_text
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.fixtures import fresh_database
 from tests.support.kafka import Kafka
-from tests.support.processes import free_ports
 
 LINEAGE = "_topic String, _partition UInt32, _offset UInt64, _row UInt32"
 WINDOW = "SETTINGS non_replicated_deduplication_window = 1000"

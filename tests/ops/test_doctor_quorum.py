@@ -10,7 +10,7 @@ from sluice.local.children import free_ports
 from sluice.locks import zookeeper
 from sluice.ops.doctor_turns import check_turns
 from sluice.spark.assignment import ClickHouseAccess
-from tests.ops.test_doctor_checks import FACTS, NEW, OLD, look, table
+from tests.ops.doctor_facts import FACTS, NEW, OLD, look, table
 
 ACCESS = ClickHouseAccess({"s1": ("http://a", "http://b")}, "", "", "quorum")
 

@@ -14,6 +14,7 @@ from sluice.config.model import Quorum, QuorumConfiguration, ShardConfiguration
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
 from sluice.core.text import Column, ConfigurationText, Sharding, parse_text
 from sluice.decode import RULES
+from sluice.local.children import free_ports
 from sluice.spark.comparing import Today, why_not_executable
 from sluice.spark.texts import (
     access_of,
@@ -24,7 +25,6 @@ from sluice.spark.texts import (
     read_today,
 )
 from tests.config.support import load_text
-from tests.support.processes import free_ports
 
 LINEAGE = "_topic String, _partition UInt32, _offset UInt64, _row UInt32"
 ENGINE = "ENGINE = MergeTree PARTITION BY toYYYYMM(d) ORDER BY id"

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sluice.local.children import end_process, free_ports, wait_until
 from tests.support.clickhouse_server import answers_ping
-from tests.support.processes import end_process, free_ports, wait_until
 
 
 @dataclass

@@ -1,19 +1,8 @@
-"""Child processes of tests: free ports, waiting for readiness, ending by process id."""
+"""Processes that tests look at, by process id."""
 
 from __future__ import annotations
 
 from pathlib import Path
-
-from sluice.local.children import end_process, free_ports, wait_until
-
-__all__ = [
-    "command_of",
-    "end_process",
-    "free_ports",
-    "is_below",
-    "parents_by_pid",
-    "wait_until",
-]
 
 
 def parents_by_pid() -> dict[int, int]:

@@ -20,8 +20,8 @@ from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from sluice.local import jars
+from sluice.local.children import end_process, free_ports, wait_until
 from sluice.local.java import cache_folder, require_java
-from tests.support.processes import end_process, free_ports, wait_until
 
 APICURIO_VERSION = "3.0.9"
 _API = "/apis/ccompat/v7"

@@ -1,0 +1,103 @@
+"""What the doctor makes of facts about topics."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.kafka.topics import TopicFacts
+from sluice.ops.doctor_findings import Examination
+from sluice.ops.doctor_topics import (
+    SourceNeeds,
+    check_dead_letters,
+    check_ledger,
+    check_replication,
+    check_source,
+)
+from tests.ops.doctor_facts import bad
+
+
+def topic(replication: int = 3, partitions: int = 1, **settings: str) -> TopicFacts:
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    return TopicFacts("t", partitions, replication, named)
+
+
+@pytest.mark.parametrize(
+    ("facts", "brokers", "checks"),
+    [
+        (topic(3, min_insync_replicas="2"), 3, {}),
+        (topic(2, min_insync_replicas="2"), 3, {"replication": "error"}),
+        (topic(2, min_insync_replicas="2"), 2, {}),
+        (topic(1), 1, {}),
+        (topic(1), 2, {"replication": "error"}),
+        (topic(3), 5, {"min-insync-replicas": "warning"}),
+        (
+            topic(3, min_insync_replicas="2", unclean_leader_election_enable="true"),
+            3,
+            {"unclean-leader-election": "warning"},
+        ),
+    ],
+)
+def test_replication(facts: TopicFacts, brokers: int, checks: dict[str, str]) -> None:
+    found = Examination("here")
+    check_replication(found, facts, brokers, "b:9092")
+    assert {name: finding.level for name, finding in bad(found).items()} == checks
+
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "checks"),
+    [
+        ({}, {}),
+        ({"retention_ms": "-1"}, {}),
+        ({"retention_ms": str(DAY_MS)}, {}),
+        ({"retention_ms": str(DAY_MS - 1)}, {"retention": "warning"}),
+        ({"retention_bytes": "1000"}, {"retention": "warning"}),
+        ({"cleanup_policy": "compact"}, {"cleanup-policy": "error"}),
+        ({"cleanup_policy": "compact,delete"}, {"cleanup-policy": "error"}),
+        (
+            {"cleanup_policy": "compact", "min_compaction_lag_ms": str(DAY_MS)},
+            {"cleanup-policy": "warning"},
+        ),
+        (
+            {"cleanup_policy": "compact", "min_compaction_lag_ms": "600000"},
+            {"cleanup-policy": "error"},
+        ),
+    ],
+)
+def test_sources(settings: dict[str, str], checks: dict[str, str]) -> None:
+    found = Examination("here")
+    check_source(found, topic(**settings), SourceNeeds("b:9092", lease_seconds=600))
+    assert {name: finding.level for name, finding in bad(found).items()} == checks
+    for finding in bad(found).values():
+        assert "kafka-configs.sh --bootstrap-server b:9092 --alter" in finding.mend
+
+
+@pytest.mark.parametrize(
+    ("facts", "level"),
+    [
+        (topic(retention_ms="-1", retention_bytes="-1"), None),
+        (topic(partitions=2), "error"),
+        (topic(cleanup_policy="compact"), "error"),
+        (topic(retention_ms=str(6 * DAY_MS)), "error"),
+        (topic(retention_ms=str(7 * DAY_MS)), "warning"),
+        (topic(retention_bytes="1000000"), "error"),
+    ],
+)
+def test_ledgers(facts: TopicFacts, level: str | None) -> None:
+    found = Examination("here")
+    check_ledger(found, facts, "b:9092")
+    assert [finding.level for finding in bad(found).values()] == ([level] if level else [])
+
+
+def test_dead_letters_take_what_a_source_takes() -> None:
+    def of(facts: TopicFacts) -> str:
+        found = Examination("here")
+        check_dead_letters(found, facts, 2_000_000, "b:9092")
+        return " ".join(finding.level + finding.mend for finding in bad(found).values())
+
+    assert of(topic(max_message_bytes="2000000")) == ""
+    assert "max.message.bytes=2004096" in of(topic(max_message_bytes="1000000"))
+    assert "error" in of(topic(cleanup_policy="compact"))
+    assert "warning" in of(topic(retention_ms="1000"))
