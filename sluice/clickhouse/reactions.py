@@ -81,6 +81,7 @@ _QUORUM = (
 NETWORK_HINT = "Check that the server runs and that the network between it and the worker holds."
 _KEEPER = "Check ZooKeeper or Keeper and the server's session with it (system.replicas)."
 _LOAD = "The server is short of a resource; it is asked again later. Look at its memory and disk."
+_DISK = "Make room on that server's disk; its blocks go to other replicas meanwhile, if there are."
 _SCHEMA = "Compare the table with what the pipeline sends (`sluice doctor`), then mend either."
 _LOGIN = "Correct `user` and `password` in [clickhouse], or the user's rights on the server."
 _BUG = "This is a bug of the server or of Sluice: report it, then run `sluice resolve`."
@@ -94,8 +95,7 @@ def _terminal(name: str, hint: str = _SCHEMA) -> Reaction:
     return Reaction("terminal", "stop", name, hint)
 
 
-#: The table of docs/ARCHITECTURE.md ("Errors of ClickHouse"). A code whose text decides
-#: stands in TEXT_REACTIONS as well, which is asked first.
+#: A code whose text decides stands in TEXT_REACTIONS as well, which is asked first.
 REACTIONS: dict[int, Reaction] = {
     319: _in_doubt("UNKNOWN_STATUS_OF_INSERT", _QUORUM),
     286: Reaction("in-doubt", "back-off", "UNSATISFIED_QUORUM_FOR_PREVIOUS_WRITE", _QUORUM, True),
@@ -120,9 +120,10 @@ REACTIONS: dict[int, Reaction] = {
     241: _in_doubt("MEMORY_LIMIT_EXCEEDED", _LOAD, "back-off"),
     202: Reaction("transient", "back-off", "TOO_MANY_SIMULTANEOUS_QUERIES", _LOAD),
     203: _in_doubt("NO_FREE_CONNECTION", _LOAD, "back-off"),
-    243: Reaction("in-doubt", "back-off", "NOT_ENOUGH_SPACE", _LOAD, True),
+    # A disk belongs to one replica; others may have room.
+    243: Reaction("in-doubt", "next-replica", "NOT_ENOUGH_SPACE", _DISK, True),
     # A full disk too, on servers that do not reserve what a block needs [measured on 18.16].
-    75: Reaction("in-doubt", "back-off", "CANNOT_WRITE_TO_FILE_DESCRIPTOR", _LOAD, True),
+    75: Reaction("in-doubt", "next-replica", "CANNOT_WRITE_TO_FILE_DESCRIPTOR", _DISK, True),
     236: _in_doubt("ABORTED"),
     235: _in_doubt("DUPLICATE_DATA_PART"),
     384: _in_doubt("PART_IS_TEMPORARILY_LOCKED"),

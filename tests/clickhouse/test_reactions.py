@@ -23,8 +23,8 @@ from sluice.core.errors import InDoubtError, TerminalError, TransientError
 TERMINAL = [16, 53, 60, 62, 115, 192, 193, 497, 516]
 SAME_BLOCK = [319, 159, 394, 999, 244, 225, 236, 235, 384]
 THEN_NEXT = [209, 210, 32]
-NEXT_REPLICA = [242, 279]
-BACK_OFF_IN_DOUBT = [286, 285, 241, 203, 243, 75]
+NEXT_REPLICA = [242, 279, 243, 75]
+BACK_OFF_IN_DOUBT = [286, 285, 241, 203]
 
 
 def error(code: int, text: str = "", read_only: bool = False, status: int = 500) -> ServerError:

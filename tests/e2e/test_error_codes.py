@@ -33,6 +33,7 @@ from sluice.core.errors import InDoubtError, SluiceError, TerminalError, Transie
 from sluice.local.cluster.cluster import Cluster
 from sluice.local.cluster.server import USERS, ClickHouseServer, Settings
 from sluice.spark.failover import BlockRefusedError
+from sluice.spark.workshop import Workshop
 from tests.support.block_loader import Loader, create
 from tests.support.world import wait_for
 
@@ -355,7 +356,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(data)], check=True)
 
 
-def test_75_while_the_disk_is_full(world: World, small_disk: Path) -> None:
+def test_75_while_the_disk_is_full_and_other_replicas_take_the_block(
+    world: World, small_disk: Path
+) -> None:
     """Where later versions say 243: this one does so for merges only."""
     port = world.cluster.zookeeper.port
     third = ClickHouseServer(small_disk, Settings(replica="r3", zookeeper_port=port))
@@ -370,10 +373,18 @@ def test_75_while_the_disk_is_full(world: World, small_disk: Path) -> None:
             while file.write(bytes(4096)):
                 pass
         error = refused(loader)
-        assert (error.code, error.action, error.alert) == (75, "back-off", True)
+        assert (error.code, error.action, error.alert) == (75, "next-replica", True)
         assert "insert" in error.message  # not one of the queries before it
+        loader.urls = (third.url, world.second.url)
+        loader.workshop = Workshop()
+        receipt = loader.insert()
+        assert receipt.failed_over == (f"{third.url} {error.name}",) and receipt.in_doubt
+        assert receipt.replica == world.second.url
         filling.unlink()
-        taken(loader)
+        loader.assert_stored_once()
+        loader.workshop = Workshop()  # where the third does not rest
+        assert loader.insert().replica == third.url
+        loader.assert_stored_once()
     finally:
         third.kill()
 
