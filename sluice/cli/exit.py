@@ -14,7 +14,7 @@ class ExitStatus(IntEnum):
     BROKEN = 1
     #: The configuration or the command line cannot be used.
     CONFIGURATION = 2
-    #: Stopped cleanly, with intents in doubt; the next start replays them.
+    #: Stopped with intents in doubt, or Spark ended; the next start goes on.
     IN_DOUBT = 3
     #: Another owner took this lane over.
     OWNER_CHANGED = 4

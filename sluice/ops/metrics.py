@@ -119,6 +119,7 @@ class LaneCollector(Collector):
         yield failures
         yield memory
         yield held_back
+        yield from _waits(lanes)
         yield from _crowding(lanes)
         yield from _inserted(lanes)
         yield from _letters(lanes)
@@ -143,6 +144,33 @@ class LaneCollector(Collector):
                 for family, value in zip(families.values(), values, strict=True):
                     family.add_metric(labels, float(value))
         yield from families.values()
+
+
+def _waits(lanes: list[Lane]) -> Iterator[Metric]:
+    """What is waited for without an attempt, so that no failure counts."""
+    windows = GaugeMetricFamily(
+        "sluice_window_unreadable",
+        "1 while no replica says what a table's deduplication window holds, since they, or their "
+        "ZooKeeper, are away: the table's ranges wait.",
+        labels=["lane", "table", "shard"],
+    )
+    kafka = GaugeMetricFamily(
+        "sluice_kafka_unanswered",
+        "1 while the connector's Kafka does not answer: all ranges wait.",
+        labels=["lane"],
+    )
+    records = GaugeMetricFamily(
+        "sluice_consecutive_record_failures",
+        "Transactions in a row that could not be committed: nothing is settled meanwhile.",
+        labels=["lane"],
+    )
+    for lane in lanes:
+        waits = lane.waits
+        for site, is_unreadable in waits.windows.items():
+            windows.add_metric([lane.name, site.entry, site.shard], float(is_unreadable))
+        kafka.add_metric([lane.name], float(waits.kafka))
+        records.add_metric([lane.name], float(waits.records))
+    yield from (windows, kafka, records)
 
 
 def _crowding(lanes: list[Lane]) -> Iterator[Metric]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sluice.core.receipts import (
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Attempts of a task before Spark gives the job up.
 ATTEMPTS_MAX = 3
+#: So long after its end Spark is found to be gone by a driver that has no job out.
+GONE_MS = 2_000
 
 
 class SimulatedWorkshop(Workshop):
@@ -103,6 +106,11 @@ class Application:
         self._decoder = decoder
         self._free: list[Worker] = []
         self.is_gone = False
+        self._told_when_gone: list[Callable[[SparkGoneError], None]] = []
+
+    def when_gone(self, tell: Callable[[SparkGoneError], None]) -> None:
+        """Tell a while after `end`."""
+        self._told_when_gone.append(tell)
 
     def warm(self) -> None:
         """Workers do not end here."""
@@ -118,6 +126,8 @@ class Application:
     def end(self, *, tasks_live_on: bool) -> None:
         """The driver is gone; so are its workers, unless they do not know it yet."""
         self.is_gone = True
+        for tell in self._told_when_gone:
+            self._world.scheduler.at(GONE_MS, partial(tell, SparkGoneError("simulated")))
         if not tasks_live_on:
             for worker in list(self.workers):
                 self._world.scheduler.kill(worker)

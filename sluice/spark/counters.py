@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sluice.core.budget import Site
 from sluice.core.receipts import Loaded
 
 
@@ -19,6 +21,20 @@ class Inserted:
     parts: int = 0
     rows: int = 0
     bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What a lane waits for without sending anything, so that no failure is counted.
+
+    :param windows: whether the window of a table in a shard cannot be read now: its ranges wait.
+    :param kafka: Kafka did not answer when it was asked for stable ends last: all ranges wait.
+    :param records: transactions in a row that could not be committed: nothing is settled.
+    """
+
+    windows: Mapping[Site, bool]
+    kafka: bool
+    records: int
 
 
 @dataclass(slots=True)

@@ -88,6 +88,8 @@ class Gatherer:
             self._take_result(event)
         elif isinstance(event, ProbeFound):
             self._take_probe(event)
+        elif isinstance(event, SparkGoneError):
+            raise event
 
     def _take_result(self, result: JobResult) -> None:
         now_ms = self._now_ms()

@@ -32,6 +32,9 @@ _REPORTS = "task int, ranges int, reports binary"
 
 #: Jobs that may wait for Spark at once.
 JOBS_MAX = 64
+LOOK_EVERY_SECONDS = 1.0
+#: Looks in a row that find no Spark.
+_LOOKS = 2
 
 
 class JobLostError(InDoubtError):
@@ -64,7 +67,7 @@ class SparkJobs:
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self._pool = ThreadPoolExecutor(JOBS_MAX, thread_name_prefix="spark-job")
-        self._lock = threading.Lock()
+        self._closed = threading.Event()
         self.slots: int = max(1, int(session.sparkContext.defaultParallelism))
 
     def submit(self, job: Job, around: Surroundings, finished: Callable[[JobResult], None]) -> None:
@@ -76,8 +79,15 @@ class SparkJobs:
         the next range would wait for a new one to load its libraries."""
         self._pool.submit(self._warm)
 
+    def when_gone(self, tell: Callable[[SparkGoneError], None]) -> None:
+        """Look after Spark, and tell when it can run nothing any more, from another thread: who
+        has no job out would not hear of it."""
+        thread = threading.Thread(target=self._watch, args=(tell,), name="spark-watch", daemon=True)
+        thread.start()
+
     def close(self) -> None:
         """Wait for nothing: tasks that still run are ended with the session."""
+        self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, job: Job, around: Surroundings, finished: Callable[[JobResult], None]) -> None:
@@ -91,6 +101,14 @@ class SparkJobs:
                 job, error=JobLostError(what) if self._lives() else SparkGoneError(what)
             )
         finished(result)
+
+    def _watch(self, tell: Callable[[SparkGoneError], None]) -> None:
+        missed = 0
+        while missed < _LOOKS:
+            if self._closed.wait(LOOK_EVERY_SECONDS):
+                return
+            missed = 0 if self._lives() else missed + 1
+        tell(SparkGoneError("Spark's driver process or its context has ended"))
 
     def _lives(self) -> bool:
         """Whether Spark can still run anything."""

@@ -26,7 +26,7 @@ from sluice.core.records import Kind, may_follow
 from sluice.core.text import ConfigurationText
 from sluice.spark.assignment import ClickHouseAccess, Job, Surroundings
 from sluice.spark.changes import SchemaChanges
-from sluice.spark.counters import Counters
+from sluice.spark.counters import Counters, Waits
 from sluice.spark.deciding import Decider
 from sluice.spark.dispatching import assigned, grouped
 from sluice.spark.gathering import Gatherer, backoff_ms
@@ -149,6 +149,13 @@ class Lane:
     def windows(self) -> Mapping[Site, SiteWindow]:
         """What is known of each table in each shard."""
         return self._parts.windows.current()
+
+    @property
+    def waits(self) -> Waits:
+        """What it waits for, without an attempt that could fail."""
+        windows = self._parts.windows
+        unread = {site: windows.outage(site) is not None for site in windows.current()}
+        return Waits(unread, not self._topics.is_answered, self._record_failures)
 
     def in_doubt(self) -> list[PartitionState]:
         """Partitions whose record names a range that may be loaded or not."""

@@ -29,7 +29,7 @@ from sluice.spark.assignment import ClickHouseAccess, Surroundings
 from sluice.spark.beginning import ask_group
 from sluice.spark.comparing import why_not_executable
 from sluice.spark.discovering import TopicFinder, topics_to_load
-from sluice.spark.jobs import Inbox, SparkJobs
+from sluice.spark.jobs import Inbox, SparkGoneError, SparkJobs
 from sluice.spark.lane import Lane
 from sluice.spark.lane_parts import LaneParts
 from sluice.spark.monitor import WindowMonitor
@@ -193,7 +193,9 @@ class ConnectorRun:
         except SluiceError as error:
             _logger.error("connector %s: %s. Try: %s", self.connector.name, error, error.hint)
             doubtful = self.lane is not None and self.lane.in_doubt()
-            self.status = IN_DOUBT if doubtful or self._stopping.is_set() else BROKEN
+            # Without Spark no promise is broken: the next start goes on.
+            goes_on = doubtful or self._stopping.is_set() or isinstance(error, SparkGoneError)
+            self.status = IN_DOUBT if goes_on else BROKEN
         except Exception:
             _logger.exception("connector %s ends on a bug", self.connector.name)
             self.status = BROKEN
@@ -342,6 +344,7 @@ class _Assembly:
         )
         self.schema.start()
         self.watch.start()
+        self.run._jobs.result().when_gone(self.inbox.put)
         return Lane(
             name=f"{configuration.pipeline}.{name}",
             parts=lane_parts,

@@ -7,11 +7,23 @@ import random
 import signal
 import time
 
+from tests.support.driver import Driver
 from tests.support.processes import command_of, is_below, parents_by_pid
-from tests.support.world import Truth, World, assert_exact, assert_letters
+from tests.support.world import Truth, World, assert_exact, assert_letters, wait_for
 
 ROWS = 500_000
 KILLS = 10
+
+
+def jvm_of(driver: Driver) -> int:
+    """The process id of its Spark."""
+    parents = parents_by_pid()
+    (jvm,) = [
+        pid
+        for pid in parents
+        if is_below(pid, driver.process.pid, parents) and "SparkSubmit" in command_of(pid)
+    ]
+    return jvm
 
 
 def test_ten_kills_of_the_driver(world: World) -> None:
@@ -69,14 +81,29 @@ def test_a_spark_that_dies_ends_the_driver_in_doubt_and_the_next_one_goes_on(wor
     configuration = world.configure({"jvm": ["orders-jvm"]}, max_messages=2_000, lease='"10s"')
     driver = world.run(configuration, "--until-caught-up")
     world.wait_for_rows("jvm", 1, driver)
-    parents = parents_by_pid()
-    (jvm,) = [
-        pid
-        for pid in parents
-        if is_below(pid, driver.process.pid, parents) and "SparkSubmit" in command_of(pid)
-    ]
-    os.kill(jvm, signal.SIGKILL)
+    os.kill(jvm_of(driver), signal.SIGKILL)
     assert driver.wait() == 3, driver.text()[-4000:]
     assert "This is a bug" not in driver.text() and "unexpected" not in driver.text()
     assert world.run(configuration, "--until-caught-up").wait() == 0
     assert_exact(world, "jvm", truth)
+
+
+def test_a_driver_without_work_notices_that_spark_died(world: World) -> None:
+    """It would hear of it with its next range only, which may be hours later."""
+    world.create_topic("orders-idle")
+    world.create_table("idle")
+    truth = Truth()
+    world.produce("orders-idle", 1_000, truth)
+    configuration = world.configure({"idle": ["orders-idle"]})
+    driver = world.run(configuration)
+    world.wait_for_rows("idle", truth.rows, driver)
+
+    def is_idle() -> bool:
+        records = [entry for entry in world.ledger() if entry["type"] == "record"]
+        last = {entry["partition"]: entry["kind"] for entry in records}
+        return set(last.values()) == {"settle"}
+
+    wait_for(is_idle, 30, "the last settle")
+    os.kill(jvm_of(driver), signal.SIGKILL)
+    assert driver.wait(15.0) == 3, driver.text()[-4000:]
+    assert "Spark's driver process or its context has ended" in driver.text()

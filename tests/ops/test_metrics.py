@@ -33,6 +33,42 @@ def values_of(lane: Lane, name: str) -> dict[tuple[str, str, str], float]:
     }
 
 
+def test_what_a_lane_waits_for_shows_although_nothing_fails() -> None:
+    world = World([P0], (table_text("t", ("a",)), table_text("u", ("a",))))
+    world.ends.update({P0: 30})
+    lane = run(world)
+
+    def gauges() -> dict[tuple[str, ...], float]:
+        registry = CollectorRegistry()
+        registry.register(LaneCollector([lambda: lane]))
+        return {
+            (name, *(text for key, text in sample.labels.items() if key != "lane")): sample.value
+            for family in registry.collect()
+            for sample in family.samples
+            if (name := sample.name) in _WAITS
+        }
+
+    fine = gauges()
+    assert fine == {
+        (_WAITS[0], "t", "s1"): 0,
+        (_WAITS[0], "u", "s1"): 0,
+        (_WAITS[1],): 0,
+        (_WAITS[2],): 0,
+    }
+    world.gone["u"] = "nobody answers"
+    world.unreadable.add(P0)
+    lane._observe_again_at_ms = 0
+    lane._observe(world.now)
+    assert gauges() == fine | {(_WAITS[0], "u", "s1"): 1, (_WAITS[1],): 1}
+
+
+_WAITS = (
+    "sluice_window_unreadable",
+    "sluice_kafka_unanswered",
+    "sluice_consecutive_record_failures",
+)
+
+
 def test_what_each_replica_took_of_each_table() -> None:
     """Partition 0 goes to one replica, partition 1 to the other one; a block of two ClickHouse
     partitions makes two parts."""

@@ -16,8 +16,9 @@ SEEDS_MAX = 120
 FIRST_SEED = {
     "failover-with-another-token": 120,
     "marks-of-the-repeat": 350,
-    "stored-is-parked": 150,
+    "stored-is-parked": 300,
     "tasks-do-not-look": 160,
+    "widened-to-what-cannot-be-executed": 150,
 }
 
 
