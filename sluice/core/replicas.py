@@ -57,7 +57,7 @@ class Breaker:
 
     A replica that fails rests: it is tried last, never left out. When its rest is over it comes
     back to its turn; the first success forgets its failures, another failure doubles the rest.
-    Not for several threads at once.
+    Several threads may use it, each for replicas of its own.
     """
 
     def __init__(self) -> None:

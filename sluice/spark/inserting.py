@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sluice.clickhouse.http import Server
@@ -89,6 +90,17 @@ def insert_block(
     finally:
         mine.end(is_stored=receipt is not None)
     return replace(receipt, queueing=mine.queueing)
+
+
+def may_go_abreast(around: Surroundings, shards: Sequence[str]) -> bool:
+    """Whether blocks may be inserted into these shards at the same time.
+
+    A connection serves one at a time, so no two may share a server; and who takes turns at tables
+    waits for one turn at a time, so that nobody waits in a circle.
+    """
+    access = around.clickhouse
+    servers = [url for shard in shards for url in access.shards[shard]]
+    return not access.zookeeper and len(set(servers)) == len(servers)
 
 
 def _insert_into(

@@ -38,6 +38,7 @@ from sluice.decode.messages.fault import NO_ROUTE
 from sluice.decode.text.fields import new_fields
 from sluice.kafka.reader import Fault, RangeReader, ReadResult, read_originals
 from sluice.kafka.readers import Reader
+from sluice.spark.abreast import decisive, send_abreast, send_in_turn
 from sluice.spark.asking import (
     OutdatedTextError,
     ask_for_fields,
@@ -46,7 +47,7 @@ from sluice.spark.asking import (
 )
 from sluice.spark.assignment import Assignment, Surroundings
 from sluice.spark.failover import BlockRefusedError
-from sluice.spark.inserting import insert_block
+from sluice.spark.inserting import insert_block, may_go_abreast
 from sluice.spark.leases import HeldLease
 from sluice.spark.routing import Router
 from sluice.spark.stage_clocks import StageClocks
@@ -231,23 +232,26 @@ class _Loading:
         return parts
 
     def _insert(self, table: TableText, parts: list[tuple[str, Block]]) -> None:
-        """Insert into one shard after the other; each block goes when it is stored."""
-        before = len(self.receipts)
-        while parts:
-            shard, block = parts.pop()
-            began = time.monotonic()
-            try:
-                receipt = insert_block(
-                    self.workshop, self.around, self.assignment, table, shard, block, self.lease
-                )
-            except BlockRefusedError as refused:
-                # Another shard may have taken its rows.
-                refused.is_unstored = refused.is_unstored and len(self.receipts) == before
-                refused.inserted = tuple(receipt.entry for receipt in self.receipts)
-                raise
-            self.receipts.append(receipt)
-            self.clocks.insert += time.monotonic() - began
-            self.clocks.wait += receipt.insert_ms / 1000
+        """Insert into all shards; each block goes when it is stored."""
+        began = time.monotonic()
+
+        def send(shard: str, block: Block) -> Receipt:
+            return insert_block(
+                self.workshop, self.around, self.assignment, table, shard, block, self.lease
+            )
+
+        is_alone = len(parts) == 1 or not may_go_abreast(self.around, [name for name, _ in parts])
+        deliver = send_in_turn if is_alone else send_abreast
+        receipts, errors = deliver(parts, send)
+        self.receipts += receipts
+        waits = [receipt.insert_ms / 1000 for receipt in receipts]
+        self.clocks.insert += time.monotonic() - began
+        self.clocks.wait += sum(waits) if is_alone else max(waits, default=0.0)
+        if errors:
+            error = decisive(errors, receipts)
+            if isinstance(error, BlockRefusedError):
+                error.inserted = tuple(receipt.entry for receipt in self.receipts)
+            raise error
 
     def _park(self, table: TableText, router: Router) -> None:
         """All that the entry takes becomes letters of the parking topic."""

@@ -45,7 +45,8 @@ class Manner:
 class Workshop:
     """What a worker process keeps between tasks: connections, decoders, texts.
 
-    Not thread-safe; a Spark worker runs one task at a time.
+    A Spark worker runs one task at a time, which may insert into several shards at once: what
+    is known of servers may be used by several threads, each for servers of its own.
     """
 
     readers: dict[tuple[str, bool], Reader] = field(default_factory=dict)
@@ -150,5 +151,7 @@ class Workshop:
 
     def forget(self, url: str) -> None:
         """After an error: the server may come back as another version."""
-        self.manners = {key: kept for key, kept in self.manners.items() if key[0] != url}
-        self.checked = {key for key in self.checked if key[0] != url}
+        # Threads of other servers may be adding theirs: a copy of the keys is one step.
+        for manner in [key for key in tuple(self.manners) if key[0] == url]:
+            del self.manners[manner]
+        self.checked.difference_update([key for key in tuple(self.checked) if key[0] == url])

@@ -1,0 +1,74 @@
+"""One range of a topic, sent to a worker by hand."""
+
+from __future__ import annotations
+
+import queue
+import time
+from dataclasses import dataclass, replace
+
+from sluice.config import Configuration
+from sluice.core.ledger import Rest
+from sluice.core.ranges import Range, TopicPartition, digest_of_rest
+from sluice.core.receipts import TaskReport
+from sluice.core.records import Kind, Record
+from sluice.core.text import ConfigurationText
+from sluice.spark.assignment import Assignment, Surroundings
+from sluice.spark.loading import load_range
+from sluice.spark.ports import ProbeFound
+from sluice.spark.probing import ClickHouseProber
+from sluice.spark.texts import access_of, kafka_access
+
+
+@dataclass
+class Task:
+    """One range of partition 0, sent by hand."""
+
+    configuration: Configuration
+    topic: str
+    end: int
+    text: ConfigurationText
+
+    @property
+    def block_range(self) -> Range:
+        return Range(TopicPartition(self.topic, 0), 0, self.end)
+
+    def record(self, grant: int = 1, rest: Rest | None = None) -> Record:
+        digest, deadline_ms = self.text.digest(), _now() + 60_000
+        record = Record(
+            Kind.INTEND, 1, 1, 0, self.end, "a", 0, "topicid", digest, grant, deadline_ms
+        )
+        if rest is None:
+            return record
+        return replace(record, kind=Kind.PROBE, attempt=2, rest=digest_of_rest(rest))
+
+    def load(
+        self, grant: int = 1, rest: Rest | None = None, *, is_first: bool = False
+    ) -> TaskReport:
+        configuration = self.configuration
+        around = Surroundings(
+            pipeline=configuration.pipeline,
+            kafka=kafka_access(configuration, "dc1"),
+            clickhouse=access_of(configuration),
+            texts={self.text.digest(): self.text.canonical()},
+        )
+        record = self.record(grant, rest)
+        assignment = Assignment(
+            self.block_range, record, rest or {}, 1 << 26, _now(), is_first=is_first
+        )
+        return load_range(around, assignment, 0)
+
+    def probe(self) -> ProbeFound:
+        configuration = self.configuration
+        found: queue.SimpleQueue[ProbeFound] = queue.SimpleQueue()
+        prober = ClickHouseProber(
+            access_of(configuration), configuration.pipeline, kafka_access(configuration, "dc1")
+        )
+        try:
+            prober.submit(self.block_range, self.record(), self.text, found.put, {})
+            return found.get(timeout=60)
+        finally:
+            prober.close()
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
