@@ -85,6 +85,12 @@ class SparkJobs:
         thread = threading.Thread(target=self._watch, args=(tell,), name="spark-watch", daemon=True)
         thread.start()
 
+    def run_idle(self) -> None:
+        """A job without ranges, in all slots; ends when it has run."""
+        self._session.sparkContext.setJobDescription("keeping the Python workers warm")
+        tasks = self._session.createDataFrame(_table([(0, 0, b"")] * self.slots), _TASKS)
+        tasks.mapInArrow(_idle, _REPORTS).toArrow()
+
     def close(self) -> None:
         """Wait for nothing: tasks that still run are ended with the session."""
         self._closed.set()
@@ -130,9 +136,7 @@ class SparkJobs:
 
     def _warm(self) -> None:
         try:
-            self._session.sparkContext.setJobDescription("keeping the Python workers warm")
-            tasks = self._session.createDataFrame(_table([(0, 0, b"")] * self.slots), _TASKS)
-            tasks.mapInArrow(_idle, _REPORTS).toArrow()
+            self.run_idle()
         except Exception as error:
             _logger.debug("warming failed: %s", error)
 

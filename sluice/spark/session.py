@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluice.spark.class_archive import archive_options
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 #: A user's `spark.conf` may change all of these; `config` refuses what would break a promise.
 DEFAULTS = {
     # Over TCP a wave of Python tasks took 235 ms, over Unix-domain sockets 60 to 80 [measured].
@@ -28,17 +31,22 @@ DEFAULTS = {
     # Rows never pass the JVM, so optimising its code costs more than it brings: with the
     # first compiler only, start and first job took 9 s instead of 12, and the JVM 10 s of
     # CPU instead of 22 over 32 jobs [measured].
-    "spark.driver.extraJavaOptions": (
+    _JAVA_OPTIONS: (
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
     ),
 }
 
 
-def start_session(name: str, master: str, properties: Mapping[str, str]) -> SparkSession:
+def start_session(
+    name: str, master: str, properties: Mapping[str, str], java_options: str | None = None
+) -> SparkSession:
     """Start (or join, under spark-submit) the session of this process.
 
     Workers run this very Python. On a local master everything stays on loopback.
+
+    :param java_options: of Spark's driver, beside those of `DEFAULTS`; those that use the archive
+        of its classes if left out.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -47,6 +55,8 @@ def start_session(name: str, master: str, properties: Mapping[str, str]) -> Spar
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(f"sluice {name}").master(master)
-    for key, value in {**DEFAULTS, **properties}.items():
+    more = archive_options() if java_options is None else java_options
+    defaults = {**DEFAULTS, _JAVA_OPTIONS: f"{DEFAULTS[_JAVA_OPTIONS]} {more}".strip()}
+    for key, value in {**defaults, **properties}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

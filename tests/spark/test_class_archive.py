@@ -1,0 +1,90 @@
+"""The archive of Spark's classes, which set-up makes: used, and harmless where it cannot be."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluice.local.java import set_java_home
+from sluice.spark import class_archive
+from sluice.spark.class_archive import archive_options, archive_path, is_whole
+
+#: Starts Spark with an archive, and tells which archives its JVM has mapped.
+_START = """
+import sys
+from pathlib import Path
+from sluice.spark.session import start_session
+from sluice.spark.jobs import SparkJobs
+session = start_session("test", "local[1]", {"spark.ui.enabled": "false"}, *sys.argv[1:])
+SparkJobs(session).run_idle()
+maps = Path(f"/proc/{session.sparkContext._gateway.proc.pid}/maps").read_text()
+print(sorted({line.split()[-1] for line in maps.splitlines() if line.endswith(".jsa")}))
+"""
+
+
+@pytest.fixture(autouse=True)
+def java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "")
+    set_java_home()
+
+
+def mapped_archives(*options: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", _START, *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_spark_starts_from_the_archive_that_set_up_has_made() -> None:
+    assert is_whole(archive_path()), "make setup"
+    assert str(archive_path()) in mapped_archives()
+
+
+def test_an_archive_that_was_cut_off_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java would die of it."""
+    whole = archive_path()
+    cut = tmp_path / whole.name
+    cut.write_bytes(whole.read_bytes())
+    shutil.copy(whole.with_suffix(".size"), tmp_path)
+    monkeypatch.setattr(class_archive, "archive_path", lambda: cut)
+    assert str(cut) in archive_options()
+    with cut.open("r+b") as file:
+        file.truncate(1 << 20)
+    assert archive_options() == ""
+
+
+def test_an_archive_of_something_else_stops_nothing(tmp_path: Path) -> None:
+    other = tmp_path / "other.jsa"
+    other.write_bytes(bytes(1 << 20))
+    assert str(other) not in mapped_archives(f"-XX:SharedArchiveFile={other}")
+
+
+def test_another_java_has_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = archive_path()
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.touch()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    other = archive_path()
+    (tmp_path / "release").write_text('JAVA_VERSION="99"')
+    assert len({ours, other, archive_path()}) == 3
+    assert archive_options() == ""
+
+
+def test_set_up_makes_it_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(class_archive, "make_archive", lambda: pytest.fail("made again"))
+    assert class_archive.main() == 0
+    assert str(archive_path()) in capsys.readouterr().out
