@@ -164,6 +164,8 @@ ANALYSIS_CODES = frozenset({16, 60, 62, 81, 115, 192, 193, 194, 195, 291, 452, 4
 #: The server has trouble with ZooKeeper or Keeper; other replicas need not.
 KEEPER_CODES = frozenset({225, 242, 244, 999})
 
+_DISK_CODES = frozenset({75, 243})
+
 #: Codes that mean two things: (code, pattern in the text, reaction); the first match wins.
 TEXT_REACTIONS: tuple[tuple[int, re.Pattern[str], Reaction], ...] = (
     (
@@ -195,6 +197,14 @@ def reaction_to(code: int, text: str = "") -> Reaction:
             return reaction
     unlisted = Reaction("in-doubt", "same-block", f"ERROR_{code}", _SAME, True)
     return REACTIONS.get(code, unlisted)
+
+
+def may_still_land(error: SluiceError) -> bool:
+    """Whether a server may store, after this error, what it was sent. One that says that it has no
+    room on its disk is done with it, although some of it may be stored."""
+    if isinstance(error, ServerError) and error.code in _DISK_CODES:
+        return False
+    return isinstance(error, InDoubtError)
 
 
 def code_in_text(text: str) -> int | None:

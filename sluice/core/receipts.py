@@ -227,6 +227,8 @@ class TaskReport:
 
     :param task_attempt: Spark's attempt number; above 0 an earlier attempt may still run.
     :param worker_memory_bytes: peak resident memory of the worker process.
+    :param may_land: a server that did not answer may still store a block of it, whatever the
+        outcome is.
     """
 
     block_range: Range
@@ -234,3 +236,4 @@ class TaskReport:
     outcome: Outcome
     task_attempt: int = 0
     worker_memory_bytes: int = 0
+    may_land: bool = False

@@ -29,9 +29,9 @@ from sluice.simulate.scheduler import KilledError, Process
 from sluice.simulate.spark import Application
 from sluice.spark.assignment import ClickHouseAccess
 from sluice.spark.comparing import Today
+from sluice.spark.connector import ConnectorRun
 from sluice.spark.jobs import Inbox
 from sluice.spark.monitor import WindowMonitor
-from sluice.spark.pipeline import ConnectorRun
 from sluice.spark.ports import Clock, ProbeFound
 from sluice.spark.probing import ClickHouseProber
 from sluice.spark.refreshing import SchemaReader
@@ -199,6 +199,7 @@ class SimulatedRun(ConnectorRun):
         )
         self._give_up = VirtualEvent(world)
         self.ending = ""
+        application.when_gone(self.lose_spark)
 
     def run(self, until_caught_up: bool, grace_seconds: float) -> None:
         try:

@@ -31,13 +31,13 @@ from sluice.simulate.planted_probes import PROBE_BUGS
 from sluice.simulate.planted_schema import SCHEMA_BUGS
 from sluice.spark import (
     changes,
+    connector,
     deciding,
     gathering,
     inserting,
     lane,
     leases,
     monitor,
-    pipeline,
     start,
 )
 from sluice.spark.state import Claims, PartitionState
@@ -263,7 +263,7 @@ def _marks_of_the_repeat() -> AbstractContextManager[None]:
 def _todays_configuration() -> AbstractContextManager[None]:
     """A replay executes today's decoder and keys, whatever the record says (C2)."""
     return patched(
-        (pipeline, "why_not_executable", lambda *_: None),
+        (connector, "why_not_executable", lambda *_: None),
         (changes, "why_not_executable", lambda *_: None),
     )
 

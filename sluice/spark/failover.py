@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from sluice.clickhouse.reactions import KEEPER_CODES, ServerError
+from sluice.clickhouse.reactions import KEEPER_CODES, ServerError, may_still_land
 from sluice.clickhouse.schema import OtherColumnsError, TableFacts
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
 from sluice.core.receipts import Receipt
@@ -56,11 +56,13 @@ class Offer:
     """What became of a block so far, within one task.
 
     :param seconds: for all replicas together, from the first that failed or was sent the block.
+    :param may_land: a replica that failed may still store it.
     """
 
     seconds: float
     failures: list[tuple[str, SluiceError]] = field(default_factory=list)
     doubt: InDoubtError | None = None
+    may_land: bool = False
     _begun_at: float | None = None
     _manner: object = None
 
@@ -137,6 +139,7 @@ def offer_block(
             offer.failures.append((url, error))
             if isinstance(error, InDoubtError) and not isinstance(error, OtherVersionError):
                 offer.doubt = error
+                offer.may_land |= may_still_land(error)
             if is_unhealthy(error):
                 breaker.failed(url, time.monotonic())
             if not goes_elsewhere(error):
@@ -146,7 +149,7 @@ def offer_block(
             return replace(
                 receipt,
                 failed_over=tuple(f"{url} {_name(error)}" for url, error in offer.failures),
-                in_doubt=not offer.is_clean,
+                in_doubt=offer.may_land,
             )
     raise offer.outcome()
 

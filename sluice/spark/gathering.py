@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Callable
 
-from sluice.clickhouse.reactions import STRUCTURE_CODES, ServerError
+from sluice.clickhouse.reactions import STRUCTURE_CODES, ServerError, may_still_land
 from sluice.clickhouse.schema import OtherColumnsError
 from sluice.core.dead_letters import LetterLimit
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
@@ -113,7 +113,8 @@ class Gatherer:
         counters.worker_memory_bytes_max = max(
             counters.worker_memory_bytes_max, report.worker_memory_bytes
         )
-        if report.task_attempt > 0:
+        if report.task_attempt > 0 or report.may_land:
+            # What is stored late, after the range is settled, keeps its claim on the window.
             state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
         if state.stopped is not None:
             return  # It stays in doubt; the next start decides.
@@ -151,10 +152,7 @@ class Gatherer:
                 state.sent = state.repeated
 
     def _take_failovers(self, state: PartitionState, loaded: Loaded) -> None:
-        """A replica that did not answer may still store what another one has acknowledged."""
         for receipt in loaded.receipts:
-            if receipt.in_doubt:
-                state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
             if receipt.failed_over:
                 self._counters.failovers += 1
                 _logger.warning(
@@ -193,8 +191,7 @@ class Gatherer:
             _logger.warning("%s; it gets a new one", error)
             state.retry_at_ms = now_ms
             return
-        if isinstance(error, InDoubtError):
-            # The server may still finish what it was sent, after the repeat is settled.
+        if may_still_land(error):
             state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
         # A lease that is over there and not here is a clock that runs ahead: sent again at
         # once, the range would come back at once, for ever.

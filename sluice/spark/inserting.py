@@ -75,6 +75,7 @@ def insert_block(
     mine = BlockTurn(None if path is None else workshop.table_locks(around), path or "")
 
     def send(url: str, offer: Offer) -> Receipt:
+        offers[:] = [offer]
         try:
             return _insert_into(
                 workshop, around, url, assignment, table, shard, decoded, token, lease, offer, mine
@@ -84,11 +85,14 @@ def insert_block(
             workshop.forget(url)
             raise
 
+    offers: list[Offer] = []
     receipt, seconds = None, around.insert_timeout_seconds
     try:
         receipt = offer_block(order, workshop.breaker, seconds, send, access.behind)
     finally:
         mine.end(is_stored=receipt is not None)
+        if any(offer.may_land for offer in offers):
+            workshop.lands_late()
     return replace(receipt, queueing=mine.queueing)
 
 

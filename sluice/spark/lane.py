@@ -30,6 +30,7 @@ from sluice.spark.counters import Counters, Waits
 from sluice.spark.deciding import Decider
 from sluice.spark.dispatching import assigned, grouped
 from sluice.spark.gathering import Gatherer, backoff_ms
+from sluice.spark.jobs import SparkGoneError
 from sluice.spark.lane_parts import LaneParts
 from sluice.spark.observing import TopicObserver
 from sluice.spark.ports import ClusterRead, SchemaRead, SiteWindow
@@ -228,6 +229,8 @@ class Lane:
             if isinstance(event, ClusterRead):
                 self._use(event.access)
                 continue
+            if isinstance(event, SparkGoneError) and self.stopping.is_set():
+                continue  # what is loaded is settled without it
             self._gatherer.take(event)
             self._worked_at_ms = self._parts.now_ms()
 

@@ -73,6 +73,7 @@ _workshop = Workshop()
 
 def load_range(around: Surroundings, assignment: Assignment, task_attempt: int) -> TaskReport:
     """Load one range and report. Never raises an Exception."""
+    _workshop.begin_range()
     try:
         outcome = _refused(assignment, task_attempt) or _load(_workshop, around, assignment)
     except _NeedsGrantError as need:
@@ -98,6 +99,7 @@ def load_range(around: Surroundings, assignment: Assignment, task_attempt: int) 
         outcome=outcome,
         task_attempt=task_attempt,
         worker_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        may_land=_workshop.may_land,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from sluice.core.errors import SluiceError
+from sluice.core.errors import SluiceError, TransientError
 from sluice.core.lease import has_expired
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.log import TopicMissingError
@@ -68,8 +68,11 @@ class TopicObserver:
 
         :raises TransientError: no partition answers.
         """
-        self.is_answered = False
-        ends = self._offsets.stable_ends(sources, partial=True)
+        try:
+            ends = self._offsets.stable_ends(sources, partial=True)
+        except TransientError:
+            self.is_answered = False
+            raise
         self.is_answered = True
         for source, end in ends.items():
             self._states[source].see_end(end, now_ms)

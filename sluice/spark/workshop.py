@@ -60,6 +60,16 @@ class Workshop:
     spare: MessageBuffer | None = None
     breaker: Breaker = field(default_factory=Breaker)
     locks: dict[str, Locks] = field(default_factory=dict)
+    #: A server that did not answer may still store a block of the range that is loaded now.
+    may_land: bool = False
+
+    def begin_range(self) -> None:
+        """A new range is loaded now."""
+        self.may_land = False
+
+    def lands_late(self) -> None:
+        """See `may_land`."""
+        self.may_land = True
 
     def buffer(self, framing: Framing) -> MessageBuffer:
         """An empty buffer; first the one that was kept, whose memory is there already."""

@@ -7,6 +7,7 @@ import random
 import signal
 import time
 
+from sluice.local.children import free_ports
 from tests.support.driver import Driver
 from tests.support.processes import command_of, is_below, parents_by_pid
 from tests.support.world import Truth, World, assert_exact, assert_letters, wait_for
@@ -89,12 +90,17 @@ def test_a_spark_that_dies_ends_the_driver_in_doubt_and_the_next_one_goes_on(wor
 
 
 def test_a_driver_without_work_notices_that_spark_died(world: World) -> None:
-    """It would hear of it with its next range only, which may be hours later."""
+    """It would hear of it with its next range only, which may be hours later; and a connector
+    that waits for its Kafka, never."""
     world.create_topic("orders-idle")
     world.create_table("idle")
     truth = Truth()
     world.produce("orders-idle", 1_000, truth)
-    configuration = world.configure({"idle": ["orders-idle"]})
+    nowhere = f'brokers = "127.0.0.1:{free_ports(1)[0]}"'
+    away = f'[[connector]]\nname = "dc2"\n{nowhere}\ntopics = ["orders-away"]'
+    configuration = world.configure({"idle": ["orders-idle", "orders-away"]})
+    text = configuration.read_text().replace('"orders-away", ', "", 1)
+    configuration.write_text(text.replace("[batch]", f"{away}\n[batch]"))
     driver = world.run(configuration)
     world.wait_for_rows("idle", truth.rows, driver)
 
@@ -105,5 +111,5 @@ def test_a_driver_without_work_notices_that_spark_died(world: World) -> None:
 
     wait_for(is_idle, 30, "the last settle")
     os.kill(jvm_of(driver), signal.SIGKILL)
-    assert driver.wait(15.0) == 3, driver.text()[-4000:]
+    assert driver.wait(25.0) == 3, driver.text()[-4000:]
     assert "Spark's driver process or its context has ended" in driver.text()

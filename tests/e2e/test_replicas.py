@@ -105,7 +105,9 @@ def test_a_block_whose_answer_was_lost_is_known_to_the_next_replica(
     loader.insert()
     proxy.strike(Fault(Kind.DROP_REPLY))
     before = loader.mark()
+    assert not loader.workshop.may_land
     receipt = loader.insert()
+    assert loader.workshop.may_land
     assert proxy.counters.dropped_replies == 1
     assert receipt.replica == loader.urls[1]
     assert receipt.failed_over == (f"{url} CONNECTION_LOST",) and receipt.in_doubt

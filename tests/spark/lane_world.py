@@ -135,6 +135,7 @@ class World(Inbox):
         self.unreadable: set[TopicPartition] = set()
         self.script: Script = lambda world, assignment: world.load(assignment)
         self.task_attempt = 0
+        self.may_land = False
         self.read_schema: Callable[[], None] | None = None
         self.parking = Parking()
         self.letter_limit: LetterLimit | None = None
@@ -255,7 +256,7 @@ class World(Inbox):
             self.at(TASK_MS, lambda: self.put(JobResult(job, error=lost[0])))
             return
         reports = tuple(
-            TaskReport(a.block_range, a.record.batch, outcome, self.task_attempt)
+            TaskReport(a.block_range, a.record.batch, outcome, self.task_attempt, 0, self.may_land)
             for a, outcome in zip(job.assignments, outcomes, strict=True)
             if isinstance(outcome, Outcome)
         )

@@ -45,6 +45,16 @@ def test_all_shards_are_sent_to_at_once() -> None:
     assert errors == []
 
 
+def test_a_thread_that_cannot_start_costs_only_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot_start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", cannot_start)
+    receipts, errors = send_abreast(parts(), lambda shard, _: stored(shard))
+    assert [each.shard for each in receipts] == SHARDS
+    assert errors == []
+
+
 def test_what_is_on_its_way_is_waited_for() -> None:
     has_failed = threading.Event()
 
@@ -90,6 +100,7 @@ def test_what_may_be_stored_decides_in_any_order() -> None:
     """Another text would make other rows beside it, and a parked entry letters."""
     errors: list[SluiceError] = [
         InDoubtError("no answer"),
+        refused(is_unstored=False),
         OutdatedTextError("orders", "altered"),
         TransientError("away"),
         refused(),
@@ -97,6 +108,14 @@ def test_what_may_be_stored_decides_in_any_order() -> None:
     for count in range(len(errors)):
         for order in permutations(errors[count:]):
             assert decisive(list(order), []) is errors[count]
+    final = TerminalError("wrong password, after another server had not answered", "mend it")
+    assert decisive([errors[2], final], []) is final
+
+
+def test_the_other_shards_are_named() -> None:
+    assert str(decisive([refused(), TransientError("s1 is away")], [])).startswith(
+        "s1 is away; in other shards: orders: no"
+    )
 
 
 @pytest.mark.parametrize(
