@@ -206,6 +206,7 @@ class ClickHouse:
     fail to answer by itself.
 
     :param running: how many inserts run under each query id.
+    :param away: how the URL of the replica begins that is down or read-only; "": all of them.
     :param skew_ms: how far its wall clock is off.
     """
 
@@ -213,5 +214,14 @@ class ClickHouse:
     running: Counter[str] = field(default_factory=Counter)
     down_until: int = 0
     read_only_until: int = 0
+    away: str = ""
     restarts: int = 0
     skew_ms: int = 0
+
+    def is_down(self, url: str, now: int) -> bool:
+        """Whether nothing answers there."""
+        return self.down_until > now and url.startswith(self.away)
+
+    def is_read_only(self, url: str, now: int) -> bool:
+        """Whether it takes no inserts."""
+        return self.read_only_until > now and url.startswith(self.away)

@@ -87,13 +87,13 @@ class SimulatedServer(Server):
         """
         world = self._world
         fault = world.call(what, faults.QUERY)
-        if fault == "query fails" or world.clickhouse.down_until > world.now:
+        if fault == "query fails" or world.clickhouse.is_down(self.url, world.now):
             raise nothing_sent(self.url, what, "CONNECTION_REFUSED", "simulated")
 
     def _ping(self, what: str, timeout_seconds: float) -> Any:
         world = self._world
         fault = world.call("ping", faults.PING)
-        if fault == "ping fails" or world.clickhouse.down_until > world.now:
+        if fault == "ping fails" or world.clickhouse.is_down(self.url, world.now):
             raise nothing_sent(self.url, what, "PING_FAILED", "simulated")
         self._connection = _Connection(world)  # type: ignore[assignment]
         return self._connection
@@ -113,7 +113,7 @@ class SimulatedServer(Server):
         assert plan is not None
         if world.call("post", faults.BEFORE_POST) == "paused between lease check and insert":
             world.sleep(world.rng.randrange(2 * world.plan.keep_alive_ms))
-        if connection.has_ended or world.clickhouse.down_until > world.now:
+        if connection.has_ended or world.clickhouse.is_down(self.url, world.now):
             raise reply_lost(self.url, what, "CONNECTION_LOST", "simulated", read_only)
         insertion = _Insertion(world, plan)
         world.looking.pop(world.process, None)
@@ -145,7 +145,7 @@ class _Insertion:
         world, rng = self._world, self._world.rng
         fault = world.draw_insert_fault()
         world.say(f"insert {self._token}: {fault}")
-        if fault is None and world.clickhouse.read_only_until > world.now:
+        if fault is None and world.clickhouse.is_read_only(url, world.now):
             fault = "insert: table is read-only"
         took_ms = rng.randrange(2, 60)
         if self._table.refuses_until > world.now and fault is None:

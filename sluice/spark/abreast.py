@@ -57,23 +57,23 @@ def send_abreast(parts: Parts, send: Send) -> tuple[list[Receipt], list[SluiceEr
             except Exception as error:
                 errors[shard] = error
 
-    helpers = [
+    threads = [
         threading.Thread(target=send_some, name=f"insert-{number}")
         for number in range(1, min(SENDERS_MAX, len(order)))
     ]
     started = []
     try:
-        for helper in helpers:
-            helper.start()
-            started.append(helper)
+        for thread in threads:
+            thread.start()
+            started.append(thread)
     except RuntimeError as error:
         _logger.warning("blocks of %d shards go out more slowly: %s", len(order), error)
     finally:
         try:
             send_some()
         finally:
-            for helper in started:
-                helper.join()
+            for thread in started:
+                thread.join()
     failed: list[SluiceError] = []
     for why in (errors[shard] for shard in order if shard in errors):
         if not isinstance(why, SluiceError):

@@ -26,6 +26,7 @@ from sluice.kafka.offsets import look, owner_in
 from sluice.kafka.topics import OWN_TOPIC_SETTINGS, describe_topic, ensure_own_topic
 from tests.kafka.groups import NOW, SETTLED, Group, intend
 from tests.support.kafka import Kafka, numbered
+from tests.support.world import wait_for
 
 ANY_AGE = 1 << 63
 PATIENCE = 0.5
@@ -109,6 +110,8 @@ def test_an_empty_ledger(group: Group) -> None:
 
 def test_own_topics_have_explicit_settings(kafka: Kafka) -> None:
     name = kafka.own_topic()
+    # A broker that was asked to create a topic may take a moment until it describes it.
+    wait_for(lambda: describe_topic(kafka.admin, name) is not None, 30, "the topic")
     facts = describe_topic(kafka.admin, name)
     assert facts is not None
     assert (facts.partitions, facts.replication) == (1, 1)
