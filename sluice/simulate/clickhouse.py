@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.clickhouse.schema import TableFacts
@@ -217,6 +218,17 @@ class ClickHouse:
     away: str = ""
     restarts: int = 0
     skew_ms: int = 0
+
+    def restart(self, down_until: int) -> None:
+        """All of it; what runs is lost."""
+        self.restarts += 1
+        self.away, self.down_until = "", down_until
+
+    def choose(self, replicas: Sequence[str], rng: random.Random) -> ClickHouse:
+        """Who is away next: where there are two replicas, mostly one of them."""
+        one = len(replicas) > 1 and rng.random() < 0.7
+        self.away = rng.choice(replicas) if one else ""
+        return self
 
     def is_down(self, url: str, now: int) -> bool:
         """Whether nothing answers there."""

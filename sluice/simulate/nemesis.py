@@ -299,26 +299,16 @@ class Nemesis:
     def _draw_outage_ms(self) -> int:
         return self._world.rng.randrange(self._world.rng.choice((2_000, 20_000, 120_000)))
 
-    def _choose_replica(self) -> None:
-        """Where there are two, mostly one of them."""
-        world = self._world
-        replicas = world.plan.replicas
-        one = len(replicas) > 1 and world.rng.random() < 0.7
-        world.clickhouse.away = world.rng.choice(replicas) if one else ""
-
     def _clickhouse_outage(self) -> None:
-        self._choose_replica()
-        self._world.clickhouse.down_until = self._world.now + self._draw_outage_ms()
+        struck = self._world.clickhouse.choose(self._world.plan.replicas, self._world.rng)
+        struck.down_until = self._world.now + self._draw_outage_ms()
 
     def _clickhouse_restart(self) -> None:
-        world = self._world
-        world.clickhouse.restarts += 1
-        world.clickhouse.away = ""
-        world.clickhouse.down_until = world.now + world.rng.randrange(5_000)
+        self._world.clickhouse.restart(self._world.now + self._world.rng.randrange(5_000))
 
     def _read_only(self) -> None:
-        self._choose_replica()
-        self._world.clickhouse.read_only_until = self._world.now + self._draw_outage_ms()
+        struck = self._world.clickhouse.choose(self._world.plan.replicas, self._world.rng)
+        struck.read_only_until = self._world.now + self._draw_outage_ms()
 
     def _refuse_blocks(self, for_ms: int = 0) -> None:
         """Until a person mends the table, and says so."""
