@@ -82,6 +82,15 @@ def test_another_java_has_another_archive(tmp_path: Path, monkeypatch: pytest.Mo
     assert archive_options() == ""
 
 
+def test_set_up_goes_on_where_none_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(class_archive, "archive_path", lambda: tmp_path / "file" / "a.jsa")
+    assert class_archive.main() == 0
+    assert capsys.readouterr().out.startswith("none, Spark starts without: ")
+
+
 def test_set_up_makes_it_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
