@@ -7,7 +7,7 @@ SERVER ?= embedded
 FORMAT ?= JSONEachRow
 BENCH ?=
 PYTEST ?=
-PROCESSES ?= 2
+PROCESSES ?= 3
 SEEDS ?= 500
 STEPS ?= 4000
 FIRST_SEED ?= 1
@@ -36,7 +36,7 @@ setup-tests: $(READY)  ## what only the tests need: ClickHouse 18.16 and ZooKeep
 demo: $(READY)  ## a million rows through kills and restarts, each audited
 	@$(BIN)/sluice demo
 
-test: setup-tests  ## all tests, by two processes with servers of their own; PYTEST="-k name" for some
+test: setup-tests  ## all tests, by three processes with servers of their own; PYTEST="-k name" for some
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile $(PYTEST)
 
 bench: $(READY)  ## rows/s and CPU per row; ROWS=3000000 SERVER=embedded|URL FORMAT=JSONEachRow BENCH="--rates 1000,10000"

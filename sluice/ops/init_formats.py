@@ -196,7 +196,7 @@ def _delimited(topic: str, values: Sequence[bytes]) -> Recognised | None:
 
 def _parsed(text: str, delimiter: str) -> list[list[str]]:
     if delimiter == "\t":
-        return [line.split("\t") for line in text.splitlines() if line]
+        return [line.rstrip("\r").split("\t") for line in text.split("\n") if line]
     try:
         reader = csv.reader(io.StringIO(text), delimiter=delimiter)
         return [line for line in reader if line]

@@ -133,7 +133,7 @@ def _inferred(values: Iterable[Any]) -> str:
             answer = run(query, "JSONEachRow").bytes().decode()
         except EngineError:
             return "String"
-    found: str = json.loads(answer.splitlines()[0])["type"]
+    found: str = json.loads(answer.split("\n")[0])["type"]
     return " ".join(found.split()).replace("( ", "(")
 
 

@@ -62,7 +62,7 @@ def rows(decoded: Decoded) -> list[list[Any]]:
             " session_timezone='UTC', max_block_size=10000000"
         )
         text = session().query(query, "JSONCompactEachRow").bytes().decode(errors="replace")
-    return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(line) for line in text.split("\n") if line]
 
 
 def outcome(decoder: Decoder, value: str) -> str:

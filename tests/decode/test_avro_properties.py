@@ -157,7 +157,7 @@ def of_the_engine(schema: Any, bodies: list[bytes], columns: tuple[Column, ...])
             " session_timezone='UTC', max_block_size=10000000"
         )
         text = session().query(query, "JSONCompactEachRow").bytes().decode(errors="replace")
-    return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(line) for line in text.split("\n") if line]
 
 
 def columns_of(decoding: HeadedMessages, key: int) -> tuple[Column, ...]:

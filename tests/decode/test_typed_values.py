@@ -368,3 +368,15 @@ def test_absent_columns_and_nulls_take_default_expressions() -> None:
     ]
     decoder = typed_decoder("RowBinary", *columns, options={"columns": "e String, a UInt8"})
     assert rows(typed_decode(decoder, [b"\x02hi\x01"])) == [[1, 9, 7, "hi9"]]
+
+
+@pytest.mark.parametrize("mark", ["\x85", "\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\x1e", "\r"])
+def test_words_about_a_value_with_any_end_of_a_line(mark: str) -> None:
+    """What ends a line for Python does not for the engine, which writes them as they are."""
+    decoder = typed_decoder("RowBinary", Column("a", "UInt8"), options={"columns": "a String"})
+    codes = "".join(f"\\x{byte:02X}" for byte in f"x{mark}y".encode())
+    messages = [written("RowBinary", f"'{text}'") for text in (codes, "7")]
+    decoded = typed_decode(decoder, messages)
+    assert rows(decoded) == [[7]]
+    (bad,) = decoded.bad
+    assert bad.reason == "cannot-parse" and bad.error.startswith('"x') and "UInt8" in bad.error

@@ -91,7 +91,7 @@ def dependencies(expression: str) -> Dependencies:
     functions: dict[str, None] = {}
     identifiers: dict[str, None] = {}
     subquery = False
-    for line in tree.splitlines():
+    for line in tree.split("\n"):
         kind, _, rest = line.strip().partition(" ")
         if kind == "Function":
             functions[rest.split(" (")[0].strip()] = None

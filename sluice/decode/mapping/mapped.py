@@ -72,7 +72,7 @@ class MappedFormat:
         nothing = f"null({literal(self._structure)})"
         query = f"DESCRIBE (SELECT {selected} FROM {nothing}) {self._clause()}"
         try:
-            lines = run(query, "TSVRaw").bytes().decode().splitlines()
+            lines = run(query, "TSVRaw").bytes().decode().rstrip("\n").split("\n")
         except Exception as error:
             raise TerminalError(
                 f"table entry {self._table.entry} into {self._table.target}: an expression cannot "

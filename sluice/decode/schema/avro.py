@@ -128,7 +128,7 @@ def _types_of(head: bytes) -> dict[str, str]:
         raise UnsupportedSchemaError(said[:ERROR_CHARACTERS_MAX]) from error
     finally:
         os.close(file)
-    described = (json.loads(line) for line in rows.splitlines())
+    described = (json.loads(line) for line in rows.split("\n") if line)
     return {row[0]: row[1] for row in described}
 
 

@@ -285,7 +285,7 @@ class Reading:
         rows = len(group.messages) if group.single else None
         query = plan.said(group.source, group.place, group.settings, rows)
         text = run_on_messages(query, "JSONCompactEachRow").bytes().decode(errors="replace")
-        said = dict(json.loads(line) for line in text.splitlines())
+        said = dict(json.loads(line) for line in text.split("\n") if line)
         numbers = _numbers(places) if group.numbers is None else group.numbers
         for row in np.flatnonzero(codes).tolist():
             column, natural, kind = plan.fault_of(int(codes[row]))

@@ -75,7 +75,7 @@ def normalised(structure: Structure) -> Structure:
             f"the columns {declared(plain)[:200]!r} are not understood: {str(error)[:200]}",
             "Check their types.",
         ) from error
-    types = [line.split("\t")[1] for line in text.splitlines()]
+    types = [line.split("\t")[1] for line in text.split("\n") if line]
     if len(types) != len(names):
         raise TerminalError(
             f"the columns {declared(plain)[:200]!r} are not understood", "Check their types."
