@@ -17,159 +17,35 @@ from __future__ import annotations
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from kazoo.client import KazooClient
 
 from sluice.chaos.proxy import Fault, Kind, Proxy
 from sluice.chaos.requests import Inserts
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.reactions import ServerError
-from sluice.clickhouse.schema import describe_table
-from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
-from sluice.local.cluster.cluster import Cluster
-from sluice.local.cluster.server import USERS, ClickHouseServer, Settings
-from sluice.spark.failover import BlockRefusedError
+from sluice.core.errors import TerminalError, TransientError
+from sluice.local.cluster.server import ClickHouseServer, Settings
 from sluice.spark.workshop import Workshop
 from tests.support.block_loader import Loader, create
+from tests.support.replica_pair import ReplicaPair, refused, taken, taken_in_the_end
 from tests.support.world import wait_for
-
-SMALL = (
-    "<small><password></password><networks><ip>::/0</ip></networks>"
-    "<profile>small</profile><quota>default</quota></small>"
-)
-
-
-class World:
-    """Two replicas; the first one reaches ZooKeeper through a proxy."""
-
-    def __init__(self, folder: Path) -> None:
-        self.cluster = Cluster(folder, 1, 2)
-        self.first, self.second = self.cluster.servers
-        self.way = Proxy(Inserts, ("127.0.0.1", self.cluster.zookeeper.port))
-        self.first.settings.zookeeper_port = self.way.port
-        self.cluster.start()
-        self.zookeeper = KazooClient(f"127.0.0.1:{self.cluster.zookeeper.port}")
-        self.zookeeper.start(timeout=30)
-        self.profile("")
-
-    def close(self) -> None:
-        self.zookeeper.stop()
-        self.zookeeper.close()
-        self.way.close()
-        self.cluster.kill()
-
-    def loader(
-        self, durability: str = "single", settings: str = "", user: str = "default"
-    ) -> Loader:
-        """Into a table of its own, at the first replica; one block is there."""
-        table, path = create(self.cluster.servers, settings=settings)
-        made = Loader(self.cluster.servers, table, path, (self.first.url,), durability)
-        made.user = user
-        made.insert()
-        made.quorum_timeout_seconds = 1.0
-        made.workshop.manners.clear()
-        return made
-
-    def execute(self, sql: str) -> None:
-        """At the first replica."""
-        with Server(self.first.url) as server:
-            server.execute(sql)
-
-    def profile(self, settings: str) -> None:
-        """What the user `small` is subject to from now on."""
-        text = USERS.read_text().replace("</users>", f"{SMALL}</users>")
-        text = text.replace("<profiles>", f"<profiles><small>{settings}</small>")
-        (self.first.folder / "users.xml").write_text(text)
-        self.execute("SYSTEM RELOAD CONFIG")
-
-    def view(self, loader: Loader, condition: str) -> str:
-        """Behind a loader's table; rows of it need this."""
-        name = f"v{loader.table}"
-        self.execute(
-            f"CREATE TABLE {name} (id UInt64) ENGINE = "
-            f"ReplicatedMergeTree('{loader.path}/v', '{{replica}}') ORDER BY id"
-        )
-        self.execute(
-            f"CREATE MATERIALIZED VIEW m{name} TO {name} AS SELECT id FROM {loader.table} "
-            f"WHERE {condition}"
-        )
-        return f"m{name}"
-
-    @contextmanager
-    def without_fetches(self) -> Iterator[None]:
-        """The second replica gets no parts: no block reaches a quorum of two."""
-        with Server(self.second.url) as server:
-            server.execute("SYSTEM STOP FETCHES")
-            try:
-                yield
-            finally:
-                server.execute("SYSTEM START FETCHES")
-
-    def is_readonly(self, loader: Loader) -> bool:
-        """Whether the first replica takes nothing into this table, by its own word."""
-        with Server(self.first.url) as server:
-            tables = f"SELECT is_readonly FROM system.replicas WHERE table = '{loader.table}'"
-            return bool(server.query(tables)[0]["is_readonly"])
-
-    def active(self, each: ClickHouseServer, loader: Loader) -> int:
-        with Server(each.url) as server:
-            return describe_table(server, "default", loader.table).replicas_active
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def world() -> Iterator[ReplicaPair]:
     with TemporaryDirectory(prefix="sluice-codes-") as folder:
-        made = World(Path(folder))
+        made = ReplicaPair(Path(folder))
         try:
             yield made
         finally:
             made.close()
 
 
-def refused(loader: Loader, kind: type[SluiceError] = InDoubtError) -> ServerError:
-    """The next block is not taken; it is the next one again, as the driver sends it."""
-    with pytest.raises(SluiceError) as raised:
-        loader.insert()
-    loader.blocks -= 1
-    loader.is_first = False
-    error = raised.value
-    if isinstance(error, BlockRefusedError):
-        error = error.error
-    assert isinstance(error, ServerError), repr(error)
-    assert isinstance(error, kind), repr(error)
-    return error
-
-
-def taken(loader: Loader) -> None:
-    """The block that was refused is taken now, and is there once, on each replica."""
-    loader.quorum_timeout_seconds = 25.0
-    loader.workshop.manners.clear()
-    loader.insert()
-    loader.assert_stored_once()
-
-
-def taken_in_the_end(loader: Loader) -> None:
-    """The same, while a server finds its session again: repeated, as the driver does."""
-    loader.quorum_timeout_seconds = 25.0
-
-    def is_taken() -> bool:
-        try:
-            loader.insert()
-        except (InDoubtError, TransientError):
-            loader.blocks -= 1
-            return False
-        return True
-
-    wait_for(is_taken, 90, "the end of the fault")
-    loader.assert_stored_once()
-
-
 def test_319_then_286_for_the_same_block_and_for_others_until_its_quorum_is_there(
-    world: World,
+    world: ReplicaPair,
 ) -> None:
     loader = world.loader("quorum")
     with world.without_fetches():
@@ -190,12 +66,12 @@ def test_319_then_286_for_the_same_block_and_for_others_until_its_quorum_is_ther
     taken(loader)
 
 
-def _quorum_is_there(world: World, loader: Loader) -> bool:
+def _quorum_is_there(world: ReplicaPair, loader: Loader) -> bool:
     return world.zookeeper.exists(f"{loader.path}/quorum/status") is None
 
 
 def test_225_when_the_server_loses_zookeeper_while_it_waits_and_242_as_long_as_it_has_none(
-    world: World,
+    world: ReplicaPair,
 ) -> None:
     loader, other = world.loader("quorum"), world.loader()
     loader.quorum_timeout_seconds = 25.0
@@ -219,7 +95,7 @@ def test_225_when_the_server_loses_zookeeper_while_it_waits_and_242_as_long_as_i
     taken_in_the_end(other)
 
 
-def test_285_and_279_while_the_other_replica_is_away(world: World) -> None:
+def test_285_and_279_while_the_other_replica_is_away(world: ReplicaPair) -> None:
     waiting, viewed = world.loader("quorum"), world.loader()
     for each in (waiting, viewed):
         each.servers = [world.second, world.first]  # the last one is asked
@@ -240,7 +116,7 @@ def test_285_and_279_while_the_other_replica_is_away(world: World) -> None:
     taken(viewed)
 
 
-def test_999_and_244_when_zookeeper_lacks_nodes_of_the_table(world: World) -> None:
+def test_999_and_244_when_zookeeper_lacks_nodes_of_the_table(world: ReplicaPair) -> None:
     loader = world.loader("quorum")
     quorum = f"{loader.path}/quorum"
     nodes = {name: world.zookeeper.get(f"{quorum}/{name}")[0] for name in ("last_part",)}
@@ -258,7 +134,7 @@ def test_999_and_244_when_zookeeper_lacks_nodes_of_the_table(world: World) -> No
     taken(loader)
 
 
-def test_252_while_merges_fall_behind(world: World) -> None:
+def test_252_while_merges_fall_behind(world: ReplicaPair) -> None:
     loader = world.loader(settings=" SETTINGS parts_to_throw_insert = 2")
     for each in world.cluster.servers:
         with Server(each.url) as server:
@@ -275,7 +151,7 @@ def test_252_while_merges_fall_behind(world: World) -> None:
     taken(loader)
 
 
-def test_241_while_a_view_needs_more_memory_than_there_is(world: World) -> None:
+def test_241_while_a_view_needs_more_memory_than_there_is(world: ReplicaPair) -> None:
     loader = world.loader(user="small")
     array = "range(toUInt64(20000) + id * 0)"
     world.view(loader, f"length({array}) > 0")
@@ -289,7 +165,7 @@ def test_241_while_a_view_needs_more_memory_than_there_is(world: World) -> None:
     taken(loader)
 
 
-def test_202_while_the_user_has_too_many_queries(world: World) -> None:
+def test_202_while_the_user_has_too_many_queries(world: ReplicaPair) -> None:
     """Whatever meets it first: before a block, its worker looks at the table."""
     loader = world.loader(user="small")
     world.profile("<max_concurrent_queries_for_user>1</max_concurrent_queries_for_user>")
@@ -309,7 +185,7 @@ def test_202_while_the_user_has_too_many_queries(world: World) -> None:
     taken(loader)
 
 
-def test_164_192_and_193_are_for_a_person(world: World) -> None:
+def test_164_192_and_193_are_for_a_person(world: ReplicaPair) -> None:
     """They stop the partition; what was in doubt goes on once they are mended."""
     loader = world.loader(user="small")
     world.profile("<readonly>1</readonly>")
@@ -323,7 +199,7 @@ def test_164_192_and_193_are_for_a_person(world: World) -> None:
     taken(loader)
 
 
-def test_a_server_that_freezes_with_the_block_is_in_doubt(world: World) -> None:
+def test_a_server_that_freezes_with_the_block_is_in_doubt(world: ReplicaPair) -> None:
     """What 209 says, seen by the client."""
     loader = world.loader()
     with Proxy(Inserts, ("127.0.0.1", world.first.settings.ports[0])) as way:
@@ -357,7 +233,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_75_while_the_disk_is_full_and_other_replicas_take_the_block(
-    world: World, small_disk: Path
+    world: ReplicaPair, small_disk: Path
 ) -> None:
     """Where later versions say 243: this one does so for merges only."""
     port = world.cluster.zookeeper.port
@@ -391,7 +267,9 @@ def test_75_while_the_disk_is_full_and_other_replicas_take_the_block(
         third.kill()
 
 
-def test_a_repeat_waits_for_no_fewer_replicas_than_the_attempt_before_it(world: World) -> None:
+def test_a_repeat_waits_for_no_fewer_replicas_than_the_attempt_before_it(
+    world: ReplicaPair,
+) -> None:
     """With the quorum taken out of the configuration meanwhile, the server would say OK at once
     to a block that it knows. When the only replica that has it is away then, the others give its
     quorum up, forget the block, and it goes [measured: acknowledged, and gone 8 s later]."""
