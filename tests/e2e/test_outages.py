@@ -92,10 +92,14 @@ def test_messages_that_grow_keep_workers_below_a_gigabyte(world: World, reader: 
     )
     driver = world.run(configuration)
     peak = 0
-    while world.count(table) < truth.rows:
+
+    def is_loaded() -> bool:
+        nonlocal peak
         assert driver.process.poll() is None, driver.text()[-4000:]
         peak = max([peak, *(_resident_bytes(pid) for pid in driver.workers())])
-        time.sleep(0.1)
+        return world.count(table) >= truth.rows
+
+    wait_for(is_loaded, 180, f"{truth.rows} rows")
     driver.signal(15)
     assert driver.wait() == 0, driver.text()[-4000:]
     assert_exact(world, table, truth)

@@ -146,7 +146,7 @@ def test_a_replica_that_was_killed_gets_its_turn_again(
         first.start()
     assert loader.insert().replica == second.url
     clock[0] += REST_SECONDS_MAX
-    wait_for(lambda: _is_writable(first, loader.table), 30, "the first replica's session")
+    wait_for(lambda: _is_writable(first, loader.table), 90, "the first replica's session")
     receipt = loader.insert()
     assert (receipt.replica, receipt.failed_over) == (first.url, ())
     loader.assert_stored_once()
@@ -170,7 +170,7 @@ def test_a_frozen_replica_is_found_out_before_the_block_is_sent(
         first.resume()
     assert receipt.failed_over == (f"{first.url} PING_FAILED",)
     assert receipt.replica == second.url and not receipt.in_doubt
-    wait_for(lambda: _is_writable(first, loader.table), 30, "the first replica's session")
+    wait_for(lambda: _is_writable(first, loader.table), 90, "the first replica's session")
     loader.assert_stored_once()
 
 
@@ -187,13 +187,13 @@ def test_a_replica_without_zookeeper_is_passed_by(cluster: Cluster, tmp_path: Pa
             loader = Loader(servers, table, path, tuple(each.url for each in servers))
             assert loader.insert().replica == third.url
             way.strike(Fault(Kind.CUT))
-            wait_for(lambda: not _is_writable(third, table), 30, "the loss of the session")
+            wait_for(lambda: not _is_writable(third, table), 90, "the loss of the session")
             failed_over = [loader.insert().failed_over for _ in range(2)]
             assert failed_over == [(f"{third.url} TABLE_IS_READ_ONLY",), ()]
             loader.workshop = Workshop()  # one that has not met it yet
             assert loader.insert().failed_over == (f"{third.url} ReplicaAwayError",)
             way.heal()
-            wait_for(lambda: _is_writable(third, table), 30, "the session")
+            wait_for(lambda: _is_writable(third, table), 90, "the session")
             loader.workshop = Workshop()
             assert loader.insert().replica == third.url
             loader.assert_stored_once()
@@ -276,13 +276,13 @@ def test_half_of_four_replicas_are_enough_for_a_quorum_of_two() -> None:
         assert [len(receipt.failed_over) for receipt in receipts] == [2, 0, 0, 0]
         cluster.servers[2].kill()
         last = cluster.servers[3]
-        wait_for(lambda: _active(last, table) == 1, 30, "the end of the others' sessions")
+        wait_for(lambda: _active(last, table) == 1, 90, "the end of the others' sessions")
         with pytest.raises(InDoubtError) as raised:
             loader.insert()
         assert "TOO_FEW_LIVE_REPLICAS" in raised.value.message
         for each in cluster.servers[:3]:
             each.start()
-        wait_for(lambda: _active(last, table) == 4, 30, "the others' sessions")
+        wait_for(lambda: _active(last, table) == 4, 90, "the others' sessions")
         loader.blocks -= 1  # the same block again, as the driver sends it
         loader.is_first = False
         loader.insert()

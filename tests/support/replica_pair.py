@@ -1,4 +1,4 @@
-"""Two real replicas whose servers can be made to refuse blocks, and what becomes of a block then."""
+"""Two real replicas whose servers can be made to refuse blocks, and what a block becomes then."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ import numpy as np
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from sluice.clickhouse.http import Server
-from sluice.core.errors import SluiceError
+from sluice.core.errors import SluiceError, TransientError
 from sluice.local.running import Broker, ClickHouse
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.driver import Driver
@@ -223,11 +223,15 @@ class World:
 
     def wait_for_rows(self, table: str, rows: int, driver: Driver, seconds: float = 90) -> None:
         """Until the table holds so many rows; the driver must live meanwhile."""
-        until = time.monotonic() + seconds
-        while self.count(table) < rows:
+
+        def has_rows() -> bool:
             assert driver.process.poll() is None, driver.text()[-4000:]
-            assert time.monotonic() < until, f"no {rows} rows:\n{driver.text()[-4000:]}"
-            time.sleep(0.1)
+            return self.count(table) >= rows
+
+        try:
+            wait_for(has_rows, seconds, f"{rows} rows of {table}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{driver.text()[-4000:]}") from None
 
     def drain_is_idle(self, driver: Driver, seconds: float = 90) -> None:
         """Until the driver has taken its partitions over and had time to load."""
@@ -361,8 +365,15 @@ def assert_letters(world: World, truth: Truth) -> None:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Poll until the condition holds."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"{what} did not happen within {seconds} s"
+    """Poll until the condition holds. What a server that is away or busy answers is no verdict: it
+    is asked again, and told if the condition never holds."""
+    until, refused = time.monotonic() + seconds, ""
+    while True:
+        try:
+            if condition():
+                return
+            refused = ""
+        except TransientError as error:
+            refused = f"; the last look: {error}"
+        assert time.monotonic() < until, f"{what} did not happen within {seconds} s{refused}"
         time.sleep(0.1)
