@@ -9,8 +9,10 @@ import confluent_kafka as ck
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from sluice.kafka.clients import KafkaAccess, make_admin
-from sluice.kafka.errors import kafka_error
+from sluice.kafka.errors import KafkaUnavailableError, kafka_error
 from sluice.kafka.topics import TopicFacts, cluster_metadata, describe_topic
+from sluice.kafka.wire.connection import Connection
+from sluice.kafka.wire.security import without_login
 
 #: An answer within this time, or the brokers count as away.
 CONTACT_SECONDS = 6.0
@@ -34,8 +36,10 @@ class Cluster:
 
     def __init__(self, access: KafkaAccess, timeout_seconds: float = CONTACT_SECONDS) -> None:
         self._admin = make_admin(access)
+        self._access = access
         metadata = cluster_metadata(self._admin, access.brokers, timeout_seconds)
         self.brokers: tuple[int, ...] = tuple(sorted(metadata.brokers))
+        self._addresses = {id_: (at.host, at.port) for id_, at in metadata.brokers.items()}
         self.topics: frozenset[str] = frozenset(metadata.topics)
 
     def topic(self, name: str) -> TopicFacts | None:
@@ -58,8 +62,27 @@ class Cluster:
                 entries = future.result()
             except ck.KafkaException as error:
                 raise kafka_error(f"reading settings of broker {resource.name}", error) from None
-            found[int(resource.name)] = {name: str(entry.value) for name, entry in entries.items()}
+            found[int(resource.name)] = {
+                name: str(entry.value) for name, entry in entries.items() if entry.value is not None
+            }
         return found
+
+    def highest_version(self, broker: int, request: int) -> int:
+        """The highest version of a request that a broker speaks, -1 if it does not know it. Every
+        broker tells that to anybody, before a login.
+
+        :raises SluiceError: it cannot be asked.
+        """
+        properties = self._access.properties
+        client = properties.get("client.id", f"sluice.{self._access.connector}")
+        address = self._addresses[broker]
+        try:
+            connection = Connection(address, without_login(properties), client)
+        except OSError as error:
+            what = f"asking broker {broker} at {address[0]}:{address[1]} what it speaks: {error}"
+            raise KafkaUnavailableError(what) from None
+        connection.close()
+        return connection.versions.get(request, (0, -1))[1]
 
     def members(self, group: str) -> list[str]:
         """Members of a consumer group, `client id at host`; none if the group does not exist."""

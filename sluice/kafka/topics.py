@@ -111,7 +111,9 @@ def describe_topic(admin: AdminClient, name: str) -> TopicFacts | None:
         name=name,
         partitions=len(found.partitions),
         replication=min(len(partition.replicas) for partition in found.partitions.values()),
-        settings={key: str(entry.value) for key, entry in described.items()},
+        settings={
+            key: str(entry.value) for key, entry in described.items() if entry.value is not None
+        },
     )
 
 

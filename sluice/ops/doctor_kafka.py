@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from sluice.config.model import Configuration, ConnectorConfiguration
 from sluice.config.topics import why_refused
-from sluice.core.errors import SluiceError
+from sluice.core.errors import SluiceError, TransientError
 from sluice.core.records import RECORD_BYTES_MAX
 from sluice.core.topics import is_reserved, matches
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.topics import TopicFacts
 from sluice.kafka.transactions import SEND_BYTES_MAX, RecorderNames
+from sluice.kafka.wire.messages import FETCH
 from sluice.ops.doctor_findings import Examination, Finding
 from sluice.ops.doctor_topics import (
     SourceNeeds,
@@ -30,6 +31,10 @@ _INTERNAL = {
     "__transaction_state": "transaction.state.log.replication.factor",
 }
 _NAMED_MAX = 10
+_VERIFICATION = "transaction.partition.verification.enable"
+#: The first release of which it is sure, by its versions, that it verifies unless told otherwise:
+#: 3.5 and 3.6 cannot be told apart.
+_FETCH_OF_3_7 = 16
 _OFFSETS_RETENTION_MINUTES = 7 * 24 * 60
 _TRANSACTION_TIMEOUT_MS = RecorderNames("", "", "", "").transaction_timeout_ms
 
@@ -63,11 +68,13 @@ def look_at_kafka(configuration: Configuration, connector: ConnectorConfiguratio
         )
     settings: dict[int, Mapping[str, str]] = {}
 
-    def read_settings() -> None:
-        settings.update(cluster.settings())
+    _try(contact, "broker-settings", lambda: settings.update(cluster.settings()))
+    for broker in cluster.brokers:
+        verifies = settings.get(broker, {}).get(_VERIFICATION)
+        check_verification(contact, broker, verifies, cluster.highest_version)
+    contact.ok("transactions", "every broker verifies transactional writes")
+    if settings:
         _check_brokers(contact, settings)
-
-    _try(contact, "broker-settings", read_settings)
     look.findings += contact.findings
     bytes_max = _look_at_sources(configuration, connector, cluster, look)
     _look_at_own_topics(configuration, connector, cluster, bytes_max, look)
@@ -85,20 +92,64 @@ def _try(found: Examination, check: str, action: Callable[[], None]) -> None:
         found.failed(check, error)
 
 
+def check_verification(
+    found: Examination,
+    broker: int,
+    verifies: str | None,
+    highest_version: Callable[[int, int], int],
+) -> None:
+    """Whether a broker asks the coordinator before it takes a transactional write.
+
+    :param verifies: the setting; None where it is not shown, as by a broker that does not know
+        it, or to a user of a service that shows few settings.
+    :param highest_version: of a request that a broker speaks, see `Cluster`.
+    """
+    mend = f"{_VERIFICATION}=true, on Kafka 3.6 or newer"
+    late = "a fenced driver's late commit can come through"
+    if verifies == "true":
+        return
+    if verifies is not None:
+        found.error(
+            "transactions",
+            f"broker {broker} does not verify transactional writes (it has that switched off): "
+            f"{late}",
+            mend,
+        )
+        return
+    try:
+        speaks = highest_version(broker, FETCH)
+    except TransientError as error:
+        found.failed("transactions", error)
+        return
+    except SluiceError as error:
+        found.error(
+            "transactions",
+            f"broker {broker} does not show {_VERIFICATION}, and what versions it speaks cannot be "
+            f"asked ({error.message}): perhaps {late}",
+            mend,
+        )
+        return
+    if speaks < _FETCH_OF_3_7:
+        found.error(
+            "transactions",
+            f"broker {broker} does not show {_VERIFICATION} and is older than Kafka 3.7 (it speaks "
+            f"version {speaks} of Fetch): perhaps it does not verify transactional writes, and "
+            f"{late}",
+            f"{mend}, or let Sluice's user see the brokers' settings (DescribeConfigs)",
+        )
+        return
+    found.warning(
+        "transactions",
+        f"broker {broker} does not show {_VERIFICATION}; it is Kafka 3.7 or newer (it speaks "
+        f"version {speaks} of Fetch), which verifies transactional writes unless that is switched "
+        "off",
+        "Ask who runs it that nobody switched it off.",
+    )
+
+
 def _check_brokers(found: Examination, settings: Mapping[int, Mapping[str, str]]) -> None:
     """Settings that every broker must have; the worst of them counts."""
     by_broker = list(settings.items())
-    for broker, values in by_broker:
-        verifies = values.get("transaction.partition.verification.enable")
-        if verifies != "true":
-            why = "is older than Kafka 3.6" if verifies is None else "has it switched off"
-            found.error(
-                "transactions",
-                f"broker {broker} does not verify transactional writes ({why}): a fenced driver's "
-                "late commit can come through",
-                "transaction.partition.verification.enable=true, on Kafka 3.6 or newer",
-            )
-    found.ok("transactions", "every broker verifies transactional writes")
 
     def least(name: str, otherwise: int) -> int:
         return min(int(values.get(name, otherwise)) for _, values in by_broker)
@@ -142,7 +193,8 @@ def _look_at_sources(
     look: KafkaLook,
 ) -> int:
     """:returns: the largest message that a source topic takes."""
-    needs = SourceNeeds(connector.brokers, configuration.batch.lease_seconds)
+    lease_seconds = configuration.batch.lease_seconds
+    needs = SourceNeeds(connector.brokers, lease_seconds, len(cluster.brokers))
     bytes_max = 0
     _check_pattern(configuration, connector, cluster, look)
     for name in configuration.topics_of(connector.name, cluster.topics):

@@ -21,10 +21,12 @@ class SourceNeeds:
     """What a source topic is measured by.
 
     :param brokers: bootstrap servers, for the commands that mend.
+    :param count: of the brokers in the cluster.
     """
 
     brokers: str
     lease_seconds: float
+    count: int = 1
 
 
 def set_topic(brokers: str, topic: str, **settings: object) -> str:
@@ -50,6 +52,35 @@ def check_source(found: Examination, topic: TopicFacts, needs: SourceNeeds) -> N
     """A topic that is loaded: nothing may vanish before it is loaded, or between attempts."""
     _check_compaction(found, topic, needs)
     _check_retention(found, topic, needs)
+    _check_copies(found, topic, needs)
+
+
+def _check_copies(found: Examination, topic: TopicFacts, needs: SourceNeeds) -> None:
+    """Whether a message that a producer was promised, and that may be loaded, can go again. Its
+    partition stops then; what was lost in Kafka comes back to no table that did not have it."""
+    lost = "what was acknowledged to producers, and may be loaded, is replaced by other messages"
+    wanted = min(2, needs.count)
+    if topic.replication < wanted:
+        found.warning(
+            "replication",
+            f"{topic.replication} replica: when its broker loses power or its disk, {lost}",
+            f"kafka-reassign-partitions.sh --bootstrap-server {needs.brokers}: give each partition "
+            f"of {topic.name} {min(3, needs.count)} replicas",
+        )
+    if topic.replication > 1 and int(topic.settings.get("min.insync.replicas", 1)) < 2:
+        found.warning(
+            "min-insync-replicas",
+            f"min.insync.replicas = 1: a message that only one broker has counts as written; when "
+            f"that broker loses power, {lost}",
+            set_topic(needs.brokers, topic.name, min_insync_replicas=2),
+        )
+    if topic.settings.get("unclean.leader.election.enable", "false") == "true":
+        found.warning(
+            "unclean-leader-election",
+            f"a replica that lags may become leader: {lost}, and the partition stops",
+            set_topic(needs.brokers, topic.name, unclean_leader_election_enable="false"),
+        )
+    found.ok("replication", f"{topic.replication} replicas")
 
 
 def _check_compaction(found: Examination, topic: TopicFacts, needs: SourceNeeds) -> None:

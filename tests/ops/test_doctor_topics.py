@@ -64,14 +64,33 @@ DAY_MS = 86_400_000
             {"cleanup_policy": "compact", "min_compaction_lag_ms": "600000"},
             {"cleanup-policy": "error"},
         ),
+        ({"min_insync_replicas": "1"}, {"min-insync-replicas": "warning"}),
+        (
+            {"unclean_leader_election_enable": "true"},
+            {"unclean-leader-election": "warning"},
+        ),
     ],
 )
 def test_sources(settings: dict[str, str], checks: dict[str, str]) -> None:
     found = Examination("here")
-    check_source(found, topic(**settings), SourceNeeds("b:9092", lease_seconds=600))
+    facts = topic(**{"min_insync_replicas": "2", **settings})
+    check_source(found, facts, SourceNeeds("b:9092", lease_seconds=600, count=3))
     assert {name: finding.level for name, finding in bad(found).items()} == checks
     for finding in bad(found).values():
         assert "kafka-configs.sh --bootstrap-server b:9092 --alter" in finding.mend
+
+
+@pytest.mark.parametrize(
+    ("replication", "brokers", "level"), [(1, 1, None), (1, 2, "warning"), (2, 5, None)]
+)
+def test_copies_of_a_source(replication: int, brokers: int, level: str | None) -> None:
+    found = Examination("here")
+    needs = SourceNeeds("b:9092", lease_seconds=600, count=brokers)
+    check_source(found, topic(replication, min_insync_replicas="2"), needs)
+    finding = bad(found).get("replication")
+    assert (finding and finding.level) == level
+    if finding is not None:
+        assert "kafka-reassign-partitions.sh --bootstrap-server b:9092" in finding.mend
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,8 @@ class Connection:
             raise KafkaTerminalError(f"the certificate of {self.name}: {error}") from None
 
     def _check_versions(self) -> None:
-        known = messages.read_api_versions(self.ask(messages.API_VERSIONS, b""))
+        #: Request -> lowest and highest version that the broker knows.
+        self.versions = known = messages.read_api_versions(self.ask(messages.API_VERSIONS, b""))
         for kind, name in messages.NAMES.items():
             lowest, highest = known.get(kind, (0, -1))
             if not lowest <= messages.VERSIONS[kind] <= highest:

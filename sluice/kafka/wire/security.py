@@ -53,6 +53,15 @@ def read_security(properties: Mapping[str, str]) -> Security:
     )
 
 
+def without_login(properties: Mapping[str, str]) -> Security:
+    """For what a broker answers to anybody: the versions that it speaks.
+
+    :raises ConfigurationError: certificates that cannot be read.
+    """
+    protocol = properties.get("security.protocol", "plaintext").lower()
+    return Security(_tls(properties) if protocol.endswith("ssl") else None, "", "", "")
+
+
 def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
     authority = properties.get("ssl.ca.location", "")
     is_folder = os.path.isdir(authority)  # noqa: PTH112

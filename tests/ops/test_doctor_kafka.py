@@ -1,0 +1,75 @@
+"""What the doctor makes of brokers that do not show all of their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sluice.core.errors import TerminalError
+from sluice.kafka.cluster import Cluster
+from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError
+from sluice.ops.doctor_findings import Examination
+from sluice.ops.doctor_kafka import check_verification, look_at_kafka
+from tests.ops.pipelines import Pipeline
+from tests.support.kafka import Kafka
+
+NAME = "transaction.partition.verification.enable"
+
+
+@pytest.mark.parametrize("shown", ["all but one", "none"])
+def test_a_setting_that_is_not_shown_is_judged_by_what_the_broker_speaks(
+    kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str
+) -> None:
+    """As by a service that shows few settings, or refuses to show any."""
+    pipeline = Pipeline(kafka, tmp_path)
+    connector = pipeline.configuration.connector("dc1")
+    seen = Cluster.settings
+
+    def settings(cluster: Cluster) -> dict[int, dict[str, str]]:
+        if shown == "none":
+            raise KafkaTerminalError("reading settings of broker 1: not authorized")
+        found = {broker: dict(values) for broker, values in seen(cluster).items()}
+        assert all(values.pop(NAME) == "true" for values in found.values())
+        return found
+
+    monkeypatch.setattr(Cluster, "settings", settings)
+    look = look_at_kafka(pipeline.configuration, connector)
+    found = {finding.check: finding for finding in look.findings}
+    assert found["transactions"].level == "warning"
+    assert f"does not show {NAME}; it is Kafka 3.7 or newer" in found["transactions"].what
+    assert not [each for each in look.findings if each.level == "error"]
+
+
+def speaks(version: int) -> Callable[[int, int], int]:
+    return lambda broker, request: version
+
+
+def away(broker: int, request: int) -> int:
+    raise KafkaUnavailableError("asking broker 1")
+
+
+def refused(broker: int, request: int) -> int:
+    raise TerminalError("the certificate of b:9092")
+
+
+@pytest.mark.parametrize(
+    ("verifies", "version", "level", "words"),
+    [
+        ("true", refused, "", ""),
+        ("false", speaks(17), "error", "switched off"),
+        (None, speaks(16), "warning", "3.7 or newer"),
+        (None, speaks(15), "error", "older than Kafka 3.7"),
+        (None, away, "error", "asking broker 1"),
+        (None, refused, "error", "the certificate of b:9092"),
+    ],
+)
+def test_verification(
+    verifies: str | None, version: Callable[[int, int], int], level: str, words: str
+) -> None:
+    found = Examination("here")
+    check_verification(found, 1, verifies, version)
+    assert [each.level for each in found.findings] == ([level] if level else [])
+    assert all(words in each.what for each in found.findings)
+    assert [each.passing for each in found.findings] == ([version is away] if level else [])
