@@ -57,6 +57,11 @@ def add(subparsers: Subparsers) -> None:
         "--plant", metavar="NAME", help="plant a bug; a name that does not exist lists them"
     )
     parser.add_argument(
+        "--until-broken",
+        action="store_true",
+        help="end with the first seed that breaks a promise",
+    )
+    parser.add_argument(
         "--show", action="store_true", help="tell on stderr everything that happens"
     )
     add_json(parser)
@@ -87,5 +92,6 @@ def execute(arguments: argparse.Namespace) -> int:
             plant=arguments.plant,
             is_shown=arguments.show,
             as_json=arguments.json,
+            until_broken=arguments.until_broken,
         )
     )

@@ -38,11 +38,13 @@ def simulate(
     plant: str | None = None,
     is_shown: bool = False,
     as_json: bool = False,
+    until_broken: bool = False,
 ) -> int:
     """Run the seeds and report; 0 if no promise was broken, else 1.
 
     :param late_ms: how long after its lease an insert that is on its way may still land.
     :param plant: name of a bug to plant.
+    :param until_broken: the first seed that breaks a promise is the last one.
     :raises ConfigurationError: there is no such bug.
     """
     if plant is not None and plant not in PLANTED:
@@ -65,6 +67,8 @@ def simulate(
         if time.monotonic() - shown > _PROGRESS_SECONDS:
             shown = time.monotonic()
             print(_progress(summary, seeds), file=sys.stderr)
+        if until_broken and result.violations:
+            break
     _report(summary, as_json, [_again(r.seed, steps, rate, late_ms, plant) for r in summary.failed])
     return 1 if summary.failed else 0
 

@@ -111,6 +111,25 @@ class Summary:
             self.failed.append(result)
 
 
+def first_broken(
+    first_seed: int,
+    seeds: int,
+    steps: int = STEPS,
+    *,
+    plant: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> RunResult | None:
+    """The first of these seeds that breaks a promise; None if none does.
+
+    :param plant: breaks the real code on purpose.
+    """
+    with on_one_processor():
+        for seed in range(first_seed, first_seed + seeds):
+            result = run_seed(seed, steps, plant=plant)
+            if result.violations:
+                return result
+    return None
+
+
 def run_seeds(
     first_seed: int,
     seeds: int,
