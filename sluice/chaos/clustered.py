@@ -129,6 +129,11 @@ class ClusterStage:
 
     # What is struck
 
+    @property
+    def single(self) -> None:
+        """Several servers have the table."""
+        return None
+
     def links(self) -> list[Proxy]:
         """All links."""
         kafka = [center.link for center in self.centers.values()]

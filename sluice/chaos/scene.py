@@ -50,6 +50,28 @@ class Victim:
     serving_pid: Callable[[], int]
 
 
+class SingleServer(Protocol):
+    """What a foreign writer and an administrator do to one server and its table."""
+
+    def fill_half_window(self) -> None:
+        """Add as many foreign blocks as may come within one lease: just below half a window.
+
+        :raises TransientError: the server is away.
+        """
+        ...
+
+    def add_column(self) -> None:
+        """Give the table a column more, with a default.
+
+        :raises TransientError: the server is away.
+        """
+        ...
+
+    def change_zone(self) -> None:
+        """The server's time zone is another one from its next start on."""
+        ...
+
+
 class Scene(Protocol):
     """Everything that runs."""
 
@@ -62,6 +84,11 @@ class Scene(Protocol):
     @property
     def spark(self) -> SparkCluster | None:
         """Master and workers, unless Spark is local."""
+        ...
+
+    @property
+    def single(self) -> SingleServer | None:
+        """What else can be done where one server has the table; None on a cluster."""
         ...
 
     def links(self) -> Sequence[Proxy]:

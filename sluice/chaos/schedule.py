@@ -22,6 +22,7 @@ class Target(StrEnum):
     CLICKHOUSE_LINK = "clickhouse link"
     BROKER = "broker"
     CLICKHOUSE = "clickhouse"
+    TABLE = "table"
     DRIVER = "driver"
     WORKER = "worker"
     # On a cluster only.
@@ -41,6 +42,10 @@ class Deed(StrEnum):
     KILL_JVM = "JVM killed"
     OVERFLOW = "killed, window overrun"
     KILL_SPARK_WORKER = "Spark worker killed"
+    HANG = "paused beyond its lease"
+    OTHER_ZONE = "restarted in another time zone"
+    ADD_COLUMN = "column added"
+    FOREIGN_BLOCKS = "half of the window filled by a foreign writer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,12 @@ _LENGTHS: dict[Kind | Deed, tuple[float, float]] = {
     Deed.KILL_JVM: (0.5, 1.0),
     Deed.OVERFLOW: (0.5, 1.0),
     Deed.KILL_SPARK_WORKER: (2.0, 5.0),
+    # Beyond the lease, and the time after it in which an insert may still land.
+    Deed.HANG: (22.0, 40.0),
+    Deed.OTHER_ZONE: (0.0, 0.5),
+    Deed.ADD_COLUMN: (0.0, 0.5),
+    # Within one lease a foreign writer may add half a window, and no more.
+    Deed.FOREIGN_BLOCKS: (11.0, 14.0),
 }
 #: A data center is away for longer than a session with ZooKeeper lasts.
 _DATA_CENTER_LENGTHS = (6.0, 25.0)
@@ -115,7 +126,7 @@ _DATA_CENTER_LENGTHS = (6.0, 25.0)
 #: These change what every other fault would meet, so they come alone.
 _ALONE = {Deed.SUCCEED, Deed.OVERFLOW}
 #: These strike at a request that is on its way.
-_MEET_REQUESTS = {Kind.DROP_REPLY, Deed.KILL_IN_REQUEST}
+_MEET_REQUESTS = {Kind.DROP_REPLY, Deed.KILL_IN_REQUEST, Deed.FOREIGN_BLOCKS}
 _OVERLAP_SHARE = 0.5
 
 
@@ -134,10 +145,15 @@ def all_faults(standalone: bool, layout: Layout | None = None) -> list[Card]:
     ]
     drivers = [Deed.KILL, Deed.PAUSE, Deed.SUCCEED, Deed.KILL_JVM, Deed.OVERFLOW]
     faults += [(Target.DRIVER, deed) for deed in drivers]
-    faults += [(Target.WORKER, deed) for deed in (Deed.KILL, Deed.PAUSE)]
+    faults += [(Target.WORKER, deed) for deed in (Deed.KILL, Deed.PAUSE, Deed.HANG)]
     if standalone:
         faults.append((Target.WORKER, Deed.KILL_SPARK_WORKER))
-    if layout is not None:
+    if layout is None:
+        # On servers that hash blocks, a column that is added at the wrong moment is no fault
+        # that is borne; and several connectors are foreign writers to each other already.
+        faults += [(Target.TABLE, deed) for deed in (Deed.ADD_COLUMN, Deed.FOREIGN_BLOCKS)]
+        faults.append((Target.CLICKHOUSE, Deed.OTHER_ZONE))
+    else:
         faults += _cluster_faults(layout)
     return faults
 

@@ -17,7 +17,7 @@ from sluice.chaos.positions import Positions
 from sluice.chaos.production import Truth
 from sluice.chaos.proxy import Proxy
 from sluice.chaos.requests import Inserts, kafka_requests
-from sluice.chaos.scene import Victim, victim_program
+from sluice.chaos.scene import SingleServer, Victim, victim_program
 from sluice.chaos.schedule import Strike, Target
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration, load
@@ -37,6 +37,8 @@ WINDOW = 100
 LEASE_SECONDS = 10
 _MAX_MESSAGES = 10_000
 FOREIGN_TOPIC = "foreign"
+#: The time zone of the first start; see `change_zone`.
+ZONE = "America/New_York"
 
 _SETTINGS = """\
 [pipeline]
@@ -99,11 +101,17 @@ class Stage:
     drivers: Drivers
     positions: Positions
     foreign_rows: int = 0
+    added_columns: int = 0
 
     @property
     def spark(self) -> SparkCluster | None:
         """Master and workers, unless Spark is local."""
         return self.cluster
+
+    @property
+    def single(self) -> SingleServer:
+        """The stage itself: one server has the table."""
+        return self
 
     def links(self) -> list[Proxy]:
         """All links."""
@@ -142,8 +150,28 @@ class Stage:
 
     def overrun_window(self) -> None:
         """A foreign writer adds more blocks than the table's window remembers."""
+        self._add_foreign(WINDOW + WINDOW // 5)
+
+    def fill_half_window(self) -> None:
+        """As many as other writers may add within one lease."""
+        self._add_foreign(WINDOW // 2 - 1)
+
+    def add_column(self) -> None:
+        """Not one of the events' fields, so the rows stay what they are."""
+        self.added_columns += 1
         with Server(self.clickhouse.url) as server:
-            for _ in range(WINDOW + WINDOW // 5):
+            server.execute(
+                f"ALTER TABLE {TABLE} ADD COLUMN IF NOT EXISTS "
+                f"added_{self.added_columns} UInt32 DEFAULT {self.added_columns}"
+            )
+
+    def change_zone(self) -> None:
+        """Each time the other one of two."""
+        self.clickhouse.zone = "Pacific/Auckland" if self.clickhouse.zone != ZONE else ZONE
+
+    def _add_foreign(self, blocks: int) -> None:
+        with Server(self.clickhouse.url) as server:
+            for _ in range(blocks):
                 self.foreign_rows += 1
                 server.execute(
                     f"INSERT INTO {TABLE} (order_id, _topic) "

@@ -15,7 +15,7 @@ from sluice.chaos.proxy import Fault, Kind, Proxy
 from sluice.chaos.scene import Scene, Victim
 from sluice.chaos.schedule import Deed, Strike, Target
 from sluice.chaos.stage import LEASE_SECONDS
-from sluice.core.errors import TerminalError
+from sluice.core.errors import InDoubtError, TerminalError, TransientError
 
 #: A request to strike at has to come within this time.
 _AMBUSH_SECONDS_MAX = 20.0
@@ -79,6 +79,8 @@ class Striker:
                 return self._overflow(strike)
             case Deed.KILL_SPARK_WORKER:
                 return self._kill_spark_worker(strike)
+        if strike.target is Target.TABLE:
+            return self._strike_table(strike)
         if strike.target is Target.WORKER:
             return self._strike_worker(strike)
         return self._strike_driver(strike)
@@ -114,7 +116,9 @@ class Striker:
             case Deed.KILL:
                 for victim in victims:
                     victim.kill()
-            case Deed.RESTART:
+            case Deed.RESTART | Deed.OTHER_ZONE:
+                if strike.what is Deed.OTHER_ZONE and self._stage.single is not None:
+                    self._stage.single.change_zone()
                 # It takes some servers ten seconds to end in order.
                 ends = [self._pool.submit(victim.stop) for victim in victims]
                 lasting = self._lasting(strike, lambda: None)
@@ -171,9 +175,21 @@ class Striker:
         if not workers:
             return None
         pid = workers[int(strike.dice * len(workers))]
-        if strike.what is Deed.PAUSE:
+        if strike.what in (Deed.PAUSE, Deed.HANG):
             return self._pause(strike, [pid])
         _signal(pid, signal.SIGKILL)
+        return self._lasting(strike, lambda: None)
+
+    def _strike_table(self, strike: Strike) -> Lasting | None:
+        """What somebody else does to the table. A server that is away is told nothing."""
+        single = self._stage.single
+        if single is None:
+            return None
+        deed = single.add_column if strike.what is Deed.ADD_COLUMN else single.fill_half_window
+        try:
+            deed()
+        except (TransientError, InDoubtError):
+            return None
         return self._lasting(strike, lambda: None)
 
     def _pause(self, strike: Strike, pids: list[int]) -> Lasting:

@@ -131,9 +131,17 @@ class Broker(Program):
 
 
 class ClickHouse(Program):
-    """A running embedded ClickHouse."""
+    """A running embedded ClickHouse.
+
+    `zone` is its time zone from its next start on; "" leaves it to this machine.
+    """
 
     key = "url"
+    zone = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"TZ": self.zone} if self.zone else {}
 
     @property
     def url(self) -> str:

@@ -35,5 +35,6 @@ def test_what_comes_alone_lets_nothing_beside_it() -> None:
     assert any(strike.overlaps for strike in strikes)
     for strike in strikes:
         assert not (strike.is_alone and strike.overlaps)
-        assert strike.seconds > 0 or strike.what is Deed.RESTART
+        is_event = strike.what in (Deed.RESTART, Deed.OTHER_ZONE, Deed.ADD_COLUMN)
+        assert strike.seconds > 0 or is_event
         assert strike.pause_seconds > 0
