@@ -114,6 +114,18 @@ def test_structure_faults_cost_no_neighbour() -> None:
     assert decoded.offsets.tolist() == [FIRST_OFFSET, FIRST_OFFSET + 10, FIRST_OFFSET + 20]
 
 
+@pytest.mark.parametrize("messages", [2, 4])
+def test_a_pass_that_makes_another_number_of_rows_than_of_messages_is_none(messages: int) -> None:
+    """Whatever the proof of boundaries lets through: the rows would get wrong offsets."""
+    decoder = with_lineage(Column("id", "UInt32"))
+    with MessageBuffer() as buffer:
+        fill(buffer, [b'{"id":%d}' % number for number in range(3)])
+        whole = decoder._strict(buffer, 3)
+        assert whole is not None and whole.rows == 3
+        whole.close()
+        assert decoder._strict(buffer, messages) is None
+
+
 def test_halves_of_messages_never_make_a_row() -> None:
     """Three messages that end outside strings and give three rows, none of them a message's:
     the first row is made of two, and the third message gives two."""

@@ -253,6 +253,28 @@ def test_what_would_not_give_each_row_one_shard_is_refused(
     assert hint in refused.value.hint
 
 
+def test_the_function_is_evaluated_in_the_time_zone_of_the_table() -> None:
+    """Which is in the text; a worker's own zone decides nothing."""
+    late = {"id": 1, "at": "1000050400.0"}  # 2001-09-09 15:46:40 in UTC
+    days = Sharding("expression", expression="toDayOfMonth(at)")
+    found = {}
+    for zone in ("UTC", "Asia/Tokyo"):
+        text = sharded(days, time_zone=zone)
+        ((found[zone], _),) = split(text, decoded_of(text, [late]))
+    assert found == {"UTC": SHARDS[9 % 3], "Asia/Tokyo": SHARDS[10 % 3]}
+
+
+@pytest.mark.parametrize(("zone", "partitions"), [("UTC", 2), ("Asia/Tokyo", 1)])
+def test_parts_count_their_partitions_in_the_time_zone_of_the_table(
+    zone: str, partitions: int
+) -> None:
+    values = [{"user": n, "at": f"{10**9 - 6401 + 7200 * (n % 2)}.0"} for n in (0, 3, 6, 9)]
+    values.append({"user": 1, "at": f"{10**9 + 86_400}.0"})
+    text = sharded(Sharding("key", "user"), partition_key="toDate(at)", time_zone=zone)
+    parts = dict(split(text, decoded_of(text, values)))
+    assert parts[SHARDS[0]].clickhouse_partitions == partitions
+
+
 def test_by_offset_needs_the_offset_column() -> None:
     text = sharded(Sharding("offset"), lineage=())
     with pytest.raises(TerminalError, match="_offset` names no column"):

@@ -222,6 +222,47 @@ def frozen(pid: int, seconds: float) -> Iterator[None]:
         timer.join()
 
 
+def test_a_successor_that_has_not_committed_yet_is_waited_for(group: Group) -> None:
+    """Who initialised at once would fence it in turn, for ever."""
+    driver, before = group.owning("a"), replace(SETTLED, owner="a")
+    successor = group.recorder("b")
+    taken = successor.take_over(group.sources)
+    outcomes: list[Exception | None] = []
+
+    def finish() -> None:
+        try:
+            successor.finish_take_over(taken, group.first(successor))
+            outcomes.append(None)
+        except Exception as error:
+            outcomes.append(error)
+
+    later = threading.Timer(1.0, finish)
+    later.start()
+    with pytest.raises(OwnerChangedError, match="taken over by b"):
+        driver.record(group.commit(intend("a", 0, 10)), dict.fromkeys(group.sources, before))
+    later.join()
+    assert outcomes == [None]
+    assert group.holds(replace(SETTLED, owner="b"))
+
+
+def test_a_commit_that_a_stop_interrupts_is_not_taken_for_committed(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows whether it was: the range stays in doubt, nothing is dispatched."""
+    monkeypatch.setattr(transactions_module, "CALL_TIMEOUT_SECONDS", 1.0)
+    driver, before = group.owning("a"), replace(SETTLED, owner="a")
+    commit = transactions_module._commit
+
+    def commit_while_frozen(producer: object, stop: threading.Event) -> None:
+        stop.set()
+        with frozen(group.kafka.broker.jvm_pid, 3.0):
+            commit(producer, stop)
+
+    monkeypatch.setattr(transactions_module, "_commit", commit_while_frozen)
+    with pytest.raises(TransientError):
+        driver.record(group.commit(intend("a", 0, 10)), dict.fromkeys(group.sources, before))
+
+
 def test_a_commit_of_unknown_outcome_is_found_out(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:

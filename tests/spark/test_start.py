@@ -8,9 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.ledger import Background, Commit, LedgerView, record_entry, text_entry
+from sluice.core.ledger import (
+    Background,
+    Commit,
+    LedgerEntry,
+    LedgerView,
+    record_entry,
+    suspect_entry,
+    text_entry,
+)
 from sluice.core.planning import Limits
-from sluice.core.ranges import TopicPartition
+from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind
 from sluice.core.text import ConfigurationText
 from sluice.kafka.ledger import read_view
@@ -18,6 +26,7 @@ from sluice.kafka.recorder import Recorder
 from sluice.spark.beginning import Predecessor
 from sluice.spark.retiring import retired
 from sluice.spark.start import Started, StartParts, take_over, text_needed
+from sluice.spark.state import Suspect
 from sluice.spark.steps import Planner
 from tests.kafka.groups import NOW, Group, intend
 from tests.spark.lane_world import World, table_text
@@ -39,8 +48,11 @@ def text_of(*entries: str, topic: str) -> ConfigurationText:
     return ConfigurationText("p", "dc1", "chdb 1", 1 << 20, tables)
 
 
-def leave_in_doubt(group: Group, recorded: ConfigurationText) -> None:
-    """A driver recorded a range of two entries, and is gone."""
+def leave_in_doubt(group: Group, recorded: ConfigurationText, *more: LedgerEntry) -> None:
+    """A driver recorded a range of two entries, and is gone.
+
+    :param more: what else it wrote to the ledger.
+    """
     group.kafka.produce(group.topic, numbered(20))
     topic_id = group.kafka.log.topics([group.topic])[group.topic][0]
     record = intend("old", 0, 10, topic_id=topic_id, text=recorded.digest())
@@ -49,6 +61,7 @@ def leave_in_doubt(group: Group, recorded: ConfigurationText) -> None:
     entries = (
         text_entry(recorded.digest(), recorded.canonical()),
         record_entry(source, record, BACKGROUND),
+        *more,
     )
     old.finish_take_over(old.take_over([source]), Commit({source: record}, entries))
 
@@ -135,3 +148,16 @@ def test_retired_partitions_are_found_by_their_records(
     (state,) = started.states
     assert state.retiring and state.record.in_doubt
     assert retired(recorder, log, ["x"], []) == group.sources
+
+
+def test_inserts_that_may_still_come_are_known_to_the_next_driver(group: Group) -> None:
+    """The range is settled; they may land all the same, so its windows need room for them."""
+    recorded = text_of("a", "b", topic=group.topic)
+    settled = Range(group.sources[0], 0, 5)
+    marks = {"a/s1": 3, "b/s1": 4}
+    leave_in_doubt(group, recorded, suspect_entry(settled, NOW + 60_000, marks))
+    started, _ = start(group, recorded, why=None)
+    assert started.suspects == [Suspect(marks, NOW + 60_000)]
+    more = Started(suspects=[Suspect({"a/s1": 9}, NOW), *started.suspects])
+    started.add(more)
+    assert started.suspects == [Suspect(marks, NOW + 60_000), Suspect({"a/s1": 9}, NOW)]

@@ -49,6 +49,8 @@ class Loader:
     insert_timeout_seconds: float = 30.0
     preferred: frozenset[str] = frozenset()
     behind: frozenset[str] = frozenset()
+    #: The end of the lease of each block.
+    deadline_ms: int = 1 << 50
 
     def __post_init__(self) -> None:
         self.workshop = Workshop()
@@ -88,9 +90,19 @@ class Loader:
         with Server(self.servers[-1].url) as server:
             block = native(server, select)
         block_range = Range(TopicPartition("a", partition), begin, begin + ROWS)
-        lease = HeldLease(block_range, 1 << 50, 0)
+        lease = HeldLease(block_range, self.deadline_ms, 0)
         record = Record(
-            RecordKind.INTEND, 1, 1, begin, begin + ROWS, "a", 0, "topic", "text", 1, 1 << 50
+            RecordKind.INTEND,
+            1,
+            1,
+            begin,
+            begin + ROWS,
+            "a",
+            0,
+            "topic",
+            "text",
+            1,
+            self.deadline_ms,
         )
         marks = {f"{self.table}/s1": self.mark() - self.marks_behind}
         assignment = Assignment(

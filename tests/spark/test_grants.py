@@ -1,0 +1,90 @@
+"""What a block may take of a window: what is compared with the grant, what a larger one costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.budget import Site
+from sluice.core.ledger import Background
+from sluice.core.ranges import Range, TopicPartition
+from sluice.core.receipts import NeedsGrant
+from sluice.core.records import Kind, Record
+from sluice.core.text import Sharding
+from sluice.spark.assignment import Assignment
+from sluice.spark.leases import HeldLease
+from sluice.spark.loading import _Loading, _NeedsGrantError
+from sluice.spark.state import PartitionState
+from sluice.spark.workshop import Workshop
+from tests.decode.test_sharding import SHARDS, decoded_of, sharded
+from tests.spark.lane_world import World
+from tests.spark.test_loading import NOWHERE
+
+P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
+
+
+def in_doubt(world: World, source: TopicPartition, grant: int, left_ms: int) -> PartitionState:
+    """A range that came back just now; its window was as it is.
+
+    :param left_ms: what is left of its lease.
+    """
+    world.ends[source] = 10
+    state = world.settled(source)
+    state.record = world.group[source] = replace(
+        state.record,
+        kind=Kind.INTEND,
+        attempt=1,
+        end=10,
+        grant=grant,
+        deadline_ms=world.now + left_ms,
+    )
+    mark = world.tables[Site("t", "s1")].mark
+    state.background = Background(marks={"t/s1": mark}, since_ms=world.now)
+    return state
+
+
+@pytest.mark.parametrize(("left_ms", "is_granted"), [(300_000, True), (-60_000, False)])
+def test_a_larger_grant_replaces_only_what_still_claims_its_window(
+    left_ms: int, is_granted: bool
+) -> None:
+    """Ten entries may be used. Another range holds four of them and this one three: it may have six
+    in their place. Where its lease is over, its three are not among what is held, so they give
+    nothing back: of the five that the other one leaves, six cannot be granted."""
+    world = World([P0, P1], blocks=20)
+    mine = in_doubt(world, P0, 3, left_ms)
+    other = in_doubt(world, P1, 4 if is_granted else 5, 600_000)
+    other.out = True
+    mine.grant_wanted = NeedsGrant("t", 6)
+    lane = world.lane([mine, other])
+    steps, ready = lane._decider.plan(world.now, flush=True, stopping=False)
+    assert ready == []
+    assert [(step.source, step.record.grant) for step in steps] == [(P0, 6)] * is_granted
+
+
+@pytest.mark.parametrize("grant", [1, 2, 3])
+def test_the_block_of_every_shard_is_compared_with_the_grant(grant: int) -> None:
+    """Shards take one, two and three entries: whoever is granted less than three inserts none."""
+    rows = [
+        {"user": shard, "at": f"{10**9 + 86400 * day}.0"}
+        for shard in range(3)
+        for day in range(shard + 1)
+    ]
+    text = sharded(Sharding("key", "user"), partition_key="toDate(at)")
+    decoded = decoded_of(text, rows)
+    record = Record(Kind.INTEND, 1, 1, 0, 6, "a", 0, "topic", "text", grant, 1 << 50)
+    block_range = Range(P0, 0, 6)
+    loading = _Loading(
+        Workshop(),
+        NOWHERE,
+        Assignment(block_range, record, {}, 1 << 26, 0),
+        HeldLease(block_range, 1 << 50, 0),
+        World([P0]).text,
+    )
+    if grant < 3:
+        with pytest.raises(_NeedsGrantError) as refused:
+            loading._split(text, decoded)
+        assert (refused.value.entry, refused.value.entries) == (text.entry, 3)
+        return
+    parts = {shard: part.clickhouse_partitions for shard, part in loading._split(text, decoded)}
+    assert parts == dict(zip(SHARDS, (1, 2, 3), strict=True))
