@@ -1,0 +1,69 @@
+"""Which code is broken on purpose, and what of it cannot matter to rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: The pure core, the driver's decisions, the lease, the insert.
+SCOPE = (
+    "core/budget.py",
+    "core/flights.py",
+    "core/lease.py",
+    "core/ledger.py",
+    "core/packing.py",
+    "core/planning.py",
+    "core/ranges.py",
+    "core/receipts.py",
+    "core/records.py",
+    "core/replay.py",
+    "core/replicas.py",
+    "core/rests.py",
+    "core/tokens.py",
+    "spark/deciding.py",
+    "spark/failover.py",
+    "spark/gathering.py",
+    "spark/inserting.py",
+    "spark/leases.py",
+    "spark/loading.py",
+    "spark/monitor.py",
+    "spark/parking.py",
+    "spark/probing.py",
+    "spark/state.py",
+    "spark/steps.py",
+    "spark/tasks.py",
+    "kafka/recorder.py",
+    "kafka/transactions.py",
+    "clickhouse/http.py",
+    "clickhouse/insert.py",
+    "clickhouse/probe.py",
+    "clickhouse/reactions.py",
+    "clickhouse/window.py",
+)
+
+#: Functions that only speak, measure or tidy up: whatever they do, the rows are the same.
+NO_MATTER = frozenset(
+    {
+        "__repr__",
+        "__str__",
+        "_report",
+        "_trim_heap",
+        "close",
+        "described",
+        "release_memory",
+        "too_small",
+        "words_of",
+    }
+)
+
+#: Names that carry words or figures for people.
+WORDS = frozenset({"hint", "message", "detail", "why", "words"})
+
+#: Calls that speak or measure.
+SPEAKING = ("_logger.", "logger.", "log.", "warnings.", "self._metrics.", "metrics.")
+
+
+def sources() -> list[Path]:
+    """The files of the scope that are there."""
+    return [path for name in SCOPE if (path := ROOT / "sluice" / name).exists()]
