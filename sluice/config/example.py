@@ -68,7 +68,8 @@ target = "orders"                     # or database.table; default: name
 topics = ["orders"]
 format = "JSONEachRow"
 lineage = true                        # the table has the columns _topic String,
-                                      # _partition UInt32, _offset UInt64, _row UInt32;
+                                      # _partition UInt32, _offset UInt64, _row UInt32, and
+                                      # _source LowCardinality(String), which may be missing;
                                       # or false, or "auto": those that exist
 unknown_fields = "ignore"             # or "refuse"
 # dynamic_columns = { allow = ["attr_.*"], deny = ["attr_tmp.*"], max = 50 }

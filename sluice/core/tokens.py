@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 from sluice.core.ranges import Range
@@ -33,3 +34,18 @@ def block_token(
         f"{entry}+{target}/{shard}/{block_range.begin}-{block_range.end}"
     )
     return f"{token}/{rest}" if rest else token
+
+
+def row_source(*, pipeline: str, connector: str, topic_id: str, entry: str, generation: int) -> str:
+    """Who loads a row, as its lineage column `_source` says.
+
+    Two pipelines, connectors, Kafka clusters, table entries, topics of one name after each other,
+    and what was loaded before and after a rewind never have the same one. With `_topic`,
+    `_partition`, `_offset` and `_row` it names one row. No part can contain the separator.
+    """
+    return f"{pipeline}/{connector}/{topic_id}/{entry}/{generation}"
+
+
+def source_number(source: str) -> int:
+    """A row's source where `_source` is a UInt64: the first 64 bits of its SHA-256."""
+    return int.from_bytes(hashlib.sha256(source.encode()).digest()[:8], "big")

@@ -24,7 +24,14 @@ COLUMNS = (
     "quantity UInt16",
     "note String",
 )
-LINEAGE = ("_topic String", "_partition UInt32", "_offset UInt64", "_row UInt32")
+#: Of types that every server has.
+LINEAGE = (
+    "_topic String",
+    "_partition UInt32",
+    "_offset UInt64",
+    "_row UInt32",
+    "_source UInt64",
+)
 
 #: Types of the columns beyond these, in turn.
 _FURTHER_TYPES = ("UInt32", "Float64", "String", "Int64", "DateTime")

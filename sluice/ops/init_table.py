@@ -10,7 +10,7 @@ from sluice.clickhouse.capabilities import Capabilities, read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import identifier, literal, qualified
 from sluice.core.errors import TerminalError, TransientError
-from sluice.core.text import LINEAGE_TYPES
+from sluice.core.text import lineage_types
 from sluice.ops.init_types import SampledColumn
 
 #: Enough for every repeat that may come, however late (rule 10).
@@ -130,8 +130,7 @@ def create_table(
     facts: ServerFacts,
 ) -> str:
     """The statement, without a semicolon."""
-    topic_type = "LowCardinality(String)" if facts.version >= (19, 1) else "String"
-    lineage = LINEAGE_TYPES | {"_topic": topic_type}
+    lineage = lineage_types(facts.version)
     lines = [f"    {_quoted(c.name)} {c.type}" for c in columns]
     lines += [f"    {name} {text}" for name, text in lineage.items()]
     key = ", ".join(_quoted(name) for name in sorting_key(columns))

@@ -259,7 +259,7 @@ shards = {{ s1 = [{_text(wanted.clickhouse or "http://localhost:8123")}] }}
 name = {_text(table[:_NAME_MAX])}  # part of every token: keep it
 topics = [{_text(wanted.topic)}]
 format = {_text(found.format)}
-{more}lineage = true                        # columns _topic, _partition, _offset, _row
+{more}lineage = true                        # columns _topic, _partition, _offset, _row, _source
 """
 
 

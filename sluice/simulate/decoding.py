@@ -137,7 +137,9 @@ class VersionedDecoder:
     def watch(self, buffer: ListBuffer) -> None:
         """Nothing is looked at when messages come."""
 
-    def decode(self, buffer: ListBuffer, topic: str, partition: int) -> DecodedRows:
+    def decode(
+        self, buffer: ListBuffer, topic: str, partition: int, source: str = ""
+    ) -> DecodedRows:
         """Judge every message of a buffer."""
         rows: list[Row] = []
         bad: list[Bad] = []

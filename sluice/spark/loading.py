@@ -31,6 +31,7 @@ from sluice.core.receipts import (
     TooHeavy,
 )
 from sluice.core.text import ConfigurationText, TableText
+from sluice.core.tokens import row_source
 from sluice.decode.engine.session import release_memory
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Block, Decoded
@@ -268,10 +269,17 @@ class _Loading:
     def _decode(self, table: TableText, router: Router) -> tuple[Decoded, int]:
         """The rows of an entry, and how many messages it was given."""
         began = time.monotonic()
-        source = self.assignment.block_range.source
-        decoder = self.workshop.decoder(self.around, self.assignment.record.text, table)
+        source, record = self.assignment.block_range.source, self.assignment.record
+        decoder = self.workshop.decoder(self.around, record.text, table)
+        loaded_by = row_source(
+            pipeline=self.text.pipeline,
+            connector=self.text.connector,
+            topic_id=record.topic_id,
+            entry=table.entry,
+            generation=record.generation,
+        )
         with router.messages_of(table.entry) as buffer:
-            decoded = decoder.decode(buffer, source.topic, source.partition)
+            decoded = decoder.decode(buffer, source.topic, source.partition, loaded_by)
             given = buffer.messages
             found = new_fields(table, buffer, decoded)
             if found:

@@ -15,7 +15,14 @@ from sluice.config.model import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.core.formats import FORMATS, REGISTRY_OPTION
 from sluice.core.replicas import host_matches
-from sluice.core.text import LINEAGE_TYPES, ConfigurationText, TableText
+from sluice.core.text import (
+    LINEAGE_TYPES,
+    SOURCE,
+    SOURCE_TYPES,
+    Column,
+    ConfigurationText,
+    TableText,
+)
 from sluice.core.topics import matches, takes
 from sluice.decode import RULES
 from sluice.kafka.clients import KafkaAccess
@@ -187,13 +194,15 @@ def registry_access(configuration: Configuration) -> RegistryAccess | None:
 def lineage_columns(table: TableConfiguration, facts: TableFacts) -> tuple[str, ...]:
     """The lineage columns that blocks of this entry carry, in the order of LINEAGE_TYPES.
 
+    `_source` may be missing: without it a range that left the window cannot be probed.
+
     :raises ConfigurationError: lineage = true and some are missing or take no values.
     """
     if table.lineage is False:
         return ()
-    kinds = {column.name: column.kind for column in facts.columns}
-    present = tuple(name for name in LINEAGE_TYPES if kinds.get(name) in INSERTABLE)
-    missing = [name for name in LINEAGE_TYPES if name not in present]
+    columns = {column.name: column for column in facts.columns}
+    present = tuple(name for name in LINEAGE_TYPES if _carries(columns.get(name)))
+    missing = [name for name in LINEAGE_TYPES if name not in present and name != SOURCE]
     if table.lineage is True and missing:
         names = ", ".join(missing)
         raise ConfigurationError(
@@ -204,9 +213,24 @@ def lineage_columns(table: TableConfiguration, facts: TableFacts) -> tuple[str, 
     return present
 
 
-def add_lineage_statement(facts: TableFacts, missing: Iterable[str]) -> str:
-    """The ALTER TABLE that gives a table these lineage columns."""
-    columns = ", ".join(f"ADD COLUMN {identifier(name)} {LINEAGE_TYPES[name]}" for name in missing)
+def _carries(column: Column | None) -> bool:
+    """Whether a column takes a lineage value. What says nothing of who loaded it has to be empty
+    in `_source`: with a default of its own it would name somebody."""
+    if column is None:
+        return False
+    if column.name == SOURCE:
+        return column.kind == "" and column.type in SOURCE_TYPES
+    return column.kind in INSERTABLE
+
+
+def add_lineage_statement(
+    facts: TableFacts, missing: Iterable[str], types: Mapping[str, str] = LINEAGE_TYPES
+) -> str:
+    """The ALTER TABLE that gives a table these lineage columns.
+
+    :param types: those that suit the server, see `core.text.lineage_types`.
+    """
+    columns = ", ".join(f"ADD COLUMN {identifier(name)} {types[name]}" for name in missing)
     return f"ALTER TABLE {qualified(facts.database, facts.table)} {columns}"
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sluice.core.text import LINEAGE_TYPES, Column, TableText
+from sluice.core.text import LINEAGE_TYPES, SOURCE, Column, TableText
 from sluice.decode.engine.session import session
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.marked import memory_file
 from sluice.decode.text.decoder import Decoded, Decoder
 
-LINEAGE = tuple(Column(name, type_text) for name, type_text in LINEAGE_TYPES.items())
+#: Where a message stood; `test_source.py` has who loaded it.
+LINEAGE = tuple(
+    Column(name, type_text) for name, type_text in LINEAGE_TYPES.items() if name != SOURCE
+)
+LINEAGE_NAMES = tuple(column.name for column in LINEAGE)
 FIRST_OFFSET = 1000
 
 

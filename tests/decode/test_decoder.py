@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import LINEAGE_TYPES, Column
+from sluice.core.text import Column
 from sluice.decode.engine import session as session_module
 from sluice.decode.engine.native import read_header
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.text.decoder import Decoder
-from tests.decode.support import FIRST_OFFSET, LINEAGE, decode, fill, rows, table
+from tests.decode.support import FIRST_OFFSET, LINEAGE, LINEAGE_NAMES, decode, fill, rows, table
 
 ID = Column("id", "UInt64")
 TEXT = Column("s", "String")
 
 
 def with_lineage(*columns: Column, **changes: object) -> Decoder:
-    return Decoder(table(*columns, *LINEAGE, lineage=tuple(LINEAGE_TYPES), **changes))
+    return Decoder(table(*columns, *LINEAGE, lineage=LINEAGE_NAMES, **changes))
 
 
 def test_rows_stay_in_offset_order_with_their_lineage() -> None:
@@ -250,7 +250,7 @@ def test_text_that_cannot_be_executed_is_terminal(text: object) -> None:
 def test_same_messages_same_bytes_whatever_the_polls() -> None:
     values = [b'{"id":%d,"s":"x%d"}' % (n, n) for n in range(5000)]
     values[17], values[1234] = b'{"id":-1}', b"["
-    texts = table(ID, TEXT, *LINEAGE, lineage=tuple(LINEAGE_TYPES))
+    texts = table(ID, TEXT, *LINEAGE, lineage=LINEAGE_NAMES)
     outcomes = [decode(Decoder(texts), values, poll) for poll in (1, 500, 5000)]
     for other in outcomes[1:]:
         assert (other.native, other.bad) == (outcomes[0].native, outcomes[0].bad)

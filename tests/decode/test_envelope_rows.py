@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import LINEAGE_TYPES, Column, TableText
+from sluice.core.text import Column, TableText
 from sluice.decode.engine.session import run
 from sluice.decode.envelope.format import EnvelopeFormat
 from sluice.decode.envelope.tables import envelope_tables
@@ -20,7 +20,7 @@ from sluice.decode.messages.framing import BYTES
 from sluice.decode.messages.marked import memory_file
 from sluice.decode.typed.decoder import TypedDecoder
 from sluice.producer import Bound, Kind, SQLBatchRequest, Value, schema_hashcode
-from tests.decode.support import FIRST_OFFSET, LINEAGE, fill, rows, table
+from tests.decode.support import FIRST_OFFSET, LINEAGE, LINEAGE_NAMES, fill, rows, table
 from tests.decode.test_envelope import COLUMNS, mutated, some_messages
 
 ID = Column("id", "UInt64")
@@ -46,7 +46,7 @@ def bad_facts(decoded: Decoded) -> list[tuple[int, str, str]]:
 
 
 def test_rows_with_their_lineage() -> None:
-    text = envelope_table(ID, NAME, *LINEAGE, lineage=tuple(LINEAGE_TYPES))
+    text = envelope_table(ID, NAME, *LINEAGE, lineage=LINEAGE_NAMES)
     sql = "INSERT INTO orders (name, id) VALUES (?, ?)"
     decoded = decode(text, [message(sql, ("a", 1), ("b", 2)), message(sql), message(sql, ("c", 3))])
     assert rows(decoded) == [
@@ -300,7 +300,7 @@ def test_moments_of_python() -> None:
 
 def test_mutants_are_in_the_block_or_bad() -> None:
     chance = random.Random(5)
-    text = envelope_table(*COLUMNS, *LINEAGE, lineage=tuple(LINEAGE_TYPES))
+    text = envelope_table(*COLUMNS, *LINEAGE, lineage=LINEAGE_NAMES)
     usual = some_messages(chance, 400)
     messages = list(usual)
     for place in range(0, 400, 2):

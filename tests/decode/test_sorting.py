@@ -7,9 +7,9 @@ import random
 import pytest
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import LINEAGE_TYPES, Column, TableText
+from sluice.core.text import Column, TableText
 from sluice.decode.text.decoder import Decoded, Decoder
-from tests.decode.support import FIRST_OFFSET, LINEAGE, decode, rows, table
+from tests.decode.support import FIRST_OFFSET, LINEAGE, LINEAGE_NAMES, decode, rows, table
 
 USER = Column("user", "UInt32")
 TEXT = Column("s", "String")
@@ -19,7 +19,7 @@ def sorted_table(*columns: Column, key: str, **changes: object) -> TableText:
     return table(
         *columns,
         *LINEAGE,
-        lineage=tuple(LINEAGE_TYPES),
+        lineage=LINEAGE_NAMES,
         sorting_key=key,
         **({"sort": True} | changes),
     )

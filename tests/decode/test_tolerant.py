@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.core.text import LINEAGE_TYPES, Column
+from sluice.core.text import Column
 from sluice.decode.messages.assemble import Body
 from sluice.decode.messages.boundaries import structure_faults
 from sluice.decode.messages.buffer import MessageBuffer
@@ -20,7 +20,7 @@ from sluice.decode.messages.shapes import object_faults, plain_objects
 from sluice.decode.text.decoder import Decoded, Decoder
 from sluice.decode.text.plan import Plan
 from sluice.decode.text.tolerant import overflow_behavior, sift
-from tests.decode.support import LINEAGE, decode, fill, rows, table
+from tests.decode.support import LINEAGE, LINEAGE_NAMES, decode, fill, rows, table
 from tests.decode.test_properties import BROKEN, CUT, DOCUMENTS
 
 COLUMNS = (
@@ -39,8 +39,8 @@ COLUMNS = (
 )
 SORTED = {"sort": True, "sorting_key": "n, at", "partition_key": "intDiv(n, 100)"}
 TEXTS = (
-    table(*COLUMNS, lineage=tuple(LINEAGE_TYPES)),
-    table(*COLUMNS, lineage=tuple(LINEAGE_TYPES), on_null="default", **SORTED),
+    table(*COLUMNS, lineage=LINEAGE_NAMES),
+    table(*COLUMNS, lineage=LINEAGE_NAMES, on_null="default", **SORTED),
 )
 VALUES = {
     "id": st.sampled_from([1, "2", "x", -1, 2**64, 1e19, None, 10**80]),

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.core.text import LINEAGE_TYPES, Column, TableText
+from sluice.core.text import Column, TableText
 from sluice.decode.engine.session import run
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.port import TableDecoder
-from tests.decode.support import FIRST_OFFSET, LINEAGE, fill, table
+from tests.decode.support import FIRST_OFFSET, LINEAGE, LINEAGE_NAMES, fill, table
 
 COLUMNS = (
     Column("id", "UInt64"),
@@ -63,7 +63,7 @@ class Subject:
 
 
 def subject(table_format: str, **changes: Any) -> Subject:
-    facts = {"format": table_format, "lineage": tuple(LINEAGE_TYPES)} | changes
+    facts = {"format": table_format, "lineage": LINEAGE_NAMES} | changes
     text = table(*COLUMNS, *LINEAGE, **facts)
     return Subject(text, make_decoder(text))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluice.core.text import LINEAGE_TYPES, Column, TableText
+from sluice.core.text import Column, TableText
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
-from tests.decode.support import LINEAGE, fill, rows, table
+from tests.decode.support import LINEAGE, LINEAGE_NAMES, fill, rows, table
 
 ID, TEXT = Column("id", "UInt64"), Column("s", "String")
 
@@ -18,7 +18,7 @@ def text_of(table_format: str, *columns: Column, **changes: Any) -> TableText:
 
 
 def with_lineage(table_format: str, *columns: Column, **changes: Any) -> TableText:
-    facts = {"lineage": tuple(LINEAGE_TYPES)} | changes
+    facts = {"lineage": LINEAGE_NAMES} | changes
     return text_of(table_format, *(columns or (ID, TEXT)), *LINEAGE, **facts)
 
 

@@ -105,7 +105,7 @@ def test_the_statement_makes_a_table_that_deduplicates(server: Server, database:
     assert made.replicated == (facts.version < (22, 2))
     assert [column.name for column in made.columns] == [
         *RECORD,
-        *("_topic", "_partition", "_offset", "_row"),
+        *("_topic", "_partition", "_offset", "_row", "_source"),
     ]
     by_name = {column.name: column.type for column in made.columns}
     assert by_name["note"] == "Nullable(String)"

@@ -33,7 +33,10 @@ COLUMNS = (
     "id UInt64, user_id UInt32, ts DateTime, amount Float64, country LowCardinality(String), "
     "status String, sku String, quantity UInt16, note String"
 )
-LINEAGE = "_topic LowCardinality(String), _partition UInt32, _offset UInt64, _row UInt32"
+LINEAGE = (
+    "_topic LowCardinality(String), _partition UInt32, _offset UInt64, _row UInt32, "
+    "_source LowCardinality(String)"
+)
 
 #: Messages that can never become a row, one of each kind.
 BROKEN = (

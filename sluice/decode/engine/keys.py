@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import LINEAGE_TYPES, Column, TableText
+from sluice.core.text import LINEAGE_TYPES, SOURCE, Column, TableText
 from sluice.decode.engine.expressions import referenced_columns
 from sluice.decode.engine.native import check_lineage_type
 from sluice.decode.engine.session import identifier, literal
@@ -134,6 +134,8 @@ class Keys:
             return None
         aliases, used = self._computed(f"tuple({table.sorting_key})")
         stand_ins = {"_topic": "''", "_partition": "0", "_row": "0", "_offset": ORDER_COLUMN}
+        if SOURCE in {column.name for column in self._lineage}:
+            stand_ins[SOURCE] = "''"
         missing = used - set(self._names) - set(stand_ins) - set(aliases)
         if missing:
             raise TerminalError(

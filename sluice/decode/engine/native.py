@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
+from sluice.core.text import SOURCE, SOURCE_TYPES
 
 #: Integer types of the server: numpy's type and the highest value.
 _NUMBERS = {
@@ -56,15 +57,17 @@ def check_lineage_type(column: str, type_text: str) -> None:
 
     :raises TerminalError: it cannot.
     """
-    fits = (
-        type_text in ("String", "LowCardinality(String)")
-        if column == "_topic"
-        else type_text in _NUMBERS
-    )
+    if column == SOURCE:
+        fits = type_text in SOURCE_TYPES
+    elif column == "_topic":
+        fits = type_text in ("String", "LowCardinality(String)")
+    else:
+        fits = type_text in _NUMBERS
     if not fits:
         raise TerminalError(
             f"lineage column {column} has type {type_text}, which cannot carry it",
-            "Use String or LowCardinality(String) for _topic and an integer type for the others.",
+            "Use String or LowCardinality(String) for _topic, UInt64 or these for _source, and an "
+            "integer type for the others.",
         )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.core.text import Column
+from sluice.core.text import SOURCE, Column
+from sluice.core.tokens import source_number
 from sluice.decode.engine.native import (
     checksum,
     column_head,
@@ -86,19 +87,21 @@ class Lineage:
 
     :param offsets: one for each row.
     :param numbers: of each row within its message; None: each message is one row.
+    :param source: who loads them, see `core.tokens.row_source`.
     """
 
     topic: str
     partition: int
     offsets: NDArray[np.uint64]
     numbers: NDArray[np.uint32] | None = None
+    source: str = ""
 
     def at(self, order: NDArray[np.uint32] | None) -> Lineage:
         """Of the rows in another order."""
         if order is None:
             return self
         row_numbers = None if self.numbers is None else self.numbers[order]
-        return Lineage(self.topic, self.partition, self.offsets[order], row_numbers)
+        return replace(self, offsets=self.offsets[order], numbers=row_numbers)
 
     def columns(self, columns: Iterable[Column]) -> Iterator[bytes]:
         """The lineage columns as Native writes them.
@@ -110,6 +113,10 @@ class Lineage:
             name, type_text = column.name, column.type
             if name == "_topic":
                 yield constant_text(name, type_text, self.topic, rows)
+            elif name == SOURCE and type_text == "UInt64":
+                yield numbers(name, type_text, source_number(self.source), rows)
+            elif name == SOURCE:
+                yield constant_text(name, type_text, self.source, rows)
             elif name == "_partition":
                 yield numbers(name, type_text, self.partition, rows)
             elif name == "_offset":

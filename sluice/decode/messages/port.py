@@ -25,9 +25,12 @@ class TableDecoder(Protocol):
         depends on it."""
         ...
 
-    def decode(self, buffer: MessageBuffer, topic: str, partition: int) -> Decoded:
+    def decode(
+        self, buffer: MessageBuffer, topic: str, partition: int, source: str = ""
+    ) -> Decoded:
         """Turn messages into one block; bad ones are set aside, never an exception.
 
+        :param source: who loads them, see `core.tokens.row_source`.
         :raises TerminalError: the engine fails although every message was proven, or a
             lineage column cannot hold a number.
         :raises TransientError: the machine did it, or something outside that is needed (a

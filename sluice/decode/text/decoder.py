@@ -87,20 +87,22 @@ class Decoder:
         if self.table.rows == "one" and self._years.fields is not None:
             buffer.watch(self._years.fields)
 
-    def decode(self, buffer: MessageBuffer, topic: str, partition: int) -> Decoded:
+    def decode(
+        self, buffer: MessageBuffer, topic: str, partition: int, source: str = ""
+    ) -> Decoded:
         """See `sluice.decode.messages.port.TableDecoder`."""
         split = self._split(buffer) if self._split is not None else None
         if split is not None:
             with split.rows:
-                return self._decode_split(buffer, split, topic, partition)
+                return self._decode_split(buffer, split, topic, partition, source)
         body, faults = self._decode_rows(buffer, f"{topic}/{partition}")
         all_offsets = buffer.offsets
         offsets = all_offsets[_without(buffer.messages, faults)] if faults else all_offsets
-        lineage = Lineage(topic, partition, offsets)
+        lineage = Lineage(topic, partition, offsets, source=source)
         return self._finished(body, lineage, _bad(faults, all_offsets), len(offsets))
 
     def _decode_split(
-        self, buffer: MessageBuffer, split: Split, topic: str, partition: int
+        self, buffer: MessageBuffer, split: Split, topic: str, partition: int, source: str
     ) -> Decoded:
         """A message is all or nothing, unless bad rows are to be dropped."""
         body, row_faults = self._decode_rows(split.rows, f"{topic}/{partition}")
@@ -124,7 +126,7 @@ class Decoder:
                 body = again
         kept = np.delete(np.arange(split.rows.messages), left_out)
         all_offsets, messages = buffer.offsets, split.message_of[kept]
-        lineage = Lineage(topic, partition, all_offsets[messages], numbers[kept])
+        lineage = Lineage(topic, partition, all_offsets[messages], numbers[kept], source)
         made = np.unique(messages)
         decoded = self._finished(body, lineage, _bad(faults, all_offsets), len(made))
         accounted = np.concatenate((made, np.fromiter(faults, np.int64, len(faults))))

@@ -106,7 +106,12 @@ class LineDecoder(Decoder):
         return self._plan.readable
 
     def merged(
-        self, parts: list[Decoded], topic: str, partition: int, bad: tuple[BadMessage, ...]
+        self,
+        parts: list[Decoded],
+        topic: str,
+        partition: int,
+        source: str,
+        bad: tuple[BadMessage, ...],
     ) -> Decoded:
         """Blocks of this table's columns as one.
 
@@ -115,7 +120,7 @@ class LineDecoder(Decoder):
         messages = sum(part.messages for part in parts)
         filled = [part for part in parts if part.rows]
         if filled:
-            body, lineage = merge(self._plan, filled, topic, partition)
+            body, lineage = merge(self._plan, filled, topic, partition, source)
             return self._finished(self._with_keys(self._plan, body), lineage, bad, messages)
         return self._finished(Body(), Lineage(topic, partition, np.zeros(0, np.uint64)), bad, 0)
 

@@ -17,7 +17,9 @@ from sluice.decode.text.plan import PLACE_COLUMN, Plan
 _ROW = "_row"
 
 
-def merge(plan: Plan, parts: list[Decoded], topic: str, partition: int) -> tuple[Body, Lineage]:
+def merge(
+    plan: Plan, parts: list[Decoded], topic: str, partition: int, source: str
+) -> tuple[Body, Lineage]:
     """The rows of all parts, without lineage columns, and the lineage of each.
 
     :param parts: with rows, in the order of their messages; no message is in two of them.
@@ -38,7 +40,7 @@ def merge(plan: Plan, parts: list[Decoded], topic: str, partition: int) -> tuple
         run(plan.merge_into(body.path, paths, len(order)), "Null")
     body.measure()
     all_numbers = np.concatenate(numbers)[order]
-    return body, Lineage(topic, partition, offsets[order], all_numbers)
+    return body, Lineage(topic, partition, offsets[order], all_numbers, source)
 
 
 def _with_places(part: Decoded, places: NDArray[np.uint32]) -> bytes:

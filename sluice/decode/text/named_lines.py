@@ -71,7 +71,9 @@ class NamedLineDecoder:
     def watch(self, buffer: MessageBuffer) -> None:
         """Nothing of the messages is looked at when they come."""
 
-    def decode(self, buffer: MessageBuffer, topic: str, partition: int) -> Decoded:
+    def decode(
+        self, buffer: MessageBuffer, topic: str, partition: int, source: str = ""
+    ) -> Decoded:
         """See `sluice.decode.messages.port.TableDecoder`."""
         faults: dict[int, Fault] = {}
         empty: list[int] = []
@@ -86,7 +88,9 @@ class NamedLineDecoder:
                     faults |= dict.fromkeys(group.indices, decoder)
                 else:
                     group.flush(offsets)
-                    parts.append((decoder.decode(group.rest, topic, partition), group.indices))
+                    parts.append(
+                        (decoder.decode(group.rest, topic, partition, source), group.indices)
+                    )
                 group.rest.close()
         bad = [
             BadMessage(index, int(offsets[index]), fault.reason, fault.error, fault.column)
@@ -99,7 +103,7 @@ class NamedLineDecoder:
         if len(groups) == 1 and len(parts) == 1:
             whole = replace(decodeds[0], bad=tuple(bad))
         else:
-            whole = self._whole.merged(decodeds, topic, partition, tuple(bad))
+            whole = self._whole.merged(decodeds, topic, partition, source, tuple(bad))
         all_empty = [int(offsets[index]) for index in empty]
         all_empty += [offset for decoded in decodeds for offset in decoded.empty]
         dropped = sum(decoded.dropped_rows for decoded in decodeds)

@@ -88,7 +88,9 @@ class TypedDecoder:
     def watch(self, buffer: MessageBuffer) -> None:
         """Nothing of the messages is looked at when they come."""
 
-    def decode(self, buffer: MessageBuffer, topic: str, partition: int) -> Decoded:
+    def decode(
+        self, buffer: MessageBuffer, topic: str, partition: int, source: str = ""
+    ) -> Decoded:
         """Turn messages into one block; bad ones are set aside, never an exception.
 
         :raises TerminalError: parts that were read cannot be joined, or a lineage column cannot
@@ -102,7 +104,7 @@ class TypedDecoder:
         )
         offsets, faults = buffer.offsets, reading.faults
         numbers = part.numbers if part.numbers.any() else None
-        lineage = Lineage(topic, partition, offsets[part.messages], numbers)
+        lineage = Lineage(topic, partition, offsets[part.messages], numbers, source)
         has_rows = np.zeros(buffer.messages, np.bool_)
         has_rows[part.messages] = True
         is_empty = ~has_rows

@@ -132,7 +132,7 @@ def _quoted(text: str) -> str:
 EXAMPLE_TABLE = """\
 CREATE TABLE orders (
     id UInt64, user_id UInt32, ts DateTime, amount Float64,
-    _topic String, _partition UInt32, _offset UInt64, _row UInt32
+    _topic String, _partition UInt32, _offset UInt64, _row UInt32, _source UInt64
 ) ENGINE = ReplicatedMergeTree('/clickhouse/tables/{shard}/orders', '{replica}')
 ORDER BY (user_id, ts)"""
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.core.text import LINEAGE_TYPES, Column, TableText
-from tests.decode.support import LINEAGE, table
+from sluice.core.text import Column, TableText
+from tests.decode.support import LINEAGE, LINEAGE_NAMES, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,5 +26,5 @@ class Subject:
 
 def fuzzed_table(table_format: str, columns: tuple[Column, ...], **changes: Any) -> TableText:
     """A table with all lineage columns."""
-    facts = {"format": table_format, "lineage": tuple(LINEAGE_TYPES)} | changes
+    facts = {"format": table_format, "lineage": LINEAGE_NAMES} | changes
     return table(*columns, *LINEAGE, **facts)
