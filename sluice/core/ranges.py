@@ -46,6 +46,22 @@ class Range:
         return f"{self.source}[{self.begin}, {self.end})"
 
 
+#: A leader epoch that nobody told: a broker before 2.1, or a record from before they were kept.
+EPOCH_UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class EpochOffset:
+    """An end of a log, and the epoch of the leader that vouches for all below it.
+
+    Messages keep the epoch that they were written in. Where a log is cut and filled again, what
+    comes after the cut is of a later epoch.
+    """
+
+    offset: int
+    epoch: int = EPOCH_UNKNOWN
+
+
 class RangeRelation(Enum):
     """How a range lies to one that was recorded before it. Examples against [10, 20)."""
 

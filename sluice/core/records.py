@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sluice.core.errors import TerminalError
+from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset
 
 FORMAT_VERSION = "S1"
 RECORD_BYTES_MAX = 200
@@ -55,6 +56,7 @@ class Record:
     :param grant: entries of a deduplication window that each block may take (rule 10).
     :param deadline_ms: after this nobody starts an insert for this record (rule 9).
     :param rest: digest of the offsets that a probe found missing, "" without a probe.
+    :param epoch: of the leader that vouched for all offsets below `end`.
     """
 
     kind: Kind
@@ -69,6 +71,7 @@ class Record:
     grant: int
     deadline_ms: int
     rest: str = ""
+    epoch: int = EPOCH_UNKNOWN
 
     def __post_init__(self) -> None:
         if self.begin < 0 or self.end < self.begin:
@@ -84,9 +87,16 @@ class Record:
         """Whether its range may be loaded wholly, partly or not at all."""
         return self.kind is not Kind.SETTLE
 
+    @property
+    def log_end(self) -> EpochOffset:
+        """What the log held at least when this was recorded."""
+        return EpochOffset(self.end, self.epoch)
+
 
 def encode(record: Record) -> str:
     """The record as offset metadata."""
+    # A record without an epoch is written as before there were any.
+    epoch = () if record.epoch == EPOCH_UNKNOWN else (str(record.epoch),)
     body = "|".join(
         (
             FORMAT_VERSION,
@@ -102,6 +112,7 @@ def encode(record: Record) -> str:
             str(record.grant),
             str(record.deadline_ms),
             record.rest,
+            *epoch,
         )
     )
     line = f"{body}|{zlib.crc32(body.encode()):08x}"
@@ -119,7 +130,7 @@ def decode(offset: int, metadata: str | None) -> Record:
         raise InvalidRecordError(f"offset {offset} was committed without metadata")
     body, _, checksum = metadata.rpartition("|")
     fields = body.split("|")
-    if fields[0] != FORMAT_VERSION or len(fields) != 13:
+    if fields[0] != FORMAT_VERSION or len(fields) not in (13, 14):
         raise InvalidRecordError(f"offset {offset} was committed with metadata {metadata[:80]!r}")
     if f"{zlib.crc32(body.encode()):08x}" != checksum:
         raise InvalidRecordError(f"the checksum of the record at offset {offset} does not fit")
@@ -137,6 +148,7 @@ def decode(offset: int, metadata: str | None) -> Record:
             grant=int(fields[10]),
             deadline_ms=int(fields[11]),
             rest=fields[12],
+            epoch=int(fields[13]) if len(fields) > 13 else EPOCH_UNKNOWN,
         )
     except ValueError as error:
         raise InvalidRecordError(f"the record at offset {offset} is damaged: {error}") from None

@@ -11,7 +11,7 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sluice.core.errors import SluiceError, TerminalError
-from sluice.core.ranges import TopicPartition
+from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
 from sluice.kafka.errors import kafka_error
 from sluice.kafka.topics import cluster_metadata
 
@@ -41,6 +41,10 @@ def short_topic_id(most: int, least: int) -> str:
     """
     mixed = (least ^ (most * 0x9E3779B97F4A7C15)) & 0xFFFFFFFFFFFFFFFF
     return base64.urlsafe_b64encode(mixed.to_bytes(8, "big")).decode().rstrip("=")
+
+
+def _plain(ends: dict[TopicPartition, EpochOffset]) -> dict[TopicPartition, int]:
+    return {source: end.offset for source, end in ends.items()}
 
 
 class SourceLog:
@@ -99,25 +103,30 @@ class SourceLog:
 
         :param partial: leave out partitions that do not answer, unless none does.
         """
+        return _plain(self.epoch_ends(sources, partial=partial))
+
+    def epoch_ends(
+        self, sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, EpochOffset]:
+        """The same, with the epoch of the leader that told."""
         return self._offsets(sources, OffsetSpec.latest(), partial=partial)
 
     def log_ends(
         self, sources: Iterable[TopicPartition], *, partial: bool = False
     ) -> dict[TopicPartition, int]:
         """Ends of the logs, open transactions included; ends are exclusive."""
-        return self._offsets(
-            sources, OffsetSpec.latest(), ck.IsolationLevel.READ_UNCOMMITTED, partial=partial
-        )
+        uncommitted = ck.IsolationLevel.READ_UNCOMMITTED
+        return _plain(self._offsets(sources, OffsetSpec.latest(), uncommitted, partial=partial))
 
     def begins(self, sources: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """First offset that each log still holds."""
-        return self._offsets(sources, OffsetSpec.earliest())
+        return _plain(self._offsets(sources, OffsetSpec.earliest()))
 
     def at_time(
         self, sources: Iterable[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
         """First offset whose message is not older; -1 if there is none."""
-        return self._offsets(sources, OffsetSpec.for_timestamp(timestamp_ms))
+        return _plain(self._offsets(sources, OffsetSpec.for_timestamp(timestamp_ms)))
 
     def _offsets(
         self,
@@ -126,7 +135,7 @@ class SourceLog:
         isolation: ck.IsolationLevel = ck.IsolationLevel.READ_COMMITTED,
         *,
         partial: bool = False,
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[TopicPartition, EpochOffset]:
         request = {ck.TopicPartition(s.topic, s.partition): spec for s in sources}
         if not request:
             return {}
@@ -135,19 +144,20 @@ class SourceLog:
             isolation_level=isolation,
             request_timeout=ADMIN_TIMEOUT_SECONDS,
         )
-        found: dict[TopicPartition, int] = {}
+        found: dict[TopicPartition, EpochOffset] = {}
         failure: SluiceError | None = None
         stale: set[str] = set()
         for source, future in futures.items():
             try:
-                offset = future.result().offset
+                told = future.result()
             except ck.KafkaException as error:
                 where = f"{source.topic}[{source.partition}]"
                 failure = kafka_error(f"listing offsets of {where}", error)
                 if error.args[0].code() in _STALE_LEADER:
                     stale.add(source.topic)
                 continue
-            found[TopicPartition(source.topic, source.partition)] = offset
+            epoch = EPOCH_UNKNOWN if told.leader_epoch is None else told.leader_epoch
+            found[TopicPartition(source.topic, source.partition)] = EpochOffset(told.offset, epoch)
         for topic in sorted(stale):
             self._learn_leaders(topic)
         if failure is not None and not (partial and found):

@@ -16,7 +16,7 @@ from itertools import zip_longest
 
 import confluent_kafka as ck
 
-from sluice.core.ranges import Range, TopicPartition
+from sluice.core.ranges import EPOCH_UNKNOWN, Range, TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.kafka.clients import KafkaAccess, make_consumer
 from sluice.kafka.errors import RangeVanishedError, StalledError, kafka_error
@@ -115,13 +115,19 @@ class RangeReader:
         self._had_bad: set[str] = set()
 
     def read(
-        self, block_range: Range, bytes_max: int, deliver: Deliver, look: Look | None = None
+        self,
+        block_range: Range,
+        bytes_max: int,
+        deliver: Deliver,
+        look: Look | None = None,
+        epoch: int = EPOCH_UNKNOWN,
     ) -> ReadResult:
         """Deliver every message of the range in offset order.
 
         Stops early when the range is heavier than `bytes_max`; one message is always
         allowed (rule 12). The verdict is a function of the range alone.
 
+        :param epoch: of the leader that vouched for the range; see `require_epoch`.
         :raises RangeVanishedError: offsets of the range are gone.
         :raises StalledError: no progress although the offsets exist.
         """
@@ -132,7 +138,7 @@ class RangeReader:
         consumer = self._consumer_at(block_range.source, block_range.begin, _fetch_bytes(poll))
         try:
             result, position, poll = _read(
-                consumer, block_range, bytes_max, deliver, look, originals, poll
+                consumer, block_range, bytes_max, deliver, look, originals, poll, epoch
             )
         except ck.KafkaException as error:
             consumer.close()
@@ -197,6 +203,7 @@ def _read(
     look: Look | None,
     originals: Originals | None,
     poll: int,
+    epoch: int,
 ) -> tuple[ReadResult, int, int]:
     """The result, the consumer's position, and how many messages the next poll may bring.
 
@@ -222,6 +229,8 @@ def _read(
             # the consumer has swallowed it, so it cannot simply be continued.
             position = end
             consumer.seek(ck.TopicPartition(source.topic, source.partition, end))
+        if batch and epoch != EPOCH_UNKNOWN:
+            require_epoch(block_range, epoch, batch[-1].leader_epoch())  # the highest of them
         values: list[bytes] = list(map(_value, batch))
         keys = list(map(_key, batch)) if any(map(_key, batch)) else ()
         tombstones = () if all(values) else [i for i, v in enumerate(values) if v is None]
@@ -257,6 +266,19 @@ def _read(
             elif time.monotonic() - progress_at > STALL_SECONDS:
                 _explain_stall(consumer, block_range, position)
     return ReadResult(messages_seen, bytes_seen, skipped), position, poll
+
+
+def require_epoch(block_range: Range, vouched: int, found: int | None) -> None:
+    """The messages of a range were there when it was recorded, so none is of a later epoch than
+    that of the leader who vouched for them.
+
+    :raises RangeVanishedError: the log was cut below its end since, and filled again.
+    """
+    if found is not None and found > vouched:
+        raise RangeVanishedError(
+            f"{block_range} was recorded in leader epoch {vouched}, and holds a message of epoch "
+            f"{found} now: the log was cut, and filled again with other messages"
+        )
 
 
 def _seen(message: ck.Message) -> Seen:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import confluent_kafka as ck
 
-from sluice.core.ranges import TopicPartition
+from sluice.core.ranges import EpochOffset, TopicPartition
 from sluice.kafka.errors import KafkaUnavailableError, UnknownCommitError
 from sluice.kafka.log import SourceLog, TopicMissingError
 from sluice.simulate import faults
@@ -292,6 +292,12 @@ class SimulatedLog(SourceLog):
         self, sources: Iterable[TopicPartition], *, partial: bool = False
     ) -> dict[TopicPartition, int]:
         return self._asked(sources, partial, lambda log: log.stable_end)
+
+    def epoch_ends(
+        self, sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, EpochOffset]:
+        ends = self.stable_ends(sources, partial=partial)
+        return {source: EpochOffset(end) for source, end in ends.items()}
 
     def log_ends(
         self, sources: Iterable[TopicPartition], *, partial: bool = False

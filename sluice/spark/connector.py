@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TypeVar
 
 from sluice.config.model import Configuration, ConnectorConfiguration
@@ -17,6 +18,7 @@ from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.core.text import ConfigurationText
 from sluice.kafka.clients import make_admin
+from sluice.kafka.cuts import find_cuts
 from sluice.kafka.ledger import read_view
 from sluice.kafka.log import SourceLog
 from sluice.kafka.recorder import Recorder
@@ -271,6 +273,7 @@ class _Assembly:
             if self.run.connector.topic_pattern
             else None,
             replicas=self.watch,
+            find_cuts=partial(find_cuts, self.kafka),
         )
         self.schema.start()
         self.watch.start()
@@ -310,6 +313,7 @@ class _Assembly:
             start=self.run.connector.start,
             ask_group=lambda group, sources: ask_group(self.kafka, group, sources),
             now_ms=now_ms,
+            find_cuts=partial(find_cuts, self.kafka),
         )
 
     def _why_not_executable(self, recorded: ConfigurationText, topic: str) -> str | None:

@@ -21,7 +21,7 @@ from sluice.core.errors import ForeignHandsError, SluiceError, TransientError
 from sluice.core.flights import InFlight
 from sluice.core.lease import has_expired
 from sluice.core.ledger import Commit
-from sluice.core.ranges import TopicPartition
+from sluice.core.ranges import EpochOffset, TopicPartition
 from sluice.core.records import Kind, may_follow
 from sluice.core.text import ConfigurationText
 from sluice.spark.assignment import ClickHouseAccess, Job, Surroundings
@@ -108,6 +108,7 @@ class Lane:
             self._take_in,
             self._let_go,
             parts.topics,
+            parts.find_cuts,
             parts.now_ms(),
         )
         self.look_at_topics = self._topics.request
@@ -347,7 +348,7 @@ class Lane:
         state.committed_at_ms = now_ms
         state.sent = state.sent and step.record.kind is not Kind.INTEND
         state.waiting_since_ms = None
-        state.see_end(state.stable_end, now_ms)
+        state.see_end(EpochOffset(state.stable_end, state.epoch), now_ms)
         if state.retiring and not state.record.in_doubt:
             self._let_go(state)
             _logger.info(

@@ -12,6 +12,7 @@ from sluice.spark.jobs import Inbox
 from sluice.spark.parking import Parking
 from sluice.spark.ports import (
     Clock,
+    FindCuts,
     IntentLog,
     Jobs,
     Prober,
@@ -19,6 +20,7 @@ from sluice.spark.ports import (
     SourceOffsets,
     Topics,
     Windows,
+    no_cuts,
 )
 
 
@@ -32,6 +34,7 @@ class LaneParts:
     :param replicas: how they are doing, for metrics; None where nobody looks.
     :param want_columns: asks for columns of new fields; a `SchemaRead` tells of them.
     :param inserts_max: ranges in flight for each replica of a table.
+    :param find_cuts: looks after logs whose leader has changed.
     """
 
     log: IntentLog
@@ -48,3 +51,4 @@ class LaneParts:
     want_columns: Callable[[Wanted], None] | None = None
     inserts_max: int = INSERTS_MAX
     replicas: Replicas | None = None
+    find_cuts: FindCuts = no_cuts

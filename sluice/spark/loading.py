@@ -364,17 +364,19 @@ def _fetch(
     """Read the range into the buffers of its entries."""
     reader = workshop.reader(around, looks=router.looks)
     block_range, bytes_max = assignment.block_range, assignment.bytes_max
+    epoch = assignment.record.epoch
     view = router.only_view
     if view is None:
         deliver = clocks.checking(router.deliver)
         if isinstance(reader, RangeReader):
-            return reader.read(
-                block_range, bytes_max, deliver, router.look if router.looks else None
-            )
-        return reader.read(block_range, bytes_max, deliver)
+            look = router.look if router.looks else None
+            return reader.read(block_range, bytes_max, deliver, look, epoch)
+        return reader.read(block_range, bytes_max, deliver, epoch)
     if isinstance(reader, RangeReader):
-        result = reader.read(block_range, bytes_max, clocks.checking(view.buffer.add))
+        add = clocks.checking(view.buffer.add)
+        result = reader.read(block_range, bytes_max, add, None, epoch)
     else:
-        result = reader.read_text(block_range, bytes_max, clocks.checking(view.buffer.add_text))
+        add_text = clocks.checking(view.buffer.add_text)
+        result = reader.read_text(block_range, bytes_max, add_text, epoch)
     router.values = view.buffer.messages
     return result

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.lease import has_expired
-from sluice.core.ranges import TopicPartition
+from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
 from sluice.kafka.log import TopicMissingError
 from sluice.spark.beginning import StartRefusedError
-from sluice.spark.ports import SourceOffsets, Topics
+from sluice.spark.ports import FindCuts, SourceOffsets, Topics
 from sluice.spark.state import PartitionState
-from sluice.spark.stopped import PartitionStoppedError
+from sluice.spark.stopped import PartitionStoppedError, cut_below
 
 _logger = logging.getLogger("sluice.lane")
 
@@ -29,6 +29,7 @@ class TopicObserver:
     :param appeared: called with partitions that the lane does not know; they join it.
     :param let_go: called for a settled partition of a topic that is gone and that nobody named.
     :param found: finds topics that an expression takes; None: all topics have names.
+    :param find_cuts: looks after logs whose leader has changed.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class TopicObserver:
         appeared: Callable[[list[TopicPartition]], None],
         let_go: Callable[[PartitionState], None],
         found: Topics | None,
+        find_cuts: FindCuts,
         now_ms: int,
     ) -> None:
         self._states = states
@@ -47,6 +49,7 @@ class TopicObserver:
         self._appeared = appeared
         self._let_go = let_go
         self._found = found
+        self._find_cuts = find_cuts
         self._refused: set[str] = set()
         self._looked_at_ms = now_ms
         self._is_wanted = False
@@ -69,14 +72,39 @@ class TopicObserver:
         :raises TransientError: no partition answers.
         """
         try:
-            ends = self._offsets.stable_ends(sources, partial=True)
+            ends = self._verified(self._offsets.epoch_ends(sources, partial=True))
         except TransientError:
             self.is_answered = False
             raise
         self.is_answered = True
         for source, end in ends.items():
             self._states[source].see_end(end, now_ms)
-            self._notice_short_log(self._states[source], end, now_ms)
+            self._notice_short_log(self._states[source], end.offset, now_ms)
+
+    def _verified(
+        self, ends: dict[TopicPartition, EpochOffset]
+    ) -> dict[TopicPartition, EpochOffset]:
+        """Of partitions that go on. Where the leader has changed, its log must hold what was
+        recorded, before a word of it is believed: an end beyond the record's may be that of a log
+        that was cut and filled again.
+
+        :raises TransientError: that cannot be found out now.
+        """
+        points: dict[TopicPartition, EpochOffset] = {}
+        for source, end in list(ends.items()):
+            state = self._states[source]
+            if EPOCH_UNKNOWN in (state.epoch, end.epoch) or end.epoch == state.epoch:
+                continue
+            if end.epoch < state.epoch:
+                del ends[source]  # of a former leader, which does not know yet
+            else:
+                points[source] = EpochOffset(state.record.end, state.epoch)
+        cuts = self._find_cuts(points) if points else {}
+        for source, where in cuts.items():
+            state = self._states[source]
+            self._stop(state, cut_below(source, state.record.log_end, where))
+            del ends[source]
+        return ends
 
     def _notice_short_log(self, state: PartitionState, end: int, now_ms: int) -> None:
         """A log that ends before what is recorded was truncated, or is another topic's."""

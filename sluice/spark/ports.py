@@ -10,7 +10,7 @@ from sluice.core.budget import Site, WindowState
 from sluice.core.errors import SluiceError
 from sluice.core.health import ReplicaHealth
 from sluice.core.ledger import Commit, Rest
-from sluice.core.ranges import Range, TopicPartition
+from sluice.core.ranges import EpochOffset, Range, TopicPartition
 from sluice.core.records import Record
 from sluice.core.text import ConfigurationText
 from sluice.spark.assignment import ClickHouseAccess, Job, Surroundings
@@ -38,6 +38,11 @@ class SourceOffsets(Protocol):
         :param partial: leave out partitions that do not answer, unless none does.
         """
 
+    def epoch_ends(
+        self, sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, EpochOffset]:
+        """The same, with the epoch of the leader that told."""
+
     def log_ends(
         self, sources: Iterable[TopicPartition], *, partial: bool = False
     ) -> dict[TopicPartition, int]:
@@ -48,6 +53,23 @@ class SourceOffsets(Protocol):
 
         :raises TopicMissingError: one of them does not exist.
         """
+
+
+class FindCuts(Protocol):
+    """Finds logs that were cut; `sluice.kafka.cuts` for real."""
+
+    def __call__(
+        self, points: Mapping[TopicPartition, EpochOffset]
+    ) -> Mapping[TopicPartition, str]:
+        """Which logs were cut below these points, and where, in words.
+
+        :raises TransientError: not all partitions answer.
+        """
+
+
+def no_cuts(points: Mapping[TopicPartition, EpochOffset]) -> Mapping[TopicPartition, str]:
+    """Where no leader epochs are told."""
+    return {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from sluice.core.ledger import (
     record_entry,
     text_entry,
 )
-from sluice.core.ranges import TopicPartition
+from sluice.core.ranges import EPOCH_UNKNOWN, TopicPartition
 from sluice.core.records import GENESIS, InvalidRecordError, Kind, Record, decode
 from sluice.core.replay import (
     Committed,
@@ -41,7 +41,7 @@ from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import owner_in
 from sluice.kafka.recorder import Recorder, TakeOver
 from sluice.spark.beginning import AskGroup, Held, beginnings
-from sluice.spark.ports import Clock, Windows
+from sluice.spark.ports import Clock, FindCuts, Windows, no_cuts
 from sluice.spark.state import PartitionState, Suspect, site_key, sites_gone
 from sluice.spark.steps import Planner, sites_of
 from sluice.spark.stopped import Observed, stop_error
@@ -59,6 +59,7 @@ class StartParts:
     :param why_no_probe: why a text's tables of a topic cannot be probed, or None.
     :param start: where a topic begins that never existed here.
     :param ask_group: looks at the group of another loader that `start` names.
+    :param find_cuts: looks after logs whose leader has changed since a record.
     """
 
     recorder: Recorder
@@ -72,6 +73,7 @@ class StartParts:
     start: Start
     ask_group: AskGroup
     now_ms: Clock
+    find_cuts: FindCuts = no_cuts
 
 
 @dataclass(slots=True)
@@ -208,7 +210,7 @@ def _observe(
     parts: StartParts, taken: TakeOver, view: LedgerView, sources: list[TopicPartition]
 ) -> list[Observed]:
     begins = parts.log.begins(sources)
-    ends = parts.log.stable_ends(sources)
+    ends = parts.log.epoch_ends(sources)
     topics = parts.log.topics({source.topic for source in sources})
     records: dict[TopicPartition, Record] = {}
     for source, found in taken.found.items():
@@ -217,6 +219,10 @@ def _observe(
                 records[source] = decode(found.offset, found.metadata)
         except InvalidRecordError as error:
             _logger.warning("%s: %s", source, error)
+    # As long as one leader leads, it cuts nothing.
+    cuts = parts.find_cuts(
+        {s: r.log_end for s, r in records.items() if r.epoch not in (EPOCH_UNKNOWN, ends[s].epoch)}
+    )
     known: dict[str, set[str]] = {}
     for source, record in records.items():
         known.setdefault(source.topic, set()).add(record.topic_id)
@@ -230,7 +236,14 @@ def _observe(
         topic = Topic.NEW if not ids else Topic.KNOWN if ids == {topic_id} else Topic.RECREATED
         observed.append(
             Observed(
-                source, taken.found[source], own, topic, topic_id, begins[source], ends[source]
+                source,
+                taken.found[source],
+                own,
+                topic,
+                topic_id,
+                begins[source],
+                ends[source],
+                cuts.get(source, ""),
             )
         )
     return observed
@@ -253,6 +266,7 @@ def _decide(
         background=background,
         stable_end=item.stable_end,
         committed_at_ms=now_ms,
+        epoch=item.end.epoch,
     )
     facts, why = _facts(parts, item, view, started, state, now_ms)
     decision = decide(facts)
@@ -274,10 +288,13 @@ def _decide(
         record = replace(record, kind=Kind.RENEW, owner=parts.planner.owner)
         state.probing = True
         _logger.warning("%s is in doubt and %s; it is probed", state.block_range, why)
+    if record.epoch == EPOCH_UNKNOWN and record.end <= item.stable_end:
+        # A record from before there were any: what its leader has now counts from now on.
+        record = replace(record, epoch=item.end.epoch)
     state.record = replace(record, batch=started.batch)
     if not state.record.in_doubt:
         state.background = Background(since_ms=now_ms)
-    state.see_end(item.stable_end, now_ms)
+    state.see_end(item.end, now_ms)
     return state, state.record, None
 
 
@@ -319,9 +336,9 @@ def _facts(
         same = item.found is not None and recorded == item.found.metadata
         ledger = Ledger.AGREES if same else Ledger.DIFFERS
     log = Log.COVERS
-    if item.log_begin > (record.begin if record else 0):
+    if item.log_begin > (record.begin if record else 0) and not item.cut:
         log = Log.BEGIN_LOST
-    elif item.stable_end < (record.end if record else 0):
+    elif item.cut or item.stable_end < (record.end if record else 0):
         log = Log.END_LOST
     memory, executable, probe = Memory.HOLDS, Executable.YES, Probe.POSSIBLE
     text = started.texts.get(record.text if record else "", parts.planner.text)

@@ -9,7 +9,7 @@ from sluice.core.budget import Claim, Site
 from sluice.core.errors import SluiceError
 from sluice.core.lease import has_expired
 from sluice.core.ledger import Background, Marks
-from sluice.core.ranges import Range, TopicPartition
+from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, Range, TopicPartition
 from sluice.core.receipts import Loaded, NeedsGrant, Outdated
 from sluice.core.records import Record
 from sluice.core.text import ConfigurationText
@@ -19,6 +19,7 @@ from sluice.core.text import ConfigurationText
 class PartitionState:
     """One partition of a lane. `record` is always what is committed in Kafka.
 
+    :param epoch: of the leader that told `stable_end`.
     :param out: a task of this record may be running.
     :param loaded: the report that the next record will settle.
     :param shorten_to: the range was refused as too heavy; its new end.
@@ -47,6 +48,7 @@ class PartitionState:
     background: Background
     stable_end: int
     committed_at_ms: int
+    epoch: int = EPOCH_UNKNOWN
     out: bool = False
     loaded: Loaded | None = None
     shorten_to: int | None = None
@@ -79,9 +81,13 @@ class PartitionState:
         """Nothing below this offset is outstanding."""
         return self.record.begin
 
-    def see_end(self, stable_end: int, now_ms: int) -> None:
-        """Take a fresh stable end in."""
-        self.stable_end = max(stable_end, self.stable_end)
+    def see_end(self, end: EpochOffset, now_ms: int) -> None:
+        """Take a fresh stable end in. In another epoch than before it may be less: nobody vouches
+        any more for what was seen above it."""
+        is_same = end.epoch in (self.epoch, EPOCH_UNKNOWN)
+        self.stable_end = max(end.offset, self.stable_end if is_same else 0)
+        if end.epoch != EPOCH_UNKNOWN:
+            self.epoch = end.epoch
         if self.stable_end <= self.record.end:
             self.waiting_since_ms = None
         elif self.waiting_since_ms is None:

@@ -236,6 +236,7 @@ class Planner:
             text=self.digest,
             grant=grant,
             deadline_ms=deadline_ms(now_ms, self.lease_seconds),
+            epoch=state.epoch,
         )
         background = Background(
             marks={

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sluice.core.errors import TerminalError
 from sluice.core.ledger import CommittedOffset
-from sluice.core.ranges import Range, TopicPartition
+from sluice.core.ranges import EpochOffset, Range, TopicPartition
 from sluice.core.records import Record
 from sluice.core.replay import Decision, Topic
 
@@ -18,7 +18,10 @@ class PartitionStoppedError(TerminalError):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything that was read about one partition."""
+    """Everything that was read about one partition.
+
+    :param cut: where its log was cut below what is recorded, in words; "": nowhere.
+    """
 
     source: TopicPartition
     found: CommittedOffset | None
@@ -26,7 +29,13 @@ class Observed:
     topic: Topic
     topic_id: str
     log_begin: int
-    stable_end: int
+    end: EpochOffset
+    cut: str = ""
+
+    @property
+    def stable_end(self) -> int:
+        """Everything below is there for good, as far as its leader knows."""
+        return self.end.offset
 
 
 def unprobable(block_range: Range, gone: str) -> PartitionStoppedError:
@@ -42,6 +51,23 @@ def unprobable(block_range: Range, gone: str) -> PartitionStoppedError:
         f"cannot be probed: {gone} is not configured any more",
         f"Put it back, or look into its table, then `sluice resolve CONFIG {which} "
         "--as loaded|not-loaded`.",
+    )
+
+
+def cut_below(source: TopicPartition, recorded: EpochOffset, where: str) -> PartitionStoppedError:
+    """A log does not hold any more what was recorded of it.
+
+    :param where: it was cut, in the broker's words.
+    """
+    which = f"--topic {source.topic} --partition {source.partition}"
+    return PartitionStoppedError(
+        f"{source}: the log was cut below what is recorded, up to offset {recorded.offset} of "
+        f"leader epoch {recorded.epoch}, and may be filled again with other messages ({where}). "
+        "Messages that were acknowledged to their producers are gone, as by an unclean leader "
+        "election, or a power failure of the last replica",
+        "What was loaded stays in the tables. Compare the table with the topic from where it was "
+        f"cut; then `sluice adopt CONFIG {which} --offset N` goes on: N where it was cut loads all "
+        "that is new, once the rows of the lost messages are removed from there on.",
     )
 
 
@@ -89,5 +115,7 @@ def stop_error(decision: Decision, item: Observed, why: str) -> PartitionStopped
             f"Look into the table, then `sluice resolve CONFIG {which} --as loaded|not-loaded`.",
         ),
     }
+    if decision is Decision.STOP_LOG_END and item.cut and record is not None:
+        return cut_below(source, record.log_end, item.cut)
     message, hint = texts[decision]
     return PartitionStoppedError(message, hint)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.core.ranges import EPOCH_UNKNOWN
 from sluice.core.records import (
     RECORD_BYTES_MAX,
     InvalidRecordError,
@@ -39,6 +40,7 @@ def records(draw: st.DrawFn) -> Record:
         grant=draw(st.integers(0, 10**5)),
         deadline_ms=draw(st.integers(0, 2**42)),
         rest=draw(st.text("0123456789abcdef", max_size=12)),
+        epoch=draw(st.integers(-1, 2**31 - 1)),
     )
 
 
@@ -83,6 +85,14 @@ def test_the_worst_record_fits() -> None:
     line = encode(worst)
     assert len(line) < RECORD_BYTES_MAX
     assert line.isascii() and line.isprintable()
+
+
+def test_a_record_from_before_there_were_epochs_is_read_and_written_as_it_was() -> None:
+    record = a_record()
+    assert record.epoch == EPOCH_UNKNOWN and encode(record).count("|") == 13
+    assert decode(record.begin, encode(record)) == record
+    told = replace(record, epoch=0)
+    assert encode(told).count("|") == 14 and decode(told.begin, encode(told)) == told
 
 
 def test_a_record_that_does_not_fit_is_refused() -> None:

@@ -18,7 +18,14 @@ from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, Tr
 from sluice.core.flights import INSERTS_MAX
 from sluice.core.ledger import Background, Commit, LedgerEntry, Rest
 from sluice.core.planning import Limits
-from sluice.core.ranges import Range, TopicPartition, contains, subtract
+from sluice.core.ranges import (
+    EPOCH_UNKNOWN,
+    EpochOffset,
+    Range,
+    TopicPartition,
+    contains,
+    subtract,
+)
 from sluice.core.receipts import DeadLetter, Loaded, Outcome, Receipt, TaskReport
 from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText, TableText
@@ -143,6 +150,9 @@ class World(Inbox):
         self.want_columns: Callable[[Wanted], None] | None = None
         self.inserts_max = INSERTS_MAX
         self.shards: dict[str, tuple[str, ...]] = {"s1": ("http://h",)}
+        self.epoch = EPOCH_UNKNOWN
+        self.cut_at: dict[TopicPartition, int] = {}
+        self.asked_epochs: list[dict[TopicPartition, EpochOffset]] = []
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         self._windows: dict[Site, SiteWindow] = {}
@@ -203,6 +213,18 @@ class World(Inbox):
         return answers
 
     log_ends = stable_ends
+
+    def epoch_ends(
+        self, sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, EpochOffset]:
+        told = self.stable_ends(sources, partial=partial)
+        return {source: EpochOffset(end, self.epoch) for source, end in told.items()}
+
+    def find_cuts(
+        self, points: Mapping[TopicPartition, EpochOffset]
+    ) -> Mapping[TopicPartition, str]:
+        self.asked_epochs.append(dict(points))
+        return {s: "cut" for s, at in points.items() if at.offset > self.cut_at.get(s, 1 << 60)}
 
     def topics(self, names: Iterable[str]) -> dict[str, tuple[str, int]]:
         found = {}
@@ -359,6 +381,7 @@ class World(Inbox):
                 topics=self.topic_finder,
                 want_columns=self.want_columns,
                 inserts_max=self.inserts_max,
+                find_cuts=self.find_cuts,
             ),
             self.planner,
             around,

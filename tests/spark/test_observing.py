@@ -11,7 +11,7 @@ import pytest
 from sluice.core.budget import Site
 from sluice.core.errors import OwnerChangedError
 from sluice.core.ledger import Background
-from sluice.core.ranges import TopicPartition
+from sluice.core.ranges import EpochOffset, TopicPartition
 from sluice.core.records import Kind
 from sluice.spark.assignment import Job
 from sluice.spark.beginning import StartRefusedError
@@ -51,6 +51,59 @@ def test_a_topic_that_is_created_again_while_the_lane_runs_is_not_read() -> None
     lane.run({P0: 40}, 5.0)
     assert "created again" in str(lane.states[P0].stopped)
     assert kinds(world, P0)[-1] == ("SETTLE", 20, 20)
+
+
+def test_a_log_that_was_cut_and_filled_again_while_the_lane_runs_is_not_read() -> None:
+    """Its end is beyond what is recorded: only the leader's epoch tells."""
+    world = World([P0, P1])
+    world.epoch = 3
+    world.ends.update({P0: 20, P1: 20})
+    lane = world.lane()
+
+    def cut() -> None:
+        world.cut_at[P0] = 15
+        world.epoch = 5
+        world.ends.update({P0: 40, P1: 40})
+
+    world.at(20_000, cut)
+    lane.run({P0: 40, P1: 40}, 5.0)
+    assert "the log was cut below what is recorded, up to offset 20 of leader epoch 3" in str(
+        lane.states[P0].stopped
+    )
+    assert "sluice adopt CONFIG --topic a --partition 0" in lane.states[P0].stopped.hint  # type: ignore[union-attr]
+    assert world.rows_of(P0) == [1] * 20 + [0] * 20
+    assert world.rows_of(P1) == [1] * 40
+    assert {source: record.epoch for source, record in world.group.items()} == {P0: 3, P1: 5}
+    assert world.asked_epochs == [{P0: EpochOffset(20, 3), P1: EpochOffset(20, 3)}]
+
+
+def test_what_was_seen_and_not_recorded_may_be_cut() -> None:
+    """Nobody was promised it: the new leader's end counts, and a former leader's does not."""
+    world = World([P0])
+    world.epoch = 3
+    world.ends[P0] = 20
+    world.outages["s1"] = "away"  # so that nothing is recorded of it
+    lane = world.lane()
+    ends = world.ends
+
+    def cut() -> None:
+        world.cut_at[P0] = 5
+        world.epoch, ends[P0] = 4, 5
+
+    def a_former_leader_answers() -> None:
+        world.epoch, ends[P0] = 3, 20
+
+    def the_leader_answers() -> None:
+        world.epoch, ends[P0] = 4, 8
+        world.outages.clear()
+
+    world.at(10_000, cut)
+    world.at(15_000, a_former_leader_answers)
+    world.at(20_000, the_leader_answers)
+    lane.run({P0: 8}, 5.0)
+    assert lane.states[P0].stopped is None
+    assert world.rows_of(P0) == [1] * 8
+    assert {record.epoch for commit in world.commits for record in commit.records.values()} == {4}
 
 
 def test_new_partitions_are_found_although_all_known_ones_stopped() -> None:

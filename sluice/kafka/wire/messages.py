@@ -6,7 +6,7 @@ All are of versions before the flexible ones, which every broker from 2.3 to 4.x
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -28,6 +28,9 @@ NAMES = {FETCH: "Fetch", LIST_OFFSETS: "ListOffsets", METADATA: "Metadata"}
 
 READ_COMMITTED = 1
 EARLIEST, LATEST = -2, -1
+
+#: Of a batch: base offset, length of what follows it, and the leader's epoch.
+_BATCH_HEAD = struct.Struct(">qii")
 
 T = TypeVar("T")
 
@@ -140,6 +143,17 @@ def read_fetched(cursor: Cursor, source: TopicPartition) -> Fetched:
     size = max(size, 0)
     pairs = tuple(sorted(((pair[0], pair[1]) for pair in aborted), key=lambda pair: pair[1]))
     return Fetched(error, pairs, cursor.skip(size), size)
+
+
+def leader_epochs(records: memoryview, end: int) -> Iterator[int]:
+    """The epoch of each batch of a fetch that begins below `end`, markers included."""
+    at = 0
+    while at + _BATCH_HEAD.size <= len(records):
+        base, length, epoch = _BATCH_HEAD.unpack_from(records, at)
+        if base >= end or length < 0:
+            return
+        yield epoch
+        at += 12 + length
 
 
 def metadata_body(topic: str) -> bytes:

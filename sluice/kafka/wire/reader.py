@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import sluice.kafka.reader as contract
 from sluice.core.errors import SluiceError, TerminalError, TransientError
-from sluice.core.ranges import Range, TopicPartition
+from sluice.core.ranges import EPOCH_UNKNOWN, Range, TopicPartition
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import (
     KafkaUnavailableError,
@@ -87,10 +87,17 @@ class WireReader:
         self._parser = native.Parser()
         self._offsets = np.empty(MESSAGES_MAX, np.uint64)
         self._ends = np.empty(MESSAGES_MAX, np.int64)
+        self._vouched = EPOCH_UNKNOWN
         self._densities: dict[TopicPartition, float] = {}
         self._take_memory(TEXT_BYTES, WINDOW_BYTES)
 
-    def read(self, block_range: Range, bytes_max: int, deliver: Deliver) -> ReadResult:
+    def read(
+        self,
+        block_range: Range,
+        bytes_max: int,
+        deliver: Deliver,
+        epoch: int = EPOCH_UNKNOWN,
+    ) -> ReadResult:
         """As `RangeReader.read`."""
 
         def split(
@@ -104,11 +111,18 @@ class WireReader:
             values = [bytes(text[a:b]) for a, b in zip(begins, ends.tolist(), strict=True)]
             deliver(values, offsets.tolist())
 
-        return self.read_text(block_range, bytes_max, split)
+        return self.read_text(block_range, bytes_max, split, epoch)
 
-    def read_text(self, block_range: Range, bytes_max: int, deliver: DeliverText) -> ReadResult:
+    def read_text(
+        self,
+        block_range: Range,
+        bytes_max: int,
+        deliver: DeliverText,
+        epoch: int = EPOCH_UNKNOWN,
+    ) -> ReadResult:
         """As `read`, in large pieces without an object for each message."""
         parser = self._parser
+        self._vouched = epoch
         self._begin(block_range, bytes_max)
         try:
             status = self._read_on(block_range, deliver)
@@ -184,6 +198,10 @@ class WireReader:
                 self._refuse(block_range, fetched.error)
             if not fetched.records_bytes:
                 return native.INPUT_DONE
+            if self._vouched != EPOCH_UNKNOWN:
+                held = answer[fetched.records : fetched.records + fetched.records_bytes]
+                for found in messages.leader_epochs(held, block_range.end):
+                    contract.require_epoch(block_range, self._vouched, found)
             records = connection.answer_address + fetched.records
             position = parser.position
             following = self._library.sluice_batches_end(records, fetched.records_bytes, position)
