@@ -13,13 +13,14 @@ STEPS ?= 4000
 FIRST_SEED ?= 1
 MINUTES ?= 10
 SEED ?= 1
+MUTANTS ?= 300
 
 BIN := .venv/bin
 READY := .venv/.ready
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test bench simulate chaos check clean
+.PHONY: help setup setup-tests demo test bench simulate chaos mutants check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -47,6 +48,9 @@ simulate: $(READY)  ## the loader in a world that breaks; SEEDS=500 STEPS=4000 F
 
 chaos: $(READY)  ## real faults on the real stack, every row compared; MINUTES=10 SEED=1
 	@$(BIN)/sluice chaos --minutes $(MINUTES) --seed $(SEED)
+
+mutants: setup-tests  ## the code broken in small ways, and what notices each; MUTANTS=300 SEED=1
+	@$(BIN)/python -m tests.mutants --mutants $(MUTANTS) --seed $(SEED)
 
 check: $(READY)  ## lint, format, strict types, layers
 	@$(BIN)/ruff check .

@@ -34,14 +34,17 @@ class Map:
         found = sorted(
             (test["seconds"], name, test["server"])
             for name, test in self.tests.items()
-            if test and test["seconds"] <= SECONDS_OF_TEST_MAX and _calls(test["calls"], mutant)
+            if test["seconds"] <= SECONDS_OF_TEST_MAX and _calls(test["calls"], mutant)
         )
         plain = [name for _, name, server in found if not server]
         return plain, [name for _, name, server in found if server]
 
     def seeds_of(self, mutant: Mutant) -> list[int]:
         """Seeds that call the function; the others go as they go without the mutant."""
-        return sorted({s for name, seeds in self.seeds.items() if _at(name, mutant) for s in seeds})
+        found = {s for name, seeds in self.seeds.items() if _at(name, mutant) for s in seeds}
+        if not found and not self.tests_of(mutant)[0]:
+            found = {s for seeds in self.seeds.values() for s in seeds}  # newer than the map
+        return sorted(found)
 
 
 @dataclass(slots=True)

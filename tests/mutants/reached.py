@@ -74,6 +74,7 @@ class _Reached:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._tests: dict[str, dict[str, Any]] = {}
+        self._failed: set[str] = set()
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -88,11 +89,13 @@ class _Reached:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self._tests.setdefault(report.nodeid, {})
-            print(f"failed without a mutant: {report.nodeid}", file=sys.stderr)
+            self._failed.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        self._path.write_text(json.dumps(self._tests))
+        kept = {name: test for name, test in self._tests.items() if name not in self._failed}
+        self._path.write_text(json.dumps(kept))
+        for name in sorted(self._failed):
+            print(f"fails without a mutant, and is left out: {name}", file=sys.stderr)
 
 
 def pytest_configure(config: pytest.Config) -> None:
