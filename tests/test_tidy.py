@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -86,33 +88,54 @@ def banned_names(source: str) -> Iterator[str]:
                 yield f"line {line}: {name}; write {BANNED_NAMES[word]}"
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *TESTS], ids=shown)
-def test_files_and_functions_stay_short(path: Path) -> None:
-    source = path.read_text()
-    lines_max = FILE_LINES_MAX if path in SOURCES else TEST_FILE_LINES_MAX
-    assert len(source.splitlines()) <= lines_max
-    assert list(long_functions(source)) == []
+def offenders(paths: list[Path], look: Callable[[Path], Iterable[str]]) -> list[str]:
+    """What is wrong, each with its file."""
+    return [f"{shown(path)}: {what}" for path in paths for what in look(path)]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=shown)
-def test_names_are_words(path: Path) -> None:
-    assert list(banned_names(path.read_text())) == []
-    assert path.stem not in BANNED_NAMES
+def test_files_and_functions_stay_short() -> None:
+    def look(path: Path) -> Iterator[str]:
+        source = path.read_text()
+        lines_max = FILE_LINES_MAX if path in SOURCES else TEST_FILE_LINES_MAX
+        lines = len(source.splitlines())
+        if lines > lines_max:
+            yield f"{lines} lines; {lines_max} at most"
+        yield from long_functions(source)
+
+    assert offenders([*SOURCES, *TESTS], look) == []
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *TESTS], ids=shown)
-def test_text_is_for_readers_of_the_project(path: Path) -> None:
-    found = [
-        f"line {number}: {line.strip()}"
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if BANNED_TEXT.search(line) and path != Path(__file__)
-    ]
-    assert found == []
+def test_names_are_words() -> None:
+    assert offenders(SOURCES, lambda path: banned_names(path.read_text())) == []
+    assert [shown(path) for path in SOURCES if path.stem in BANNED_NAMES] == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=shown)
-def test_modules_say_what_they_are(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text())), "a module begins with a docstring"
+def test_text_is_for_readers_of_the_project() -> None:
+    def look(path: Path) -> Iterator[str]:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if BANNED_TEXT.search(line):
+                yield f"line {number}: {line.strip()}"
+
+    assert offenders([path for path in [*SOURCES, *TESTS] if path != Path(__file__)], look) == []
+
+
+def test_modules_say_what_they_are() -> None:
+    """A module begins with a docstring."""
+    without = [shown(p) for p in SOURCES if not ast.get_docstring(ast.parse(p.read_text()))]
+    assert without == []
+
+
+def test_a_test_that_hangs_fails_with_its_name(tmp_path: Path) -> None:
+    hanging = tmp_path / "test_hanging.py"
+    hanging.write_text("import time\ndef test_it() -> None:\n    time.sleep(3600)\n")
+    options = ["-c", str(ROOT / "pyproject.toml"), "-o", "timeout=1", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, f"--rootdir={tmp_path}", str(hanging)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert "FAILED test_hanging.py::test_it" in ended.stdout, ended.stdout + ended.stderr
+
+
+def test_every_test_has_a_bound(pytestconfig: pytest.Config) -> None:
+    assert float(pytestconfig.getini("timeout")) > 0
 
 
 def test_no_module_is_dead() -> None:

@@ -75,7 +75,8 @@ def by_tests(tree: Tree, tests: list[str], reached: Map) -> str | None:
     if not tests:
         return None
     usual = sum(reached.tests[name]["seconds"] for name in tests)
-    options = ["-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider"]
+    plugins = ["-p", "no:cacheprovider", "-p", "no:anyio", "-p", "no:xdist"]
+    options = ["-x", "-q", "--no-header", "--tb=line", *plugins]
     ended = tree.python(["-m", "pytest", *options, *tests], 3 * usual + SECONDS_MORE)
     if ended.status == 0:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import shutil
@@ -27,10 +28,12 @@ class Ended:
 
 
 class Tree:
-    """A copy of package and tests in a folder of its own; nothing compiled stays in it."""
+    """A copy of package and tests in a folder of its own, with what Python compiles of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        #: Times of change that no file had: what is compiled is known by time and size.
+        self._times = itertools.count(1_000_000_000)
         for name in ("sluice", "tests", "docs", "scripts"):
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, folder / name, ignore=ignored)
@@ -42,18 +45,17 @@ class Tree:
 
     def breaks(self, mutant: Mutant, source: bytes) -> None:
         """Put a mutant there."""
-        self._path(mutant).write_bytes(mutant.of(source))
+        self._write(mutant, mutant.of(source))
 
     def mend(self, mutant: Mutant, source: bytes) -> None:
         """Take it away again."""
-        self._path(mutant).write_bytes(source)
+        self._write(mutant, source)
 
     def python(self, arguments: list[str], seconds: float, **variables: str) -> Ended:
         """Run Python in this tree; ends with all of its children."""
         environment = {
             **os.environ,
             "PYTHONPATH": str(self.folder),
-            "PYTHONDONTWRITEBYTECODE": "1",
             **variables,
         }
         process = subprocess.Popen(
@@ -76,8 +78,10 @@ class Tree:
         finally:
             _end_group(process)
 
-    def _path(self, mutant: Mutant) -> Path:
-        return self.folder / "sluice" / mutant.path
+    def _write(self, mutant: Mutant, text: bytes) -> None:
+        path, at = self.folder / "sluice" / mutant.path, next(self._times)
+        path.write_bytes(text)
+        os.utime(path, (at, at))
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
