@@ -29,7 +29,8 @@ ALLOWED = {
     "local": _LIBRARIES | {"spark", "verify", "ops"},
     "simulate": _LIBRARIES | {"spark", "verify", "ops", "local"},
     "chaos": _LIBRARIES | {"spark", "verify", "ops", "local"},
-    "cli": _LIBRARIES | {"spark", "verify", "ops", "local", "simulate", "chaos"},
+    "prove": _LIBRARIES | {"spark", "chaos"},
+    "cli": _LIBRARIES | {"spark", "verify", "ops", "local", "simulate", "chaos", "prove"},
 }
 
 #: The same inside `decode`. What stands beside its folders chooses among their decoders.

@@ -22,6 +22,7 @@ from sluice.cli import (
     ledger,
     local,
     logs,
+    prove,
     quorum,
     run,
     simulate,
@@ -47,6 +48,7 @@ exit status:
 _COMMANDS = (
     run,
     doctor,
+    prove,
     status,
     decisions,
     audit,

@@ -68,6 +68,12 @@ class Capabilities:
         return "insert_quorum_parallel" in self.settings
 
     @property
+    def feeds_views_again(self) -> bool:
+        """Whether a block that the table knows goes on to its views, whose targets then decide by
+        their own windows. Else what an insert that broke off left out stays missing behind them."""
+        return "deduplicate_blocks_in_dependent_materialized_views" in self.settings
+
+    @property
     def version_text(self) -> str:
         return ".".join(str(part) for part in self.version)
 

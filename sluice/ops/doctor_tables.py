@@ -34,7 +34,6 @@ _MERGING = (
     "Aggregating",
     "Graphite",
 )
-_VIEWS_SETTING = "deduplicate_blocks_in_dependent_materialized_views"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +188,11 @@ def _check_views(found: Examination, facts: TableFacts, capabilities: Capabiliti
     if not dependents:
         return
     names = ", ".join(dependent.view for dependent in dependents)
-    if _VIEWS_SETTING not in capabilities.settings:
+    if not capabilities.feeds_views_again:
         found.error(
             "views",
-            f"server {capabilities.version_text} does not deduplicate what views write: {names}",
+            f"server {capabilities.version_text} feeds no view with a block that is repeated, so "
+            f"what an insert that broke off has left out would stay missing behind {names}",
             "Use ClickHouse 20.1 or newer, or drop the views and fill their tables otherwise.",
         )
         return

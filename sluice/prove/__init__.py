@@ -1,0 +1,1 @@
+"""What Sluice believes of a ClickHouse server, found out on the server itself."""

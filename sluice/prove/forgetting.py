@@ -1,0 +1,135 @@
+"""Experiments: how long a server remembers a block, and how that is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sluice.clickhouse.sql import qualified
+from sluice.clickhouse.window import window_mark
+from sluice.prove.findings import Seen, judged, not_applicable
+from sluice.prove.repeats import is_once
+from sluice.prove.scratch import ROWS, Scratch, block
+
+#: Blocks that are in doubt at once.
+IN_DOUBT = 10
+#: A window that is soon full.
+_SMALL_WINDOW = 6
+_WINDOW_SECONDS = 6
+#: Servers clean the windows of Replicated tables now and then only.
+_CLEANING_SECONDS = 15.0
+_AGREEMENT_SECONDS = 5.0
+
+
+def blocks_in_doubt(scratch: Scratch) -> Seen:
+    table = scratch.table()
+    for number in range(IN_DOUBT):
+        scratch.insert(table, block(number * ROWS), f"{number}")
+    stored = IN_DOUBT * ROWS
+    if scratch.replicated and scratch.window < IN_DOUBT:
+        _forgotten(scratch, table, lambda: scratch.insert(table, block(), "0"))
+    for number in range(IN_DOUBT):
+        scratch.insert(table, block(number * ROWS), f"{number}", at=scratch.again)
+    did = f"{IN_DOUBT} blocks, and each of them again"
+    seen = is_once(scratch, table, stored, did)
+    if seen.verdict == "holds":
+        return seen
+    return judged(
+        False,
+        f"{seen.what} entries: too few for so many blocks. Widen it: ALTER TABLE … MODIFY SETTING "
+        f"{'' if scratch.replicated else 'non_'}replicated_deduplication_window = 10000",
+    )
+
+
+def count(scratch: Scratch) -> Seen:
+    window = min(scratch.window, _SMALL_WINDOW)
+    table = scratch.table(window=window)
+    scratch.insert(table, block(), "a")
+    others = window // 2
+    for number in range(1, others + 1):
+        scratch.insert(table, block(number * ROWS), f"{number}")
+    scratch.insert(table, block(), "a")
+    known = is_once(
+        scratch,
+        table,
+        (1 + others) * ROWS,
+        f"a window of {window}, {others} others, the block again",
+    )
+    if known.verdict == "fails":
+        return known
+    for number in range(others + 1, 2 * window + 2):
+        scratch.insert(table, block(number * ROWS), f"{number}")
+    is_gone = _forgotten(scratch, table, lambda: scratch.insert(table, block(), "a"))
+    told = "forgotten" if is_gone else f"still known {_CLEANING_SECONDS:g} s later"
+    return judged(True, f"{known.what}; after {2 * window + 1} others it was {told}")
+
+
+def seconds(scratch: Scratch) -> Seen:
+    if not scratch.replicated:
+        return not_applicable("tables that are not replicated forget by the number of entries only")
+    table = scratch.table(seconds=_WINDOW_SECONDS)
+    scratch.insert(table, block(), "a")
+    scratch.wait(_WINDOW_SECONDS / 6)
+    scratch.insert(table, block(ROWS), "b")
+    scratch.insert(table, block(), "a", at=scratch.again)
+    did = f"a window of {_WINDOW_SECONDS} s, a sixth of it, another block, the first again"
+    known = is_once(scratch, table, 2 * ROWS, did)
+    if known.verdict == "fails":
+        return known
+    scratch.wait(_WINDOW_SECONDS + 2)
+    scratch.insert(table, block(), "a")
+    counts_from = "the newest insert" if max(scratch.rows(table)) == 2 * ROWS else "now"
+    scratch.insert(table, block(2 * ROWS), "c")
+    is_gone = _forgotten(scratch, table, lambda: scratch.insert(table, block(), "a"))
+    told = "and is over then" if is_gone else "but it was not over even then"
+    return judged(True, f"{known.what}; the age counts from {counts_from}, {told}")
+
+
+def _forgotten(scratch: Scratch, table: str, repeat: Callable[[], None]) -> bool:
+    """Whether a block is stored again, soon."""
+    before = scratch.rows_at(table)
+
+    def is_stored_again() -> bool:
+        repeat()
+        return scratch.rows_at(table) > before
+
+    return scratch.wait(_CLEANING_SECONDS if scratch.replicated else 0.0, is_stored_again)
+
+
+def mark(scratch: Scratch) -> Seen:
+    table = scratch.table()
+    marks = [_mark(scratch, table)]
+
+    def after(action: Callable[[], object]) -> None:
+        action()
+        marks.append(_mark(scratch, table))
+
+    three = block(ROWS, 3, clickhouse_partitions=(0, 1, 2))
+    merge = f"OPTIMIZE TABLE {qualified(scratch.database, table)} FINAL"
+    after(lambda: scratch.insert(table, block(), "a"))
+    after(lambda: scratch.insert(table, three, "b"))
+    after(lambda: scratch.insert(table, three, "b"))
+    after(lambda: scratch.first.server.execute(merge))
+    said: set[int] = set()
+
+    def are_equal() -> bool:
+        # Each server asks a member of ZooKeeper's ensemble, which may be a moment behind.
+        said.clear()
+        said.update(_mark(scratch, table, at) for at in range(len(scratch.places)))
+        return said == {marks[-1]}
+
+    is_so = (
+        marks[1] >= marks[0] + 1
+        and marks[2] >= marks[1] + 3
+        and marks[2] <= marks[3] <= marks[4]
+        and scratch.wait(_AGREEMENT_SECONDS, are_equal)
+    )
+    told = ", ".join(map(str, marks))
+    return judged(
+        is_so,
+        f"empty, a block, one of three ClickHouse partitions, the same again, a merge: {told}; "
+        f"each server says {' or '.join(map(str, sorted(said)))}",
+    )
+
+
+def _mark(scratch: Scratch, table: str, at: int = 0) -> int:
+    return window_mark(scratch.places[at].server, scratch.facts(table, at))

@@ -1,0 +1,1 @@
+"""`sluice prove` on real servers."""
