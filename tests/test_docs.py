@@ -12,6 +12,7 @@ import pytest
 from sluice.cli.main import build_parser
 from sluice.clickhouse.reactions import REACTIONS
 from sluice.ops.metrics import LaneCollector
+from sluice.prove.running import EXPERIMENTS
 
 ROOT = Path(__file__).parent.parent
 NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
@@ -44,6 +45,13 @@ def test_every_guarantee_names_a_test() -> None:
     assert len(rows) > 25
     for row in rows:
         assert NAMED.search(row), row
+
+
+def test_the_experiments_of_prove_are_listed_as_they_are() -> None:
+    text = (ROOT / "docs" / "GUARANTEES.md").read_text()
+    section = text.partition("## What it rests on in ClickHouse")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `([\w-]+)` \| (.*?) \|", section, re.MULTILINE)
+    assert listed == [(experiment.name, experiment.fact) for experiment in EXPERIMENTS]
 
 
 RUNBOOK = ROOT / "docs" / "RUNBOOK.md"

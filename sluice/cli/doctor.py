@@ -61,3 +61,4 @@ def _print_text(findings: Sequence[Finding]) -> None:
         for level in ("error", "warning", "ok")
     }
     print(f"{counts['error']} errors, {counts['warning']} warnings, {counts['ok']} in order")
+    print("`sluice prove --config CONFIG` tries on the servers what all this rests on.")

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from sluice.prove.findings import Result
     from sluice.spark.assignment import ClickHouseAccess
 
+_DATABASE = "sluice_prove"
+#: The default of Replicated tables before 25.9.
+_WINDOW = 1000
 _PASSWORD = "CLICKHOUSE_PASSWORD"
 
 
 def add(subparsers: Subparsers) -> None:
-    from sluice.prove.running import DATABASE, WINDOW
-
     parser = add_command(
         subparsers,
         "prove",
@@ -46,14 +47,14 @@ def add(subparsers: Subparsers) -> None:
         help=f"its password is taken from the variable {_PASSWORD} (default: default)",
     )
     parser.add_argument(
-        "--database", default=DATABASE, help=f"the scratch database (default: {DATABASE})"
+        "--database", default=_DATABASE, help=f"the scratch database (default: {_DATABASE})"
     )
     parser.add_argument(
         "--window",
         type=a_positive_number,
-        default=WINDOW,
+        default=_WINDOW,
         metavar="N",
-        help=f"entries that the scratch tables' windows keep (default: {WINDOW})",
+        help=f"entries that the scratch tables' windows keep (default: {_WINDOW})",
     )
     add_json(parser)
 

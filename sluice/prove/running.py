@@ -19,10 +19,6 @@ from sluice.prove.scratch import (
 )
 from sluice.spark.assignment import ClickHouseAccess
 
-DATABASE = "sluice_prove"
-#: Of the scratch tables; the default of Replicated tables before 25.9.
-WINDOW = 1000
-
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
