@@ -1,14 +1,15 @@
 """What the commands do with the answers of the libraries behind them.
 
-The libraries themselves have their own tests; here they answer what a test wants.
+The libraries themselves have their own tests; here single functions of them answer what a test
+wants, in their own types, to calls that the real ones would take.
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
-import sys
-import types
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,17 @@ import pytest
 
 from sluice.cli.exit import ExitStatus
 from sluice.config.example import EXAMPLE
+from sluice.ops.deciding import Plan
+from sluice.ops.doctor_findings import Finding, Level
+from sluice.ops.replicas import ReplicaStatus
+from sluice.ops.status import IntentStatus, PartitionStatus
+from sluice.verify.audit import AuditReport
 from tests.cli.support import run
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    level: str
-    check: str = "window"
-    where: str = "shop.orders"
-    what: str = "remembers 0 blocks"
-    mend: str = "ALTER TABLE shop.orders …"
+def found(level: Level) -> Finding:
+    mend = "" if level == "ok" else "ALTER TABLE shop.orders …"
+    return Finding(level, "window", "shop.orders", "remembers 0 blocks", mend)
 
 
 @pytest.fixture
@@ -36,19 +38,25 @@ def config(tmp_path: Path) -> str:
 
 
 class Answers:
-    """Puts functions in the place of a library's."""
+    """Puts functions in the place of a library's, which must have them and take such calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
 
-    def set(self, module: str, **functions: Any) -> None:
-        parent = module.rpartition(".")[0]
-        for name in (parent, module):
-            stand_in = types.ModuleType(name)
-            stand_in.__path__ = []
-            self._monkeypatch.setitem(sys.modules, name, stand_in)
+    def set(self, module: str, **functions: Callable[..., Any]) -> None:
+        library = importlib.import_module(module)
         for name, function in functions.items():
-            setattr(sys.modules[module], name, function)
+            self._monkeypatch.setattr(library, name, _taking(getattr(library, name), function))
+
+
+def _taking(real: Callable[..., Any], answer: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(real)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        signature.bind(*arguments, **named)
+        return answer(*arguments, **named)
+
+    return call
 
 
 @pytest.fixture
@@ -60,13 +68,13 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     ("levels", "status"), [((), 0), (("ok", "warning"), 0), (("ok", "error", "warning"), 1)]
 )
 def test_doctor(
-    levels: tuple[str, ...],
+    levels: tuple[Level, ...],
     status: int,
     answers: Answers,
     config: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    answers.set("sluice.ops.doctor", examine=lambda _: [Finding(level) for level in levels])
+    answers.set("sluice.ops.doctor", examine=lambda _: [found(level) for level in levels])
     ended = run(capsys, "doctor", config)
     assert ended.status == status
     assert ended.out.count("mend: ALTER TABLE") == sum(level != "ok" for level in levels)
@@ -92,29 +100,10 @@ def test_run_hands_over_and_returns_the_status(
 
 
 def test_status(answers: Answers, config: str, capsys: pytest.CaptureFixture[str]) -> None:
-    @dataclass(frozen=True, slots=True)
-    class Intent:
-        kind: str = "intend"
-        begin: int = 1000
-        end: int = 2000
-        state: str = "in doubt"
-
-    @dataclass(frozen=True, slots=True)
-    class PartitionStatus:
-        connector: str
-        topic: str
-        partition: int
-        committed: int | None
-        intent: Intent | None
-        stable_end: int
-        lag: int
-        batch: int | None
-        owner: str | None
-        shards: tuple[str, ...] = ("s1", "s2")
-
+    intent, shards = IntentStatus("intend", 1000, 2000, "in doubt"), ("s1", "s2")
     partitions = [
-        PartitionStatus("dc1", "orders", 0, 1000, Intent(), 12345, 11345, 7, "sluice.a"),
-        PartitionStatus("dc1", "orders", 1, None, None, 0, 0, None, None),
+        PartitionStatus("dc1", "orders", 0, 1000, intent, 12345, 11345, 7, "sluice.a", shards),
+        PartitionStatus("dc1", "orders", 1, None, None, 0, 0, None, None, shards),
     ]
     answers.set("sluice.ops.status", read_status=lambda _: partitions)
     ended = run(capsys, "status", config)
@@ -147,17 +136,6 @@ def test_status(answers: Answers, config: str, capsys: pytest.CaptureFixture[str
 def test_status_of_replicas(
     answers: Answers, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    @dataclass(frozen=True, slots=True)
-    class ReplicaStatus:
-        shard: str
-        replica: str
-        data_center: str
-        why: str
-        delay_seconds: int | None
-        queue: int | None
-        active: int | None
-        total: int | None
-
     replicas = [
         ReplicaStatus("s1", "http://a:1", "east", "", 2, 1500, 2, 2),
         ReplicaStatus("s1", "http://b:1", "", "it does not answer", None, None, None, None),
@@ -180,7 +158,7 @@ def test_audit(
     counts = dict.fromkeys(("missing", "doubled", "foreign"), 0)
     if broken is not None:
         counts[broken] = 1
-    report = types.SimpleNamespace(
+    report = AuditReport(
         produced=1_000_000,
         loaded=999_700,
         dead_lettered=300,
@@ -213,7 +191,7 @@ def test_decisions_show_ask_and_apply(
 ) -> None:
     asked: list[Any] = []
     applied: list[Any] = []
-    plan_made = types.SimpleNamespace(steps=["commit 7 for orders[3]"])
+    plan_made = Plan("dc1", "operator", (), ("commit 7 for orders[3]",))
 
     def plan(configuration: Any, **decision: Any) -> Any:
         asked.append(decision)
@@ -222,7 +200,7 @@ def test_decisions_show_ask_and_apply(
     answers.set(
         "sluice.ops.decisions",
         apply=lambda _, plan: applied.append(plan),
-        **dict.fromkeys(("plan_resolve", "plan_adopt", "plan_rewind"), None) | {planner: plan},
+        **{planner: plan},
     )
     where = ("--connector", "dc1", "--topic", "orders", "--partition", "3")
     command = (words[0], config, *words[1:], *where)

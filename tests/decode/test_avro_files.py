@@ -82,8 +82,12 @@ def test_one_row_in_a_message_where_that_is_wanted() -> None:
 def test_without_the_compiled_part_all_is_the_same(
     many: TypedDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values = [avro_file([1, 2, 3]), avro_file([4])[:-1], avro_file([5], "deflate")]
+    # The name is the branch 1 of its union; there is no branch 2, and only the walk sees that.
+    no_branch = avro_file([7]).replace(b"\x02\x04n7", b"\x04\x04n7")
+    values = [avro_file([1, 2, 3]), avro_file([4])[:-1], no_branch, avro_file([5], "deflate")]
+    assert structure.is_compiled()
     compiled = decode(many, values)
+    assert [one.index for one in compiled.bad] == [1, 2]
     monkeypatch.setattr(structure, "_library", lambda: None)
     other = decode(many, values)
     assert (other.native, other.bad) == (compiled.native, compiled.bad)

@@ -286,6 +286,17 @@ def test_consumers_are_bounded(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) ->
     reading.reader.close()
 
 
+def test_the_original_of_the_only_message_is_read(kafka: Kafka) -> None:
+    """No neighbour and no marker of a transaction makes up for an end that is one too low."""
+    topic = kafka.topic()
+    kafka.produce(topic, [b"bad"])
+    kafka.until(lambda: kafka.stable_end(topic) == 1)
+    fault = Fault("orders", "syntax", "not an object", "id")
+    block_range = Range(TopicPartition(topic, 0), 0, 1)
+    (letter,) = read_originals(kafka.access(), block_range, {0: (fault,)}, 100)
+    assert (letter.offset, letter.value) == (0, b"bad")
+
+
 def test_originals_of_bad_messages(kafka: Kafka) -> None:
     topic = kafka.topic()
     kafka.transaction(topic, [(b"k1", b"bad one"), b"good"])

@@ -246,8 +246,9 @@ def test_usage(embedded_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     config = tmp_path / "sluice.toml"
     shards = 'shards = { east = ["http://a:8123"], west = ["http://b:8123"] }'
     text = EXAMPLE.replace('shards = { s1 = ["http://localhost:8123"] }', shards)
-    assert shards in text
-    config.write_text(text)
+    of_table = '# shards = ["s1"]  '
+    assert shards in text and of_table in text
+    config.write_text(text.replace(of_table, 'shards = ["east"] # '))
     for words, said in (
         ((), "no server is named"),
         ((embedded_url, "--config", str(config)), "servers stand beside --config"),
