@@ -205,10 +205,7 @@ def _read(
     poll: int,
     epoch: int,
 ) -> tuple[ReadResult, int, int]:
-    """The result, the consumer's position, and how many messages the next poll may bring.
-
-    :param poll: the same for the first poll.
-    """
+    """The result, the consumer's position, and the messages of the next poll (`poll`: first)."""
     source, end = block_range.source, block_range.end
     where = [ck.TopicPartition(source.topic, source.partition)]
     messages_seen = bytes_seen = skipped = 0
