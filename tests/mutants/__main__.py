@@ -80,14 +80,15 @@ def read_map(options: argparse.Namespace) -> Map:
             tree = Tree(Path(folder) / "map")
             if options.map or not tests.exists():
                 print("which test calls what", file=sys.stderr)
-                arguments = ["-m", "pytest", "-q", "-p", "tests.mutants.reached", *FOLDERS]
-                ended = tree.python(arguments, 3600, REACHED=str(tests))
+                arguments = ["-q", "-p", "tests.mutants.reached", *FOLDERS]
+                ended = tree.python("pytest", arguments, 3600, REACHED=str(tests))
                 print(ended.output[-600:], file=sys.stderr)
             if options.map or not seeds.exists():
                 print("which seed calls what", file=sys.stderr)
                 figures = [str(options.seeds), str(options.steps), str(seeds)]
-                ended = tree.python(["-m", "tests.mutants.reached", *figures], 3600)
+                ended = tree.python("tests.mutants.reached", figures, 3600)
                 print(ended.output[-600:], file=sys.stderr)
+            tree.close()
     return Map(json.loads(tests.read_text()), json.loads(seeds.read_text()))
 
 
@@ -141,6 +142,8 @@ def run(options: argparse.Namespace, mutants: list[Mutant], texts: dict[str, byt
             trees.put(Tree(Path(folder) / f"tree{number}"))
         with ThreadPoolExecutor(options.processes) as pool:
             list(pool.map(one, todo))
+        while not trees.empty():
+            trees.get().close()
 
 
 def shown(verdict: Verdict) -> str:

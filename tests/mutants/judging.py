@@ -77,7 +77,7 @@ def by_tests(tree: Tree, tests: list[str], reached: Map) -> str | None:
     usual = sum(reached.tests[name]["seconds"] for name in tests)
     plugins = ["-p", "no:cacheprovider", "-p", "no:anyio", "-p", "no:xdist"]
     options = ["-x", "-q", "--no-header", "--tb=line", *plugins]
-    ended = tree.python(["-m", "pytest", *options, *tests], 3 * usual + SECONDS_MORE)
+    ended = tree.python("pytest", [*options, *tests], 3 * usual + SECONDS_MORE)
     if ended.status == 0:
         return None
     if ended.status is None:
@@ -92,8 +92,8 @@ def by_simulator(
     """What the simulator says; and how far it came."""
     if not seeds:
         return None, "no seed calls it"
-    arguments = ["-m", "tests.mutants.simulated", str(steps), *map(str, seeds)]
-    ended = tree.python(arguments, seconds)
+    arguments = [str(steps), *map(str, seeds)]
+    ended = tree.python("tests.mutants.simulated", arguments, seconds)
     if ended.status is None:
         return None, f"not done after {seconds:.0f} s"
     try:

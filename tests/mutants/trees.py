@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 import os
 import resource
+import select
 import shutil
 import signal
 import subprocess
@@ -42,6 +45,7 @@ class Tree:
         for name in (".venv", ".local"):
             if (ROOT / name).exists():
                 (folder / name).symlink_to((ROOT / name).resolve())
+        self._forker: subprocess.Popen[str] | None = None
 
     def breaks(self, mutant: Mutant, source: bytes) -> None:
         """Put a mutant there."""
@@ -51,42 +55,50 @@ class Tree:
         """Take it away again."""
         self._write(mutant, source)
 
-    def python(self, arguments: list[str], seconds: float, **variables: str) -> Ended:
-        """Run Python in this tree; ends with all of its children."""
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(self.folder),
-            **variables,
+    def python(self, module: str, arguments: list[str], seconds: float, **variables: str) -> Ended:
+        """Run a module of Python in this tree; ends with all of its children."""
+        forker = self._forking()
+        assert forker.stdin is not None and forker.stdout is not None
+        output = self.folder / "output"
+        request = {
+            "module": module,
+            "arguments": arguments,
+            "output": str(output),
+            "variables": variables,
         }
-        process = subprocess.Popen(
-            [sys.executable, *arguments],
-            cwd=self.folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        resource.prlimit(process.pid, resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
-        try:
-            output, _ = process.communicate(timeout=seconds)
-            return Ended(process.returncode, output)
-        except subprocess.TimeoutExpired:
-            return Ended(None, "")
-        finally:
-            _end_group(process)
+        forker.stdin.write(json.dumps(request) + "\n")
+        forker.stdin.flush()
+        pid = int(forker.stdout.readline())
+        ready, _, _ = select.select([forker.stdout], [], [], seconds)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        status = int(forker.stdout.readline())
+        text = output.read_text(errors="replace") if output.exists() else ""
+        return Ended(status if ready else None, text)
+
+    def close(self) -> None:
+        """End what runs."""
+        if self._forker is not None:
+            self._forker.kill()
+            self._forker.wait()
+
+    def _forking(self) -> subprocess.Popen[str]:
+        if self._forker is None:
+            environment = {**os.environ, "PYTHONPATH": str(self.folder)}
+            self._forker = subprocess.Popen(
+                [sys.executable, "-m", "tests.mutants.forking"],
+                cwd=self.folder,
+                env={**environment, "OPENBLAS_NUM_THREADS": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                bufsize=1,
+            )
+            limits = (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX)
+            resource.prlimit(self._forker.pid, resource.RLIMIT_DATA, limits)
+        return self._forker
 
     def _write(self, mutant: Mutant, text: bytes) -> None:
         path, at = self.folder / "sluice" / mutant.path, next(self._times)
         path.write_bytes(text)
         os.utime(path, (at, at))
-
-
-def _end_group(process: subprocess.Popen[str]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
