@@ -66,7 +66,8 @@ def plan_insert(
     :param columns: the block's columns in their order; always named (rule 8).
     :param native: the block; it is not copied. A memoryview must be of bytes.
     :param token: None for a server that does not know `insert_deduplication_token`.
-    :param settings: what `insert_settings` gave; identical for every attempt of a block.
+    :param settings: what `insert_settings` gave; identical for every attempt of a block,
+        but for what decides about no row of it.
     """
     names = ", ".join(identifier(column) for column in columns)
     query = f"INSERT INTO {qualified(database, table)} ({names}) FORMAT Native"

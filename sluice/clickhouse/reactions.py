@@ -166,6 +166,13 @@ KEEPER_CODES = frozenset({225, 242, 244, 999})
 
 _DISK_CODES = frozenset({75, 243})
 
+#: Answers to an insert after which a table that is not replicated either has a part and knows it,
+#: or knows nothing of it: they are given before a part is written down, or while data arrive.
+_BEFORE_PARTS_CODES = frozenset({32, 159, 164, 202, 203, 209, 210, 242, 252, 279, 285, 286, 394})
+
+#: Who was at work when it failed. Parts are written down by what is called a sink.
+_WORKER = re.compile(r"while executing '?(\w+)", re.IGNORECASE)
+
 #: Codes that mean two things: (code, pattern in the text, reaction); the first match wins.
 TEXT_REACTIONS: tuple[tuple[int, re.Pattern[str], Reaction], ...] = (
     (
@@ -205,6 +212,22 @@ def may_still_land(error: SluiceError) -> bool:
     if isinstance(error, ServerError) and error.code in _DISK_CODES:
         return False
     return isinstance(error, InDoubtError)
+
+
+def may_lack_part(error: SluiceError) -> bool:
+    """Whether, after this answer, a table that is not replicated may know a block and not have it:
+    the server writes down that it knows the block, and then gives the part its name. A rename that
+    fails leaves the first [measured: code 1001 for an EIO]. An insert without an answer is known
+    by its server's process, see `core.server_runs`."""
+    if not isinstance(error, InDoubtServerError) or error.code in (0, *_BEFORE_PARTS_CODES):
+        return False
+    workers = _WORKER.findall(error.message)
+    return not workers or any("sink" in worker.lower() for worker in workers)
+
+
+def is_too_many_partitions(error: SluiceError) -> bool:
+    """Whether a block, or what a view made of it, has more ClickHouse partitions than allowed."""
+    return isinstance(error, TerminalServerError) and error.code == 252
 
 
 def code_in_text(text: str) -> int | None:

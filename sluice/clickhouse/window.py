@@ -6,18 +6,39 @@ them (budget B1). A mark that shrank says nothing: the caller treats it as unkno
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.password import REFUSED_CODES
 from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import TableFacts
+from sluice.core.server_runs import server_run
 
 
-def narrowest_window(facts: TableFacts) -> tuple[TableFacts, int | None]:
-    """Over a table and its views' targets (C7): the one whose window keeps the fewest entries,
-    and the smallest number of seconds."""
-    tables = [facts, *(dependent.target for dependent in facts.all_dependents())]
-    seconds = [t.window_seconds for t in tables if t.window_seconds is not None]
-    return min(tables, key=lambda table: table.window_blocks), min(seconds, default=None)
+def tables_with_windows(facts: TableFacts) -> Iterator[tuple[str, TableFacts]]:
+    """A table and what the views behind it write to (C7), each once; with the name that a site
+    has for it (`Site.target`)."""
+    yield "", facts
+    seen = set[str]()
+    for dependent in facts.all_dependents():
+        if dependent.target.target not in seen:
+            seen.add(dependent.target.target)
+            yield dependent.target.target, dependent.target
+
+
+def read_server_run(server: Server) -> str:
+    """Which process serves this server now; see `core.server_runs`.
+
+    A server draws new uuids for the tables of its database `system` at each start; the embedded
+    engine does so for the database itself [measured; for servers as their source says].
+    """
+    rows = server.query(
+        "SELECT (SELECT toString(max(uuid)) FROM system.databases WHERE name = 'system') AS base, "
+        "(SELECT toString(max(uuid)) FROM system.tables WHERE database = 'system' "
+        "AND name = 'one') AS one, toUnixTimestamp64Milli(now64(3)) AS now, uptime() AS up"
+    )
+    row = rows[0]
+    return server_run(f"{row['base']}/{row['one']}", int(row["now"]) - 1000 * int(row["up"]))
 
 
 def window_mark(server: Server, facts: TableFacts) -> int:

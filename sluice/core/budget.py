@@ -9,21 +9,52 @@ landed yet. Everything that may still be repeated is a claim on the window.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from sluice.core.lease import CLOCK_SKEW_MS_MAX
 
 #: Claims stay below this share of a window; the rest is for what cannot be counted.
 WINDOW_SHARE = 2
 
+#: Between a table entry's window and the table that a view writes to; in no name of an entry.
+_TO_TARGET = ">"
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A table in one shard: where a deduplication window is.
+    """A deduplication window that the blocks of a table entry take entries of, in one shard: that
+    of the entry's own table, or that of a table that a materialized view behind it writes to.
 
     :param entry: name of the table entry.
+    :param target: database.table that a view writes to, however deep; "": the entry's own table.
     """
 
     entry: str
     shard: str
+    target: str = ""
+
+    @property
+    def own(self) -> Site:
+        """The window of the entry's own table."""
+        return replace(self, target="") if self.target else self
+
+    @property
+    def name(self) -> str:
+        """Whose window it is, for people."""
+        return f"{self.entry} -> {self.target}" if self.target else self.entry
+
+    @property
+    def key(self) -> str:
+        """How it is called in the ledger's marks."""
+        own = f"{self.entry}/{self.shard}"
+        return f"{own}{_TO_TARGET}{self.target}" if self.target else own
+
+    @staticmethod
+    def of(key: str) -> Site:
+        """The site of a key."""
+        own, _, target = key.partition(_TO_TARGET)
+        entry, _, shard = own.rpartition("/")
+        return Site(entry, shard, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +73,9 @@ class Claim:
 class WindowState:
     """A site's window as read from the server.
 
-    :param blocks: W, the smallest over the table and its views' targets.
+    :param blocks: W.
     :param mark: the mark now.
-    :param table: name of the table whose window it is; may be a view's target.
+    :param table: name of the table whose window it is.
     """
 
     blocks: int
@@ -77,3 +108,19 @@ def room(window: WindowState, claims: Iterable[Claim], ended: int = 0) -> int:
 def still_remembered(window: WindowState, mark: int) -> bool:
     """Whether a block that was inserted after `mark` is surely within the window."""
     return 0 <= window.mark - mark <= window.usable
+
+
+def still_young(window_seconds: int | None, since_ms: int, now_ms: int) -> bool:
+    """Whether a block is surely younger than what a window forgets by time.
+
+    The server counts a block's age up to the newest one, which is no younger than now. A range
+    that begins in the future was recorded by a clock that was ahead, or this one was set back:
+    then nobody knows its age.
+
+    :param window_seconds: None: the window does not forget by time.
+    :param since_ms: before the block could first be inserted.
+    """
+    if window_seconds is None:
+        return True
+    age_ms = now_ms - since_ms
+    return -CLOCK_SKEW_MS_MAX <= age_ms <= 1000 * window_seconds // WINDOW_SHARE

@@ -14,8 +14,9 @@ from sluice.core import rests
 from sluice.core.ranges import Interval, Range, TopicPartition
 from sluice.core.receipts import DeadLetter, Loaded, Receipt, Stages
 from sluice.core.records import Record, encode
+from sluice.core.server_runs import ServerRuns
 
-#: Marks of the windows: "entry/shard" -> number.
+#: Marks of the windows, by `Site.key`.
 Marks = dict[str, int]
 Rest = dict[str, tuple[Interval, ...]]
 
@@ -46,12 +47,16 @@ class Background:
     :param since_ms: when the range was first intended.
     :param rest: what a probe found missing, by table entry.
     :param bytes_max: size above which nobody ever inserted this range (rule 12).
+    :param servers: of shards with tables that are not replicated, the process that served them
+        when the marks were taken. One that is missing is unknown: such a table may know a block
+        of the range that it does not have.
     """
 
     marks: Marks = field(default_factory=dict)
     since_ms: int = 0
     rest: Rest = field(default_factory=dict)
     bytes_max: int = 0
+    servers: ServerRuns = field(default_factory=dict)
 
 
 def record_entry(
@@ -78,6 +83,8 @@ def record_entry(
         body["rest"] = {
             entry: rests.written(intervals) for entry, intervals in background.rest.items()
         }
+    if background.servers:
+        body["servers"] = background.servers
     if why:
         body["why"] = why
     return LedgerEntry(source, body)
@@ -189,6 +196,7 @@ class LedgerView:
             since_ms=int(entry["since_ms"]),
             rest={name: rests.read(offsets) for name, offsets in entry.get("rest", {}).items()},
             bytes_max=int(entry["bytes_max"]),
+            servers={str(s): str(run) for s, run in entry.get("servers", {}).items()},
         )
 
 

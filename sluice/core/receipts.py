@@ -173,11 +173,16 @@ class TooHeavy:
 
 @dataclass(frozen=True, slots=True)
 class NeedsGrant:
-    """Nothing of this table entry was inserted: a block of it takes more window entries than
-    granted (rule 10)."""
+    """A block of this table entry takes more window entries than granted (rule 10).
+
+    :param views: how many it takes in the table of a view is not known before it is inserted: the
+        server has refused it there, and other tables of the entry may have it. Else nothing of the
+        entry was inserted.
+    """
 
     entry: str
     entries: int
+    views: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +234,8 @@ class TaskReport:
     :param worker_memory_bytes: peak resident memory of the worker process.
     :param may_land: a server that did not answer may still store a block of it, whatever the
         outcome is.
+    :param may_lack_part: a server has failed in a way after which a table that is not replicated
+        may know a block of it and not have it, whatever the outcome is.
     """
 
     block_range: Range
@@ -237,3 +244,4 @@ class TaskReport:
     task_attempt: int = 0
     worker_memory_bytes: int = 0
     may_land: bool = False
+    may_lack_part: bool = False

@@ -167,7 +167,7 @@ def _waits(lanes: list[Lane]) -> Iterator[Metric]:
     for lane in lanes:
         waits = lane.waits
         for site, is_unreadable in waits.windows.items():
-            windows.add_metric([lane.name, site.entry, site.shard], float(is_unreadable))
+            windows.add_metric([lane.name, site.name, site.shard], float(is_unreadable))
         kafka.add_metric([lane.name], float(waits.kafka))
         records.add_metric([lane.name], float(waits.records))
     yield from (windows, kafka, records)
@@ -183,7 +183,8 @@ def _crowding(lanes: list[Lane]) -> Iterator[Metric]:
     )
     for lane in lanes:
         for site, window in lane.windows.items():
-            family.add_metric([lane.name, site.entry, site.shard], window.crowding)
+            if not site.target:
+                family.add_metric([lane.name, site.entry, site.shard], window.crowding)
     yield family
 
 

@@ -35,7 +35,6 @@ from sluice.spark.parking import known_rest
 from sluice.spark.ports import ProbeFound
 from sluice.spark.probing import ClickHouseProber, DoubledRowsError
 from sluice.spark.shards import on_shard
-from sluice.spark.state import site_key
 from sluice.spark.texts import access_of, kafka_access
 
 Outcome = Literal["loaded", "not-loaded", "probe"]
@@ -197,7 +196,7 @@ def _marks(situation: Situation, facts: PartitionFacts) -> Marks:
 
         if tables:
             for table, mark in zip(tables, on_shard(access, shard, read), strict=True):
-                marks[site_key(Site(table.name, shard))] = mark
+                marks[Site(table.name, shard).key] = mark
     return marks
 
 

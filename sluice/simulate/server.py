@@ -14,6 +14,7 @@ from sluice.clickhouse.reactions import nothing_sent, reply_lost
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.structure import Structure
 from sluice.core.lease import LeaseOverError
+from sluice.core.server_runs import server_run
 from sluice.simulate import faults
 from sluice.simulate.clickhouse import Block, clickhouse_partition
 
@@ -247,6 +248,12 @@ def window_mark(server: Server, facts: TableFacts) -> int:
     """See `sluice.clickhouse.window.window_mark`."""
     world = _asked(server, "window mark")
     return world.clickhouse.tables[facts.table].mark
+
+
+def read_server_run(server: Server) -> str:
+    """See `sluice.clickhouse.window.read_server_run`."""
+    world = _asked(server, "server run")
+    return server_run(str(world.clickhouse.restarts), 0)
 
 
 def running_query_ids(server: Server, prefix: str) -> list[str]:

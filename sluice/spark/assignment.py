@@ -12,6 +12,7 @@ from sluice.clickhouse.tls import Tls
 from sluice.core.ledger import Marks, Rest
 from sluice.core.ranges import Range
 from sluice.core.records import Record
+from sluice.core.server_runs import ServerRuns
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.registry import RegistryAccess
 
@@ -108,6 +109,8 @@ class Assignment:
     :param is_first: no other task was ever sent this range, so what this one refuses, nobody
         inserted.
     :param marks: of the windows, from before the range could first be inserted.
+    :param servers: as in `Background`, from then, too.
+    :param since_ms: when that was; 0: nobody knows.
     :param looks_for_fields: a field that no column has is such a refusal: the driver looks
         whether there is a column by now.
     """
@@ -120,6 +123,8 @@ class Assignment:
     is_first: bool = False
     looks_for_fields: bool = False
     marks: Marks = field(default_factory=dict)
+    servers: ServerRuns = field(default_factory=dict)
+    since_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

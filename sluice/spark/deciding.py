@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,9 +15,8 @@ from sluice.core.ranges import TopicPartition, digest_of_rest
 from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText
 from sluice.spark.changes import SchemaChanges
-from sluice.spark.parking import parked_in
 from sluice.spark.ports import Windows
-from sluice.spark.state import Claims, PartitionState, site_key, sites_gone
+from sluice.spark.state import Claims, PartitionState, sites_gone
 from sluice.spark.steps import (
     LOOK_AGE_MS_MAX,
     RESETTLE_MS,
@@ -24,11 +24,14 @@ from sluice.spark.steps import (
     Planner,
     Step,
     WindowTooSmallError,
+    marks_at,
     refresh,
     settle,
     sites_of,
 )
 from sluice.spark.stopped import unprobable
+
+_logger = logging.getLogger("sluice.lane")
 
 
 class Decider:
@@ -72,6 +75,7 @@ class Decider:
         :param stopping: nothing new is intended.
         """
         windows = self._windows.current()
+        self._planner.see_windows(windows)
         self._claims.forget(now_ms, min((w.read_started_ms for w in windows.values()), default=0))
         budget = Budget(windows, self._claims, list(self._states.values()), now_ms)
         steps: list[Step] = []
@@ -135,7 +139,7 @@ class Decider:
             topic = backlog.source.topic
             if self._schema.why_barred(topic) is not None:
                 continue
-            sites = sites_of(self._planner.text, topic)
+            sites = budget.sites(self._planner.text, topic)
             if self._outage(sites):
                 continue
             planner = self._planner
@@ -144,14 +148,15 @@ class Decider:
                 self.held_back += 1
                 continue
             state = self._states[backlog.source]
-            grant = budget.affordable(sites, planner.grant(topic))
+            wanted = planner.grant(topic, sites, budget.windows)
+            grant = budget.affordable(sites, wanted)
             try:
                 if not budget.take(sites, grant):
                     continue
             except WindowTooSmallError as error:
                 self._stop(state, error)
                 continue
-            step = planner.intend(state, backlog, budget.windows, grant, now_ms)
+            step = planner.intend(state, backlog, budget.windows, sites, grant, now_ms)
             steps.append(step)
             self._flights.add(places)
             room_left -= self._share(state, step.record)
@@ -170,6 +175,8 @@ class Decider:
         self, state: PartitionState, budget: Budget, now_ms: int
     ) -> tuple[Step | None, bool]:
         """A range in doubt that is not out: its next step, and whether it may run as it is."""
+        if state.is_unrecorded:
+            return refresh(state), False
         if state.probing or state.probe_out or now_ms < state.retry_at_ms:
             return None, False
         if state.shorten_to is not None:
@@ -188,11 +195,13 @@ class Decider:
             state.probing = not gone
             return None, False
         read_since_ms = max(state.back_at_ms, now_ms - LOOK_AGE_MS_MAX)
-        parked = parked_in(self.text_of(state), state.source.topic)
-        remembered = self._planner.remembered(state, budget.windows, now_ms, read_since_ms, parked)
+        look = (state, self.text_of(state), budget.windows, now_ms, read_since_ms)
+        remembered = self._planner.remembered(*look)
         if remembered is None:
             return None, False
         if not remembered:
+            why = self._planner.why_forgotten(*look)
+            _logger.warning("%s is probed before it is loaded again: %s", state.block_range, why)
             state.probing = True
             return None, False
         if state.grant_wanted is not None:
@@ -208,7 +217,7 @@ class Decider:
         assert need is not None
         held = state.record.grant if state.may_insert(now_ms) else 0
         try:
-            sites = sites_of(self.text_of(state), state.source.topic)
+            sites = budget.sites(self.text_of(state), state.source.topic)
             if budget.take(sites, need.entries, held, need.entry):
                 return self._planner.renew(state, now_ms, grant=need.entries)
         except WindowTooSmallError as error:
@@ -219,18 +228,15 @@ class Decider:
         """What a probe found is recorded before it is loaded (rule 11). Its blocks are new to
         the window, so they need room in it like those of a new range."""
         text, windows = self.text_of(state), budget.windows
-        sites = sites_of(text, state.source.topic)
+        sites = budget.sites(text, state.source.topic)
         try:
             if not budget.take(sites, state.record.grant):
                 return None
         except WindowTooSmallError as error:
             self._stop(state, error)
             return None
-        background = replace(
-            state.background,
-            marks={site_key(site): windows[site].state.mark for site in sites},
-            since_ms=now_ms,
-        )
+        marks, servers = marks_at(sites, windows)
+        background = replace(state.background, marks=marks, since_ms=now_ms, servers=servers)
         renewed = self._planner.renew(state, now_ms)
         record = replace(
             renewed.record,

@@ -37,4 +37,6 @@ def assigned(state: PartitionState, now_ms: int, looks_for_fields: bool) -> Assi
         is_first=state.record.attempt == 1 and not state.sent,
         looks_for_fields=looks_for_fields,
         marks=state.background.marks,
+        servers=state.background.servers,
+        since_ms=state.background.since_ms,
     )

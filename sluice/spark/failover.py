@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from sluice.clickhouse.reactions import KEEPER_CODES, ServerError, may_still_land
 from sluice.clickhouse.schema import OtherColumnsError, TableFacts
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
-from sluice.core.receipts import Receipt
+from sluice.core.receipts import NeedsGrant, Receipt
 from sluice.core.replicas import Breaker
 from sluice.core.text import TableText
 
@@ -33,6 +33,14 @@ class BlockRefusedError(TransientError):
         self.inserted: tuple[str, ...] = ()
 
 
+class NeedsGrantError(TransientError):
+    """Carries a refused block's need out of the table loop."""
+
+    def __init__(self, need: NeedsGrant) -> None:
+        super().__init__(f"a block of {need.entry} needs {need.entries} window entries")
+        self.need = need
+
+
 class ReplicaAwayError(TransientError):
     """This replica takes no inserts now; another one may. Nothing was sent."""
 
@@ -46,7 +54,8 @@ class OtherVersionError(InDoubtError):
 
 
 class ForgottenError(InDoubtError):
-    """A block in doubt is not offered on: too much came into the window since."""
+    """A block in doubt is not offered again, or its repeat is not believed: too much came into a
+    window since, or the server is not the process any more that it was."""
 
     hint = "The driver looks at the windows, and probes the range if need be; no action is needed."
 

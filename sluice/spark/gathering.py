@@ -116,6 +116,8 @@ class Gatherer:
         if report.task_attempt > 0 or report.may_land:
             # What is stored late, after the range is settled, keeps its claim on the window.
             state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
+        if report.may_lack_part:
+            state.distrust_servers()
         if state.stopped is not None:
             return  # It stays in doubt; the next start decides.
         match report.outcome:
@@ -139,7 +141,8 @@ class Gatherer:
                 state.shorten_to = end
                 state.bytes_per_message = max(1.0, size / max(1, end - state.record.begin))
             case NeedsGrant() as need:
-                self._planner.learn(need.entry, need.entries)
+                learn = self._planner.learn_views if need.views else self._planner.learn
+                learn(need.entry, need.entries)
                 state.grant_wanted = need
             case Outdated() as outdated:
                 _logger.info("%s: %s", state.block_range, outdated.why)

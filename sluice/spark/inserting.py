@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import plan_insert, query_id_of
-from sluice.clickhouse.reactions import ANALYSIS_CODES, TerminalServerError
-from sluice.clickhouse.schema import check_header, describe_table
-from sluice.clickhouse.window import narrowest_window, window_mark
-from sluice.core.budget import Site, WindowState, still_remembered
+from sluice.clickhouse.reactions import (
+    ANALYSIS_CODES,
+    TerminalServerError,
+    is_too_many_partitions,
+    may_lack_part,
+)
+from sluice.clickhouse.schema import TableFacts, check_header, describe_table
+from sluice.clickhouse.window import read_server_run, tables_with_windows, window_mark
+from sluice.core.budget import Site, WindowState, still_remembered, still_young
 from sluice.core.errors import SluiceError, TerminalError
-from sluice.core.receipts import Receipt
+from sluice.core.receipts import NeedsGrant, Receipt
 from sluice.core.replicas import turn
+from sluice.core.server_runs import is_same_run
 from sluice.core.text import TableText
 from sluice.core.tokens import block_token
 from sluice.decode.messages.decoded import Block
@@ -24,17 +30,19 @@ from sluice.spark.assignment import Assignment, Surroundings
 from sluice.spark.failover import (
     BlockRefusedError,
     ForgottenError,
+    NeedsGrantError,
     Offer,
     offer_block,
     refuse_other_table,
 )
 from sluice.spark.leases import HeldLease
-from sluice.spark.state import site_key
 from sluice.spark.taking_turns import BlockTurn
 from sluice.spark.workshop import Workshop
 
 #: A connection is given at least so long; the lease may still end it earlier.
 _SECONDS_MIN = 1.0
+#: Above it a server refuses a block of a table, or of a view's target.
+_PARTITIONS_MAX = "max_partitions_per_insert_block"
 
 
 def insert_block(
@@ -81,6 +89,8 @@ def insert_block(
                 workshop, around, url, assignment, table, shard, decoded, token, lease, offer, mine
             )
         except SluiceError as error:
+            if may_lack_part(error):
+                workshop.lacks_part()
             mine.failed(error)
             workshop.forget(url)
             raise
@@ -121,6 +131,7 @@ def _insert_into(
     mine: BlockTurn,
 ) -> Receipt:
     server = workshop.server(around, url)
+    is_first = assignment.is_first and offer.is_clean
     _look(workshop, around, url, assignment, table, shard, decoded, offer)
     manner = workshop.manner(around, url, quorum_of(around, table, shard))
     offer.admit(url, str(manner))
@@ -131,9 +142,8 @@ def _insert_into(
         decoded.native,
         token if manner.tokens else None,
         query_id_of(token, os.urandom(4).hex()),
-        manner.settings,
+        _granted(manner.settings, assignment.record.grant),
     )
-    is_first = assignment.is_first and offer.is_clean
     if manner.one_by_one:
         mine.take(min(around.insert_timeout_seconds, lease.check()))
     seconds = max(_SECONDS_MIN, offer.seconds_left())
@@ -146,8 +156,14 @@ def _insert_into(
     try:
         reply = server.insert(plan, check, seconds)
     except TerminalServerError as error:
+        if _PARTITIONS_MAX in manner.settings and is_too_many_partitions(error):
+            # Of a view's table: the block itself was counted before.
+            need = NeedsGrant(table.entry, 2 * assignment.record.grant, views=True)
+            raise NeedsGrantError(need) from error
         is_unstored = offer.is_clean and _stored_nothing(server, table, error)
         raise BlockRefusedError(table.entry, error, is_unstored=is_unstored) from error
+    if not is_first:
+        _require_same_run(server, assignment, shard, f"{table.target} on {url} has the block")
     return Receipt(
         entry=table.entry,
         target=table.target,
@@ -180,13 +196,15 @@ def _look(
     decoded: Block,
     offer: Offer,
 ) -> None:
-    """Before the first insert of a text at a replica, and before each that follows one in doubt.
+    """Before the first insert of a text at a replica, and before each that may not be the first
+    of its block.
 
     :raises BlockRefusedError: this replica's table is not what the block is for.
     :raises ForgottenError: it may not remember the block any more.
     """
     key = (url, assignment.record.text, table.entry, shard)
-    if key in workshop.checked and offer.is_clean:
+    is_first = assignment.is_first and offer.is_clean
+    if key in workshop.checked and is_first:
         return
     server = workshop.server(around, url)
     server.ping()  # a server that is frozen is found out in seconds
@@ -197,14 +215,47 @@ def _look(
         check_header([known[name] for name in decoded.columns], facts)
     except TerminalError as error:
         raise BlockRefusedError(table.entry, error, is_unstored=offer.is_clean) from error
-    if offer.doubt is not None:
-        # As the driver does before it sends a range again (rule 10).
-        narrowest, _ = narrowest_window(facts)
-        window = WindowState(narrowest.window_blocks, window_mark(server, facts))
-        mark = assignment.marks.get(site_key(Site(table.entry, shard)))
-        if mark is None or not still_remembered(window, mark):
-            raise ForgottenError(f"{facts.target} on {url} may not remember it: {offer.doubt}")
+    if not is_first:
+        doubt = f": {offer.doubt}" if offer.doubt else ""
+        _require_remembered(server, facts, assignment, Site(table.entry, shard), doubt)
     workshop.checked.add(key)
+
+
+def _require_remembered(
+    server: Server, facts: TableFacts, assignment: Assignment, own: Site, doubt: str
+) -> None:
+    """As the driver does before it sends a range again (rule 10), since then tasks queue.
+
+    :param doubt: why the block may be stored, for the message.
+    :raises ForgottenError: it may not be known any more, or be known and not be there.
+    """
+    if facts.window_blocks == 0:
+        return  # it never deduplicates, and runs for a benchmark only
+    now_ms = time.time_ns() // 1_000_000
+    for target, there in tables_with_windows(facts):
+        mark = assignment.marks.get(replace(own, target=target).key, 0)
+        window = WindowState(there.window_blocks, window_mark(server, there))
+        is_young = still_young(there.window_seconds, assignment.since_ms, now_ms)
+        if not is_young or not still_remembered(window, mark):
+            raise ForgottenError(f"{there.target} on {server.url} may not remember it{doubt}")
+    _require_same_run(server, assignment, own.shard, f"{facts.target} on {server.url}")
+
+
+def _require_same_run(server: Server, assignment: Assignment, shard: str, where: str) -> None:
+    """Where tables are not replicated, what they know of a block that was sent before is worth
+    something only in the process that it was sent to: a part may be lost with its end.
+
+    :raises ForgottenError: it is another process.
+    """
+    before = assignment.servers.get(shard)
+    if before is not None and not is_same_run(before, read_server_run(server)):
+        raise ForgottenError(f"{where}, and that server was started again meanwhile")
+
+
+def _granted(settings: Mapping[str, str], grant: int) -> Mapping[str, str]:
+    """The server holds blocks to the grant in the tables of views, too, where nobody else counts
+    (rule 10). It decides about no row: a block that was refused is sent again."""
+    return {**settings, _PARTITIONS_MAX: str(grant)} if _PARTITIONS_MAX in settings else settings
 
 
 def _stored_nothing(server: Server, table: TableText, refusal: TerminalServerError) -> bool:

@@ -343,7 +343,7 @@ class Lane:
                 )
             state.suspect_until_ms = 0
         state.loaded = state.shorten_to = state.grant_wanted = state.outdated = None
-        state.is_probed = False
+        state.is_probed = state.is_unrecorded = False
         state.record, state.background = step.record, step.background
         state.committed_at_ms = now_ms
         state.sent = state.sent and step.record.kind is not Kind.INTEND

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sluice.core.dead_letters import PARKED
 from sluice.core.dynamic import NewField
-from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
+from sluice.core.errors import InDoubtError, SluiceError, TerminalError
 from sluice.core.ranges import Interval, intervals_of
 from sluice.core.receipts import (
     DeadLetter,
@@ -47,7 +47,7 @@ from sluice.spark.asking import (
     words_of,
 )
 from sluice.spark.assignment import Assignment, Surroundings
-from sluice.spark.failover import BlockRefusedError
+from sluice.spark.failover import BlockRefusedError, NeedsGrantError
 from sluice.spark.inserting import insert_block, may_go_abreast
 from sluice.spark.leases import HeldLease
 from sluice.spark.routing import Router
@@ -60,15 +60,6 @@ ROWS_MAX = 1_000_000
 LARGE_MESSAGE_BYTES = 4096
 
 
-class _NeedsGrantError(TransientError):
-    """Carries a refused block's need out of the table loop."""
-
-    def __init__(self, entry: str, entries: int) -> None:
-        super().__init__(f"{entry} needs {entries} window entries")
-        self.entry = entry
-        self.entries = entries
-
-
 _workshop = Workshop()
 
 
@@ -77,8 +68,8 @@ def load_range(around: Surroundings, assignment: Assignment, task_attempt: int) 
     _workshop.begin_range()
     try:
         outcome = _refused(assignment, task_attempt) or _load(_workshop, around, assignment)
-    except _NeedsGrantError as need:
-        outcome = NeedsGrant(need.entry, need.entries)
+    except NeedsGrantError as error:
+        outcome = error.need
     except BlockRefusedError as refused:
         is_unstored = refused.is_unstored and assignment.is_first
         outcome = Failed(refused.error, refused.entry, is_unstored, refused.inserted)
@@ -101,6 +92,7 @@ def load_range(around: Surroundings, assignment: Assignment, task_attempt: int) 
         task_attempt=task_attempt,
         worker_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         may_land=_workshop.may_land,
+        may_lack_part=_workshop.may_lack_part,
     )
 
 
@@ -231,7 +223,7 @@ class _Loading:
         self.clocks.decode += time.monotonic() - began
         entries = max(block.clickhouse_partitions for _, block in parts)
         if entries > self.assignment.record.grant:
-            raise _NeedsGrantError(table.entry, entries)
+            raise NeedsGrantError(NeedsGrant(table.entry, entries))
         return parts
 
     def _insert(self, table: TableText, parts: list[tuple[str, Block]]) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.parts import crowding
 from sluice.clickhouse.schema import TableFacts, describe_table
-from sluice.clickhouse.window import narrowest_window, window_mark
+from sluice.clickhouse.window import read_server_run, tables_with_windows, window_mark
 from sluice.core.budget import Site, WindowState
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.planning import stretched_delay_ms
@@ -42,7 +43,8 @@ class WindowMonitor:
 
     Any replica of a shard may answer: the marks of a Replicated table are ZooKeeper's, the same
     for all. What the window keeps is each server's own setting, and the narrowest counts, since
-    whichever replica leads clears the window.
+    whichever replica leads clears the window. What views write to is found with the table's
+    description, and watched like the table.
 
     :param bounded: False counts no entries; only for tables that cannot deduplicate.
     """
@@ -97,7 +99,7 @@ class WindowMonitor:
 
     def outage(self, site: Site) -> str | None:
         """Why a site's window cannot be read now."""
-        error = self._outages.get(site)
+        error = self._outages.get(site.own)
         return None if error is None else str(error)
 
     def refusal(self, site: Site) -> SluiceError | None:
@@ -133,43 +135,63 @@ class WindowMonitor:
     def _read(self, servers: dict[str, ShardReader]) -> None:
         # `watch` reads in its caller's thread: the slower of two must not undo the other.
         with self._reading:
-            windows = dict(self._windows)
+            windows: dict[Site, SiteWindow] = {}
             down: dict[str, SluiceError] = {}
             outages: dict[Site, SluiceError] = {}
             for site, (database, table) in self._tables.items():
                 try:
                     if site.shard in down:
                         raise down[site.shard]
-                    windows[site] = self._read_site(servers[site.shard], site, database, table)
+                    windows |= self._read_site(servers[site.shard], site, database, table)
                 except TransientError as error:
                     outages[site] = down[site.shard] = error
                 except SluiceError as error:
                     # This table alone; the others of the shard go on.
                     outages[site] = error
             self._report(outages)
-            self._windows = windows
+            before = {s: w for s, w in self._windows.items() if s.own in outages}
+            self._windows = {**before, **windows}
             self._outages = outages
 
-    def _read_site(self, servers: ShardReader, site: Site, database: str, table: str) -> SiteWindow:
-        def read(server: Server) -> SiteWindow:
+    def _read_site(
+        self, servers: ShardReader, site: Site, database: str, table: str
+    ) -> dict[Site, SiteWindow]:
+        """The windows of an entry's own table and of all that views behind it write to, the
+        process that serves them before their marks."""
+
+        def read(server: Server) -> dict[Site, SiteWindow]:
             started_ms = self._now_ms()
             if not self._bounded:
                 server.ping()
-                return SiteWindow(WindowState(BOUNDLESS, 0), started_ms, None)
+                return {site: SiteWindow(WindowState(BOUNDLESS, 0), started_ms, None)}
             known = self._facts.setdefault(site, {})
             described_ms, facts = known.get(server.url, (0, None))
             if facts is None or started_ms - described_ms > DESCRIBE_EVERY_MS:
                 facts = describe_table(server, database, table)
                 refuse_own_windows(facts, site.shard, servers.urls)
                 known[server.url] = (started_ms, facts)
-            mark = window_mark(server, facts)
-            self._refuse_behind(site, server.url, mark, started_ms)
-            windows = [narrowest_window(each) for _, each in known.values()]
-            narrowest = min((each for each, _ in windows), key=lambda facts: facts.window_blocks)
-            state = WindowState(narrowest.window_blocks, mark, narrowest.target)
-            seconds = min((each for _, each in windows if each is not None), default=None)
+            tables: dict[str, list[TableFacts]] = {}
+            others = [each for url, (_, each) in known.items() if url != server.url]
+            for each in (facts, *others):
+                for target, there in tables_with_windows(each):
+                    tables.setdefault(target, []).append(there)
             crowded = self._read_crowding(server, site, facts, started_ms)
-            return SiteWindow(state, started_ms, seconds, crowded)
+            found: dict[Site, SiteWindow] = {}
+            run = ""
+            for target, on_replicas in tables.items():
+                at = replace(site, target=target)
+                # Where nothing is deduplicated, as on old servers, nobody relies on it.
+                has_own = not on_replicas[0].replicated and on_replicas[0].deduplicates
+                if has_own and not run:
+                    run = read_server_run(server)
+                mark = window_mark(server, on_replicas[0])
+                self._refuse_behind(at, server.url, mark, started_ms)
+                found[at] = replace(
+                    narrowest(on_replicas, mark, started_ms),
+                    crowding=0.0 if target else crowded,
+                    server=run if has_own else "",
+                )
+            return found
 
         return servers.ask(read, self._now_ms() // DESCRIBE_EVERY_MS)
 
@@ -202,7 +224,7 @@ class WindowMonitor:
             since_ms = self._behind_since_ms.setdefault(site, now_ms)
             if now_ms - since_ms < BEHIND_MS_MAX:
                 raise TransientError(
-                    f"{url} says that {mark} entries of {site.entry} were created, and {last_url} "
+                    f"{url} says that {mark} entries of {site.name} were created, and {last_url} "
                     f"said {last}",
                     "Its member of ZooKeeper's ensemble is behind; others are asked meanwhile.",
                 )
@@ -225,3 +247,18 @@ class WindowMonitor:
                 )
         for site in self._outages.keys() - outages.keys():
             _logger.warning("table entry %s in shard %s goes on", site.entry, site.shard)
+
+
+def narrowest(replicas: Sequence[TableFacts], mark: int, read_started_ms: int) -> SiteWindow:
+    """What a window surely keeps, whichever replica clears it.
+
+    :param replicas: of one table; one at least.
+    """
+    table = min(replicas, key=lambda facts: facts.window_blocks)
+    seconds = [facts.window_seconds for facts in replicas if facts.window_seconds is not None]
+    return SiteWindow(
+        WindowState(table.window_blocks, mark, table.target),
+        read_started_ms,
+        min(seconds, default=None),
+        is_partitioned=any(facts.partition_key for facts in replicas),
+    )

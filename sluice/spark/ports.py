@@ -80,19 +80,26 @@ class SiteWindow:
     :param seconds: how long the window remembers; None where time does not count.
     :param crowding: parts of the table's fullest ClickHouse partition, as a share of those from
         which the server delays inserts.
+    :param server: of a table that is not replicated, the process that served it before the mark
+        was read (`core.server_runs`); else "".
+    :param is_partitioned: a block may take several entries.
     """
 
     state: WindowState
     read_started_ms: int
     seconds: int | None
     crowding: float = 0.0
+    server: str = ""
+    is_partitioned: bool = False
 
 
 class Windows(Protocol):
     """Knows the windows of all sites; `sluice.spark.monitor` for real."""
 
     def current(self) -> Mapping[Site, SiteWindow]:
-        """The last reading of each site; a site that never answered is missing."""
+        """The last reading of each site; a site that never answered is missing. The targets of
+        views are read together with the entry's own table, by which they are found: one that is
+        missing is fed by no view. A mapping that was given out never changes."""
 
     def outage(self, site: Site) -> str | None:
         """Why a site's window cannot be read now, None if it can."""

@@ -42,8 +42,8 @@ from sluice.kafka.offsets import owner_in
 from sluice.kafka.recorder import Recorder, TakeOver
 from sluice.spark.beginning import AskGroup, Held, beginnings
 from sluice.spark.ports import Clock, FindCuts, Windows, no_cuts
-from sluice.spark.state import PartitionState, Suspect, site_key, sites_gone
-from sluice.spark.steps import Planner, sites_of
+from sluice.spark.state import Claims, PartitionState, Suspect, sites_gone
+from sluice.spark.steps import Budget, Planner, marks_at
 from sluice.spark.stopped import Observed, stop_error
 
 _logger = logging.getLogger("sluice.lane")
@@ -348,8 +348,10 @@ def _facts(
         if record.text not in started.texts:
             executable, why = Executable.NO, "its configuration text cannot be executed any more"
         # A replay looks again, freshly, before it is sent.
-        if not parts.planner.remembered(state, parts.windows.current(), now_ms, 0):
+        forgotten = parts.planner.why_forgotten(state, text, parts.windows.current(), now_ms, 0)
+        if forgotten != "":
             memory, why = Memory.OVERRUN, "ClickHouse may have forgotten its blocks"
+            why += f" ({forgotten})" if forgotten else ""
         no_probe = no_entry or parts.why_no_probe(text, item.source.topic, record.generation)
         if no_probe is not None and why:
             probe, why = Probe.IMPOSSIBLE, f"{why}, and it cannot be probed: {no_probe}"
@@ -378,11 +380,8 @@ def _fresh_probe(
     assert item.record is not None
     text = started.texts.get(item.record.text, parts.planner.text)
     windows = parts.windows.current()
-    sites = sites_of(text, item.source.topic)
-    state.background = replace(
-        state.background,
-        marks={site_key(site): windows[site].state.mark for site in sites if site in windows},
-        since_ms=now_ms,
-    )
+    sites = Budget(windows, Claims(), [], now_ms).sites(text, item.source.topic)
+    marks, servers = marks_at(sites, windows)
+    state.background = replace(state.background, marks=marks, since_ms=now_ms, servers=servers)
     state.record = replace(item.record, text=text.digest())
     return state.record

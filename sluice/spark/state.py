@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sluice.core.budget import Claim, Site
 from sluice.core.errors import SluiceError
@@ -39,6 +39,7 @@ class PartitionState:
     :param outdated: its first task refused the text; see `core.receipts.Outdated`.
     :param refusals: how often in a row its block was refused for its columns.
     :param short_since_ms: since when the log ends before the record's end.
+    :param is_unrecorded: the background was changed, and the ledger does not know.
     :param retiring: its topic is not configured any more: it is let go once it is settled.
     :param stopped: why this partition stopped, if it did.
     """
@@ -68,6 +69,7 @@ class PartitionState:
     outdated: Outdated | None = None
     refusals: int = 0
     short_since_ms: int | None = None
+    is_unrecorded: bool = False
     retiring: bool = False
     stopped: SluiceError | None = None
 
@@ -80,6 +82,13 @@ class PartitionState:
     def settled(self) -> int:
         """Nothing below this offset is outstanding."""
         return self.record.begin
+
+    def distrust_servers(self) -> None:
+        """A table that is not replicated may know a block of this range that it does not have: it
+        is not sent again under its token. That has to be in the ledger, for who comes next."""
+        if self.record.in_doubt and self.background.servers:
+            self.background = replace(self.background, servers={})
+            self.is_unrecorded = True
 
     def see_end(self, end: EpochOffset, now_ms: int) -> None:
         """Take a fresh stable end in. In another epoch than before it may be less: nobody vouches
@@ -144,14 +153,13 @@ class Claims:
 
     def ended_since(self, site: Site, read_started_ms: int) -> int:
         """Grants that ended after a mark's reading began."""
-        key = site_key(site)
         return sum(
-            grant for at, marks, grant in self.ended if at >= read_started_ms and key in marks
+            grant for at, marks, grant in self.ended if at >= read_started_ms and site.key in marks
         )
 
     def at(self, site: Site, states: list[PartitionState], now_ms: int) -> list[Claim]:
         """The claims on one site's window."""
-        key = site_key(site)
+        key = site.key
         held = [Claim(s.marks[key], 0) for s in self.suspects if key in s.marks]
         for state in states:
             if key in state.background.marks and state.may_insert(now_ms):
@@ -167,15 +175,10 @@ def sites_gone(background: Background, text: ConfigurationText, topic: str) -> l
     in a shard as missing.
     """
     shards = {table.entry: table.shards for table in text.tables_of(topic)}
-    held = {key.rpartition("/")[0] for key in background.marks} | set(background.rest)
+    sites = sorted({(site.entry, site.shard) for site in map(Site.of, background.marks)})
+    held = {entry for entry, _ in sites} | set(background.rest)
     gone = [f"table entry {entry}" for entry in sorted(held - shards.keys())]
-    for key in sorted(background.marks):
-        entry, _, shard = key.rpartition("/")
+    for entry, shard in sites:
         if entry in shards and shard not in shards[entry]:
             gone.append(f"shard {shard} of table entry {entry}")
     return gone
-
-
-def site_key(site: Site) -> str:
-    """How a site is called in the ledger's marks."""
-    return f"{site.entry}/{site.shard}"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sluice.core.budget import Site, room, still_remembered
+from sluice.core.budget import Site, WindowState, room, still_remembered, still_young
 from sluice.core.errors import TerminalError
-from sluice.core.lease import deadline_ms
+from sluice.core.lease import deadline_ms, lease_seconds_max
 from sluice.core.ledger import (
     Background,
     LedgerEntry,
+    Marks,
     receipt_entry,
     record_entry,
     settled_entry,
@@ -20,10 +22,11 @@ from sluice.core.planning import Backlog, Limits, in_fair_order, next_range, str
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.core.records import Kind, Record
+from sluice.core.server_runs import ServerRuns, is_same_run
 from sluice.core.text import ConfigurationText
-from sluice.spark.parking import limits_of
+from sluice.spark.parking import limits_of, parked_in
 from sluice.spark.ports import SiteWindow
-from sluice.spark.state import Claims, PartitionState, site_key
+from sluice.spark.state import Claims, PartitionState
 
 #: Entries granted to a block of a partitioned table before any was seen.
 FIRST_GRANT = 8
@@ -65,7 +68,7 @@ class Step:
 
 
 def sites_of(text: ConfigurationText, topic: str) -> list[Site]:
-    """Every window that a range of this topic takes entries of."""
+    """Every table that a range of this topic is inserted into; see `Budget.sites`, too."""
     return [
         Site(table.entry, shard)
         for table in text.tables_of(topic)
@@ -74,8 +77,25 @@ def sites_of(text: ConfigurationText, topic: str) -> list[Site]:
     ]
 
 
+def marks_at(sites: Iterable[Site], windows: Mapping[Site, SiteWindow]) -> tuple[Marks, ServerRuns]:
+    """What the windows of these sites, as far as they were read, say of now: what a range that is
+    inserted from now on is remembered by."""
+    known = [(site, windows[site]) for site in sites if site in windows]
+    return (
+        {site.key: window.state.mark for site, window in known},
+        {site.shard: window.server for site, window in known if window.server},
+    )
+
+
+#: A table in a shard, whichever entries and views go to it.
+_Place = tuple[str, str]
+
+
 class Budget:
-    """The budget of one round (rule 10): what may still be granted at each site."""
+    """The budget of one round (rule 10): what may still be granted at each window.
+
+    A window that several entries, or views of theirs, go to is one window: they share it.
+    """
 
     def __init__(
         self,
@@ -88,7 +108,23 @@ class Budget:
         self._claims = claims
         self._states = states
         self._now_ms = now_ms
-        self._rooms: dict[Site, int] = {}
+        self._rooms: dict[_Place, int] = {}
+        self._behind: dict[Site, list[Site]] = {}
+        self._sharing: dict[_Place, list[Site]] = {}
+        for site in windows:
+            self._sharing.setdefault(self._place(site), []).append(site)
+            if site.target:
+                self._behind.setdefault(site.own, []).append(site)
+
+    def _place(self, site: Site) -> _Place:
+        return self.windows[site].state.table or site.name, site.shard
+
+    def sites(self, text: ConfigurationText, topic: str) -> list[Site]:
+        """Every window that a range of this topic takes entries of: those of its tables, and of
+        all that the views behind them write to."""
+        return [
+            each for site in sites_of(text, topic) for each in (site, *self._behind.get(site, ()))
+        ]
 
     def affordable(self, sites: list[Site], grant: int) -> int:
         """The grant, or the most that the narrowest window may ever give; at least one.
@@ -108,21 +144,33 @@ class Budget:
         windows = [(site, self.windows[site]) for site in sites if site in self.windows]
         if len(windows) < len(sites):
             return False
+        # A range whose blocks go to one table by several ways takes the grant once for each.
+        blocks = Counter(self._place(site) for site in sites)
         for site, window in sorted(windows, key=lambda item: item[1].state.usable):
-            if grant > window.state.usable:
-                raise too_small(site, grant, window, entry)
-        if any(self._room(site, window) + held < grant for site, window in windows):
+            if grant * blocks[self._place(site)] > window.state.usable:
+                raise too_small(site, grant, window, entry, blocks[self._place(site)])
+        if any(self._room(place) < (grant - held) * count for place, count in blocks.items()):
             return False
-        for site in sites:
-            self._rooms[site] -= grant - held
+        for place, count in blocks.items():
+            self._rooms[place] -= (grant - held) * count
         return True
 
-    def _room(self, site: Site, window: SiteWindow) -> int:
-        if site not in self._rooms:
-            held = self._claims.at(site, self._states, self._now_ms)
-            ended = self._claims.ended_since(site, window.read_started_ms)
-            self._rooms[site] = room(window.state, held, ended)
-        return self._rooms[site]
+    def _room(self, place: _Place) -> int:
+        if place not in self._rooms:
+            sites = self._sharing[place]
+            read = [self.windows[site] for site in sites]
+            claims = self._claims
+            held = [c for site in sites for c in claims.at(site, self._states, self._now_ms)]
+            ended = sum(
+                claims.ended_since(site, window.read_started_ms)
+                for site, window in zip(sites, read, strict=True)
+            )
+            # Read one after the other: the one that was read last says most.
+            window = WindowState(
+                min(each.state.blocks for each in read), max(each.state.mark for each in read)
+            )
+            self._rooms[place] = room(window, held, ended)
+        return self._rooms[place]
 
 
 @dataclass(slots=True)
@@ -131,7 +179,10 @@ class Planner:
 
     :param text: today's configuration text; new ranges are intended under it.
     :param owner: this driver's owner id.
+    :param lease_seconds: as configured; windows that forget early shorten it.
     :param grants: entries that a block of each table entry took at most, as learned.
+    :param view_grants: by table entry, the grant with which its blocks found room in the tables of
+        its views, once the server had refused a smaller one.
     """
 
     text: ConfigurationText
@@ -139,13 +190,23 @@ class Planner:
     limits: Limits
     lease_seconds: float
     grants: dict[str, int] = field(default_factory=dict)
+    view_grants: dict[str, int] = field(default_factory=dict)
     #: The name of the text, worked out once: of a hundred tables it takes 8 ms [measured].
     digest: str = field(init=False)
     _limits_of: dict[str, Limits] = field(default_factory=dict)
     _sites_of: dict[str, list[Site]] = field(default_factory=dict)
+    _configured_seconds: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.digest = self.text.digest()
+        self._configured_seconds = self.lease_seconds
+
+    def see_windows(self, windows: Mapping[Site, SiteWindow]) -> None:
+        """Windows may be altered while a driver runs: no new lease is longer than what they
+        remember allows (`core.lease`)."""
+        longest = [lease_seconds_max(window.seconds) for window in windows.values()]
+        known = [seconds for seconds in longest if seconds is not None]
+        self.lease_seconds = min([self._configured_seconds, *known])
 
     def change(self, text: ConfigurationText) -> None:
         """Intend new ranges under another text from now on."""
@@ -160,13 +221,28 @@ class Planner:
             self._limits_of[topic] = limits_of(self.text, topic, self.limits)
         return self._limits_of[topic]
 
-    def grant(self, topic: str) -> int:
-        """How many entries to grant each block of a range of this topic."""
+    def grant(self, topic: str, sites: Iterable[Site], windows: Mapping[Site, SiteWindow]) -> int:
+        """How many entries to grant each block of a range of this topic.
+
+        How many a block takes in the table that a view writes to is not known before it is
+        inserted; the server refuses what is above the grant.
+
+        :param sites: all windows that its blocks go to.
+        """
         wanted = 1
         for table in self.text.tables_of(topic):
             if table.partition_key and not table.parked:
                 wanted = max(wanted, 2 * self.grants.get(table.entry, FIRST_GRANT // 2))
+        for site in sites:
+            if site.target and site in windows:
+                first = FIRST_GRANT if windows[site].is_partitioned else 1
+                wanted = max(wanted, self.view_grants.get(site.entry, first))
         return wanted
+
+    def learn_views(self, entry: str, entries: int) -> None:
+        """Remember that the tables behind an entry's views were refused a block with less. Nobody
+        counts what they take, so this does not shrink."""
+        self.view_grants[entry] = max(entries, self.view_grants.get(entry, 0))
 
     def learn(self, entry: str, entries: int) -> None:
         """Remember what a block took: growth at once, shrinkage slowly."""
@@ -217,10 +293,11 @@ class Planner:
         state: PartitionState,
         backlog: Backlog,
         windows: Mapping[Site, SiteWindow],
+        sites: Iterable[Site],
         grant: int,
         now_ms: int,
     ) -> Step:
-        """The next range of a partition whose grant was found affordable."""
+        """The next range of a partition whose grant was found affordable at these sites."""
         limits = self.limits_of(state.source.topic)
         block_range = next_range(backlog, limits, now_ms, flush=True)
         assert block_range is not None
@@ -238,13 +315,12 @@ class Planner:
             deadline_ms=deadline_ms(now_ms, self.lease_seconds),
             epoch=state.epoch,
         )
+        marks, servers = marks_at(sites, windows)
         background = Background(
-            marks={
-                site_key(site): windows[site].state.mark
-                for site in sites_of(self.text, state.source.topic)
-            },
+            marks=marks,
             since_ms=now_ms,
             bytes_max=min(self.text.range_bytes_max, limits.range_bytes_max),
+            servers=servers,
         )
         return Step(state.source, record, background, True, *settling(state, now_ms))
 
@@ -292,29 +368,57 @@ class Planner:
     def remembered(
         self,
         state: PartitionState,
+        text: ConfigurationText,
         windows: Mapping[Site, SiteWindow],
         now_ms: int,
         read_since_ms: int,
-        parked: Collection[str] = (),
     ) -> bool | None:
-        """Whether the windows surely still know the blocks of a range in doubt.
+        """Whether the windows surely still know the blocks of a range in doubt, and have the parts
+        that they know.
 
-        :param parked: table entries of which no block is sent again.
+        :param text: under which it is sent again; what is parked in it is not.
         :returns: None if a window was not read since `read_since_ms`.
         """
-        by_key = {site_key(site): window for site, window in windows.items()}
-        for key, mark in state.background.marks.items():
-            if key.rpartition("/")[0] in parked:
-                continue
-            window = by_key.get(key)
+        why = self.why_forgotten(state, text, windows, now_ms, read_since_ms)
+        return None if why is None else why == ""
+
+    def why_forgotten(
+        self,
+        state: PartitionState,
+        text: ConfigurationText,
+        windows: Mapping[Site, SiteWindow],
+        now_ms: int,
+        read_since_ms: int,
+    ) -> str | None:
+        """The same in words: why a block may be unknown, or known without being there; "" where
+        all are known. None if a window was not read since `read_since_ms`."""
+        background, why = state.background, ""
+        marks = {Site.of(key): mark for key, mark in background.marks.items()}
+        parked = parked_in(text, state.source.topic)
+        own = {site.own for site in marks if site.entry not in parked}
+        own.update(sites_of(text, state.source.topic))
+        for site in {*own, *(each for each in windows if each.own in own)}:
+            window = windows.get(site)
             if window is None or window.read_started_ms < read_since_ms:
                 return None
+            # A view that was not known when the range was intended: all that its table ever took.
+            mark = marks.get(site, 0)
+            table = f"{window.state.table or site.name} in shard {site.shard}"
             if not still_remembered(window.state, mark):
-                return False
-            age_seconds = (now_ms - state.background.since_ms) / 1000
-            if window.seconds is not None and age_seconds > window.seconds / 2:
-                return False
-        return True
+                why = (
+                    f"{window.state.mark - mark} blocks came to {table} since, of which its "
+                    f"deduplication window keeps {window.state.blocks}"
+                )
+            elif not still_young(window.seconds, background.since_ms, now_ms):
+                why = f"the deduplication window of {table} keeps blocks for {window.seconds} s"
+            elif window.server and not is_same_run(
+                background.servers.get(site.shard), window.server
+            ):
+                why = (
+                    f"the server of {table} was started again, or failed while it stored a block, "
+                    "and a table that is not replicated may know a block then that it has lost"
+                )
+        return why
 
 
 def settling(
@@ -356,19 +460,27 @@ def settle(state: PartitionState, owner: str, now_ms: int) -> Step:
     return Step(state.source, record, Background(since_ms=now_ms), False, *settling(state, now_ms))
 
 
-def too_small(site: Site, grant: int, window: SiteWindow, entry: str) -> WindowTooSmallError:
+def too_small(
+    site: Site, grant: int, window: SiteWindow, entry: str, blocks: int = 1
+) -> WindowTooSmallError:
     """A block needs more entries than the window of this site may give.
 
     :param entry: whose block; may be another table's than the site's, since one grant serves
         all tables of a topic. "" where only the recorded grant is known.
+    :param blocks: of one range that go to this table, by several entries or views.
     """
-    if entry in ("", site.entry):
+    if blocks > 1:
+        needs = f"{blocks} blocks of a range go to it, each of which may take {grant} entries"
+    elif site.target:
+        needs = f"a block of table entry {site.entry} may take {grant} entries behind its views"
+    elif entry in ("", site.entry):
         needs = f"a block of table entry {site.entry} takes {grant} entries"
     else:
         needs = (
             f"a block of table entry {entry} takes {grant} entries, and one grant serves all "
             f"tables of the topic; table entry {site.entry} has room for fewer"
         )
+    grant *= blocks
     table = window.state.table or f"table entry {site.entry}"
     return WindowTooSmallError(
         f"{needs}: the deduplication window of {table} in shard {site.shard} holds "

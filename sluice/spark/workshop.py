@@ -62,14 +62,20 @@ class Workshop:
     locks: dict[str, Locks] = field(default_factory=dict)
     #: A server that did not answer may still store a block of the range that is loaded now.
     may_land: bool = False
+    #: See `TaskReport`, of the range that is loaded now.
+    may_lack_part: bool = False
 
     def begin_range(self) -> None:
         """A new range is loaded now."""
-        self.may_land = False
+        self.may_land = self.may_lack_part = False
 
     def lands_late(self) -> None:
         """See `may_land`."""
         self.may_land = True
+
+    def lacks_part(self) -> None:
+        """See `may_lack_part`."""
+        self.may_lack_part = True
 
     def buffer(self, framing: Framing) -> MessageBuffer:
         """An empty buffer; first the one that was kept, whose memory is there already."""

@@ -14,6 +14,7 @@ from sluice.clickhouse.reactions import (
     TransientServerError,
     code_in_text,
     error_from_reply,
+    may_lack_part,
     nothing_sent,
     reaction_to,
     reply_lost,
@@ -62,6 +63,36 @@ def test_in_doubt_with_another_action(codes: list[int], action: str) -> None:
     for code in codes:
         assert isinstance(error(code), InDoubtError), code
         assert reaction_to(code).action == action, code
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "may_lack"),
+    [
+        # What 26.9 says when a rename fails, or memory is short.
+        (1001, "std::filesystem::filesystem_error: in rename: Input/output error", True),
+        (241, "Query memory limit exceeded", True),
+        (241, "memory limit exceeded: While executing MergeTreeSink", True),
+        (241, "limit exceeded: While executing NumbersRange.", False),
+        (
+            241,
+            "exceeded: while executing 'FUNCTION toString(number :: 0) -> toString(number) String "
+            ": 1': while pushing to view default.mv",
+            False,
+        ),
+        (395, "told to: while executing 'FUNCTION throwIf(x :: 1) -> UInt8 : 2'", False),
+        (252, "Too many parts (300)", False),
+        (252, "Too many partitions for single INSERT block (more than 3)", False),
+        (159, "Timeout exceeded", False),
+        (60, "Table does not exist", False),
+        (202, "Too many simultaneous queries", False),
+        (499, "S3 error", True),
+    ],
+)
+def test_after_which_answers_a_known_block_may_lack_its_part(
+    code: int, text: str, may_lack: bool
+) -> None:
+    assert may_lack_part(error(code, text)) is may_lack
+    assert not may_lack_part(reply_lost("http://h:1", "insert", "CONNECTION_LOST", "cut", False))
 
 
 def test_too_many_queries_is_refused_before_anything_happened() -> None:

@@ -9,7 +9,37 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sluice.core.budget import WINDOW_SHARE, Claim, WindowState, room, still_remembered
+from sluice.core.budget import (
+    WINDOW_SHARE,
+    Claim,
+    Site,
+    WindowState,
+    room,
+    still_remembered,
+    still_young,
+)
+
+
+@pytest.mark.parametrize(
+    "site", [Site("t", "s1"), Site("a.b-c", "s.1", "d.t"), Site("t", "s1", "d.x>y/z")]
+)
+def test_a_site_is_known_by_its_key(site: Site) -> None:
+    assert Site.of(site.key) == site
+    assert site.own == Site(site.entry, site.shard)
+
+
+def test_a_table_of_an_entry_is_called_as_ever() -> None:
+    """In ledgers that older versions wrote."""
+    assert Site("t", "s1").key == "t/s1"
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "is_young"),
+    [(0, True), (1_800_000, True), (1_800_001, False), (-5_000, True), (-5_001, False)],
+)
+def test_half_of_a_windows_seconds_count(age_ms: int, is_young: bool) -> None:
+    assert still_young(3600, 10**12, 10**12 + age_ms) is is_young
+    assert still_young(None, 10**12, 10**12 + age_ms)
 
 
 def test_half_of_a_window_may_be_claimed() -> None:

@@ -74,12 +74,19 @@ def table_text(entry: str, topics: tuple[str, ...], partition_key: str = "") -> 
 
 @dataclass
 class Table:
-    """A table with a deduplication window of `blocks` entries; every offset becomes a row."""
+    """A table with a deduplication window of `blocks` entries; every offset becomes a row.
+
+    :param seconds: that the window says it keeps blocks for; it does not forget by time.
+    :param server: the process that serves it, where it is not replicated.
+    """
 
     blocks: int
     window: OrderedDict[str, None] = field(default_factory=OrderedDict)
     rows: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
     mark: int = 0
+    seconds: int | None = None
+    server: str = ""
+    is_partitioned: bool = False
 
     def insert(
         self, token: str, source: TopicPartition, offsets: Iterable[int], entries: int = 1
@@ -143,6 +150,7 @@ class World(Inbox):
         self.script: Script = lambda world, assignment: world.load(assignment)
         self.task_attempt = 0
         self.may_land = False
+        self.may_lack_part = False
         self.read_schema: Callable[[], None] | None = None
         self.parking = Parking()
         self.letter_limit: LetterLimit | None = None
@@ -241,7 +249,11 @@ class World(Inbox):
             self._windows_at = self.now
             self._windows = {
                 site: SiteWindow(
-                    WindowState(table.blocks, table.mark, f"d.{site.entry}"), self.now, None
+                    WindowState(table.blocks, table.mark, site.target or f"d.{site.entry}"),
+                    self.now,
+                    table.seconds,
+                    server=table.server,
+                    is_partitioned=table.is_partitioned,
                 )
                 for site, table in self.tables.items()
             }
@@ -278,7 +290,15 @@ class World(Inbox):
             self.at(TASK_MS, lambda: self.put(JobResult(job, error=lost[0])))
             return
         reports = tuple(
-            TaskReport(a.block_range, a.record.batch, outcome, self.task_attempt, 0, self.may_land)
+            TaskReport(
+                a.block_range,
+                a.record.batch,
+                outcome,
+                self.task_attempt,
+                0,
+                self.may_land,
+                self.may_lack_part,
+            )
             for a, outcome in zip(job.assignments, outcomes, strict=True)
             if isinstance(outcome, Outcome)
         )

@@ -3,12 +3,13 @@ is behind would say is scripted; real replicas are in tests/e2e/test_replicas.py
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from sluice.clickhouse.reactions import nothing_sent
-from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.schema import Dependent, TableFacts
 from sluice.core.budget import Site
 from sluice.core.errors import TerminalError
 from sluice.core.text import ConfigurationText
@@ -40,6 +41,17 @@ class Replica:
 MARKS: dict[str, int | None] = {}
 FACTS: dict[str, TableFacts] = {}
 CROWDING: dict[str, float] = {}
+#: Of tables that views write to; what processes say that they are, one after the other.
+TARGET_MARKS: dict[str, int] = {}
+RUNS: list[str] = []
+#: Called when a mark is read.
+ON_READ: list[Callable[[], None]] = []
+
+
+def window_mark(server: Replica, facts: TableFacts) -> int | None:
+    for each in ON_READ:
+        each()
+    return TARGET_MARKS[facts.target] if facts.target in TARGET_MARKS else MARKS[server.url]
 
 
 class Watched:
@@ -66,9 +78,12 @@ class Watched:
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     FACTS.update({A: replica_of(url=A), B: replica_of(url=B)})
+    for each in (TARGET_MARKS, RUNS, ON_READ):
+        each.clear()
     monkeypatch.setattr(assignment, "Server", Replica)
     monkeypatch.setattr(monitor, "describe_table", lambda server, *_: FACTS[server.url])
-    monkeypatch.setattr(monitor, "window_mark", lambda server, _: MARKS[server.url])
+    monkeypatch.setattr(monitor, "window_mark", window_mark)
+    monkeypatch.setattr(monitor, "read_server_run", lambda server: RUNS.pop(0))
     monkeypatch.setattr(monitor, "crowding", lambda server, _: CROWDING.get(server.url, 0.0))
     return Watched()
 
@@ -114,6 +129,77 @@ def test_servers_with_windows_of_their_own_are_refused(watched: Watched) -> None
     FACTS[A] = FACTS[B] = facts_of()
     assert watched.read(EVEN_MS, a=1, b=1) is None
     assert isinstance(watched.monitor.refusal(SITE), TerminalError)
+
+
+def behind_view(facts: TableFacts, name: str, **changes: object) -> TableFacts:
+    """The facts of a table with a view behind it that writes to another one."""
+    target = replace(facts, table=name, **changes)  # type: ignore[arg-type]
+    return replace(facts, dependents=(*facts.dependents, Dependent(f"d.to_{name}", target)))
+
+
+def test_what_views_write_to_is_watched_like_the_table(watched: Watched) -> None:
+    """However deep, each once, with its own blocks, seconds and mark."""
+    bare = replace(FACTS[A], partition_key="")
+    deep = behind_view(bare, "deep", window_blocks=30, window_seconds=60, partition_key="day")
+    wide = replace(deep, table="wide", window_blocks=5_000)
+    FACTS[A] = replace(
+        bare, dependents=(Dependent("d.one", wide), Dependent("d.two", deep.dependents[0].target))
+    )
+    FACTS[B] = FACTS[A]
+    name = FACTS[A].database
+    TARGET_MARKS.update({f"{name}.deep": 700, f"{name}.wide": 90})
+    watched.read(EVEN_MS, a=5, b=5)
+    current = watched.monitor.current()
+    at = {site.target.rpartition(".")[2]: window for site, window in current.items()}
+    assert at.keys() == {"", "wide", "deep"} and {site.own for site in current} == {SITE}
+    assert [at[t].state.mark for t in ("", "wide", "deep")] == [5, 90, 700]
+    assert [at[t].state.blocks for t in ("wide", "deep")] == [5_000, 30]
+    assert [at[t].seconds for t in ("", "deep")] == [bare.window_seconds, 60]
+    assert [at[t].is_partitioned for t in ("", "deep")] == [False, True]
+    assert at["deep"].state.table == f"{name}.deep"
+
+
+def test_a_view_that_is_dropped_is_watched_no_longer(watched: Watched) -> None:
+    bare = FACTS[A]
+    FACTS[A] = FACTS[B] = behind_view(bare, "sums")
+    TARGET_MARKS[f"{bare.database}.sums"] = 1
+    watched.read(EVEN_MS, a=5, b=5)
+    target = replace(SITE, target=f"{bare.database}.sums")
+    assert watched.monitor.current().keys() == {SITE, target}
+    FACTS[A] = FACTS[B] = bare
+    # Each replica is asked in its turn: as long as one was not, it may still have the view.
+    for minute in (1, 2):
+        watched.read(EVEN_MS + minute * MINUTE_MS + 1, a=5, b=5)
+    watched.read(EVEN_MS + 3 * MINUTE_MS, a=None, b=None)
+    assert watched.monitor.current().keys() == {SITE}
+    assert watched.monitor.outage(target) is not None
+
+
+def test_a_mark_counts_from_before_it_was_read(watched: Watched) -> None:
+    """Entries that are created while the server answers may be missing in it."""
+
+    def late() -> None:
+        watched.now_ms += 5_000
+
+    ON_READ.append(late)
+    watched.read(EVEN_MS, a=5, b=5)
+    assert watched.monitor.current()[SITE].read_started_ms == EVEN_MS
+
+
+def test_who_serves_a_table_that_is_not_replicated_is_read_before_its_mark(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ended in between is not the one that the mark is of."""
+    FACTS[A] = replace(facts_of(), window_blocks=100)
+    access = ClickHouseAccess({"s1": (A,)}, "", "", "single")
+    watched.monitor.use(access)
+    watched.servers = watched.monitor._servers()
+    RUNS[:] = ["first", "second"]
+    seen: list[int] = []
+    ON_READ.append(lambda: seen.append(len(RUNS)))
+    watched.read(EVEN_MS, a=5)
+    assert seen == [1]
+    assert watched.monitor.current()[SITE].server == "first"
 
 
 def test_parts_are_counted_now_and_then_and_a_crowd_is_told_once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from dataclasses import dataclass, replace
 
@@ -57,6 +58,10 @@ class Loader:
         self.blocks = 0
         self.is_first = True
         self.marks_behind = 0
+        self.grant = 1
+        #: Since when the range has been in doubt, and who served it then.
+        self.seconds_old = 0
+        self.servers_then: dict[str, str] = {}
 
     @property
     def text(self) -> TableText:
@@ -101,12 +106,20 @@ class Loader:
             0,
             "topic",
             "text",
-            1,
+            self.grant,
             self.deadline_ms,
         )
         marks = {f"{self.table}/s1": self.mark() - self.marks_behind}
         assignment = Assignment(
-            block_range, record, {}, 1 << 30, 0, is_first=self.is_first, marks=marks
+            block_range,
+            record,
+            {},
+            1 << 30,
+            0,
+            is_first=self.is_first,
+            marks=marks,
+            servers=self.servers_then,
+            since_ms=time.time_ns() // 1_000_000 - 1000 * self.seconds_old,
         )
         decoded = Decoded(
             native=memoryview(block),

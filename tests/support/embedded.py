@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ class EmbeddedServer:
     folder: Path
     port: int = field(default_factory=lambda: free_ports(1)[0])
     process: subprocess.Popen[bytes] | None = None
+    environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -36,6 +38,7 @@ class EmbeddedServer:
                 [*command, "--data", str(self.folder / "data"), "--port", str(self.port)],
                 stdout=output,
                 stderr=output,
+                env=os.environ | self.environment,
             )
         wait_until(lambda: answers_ping(self.port), self.process, log)
 

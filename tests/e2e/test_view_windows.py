@@ -1,0 +1,178 @@
+"""The tables of materialized views have deduplication windows of their own, which others may fill
+faster than that of the table behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from sluice.chaos.proxy import Fault, Kind, Proxy
+from sluice.chaos.requests import Inserts
+from tests.support.world import Truth, World, assert_exact, wait_for
+
+PATIENCE = 90.0
+ROWS = 100
+DAYS = 20
+
+
+def create_view(world: World, source: str, target: str) -> None:
+    world.execute(
+        f"CREATE MATERIALIZED VIEW {source}_{target} TO {target} AS SELECT id, ts FROM {source}"
+    )
+
+
+def create_target(world: World, table: str, window: int, partition_by: str = "") -> None:
+    world.execute(
+        f"CREATE TABLE {table} (id UInt64, ts DateTime) ENGINE = MergeTree {partition_by} "
+        f"ORDER BY id SETTINGS non_replicated_deduplication_window = {window}"
+    )
+
+
+def of_days(number: int) -> bytes:
+    """A block of these has rows of twenty days."""
+    return b'{"id":%d,"ts":"2025-01-%02d 00:00:00"}' % (number, 1 + number % DAYS)
+
+
+@pytest.fixture
+def proxy(world: World) -> Iterator[Proxy]:
+    """Before the world's server."""
+    server = urlsplit(world.clickhouse.url)
+    assert server.hostname is not None and server.port is not None
+    with Proxy(Inserts, (server.hostname, server.port)) as proxy:
+        yield proxy
+
+
+def url_of(proxy: Proxy) -> str:
+    return f"http://127.0.0.1:{proxy.port}"
+
+
+def leave_in_doubt(world: World, proxy: Proxy, configuration: Path) -> None:
+    """A driver whose block is stored, and that never hears of it, is killed."""
+    before = proxy.counters.dropped_replies
+    proxy.strike(Fault(Kind.DROP_REPLY))
+    driver = world.run(configuration)
+    lost = "an insert whose answer is lost"
+    wait_for(lambda: proxy.counters.dropped_replies > before, PATIENCE, lost)
+    driver.kill()
+    proxy.heal()
+
+
+def ids_of(world: World, table: str) -> tuple[object, object]:
+    """How many rows of ours there are, and of how many messages."""
+    row = world.query(f"SELECT count() AS n, uniqExact(id) AS u FROM {table} WHERE id < 1000000")[0]
+    return row["n"], row["u"]
+
+
+def assert_for_a_person(world: World, configuration: Path, target: str) -> None:
+    """The next driver sends nothing again, names the table, and goes on after a person's word."""
+    second = world.run(configuration, "--until-caught-up")
+    assert second.wait() == 1, second.text()[-4000:]
+    assert "sluice resolve" in second.text()
+    assert f"blocks came to default.{target} in shard s1" in second.text()
+    assert ids_of(world, target) == (ROWS, ROWS)
+    topic = world.topics[-1]
+    which = ("--connector", "dc1", "--topic", topic, "--partition", "0", "--take-over")
+    done = world.sluice("resolve", str(configuration), *which, "--as", "loaded", "--yes")
+    assert done.returncode == 0, done.stderr
+    world.drain(configuration)
+    assert ids_of(world, target) == (ROWS, ROWS)
+
+
+def test_another_source_fills_the_window_of_the_table_that_both_feed(
+    world: World, proxy: Proxy
+) -> None:
+    create_target(world, "sums", window=100)
+    for source in ("one", "other"):
+        world.create_table(source)
+        create_view(world, source, "sums")
+    world.create_topic("orders-one", 1)
+    world.produce("orders-one", ROWS, Truth(), partitions=1)
+    configuration = world.configure({"one": ["orders-one"]}, lease='"20s"', url=url_of(proxy))
+    leave_in_doubt(world, proxy, configuration)
+    for number in range(120):
+        world.execute(f"INSERT INTO other (id) VALUES ({10**12 + number})")
+    assert_for_a_person(world, configuration, "sums")
+
+
+def test_a_partitioned_table_behind_a_view_takes_more_entries_than_its_source(
+    world: World, proxy: Proxy
+) -> None:
+    create_target(world, "days", window=200, partition_by="PARTITION BY toDate(ts)")
+    world.create_table("whole")
+    create_view(world, "whole", "days")
+    world.create_topic("orders-whole", 1)
+    world.produce("orders-whole", ROWS, Truth(), partitions=1, make=of_days)
+    configuration = world.configure({"whole": ["orders-whole"]}, lease='"20s"', url=url_of(proxy))
+    leave_in_doubt(world, proxy, configuration)
+    for number in range(30):
+        world.execute(
+            f"INSERT INTO whole (id, ts) SELECT {10**12 + number * DAYS} + number, "
+            f"toDateTime('2025-01-01 00:00:00') + 86400 * number FROM numbers({DAYS})"
+        )
+    assert_for_a_person(world, configuration, "days")
+
+
+def test_blocks_get_a_grant_for_what_they_take_behind_views(world: World) -> None:
+    """Nobody knows before that a block takes twenty entries there; the server says so."""
+    create_target(world, "late", window=200, partition_by="PARTITION BY toDate(ts)")
+    create_target(world, "later", window=1000, partition_by="PARTITION BY toDate(ts)")
+    world.create_table("early")
+    create_view(world, "early", "late")
+    world.execute("CREATE MATERIALIZED VIEW late_later TO later AS SELECT id, ts FROM late")
+    world.create_topic("orders-early", 2)
+    truth = Truth()
+    world.produce("orders-early", 5_000, truth, partitions=2, make=of_days)
+    configuration = world.configure({"early": ["orders-early"]}, max_messages=500)
+    world.drain(configuration)
+    assert_exact(world, "early", truth)
+    assert ids_of(world, "late") == ids_of(world, "later") == (5_000, 5_000)
+    records = [entry for entry in world.ledger() if entry["type"] == "record"]
+    assert all(
+        set(entry["marks"]) == {"early/s1", "early/s1>default.late", "early/s1>default.later"}  # type: ignore[call-overload]
+        for entry in records
+        if entry["kind"] == "intend"
+    )
+
+
+def test_a_block_that_can_never_have_room_behind_a_view_stops_with_the_statement(
+    world: World,
+) -> None:
+    create_target(world, "tight", window=30, partition_by="PARTITION BY toDate(ts)")
+    world.create_table("loose")
+    create_view(world, "loose", "tight")
+    world.create_topic("orders-loose", 1)
+    truth = Truth()
+    world.produce("orders-loose", ROWS, truth, partitions=1, make=of_days)
+    configuration = world.configure({"loose": ["orders-loose"]}, lease='"5s"')
+    driver = world.run(configuration, "--until-caught-up")
+    assert driver.wait() == 1
+    assert "the deduplication window of default.tight in shard s1 holds 30" in driver.text()
+    statement = "ALTER TABLE default.tight MODIFY SETTING non_replicated_deduplication_window"
+    assert statement in driver.text()
+    world.execute(f"{statement} = 1000")
+    world.drain(configuration)
+    assert_exact(world, "loose", truth)
+    assert ids_of(world, "tight") == (ROWS, ROWS)
+
+
+def test_a_view_that_comes_and_goes_while_ranges_are_loaded(world: World, proxy: Proxy) -> None:
+    """A range that was in doubt when it came is known again by all that its table ever took."""
+    create_target(world, "young", window=1000)
+    world.create_table("old")
+    world.create_topic("orders-old", 1)
+    truth = Truth()
+    world.produce("orders-old", ROWS, truth, partitions=1)
+    configuration = world.configure({"old": ["orders-old"]}, lease='"20s"', url=url_of(proxy))
+    leave_in_doubt(world, proxy, configuration)
+    create_view(world, "old", "young")
+    world.drain(configuration)
+    assert ids_of(world, "young") == (ROWS, ROWS)  # the repeat fed it
+    world.produce("orders-old", ROWS, truth, partitions=1, first=ROWS)
+    leave_in_doubt(world, proxy, configuration)
+    world.execute("DROP TABLE old_young")
+    world.drain(configuration)
+    assert_exact(world, "old", truth)
+    assert ids_of(world, "young") == (2 * ROWS, 2 * ROWS)

@@ -1,0 +1,82 @@
+"""An embedded engine whose next part does not get its name.
+
+The engine writes down that it knows a block, and then renames the part. What happens in between is
+made by a small library that is put before the C library's `rename`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from tests.support.embedded import EmbeddedServer
+
+#: The engine is loaded so that it would not see the library: RTLD_DEEPBIND is taken away.
+_SOURCE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+void *dlopen(const char *file, int flags) {
+    static void *(*real)(const char *, int);
+    if (!real) real = dlsym(RTLD_NEXT, "dlopen");
+    return real(file, flags & ~RTLD_DEEPBIND);
+}
+int rename(const char *from, const char *to) {
+    static int (*real)(const char *, const char *);
+    if (!real) real = dlsym(RTLD_NEXT, "rename");
+    const char *order = getenv("SLUICE_TEST_RENAME");
+    if (order && strstr(from, "tmp_insert_")) {
+        char what = 0;
+        int file = open(order, O_RDONLY);
+        if (file >= 0) {
+            if (read(file, &what, 1) != 1) what = 0;
+            close(file);
+        }
+        if (what) unlink(order);
+        if (what == 'k') { kill(getpid(), SIGKILL); pause(); }
+        if (what == 'f') { errno = EIO; return -1; }
+    }
+    return real(from, to);
+}
+"""
+
+Breakage = Literal["killed", "fails"]
+
+
+class BreakingServer(EmbeddedServer):
+    """`break_next` says what becomes of the next part that is to be renamed."""
+
+    def break_next(self, how: Breakage) -> None:
+        (self.folder / "order").write_text(how[0])
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether that has happened."""
+        return not (self.folder / "order").exists()
+
+
+@contextmanager
+def run_breaking(folder: Path) -> Iterator[BreakingServer]:
+    """Run it until the block ends."""
+    folder.mkdir(parents=True)
+    source, library = folder / "rename.c", folder / "rename.so"
+    source.write_text(_SOURCE)
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
+    subprocess.run(command, check=True)
+    server = BreakingServer(
+        folder,
+        environment={"LD_PRELOAD": str(library), "SLUICE_TEST_RENAME": str(folder / "order")},
+    )
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
