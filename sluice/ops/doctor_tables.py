@@ -59,7 +59,7 @@ def check_table(
 ) -> None:
     """Every check of one table on one server, whichever entries go to it."""
     for table, view in _with_views(facts):
-        _check_blocks(found, table, view, capabilities, needs, facts.partition_key)
+        _check_blocks(found, table, view, capabilities, needs)
         _check_seconds(found, table, view, capabilities, needs)
         _check_async(found, table, capabilities)
     window = f"{facts.window_blocks} blocks"
@@ -100,7 +100,6 @@ def _check_blocks(
     view: str,
     capabilities: Capabilities,
     needs: TableNeeds,
-    feeding_key: str,
 ) -> None:
     name = f"{facts.target}{view}"
     if not facts.engine.endswith("MergeTree"):
@@ -133,13 +132,6 @@ def _check_blocks(
             "window",
             f"the window of {name} keeps {facts.window_blocks} blocks; {needs.partitions} Kafka "
             f"partitions load side by side with {wanted}",
-            mend,
-        )
-    if view and facts.partition_key not in ("", feeding_key):
-        found.warning(
-            "window",
-            f"{name} is partitioned otherwise than the table that feeds it, so a block may take "
-            "more entries there than are counted",
             mend,
         )
 

@@ -140,8 +140,9 @@ def test_every_target_of_a_view_is_looked_at() -> None:
     assert table(facts, OLD)["views"].level == "error"
     memory = Dependent("shop.first", plain(table="m", engine="Memory", window_blocks=0))
     assert "engine Memory" in table(replace(FACTS, dependents=(memory,)))["window"].what
-    finer = Dependent("shop.first", replace(FACTS, table="f", partition_key="id"))
-    assert "partitioned otherwise" in table(replace(FACTS, dependents=(finer,)))["window"].what
+    finer = replace(plain(table="f", window_blocks=10), partition_key="id")
+    found = table(replace(FACTS, dependents=(Dependent("shop.first", finer),)))
+    assert "shop.f (written by the view shop.first) keeps 10 blocks" in found["window"].what
 
 
 def test_without_tokens_rows_must_carry_their_offset() -> None:
