@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from sluice.core.budget import Site
 from sluice.core.errors import InDoubtError
 from sluice.core.ranges import Range
 from sluice.core.receipts import DeadLetter, Failed, Receipt, TaskReport
@@ -40,6 +41,7 @@ from sluice.spark import (
     monitor,
     start,
 )
+from sluice.spark.ports import SiteWindow
 from sluice.spark.state import Claims, PartitionState
 from sluice.spark.steps import Planner, settle
 
@@ -248,16 +250,20 @@ def _budget_in_blocks() -> AbstractContextManager[None]:
 
 def _marks_of_the_repeat() -> AbstractContextManager[None]:
     """Each renewal takes new marks, as if nothing had been inserted before it."""
-    real = Planner.renew
+    real, see_real = Planner.renew, Planner.see_windows
+    marks: dict[str, int] = {}
+
+    def see_windows(self: Planner, windows: Mapping[Site, SiteWindow]) -> None:
+        see_real(self, windows)
+        marks.update({site.key: window.state.mark for site, window in windows.items()})
 
     def renew(self: Planner, state: PartitionState, now_ms: int, grant: int | None = None) -> Any:
         step = real(self, state, now_ms, grant)
-        return replace(
-            step,
-            background=replace(step.background, marks={}, since_ms=now_ms),
-        )
+        before = step.background
+        now = {key: marks.get(key, mark) for key, mark in before.marks.items()}
+        return replace(step, background=replace(before, marks=now, since_ms=now_ms))
 
-    return patched((Planner, "renew", renew))
+    return patched((Planner, "see_windows", see_windows), (Planner, "renew", renew))
 
 
 def _todays_configuration() -> AbstractContextManager[None]:
@@ -315,7 +321,10 @@ def _unknown_commit_is_lost() -> AbstractContextManager[None]:
 
 def _window_never_forgets() -> AbstractContextManager[None]:
     """A range in doubt is always repeated, whatever the windows say (B1)."""
-    return patched((Planner, "remembered", lambda *_: True))
+    return patched(
+        (Planner, "remembered", lambda *_: True),
+        (inserting, "_require_remembered", lambda *_: None),
+    )
 
 
 def _no_suspects() -> AbstractContextManager[None]:
