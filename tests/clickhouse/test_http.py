@@ -368,3 +368,50 @@ def test_no_tls_on_the_other_side() -> None:
         with pytest.raises(TransientError) as caught:
             client.ping()
         assert caught.value.name == "CONNECT_FAILED"
+
+
+def test_the_servers_clock_goes_on_between_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the boot clock here, as milliseconds, and always to the end of the second it said."""
+    boot = {"seconds": 500.0}
+    date = b"Date: Sun, 09 Sep 2001 01:46:40 GMT\r\n"
+    with run_scripted(lambda c: c.sendall(reply(""))) as script:
+        script.pong = script.pong.replace(b"Content-Length", date + b"Content-Length")
+        monkeypatch.setattr("sluice.clickhouse.http.time.clock_gettime", lambda _: boot["seconds"])
+        client = Server(script.url)
+        client.ping()
+        assert client.clock_ms() == 10**12 + 999
+        boot["seconds"] += 7.25
+        assert client.clock_ms() == 10**12 + 999 + 7_250
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (299, InDoubtError),
+        (300, TerminalError),
+        (404, TerminalError),
+        (408, InDoubtError),
+        (429, InDoubtError),
+        (499, TerminalError),
+        (500, InDoubtError),
+    ],
+)
+def test_who_answers_without_a_code_of_clickhouse(status: int, kind: type[Exception]) -> None:
+    """A proxy that refuses did not pass the block on; one that failed may have."""
+    answer = reply("<html>", status)
+    with run_scripted(lambda c: c.sendall(answer)) as script, pytest.raises(kind):
+        Server(script.url).insert(plan(), valid)
+
+
+def test_an_exception_that_stands_behind_rows_is_found_at_their_end() -> None:
+    """The last one counts: what looks like one may be a value."""
+    body = "1\tCode: 60, said a row\nCode: 241. DB::Exception: Memory limit"
+    with run_scripted(lambda c: c.sendall(reply(body))) as script:
+        with pytest.raises(InDoubtError) as caught:
+            Server(script.url).insert(plan(), valid)
+        assert caught.value.code == 241
+    refused = reply("Code: 60. DB::Exception: no table. Code: 241. nested", 404)
+    with run_scripted(lambda c: c.sendall(refused)) as script:
+        with pytest.raises(TerminalError) as terminal:
+            Server(script.url).insert(plan(), valid)
+        assert terminal.value.code == 60

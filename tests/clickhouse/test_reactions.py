@@ -7,7 +7,10 @@ import pickle
 import pytest
 
 from sluice.clickhouse.reactions import (
+    ANALYSIS_CODES,
+    KEEPER_CODES,
     REACTIONS,
+    STRUCTURE_CODES,
     InDoubtServerError,
     ServerError,
     TerminalServerError,
@@ -15,6 +18,7 @@ from sluice.clickhouse.reactions import (
     code_in_text,
     error_from_reply,
     may_lack_part,
+    may_still_land,
     nothing_sent,
     reaction_to,
     reply_lost,
@@ -198,3 +202,45 @@ def test_messages_say_what_and_where() -> None:
     made = error(60, "Table default.nope doesn't exist")
     assert "insert into shop.orders on http://h:1: UNKNOWN_TABLE (60)" in str(made)
     assert isinstance(nothing_sent("u", "w", "N", "y"), TransientServerError)
+
+
+#: Every code that is listed, by what is done: the kind of error, what comes next, and whether a
+#: person is told.
+ALL = {
+    ("in-doubt", "same-block", False): {
+        *(159, 225, 235, 236, 244, 319, 384, 394, 999),
+    },
+    ("in-doubt", "same-block-then-next-replica", False): {32, 209, 210},
+    ("in-doubt", "next-replica", False): {164, 242, 279},
+    ("in-doubt", "next-replica", True): {75, 243},
+    ("in-doubt", "back-off", False): {203, 241},
+    ("in-doubt", "back-off", True): {252, 285, 286},
+    ("in-doubt", "stop", True): {49},
+    ("transient", "back-off", False): {202},
+    ("terminal", "stop", False): {
+        *(10, 16, 20, 46, 47, 50, 53, 60, 62, 81, 115, 192, 193, 194, 195),
+        *(291, 349, 368, 452, 469, 497, 516),
+    },
+}
+
+
+def test_what_is_done_about_each_code_is_listed_once() -> None:
+    """Whoever changes a reaction changes what becomes of rows, so it stands here as well."""
+    found: dict[tuple[str, str, bool], set[int]] = {}
+    for code, reaction in REACTIONS.items():
+        found.setdefault((reaction.kind, reaction.action, reaction.alert), set()).add(code)
+    assert found == ALL
+
+
+def test_codes_of_refusals_that_say_more() -> None:
+    """Of the table's structure; before anything is executed; of ZooKeeper."""
+    assert {8, 10, 16, 20, 44, 47, 50, 53, 70, 368} == STRUCTURE_CODES
+    assert {16, 60, 62, 81, 115, 192, 193, 194, 195, 291, 452, 497, 516} == ANALYSIS_CODES
+    assert {225, 242, 244, 999} == KEEPER_CODES
+
+
+@pytest.mark.parametrize(
+    ("code", "may_land"), [(75, False), (243, False), (209, True), (319, True), (202, False)]
+)
+def test_a_server_without_room_is_done_with_what_it_was_sent(code: int, may_land: bool) -> None:
+    assert may_still_land(error(code)) == may_land

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -220,3 +221,13 @@ def test_no_step_loses_offsets(previous: list[Record], following: Record) -> Non
     after = replace(following, generation=before.generation)
     if may_follow(before, after):
         assert after.begin in (before.begin, before.end)
+
+
+def test_a_record_of_another_format_is_refused_although_it_is_whole() -> None:
+    """A later release may say other things in the same fields."""
+    body = encode(a_record()).rpartition("|")[0]
+    assert body.startswith("S1|")
+    other = body.replace("S1|", "S9|", 1)
+    with pytest.raises(InvalidRecordError):
+        decode(10, f"{other}|{zlib.crc32(other.encode()):08x}")
+    assert decode(10, f"{body}|{zlib.crc32(body.encode()):08x}") == a_record()
