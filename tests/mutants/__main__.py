@@ -73,23 +73,41 @@ def drawn(mutants: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
 
 
 def read_map(options: argparse.Namespace) -> Map:
-    """What calls what; found out once, in a few minutes."""
+    """What calls what: found out once in some minutes, and again of tests that have changed."""
     tests, seeds = options.kept / "tests.json", options.kept / f"seeds-{options.steps}.json"
+    digests = options.kept / "digests.json"
+    known = {} if options.map or not tests.exists() else json.loads(tests.read_text())
+    before = json.loads(digests.read_text()) if known and digests.exists() else {}
+    now = _digests()
+    changed = sorted(name for name in now if now[name] != before.get(name))
     with tempfile.TemporaryDirectory(prefix="sluice-mutants-") as folder:
-        if options.map or not tests.exists() or not seeds.exists():
-            tree = Tree(Path(folder) / "map")
-            if options.map or not tests.exists():
-                print("which test calls what", file=sys.stderr)
-                arguments = ["-q", "-p", "tests.mutants.reached", *FOLDERS]
-                ended = tree.python("pytest", arguments, 3600, REACHED=str(tests))
-                print(ended.output[-600:], file=sys.stderr)
-            if options.map or not seeds.exists():
-                print("which seed calls what", file=sys.stderr)
-                figures = [str(options.seeds), str(options.steps), str(seeds)]
-                ended = tree.python("tests.mutants.reached", figures, 3600)
-                print(ended.output[-600:], file=sys.stderr)
-            tree.close()
+        tree = Tree(Path(folder) / "map")
+        if changed:
+            print(f"what the tests of {len(changed)} files call", file=sys.stderr)
+            fresh = tree.folder / "tests.json"
+            arguments = ["-q", "-p", "tests.mutants.reached", *changed]
+            ended = tree.python("pytest", arguments, 3600, REACHED=str(fresh))
+            print(ended.output[-600:], file=sys.stderr)
+            known = {n: test for n, test in known.items() if n.partition("::")[0] in now}
+            known = {n: t for n, t in known.items() if n.partition("::")[0] not in changed}
+            tests.write_text(json.dumps(known | json.loads(fresh.read_text())))
+            digests.write_text(json.dumps(now))
+        if options.map or not seeds.exists():
+            print("what each seed of the simulator calls", file=sys.stderr)
+            figures = [str(options.seeds), str(options.steps), str(seeds)]
+            ended = tree.python("tests.mutants.reached", figures, 3600)
+            print(ended.output[-600:], file=sys.stderr)
+        tree.close()
     return Map(json.loads(tests.read_text()), json.loads(seeds.read_text()))
+
+
+def _digests() -> dict[str, str]:
+    """Of each file of tests."""
+    files = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("test_*.py"))]
+    return {
+        str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        for path in files
+    }
 
 
 def results(path: Path) -> dict[str, dict[str, Any]]:

@@ -13,8 +13,9 @@ from sluice.core.receipts import NeedsGrant
 from sluice.core.records import Kind, Record
 from sluice.core.text import Sharding
 from sluice.spark.assignment import Assignment
+from sluice.spark.failover import NeedsGrantError
 from sluice.spark.leases import HeldLease
-from sluice.spark.loading import _Loading, _NeedsGrantError
+from sluice.spark.loading import _Loading
 from sluice.spark.state import PartitionState
 from sluice.spark.workshop import Workshop
 from tests.decode.test_sharding import SHARDS, decoded_of, sharded
@@ -82,9 +83,9 @@ def test_the_block_of_every_shard_is_compared_with_the_grant(grant: int) -> None
         World([P0]).text,
     )
     if grant < 3:
-        with pytest.raises(_NeedsGrantError) as refused:
+        with pytest.raises(NeedsGrantError) as refused:
             loading._split(text, decoded)
-        assert (refused.value.entry, refused.value.entries) == (text.entry, 3)
+        assert refused.value.need == NeedsGrant(text.entry, 3)
         return
     parts = {shard: part.clickhouse_partitions for shard, part in loading._split(text, decoded)}
     assert parts == dict(zip(SHARDS, (1, 2, 3), strict=True))
