@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sluice.clickhouse.sql import qualified
-from sluice.clickhouse.window import window_mark
+from sluice.clickhouse.window import read_server_run, window_mark
+from sluice.core.server_runs import is_same_run
 from sluice.prove.findings import Seen, judged, not_applicable
 from sluice.prove.repeats import is_once
 from sluice.prove.scratch import ROWS, Scratch, block
@@ -18,6 +19,8 @@ _WINDOW_SECONDS = 6
 #: Servers clean the windows of Replicated tables now and then only.
 _CLEANING_SECONDS = 15.0
 _AGREEMENT_SECONDS = 5.0
+#: Servers say in whole seconds how long they have been running.
+_RUN_SECONDS = 1.2
 
 
 def blocks_in_doubt(scratch: Scratch) -> Seen:
@@ -133,3 +136,19 @@ def mark(scratch: Scratch) -> Seen:
 
 def _mark(scratch: Scratch, table: str, at: int = 0) -> int:
     return window_mark(scratch.places[at].server, scratch.facts(table, at))
+
+
+def server_run(scratch: Scratch) -> Seen:
+    if scratch.replicated:
+        return not_applicable("only tables that are not replicated depend on it")
+    place = scratch.first
+    first = read_server_run(place.server)
+    scratch.wait(_RUN_SECONDS)
+    with scratch.access.connect(place.url) as other:
+        later = read_server_run(other)
+    drew = first.rpartition("@")[0].strip("0-/")
+    told = "a uuid that it drew and its start" if drew else "its start alone, for it draws no uuid"
+    return judged(
+        is_same_run(first, later),
+        f"known by {told}; read again on another connection: {first}, {later}",
+    )

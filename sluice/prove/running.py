@@ -133,6 +133,12 @@ EXPERIMENTS = (
         forgetting.mark,
     ),
     Experiment(
+        "server-run",
+        "What tells one run of a server from the next is the same while it runs.",
+        "a repeat into a table that is not replicated is believed within one run only (rule 10)",
+        forgetting.server_run,
+    ),
+    Experiment(
         "restart",
         "A token that is remembered after a restart has its part.",
         "none: Sluice does not rely on it for tables that are not replicated",

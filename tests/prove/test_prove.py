@@ -86,6 +86,7 @@ def test_two_replicas_of_the_oldest_server_keep_it_without_tokens(
     assert sorted(found["not applicable"]) == [
         "added-column",
         "restart",
+        "server-run",
         "view-that-failed",
         "views",
     ]
