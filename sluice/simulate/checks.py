@@ -56,11 +56,19 @@ class Checks:
         self._parked.update(parked)
         if parked:
             self._world.faults.note("message parked")
+        suspects: dict[TopicPartition, list[int]] = {}
         for topic, stored in transaction.messages:
             entry = json.loads(stored.value or b"{}") if topic == self._world.plan.ledger else {}
             if entry.get("type") == "text":
                 self._texts.add(entry["digest"])
+            elif entry.get("type") == "suspect":
+                of = TopicPartition(entry["topic"], entry["partition"])
+                suspects.setdefault(of, []).append(entry["deadline_ms"])
         for source, offset in transaction.offsets.items():
+            before = self.recorded(self._world.broker.group.get(source))
+            self._world.invariants.committed(
+                source, before, decode(*offset), suspects.get(source, [])
+            )
             if source not in self._world.excused:
                 self._check_record(source, offset, transaction, letters, parked)
             self._check_foreign(source, offset, transaction)
@@ -88,7 +96,7 @@ class Checks:
         letters: Counter[Place],
         parked: Counter[Place],
     ) -> None:
-        before = self._recorded(self._world.broker.group.get(source))
+        before = self.recorded(self._world.broker.group.get(source))
         record = decode(*offset)
         if record.in_doubt:
             self._unknown.setdefault(record.text, (self._world.now, f"{source}: {record}"))
@@ -129,7 +137,8 @@ class Checks:
         if block.source not in self._world.excused and before != now:
             self.violate(f"token {token} named {before}, and names {now} (rule 8)")
 
-    def _recorded(self, offset: Offset | None) -> Record | None:
+    def recorded(self, offset: Offset | None) -> Record | None:
+        """A committed offset's record; None if it is none of ours."""
         try:
             return None if offset is None else decode(*offset)
         except InvalidRecordError:
@@ -149,13 +158,16 @@ class Checks:
         that may be parked, either of them may be one parked message instead."""
         world = self._world
         log = world.broker.log(source)
-        for name, table in world.clickhouse.tables.items():
+        for name in world.clickhouse.names():
+            tables = world.clickhouse.of_name(name)
             if source.topic not in world.plan.topics_of(name):
                 continue
             for offset in range(begin, min(end, log.end)):
                 message, transaction = log.places[offset]
                 gone = transaction is not None and transaction.state == "aborted"
-                found = table.rows.get((source, offset), Counter())
+                found = Counter[int]()
+                for table in tables:
+                    found.update(table.rows.get((source, offset), ()))
                 place = (source, offset, name)
                 rows, dead, waits = found.total(), letters[place], parked[place]
                 wanted = {(0, 0, 0)}
@@ -204,7 +216,7 @@ class Checks:
         world = self._world
         left = []
         for source in world.sources():
-            record = self._recorded(world.broker.group.get(source))
+            record = self.recorded(world.broker.group.get(source))
             end = world.broker.log(source).stable_end
             settled = record is not None and not record.in_doubt and record.begin >= end
             if not settled and source not in world.excused:
@@ -223,12 +235,14 @@ class Checks:
         if self.violations:
             return
         self._check_texts(0)
+        world.invariants.judge_history()
         for source in world.sources():
             if source not in world.excused:
                 end = world.broker.log(source).stable_end
                 self._check_rows(source, 0, end, self._letters, self._parked)
         sources = set(world.sources())
-        for name, table in world.clickhouse.tables.items():
+        for table in world.clickhouse.tables():
+            name = table.shape.name
             for (source, offset), numbers in table.rows.items():
                 # With the ledger, what was known of late inserts is gone.
                 if max(numbers.values()) > 1 and world.excused.get(source) != "ledger lost":

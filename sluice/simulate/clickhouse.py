@@ -1,16 +1,15 @@
-"""ClickHouse in memory: tables whose deduplication window forgets, as a real one does."""
+"""ClickHouse in memory: shards of replicas, and tables whose deduplication window forgets, as a
+real one does."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from sluice.clickhouse.schema import TableFacts
-from sluice.core.dynamic import DynamicColumns
 from sluice.core.ranges import TopicPartition
-from sluice.core.text import Column, TableText
+from sluice.core.text import Column
 
 #: Offset, what the row says of its message, and the value that the partition key looks at.
 Row = tuple[int, int, int]
@@ -31,15 +30,19 @@ class TableShape:
     :param partition_divisor: rows with equal `value // divisor` lie in one ClickHouse
         partition; 0: not partitioned.
     :param seconds: of the window, for a Replicated table; None where time does not count.
-    :param path: of a Replicated table in ZooKeeper, where there are two replicas of it.
+    :param view: the target of a materialized view behind it, with a window of its own.
     """
 
     name: str
     window_blocks: int
     seconds: int | None
     partition_divisor: int
-    #: Not shown: seeds draw by how the tables are shown.
-    path: str = field(default="", repr=False)
+    view: TableShape | None = None
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether its window is ZooKeeper's."""
+        return self.seconds is not None
 
     @property
     def partition_key(self) -> str:
@@ -55,7 +58,6 @@ COLUMNS = (
     Column("_offset", "UInt64"),
     Column("_row", "UInt32"),
 )
-LINEAGE = ("_topic", "_partition", "_offset", "_row")
 #: So many may be added.
 ADDED_MAX = 4
 
@@ -65,16 +67,37 @@ def clickhouse_partition(row: Row, divisor: int) -> int:
     return row[2] // divisor if divisor else 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One part that was stored."""
+
+    identity: object
+    source: TopicPartition
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How an insert asks to be deduplicated, by its settings."""
+
+    deduplicates: bool = True
+    deduplicates_views: bool = True
+
+
 @dataclass(slots=True)
 class Table:
-    """Rows and the window; `mark` grows with each part that is written."""
+    """A table in one shard, all its replicas: rows and the window; `mark` grows with each part
+    that is written."""
 
     shape: TableShape
+    shard: str
     now_ms: Callable[[], int]
     tokens: bool
     window: OrderedDict[object, int] = field(default_factory=OrderedDict)
     rows: dict[tuple[TopicPartition, int], Counter[int]] = field(default_factory=dict)
     mark: int = 0
+    #: What the mark falls short by until the next part is written: the newest ones were dropped.
+    fallen: int = 0
     deduplicated: int = 0
     foreign: int = 0
     blocks: int = 0
@@ -82,6 +105,30 @@ class Table:
     #: Until then every block is refused for good, with this code.
     refuses_until: int = 0
     refusal: str = ""
+    views: list[Table] = field(default_factory=list)
+    #: By replica, what it has not fetched yet.
+    unfetched: dict[str, list[Part]] = field(default_factory=dict)
+    #: Parts that were stored for Sluice; and, by range, how many there were before its first one,
+    #: whose blocks are stored wholly, and how many there are.
+    own: int = 0
+    first_landing: dict[object, int] = field(default_factory=dict)
+    landed: set[object] = field(default_factory=set)
+    stored_of: Counter[object] = field(default_factory=Counter)
+    #: Called with what the window has just forgotten.
+    forgotten: Callable[[Table, object], None] = lambda table, identity: None
+
+    @property
+    def path(self) -> str:
+        """Where it is in ZooKeeper."""
+        return f"/{self.shard}/{self.shape.name}" if self.shape.is_replicated else ""
+
+    def partitions_of(self, rows: Iterable[Row]) -> dict[int, list[Row]]:
+        """Rows by ClickHouse partition."""
+        parts: dict[int, list[Row]] = {}
+        for row in rows:
+            where = clickhouse_partition(row, self.shape.partition_divisor)
+            parts.setdefault(where, []).append(row)
+        return parts
 
     def insert(
         self,
@@ -89,34 +136,80 @@ class Table:
         block: Block,
         columns: tuple[Column, ...],
         parts_max: int | None = None,
-    ) -> None:
-        """One part for each ClickHouse partition, each with an entry of its own.
+        manner: Manner = Manner(),
+    ) -> list[Part]:
+        """One part for each ClickHouse partition, each with an entry of its own; gives those that
+        were new.
 
         :param columns: of the table when the insert began.
         :param parts_max: stop after so many: the insert fails half-way.
         """
         self.blocks += 1
-        parts: dict[int, list[Row]] = {}
-        for row in block.rows:
-            where = clickhouse_partition(row, self.shape.partition_divisor)
-            parts.setdefault(where, []).append(row)
+        parts = self.partitions_of(block.rows)
+        stored = []
         for where in sorted(parts)[:parts_max]:
             rows = tuple(parts[where])
             # What is hashed is what is stored: the block, and what the server adds to it.
             hashed = (where, block.source, rows, block.columns, columns)
             identity = (where, token) if self.tokens else hashed
-            self._insert_part(identity, block.source, rows)
+            part = Part(identity, block.source, rows)
+            if self._insert_part(part, deduplicates=manner.deduplicates):
+                stored.append(part)
+        if parts_max is None and (stored or manner.deduplicates_views):
+            inner = replace(manner, deduplicates=manner.deduplicates_views)
+            for view in self.views:
+                view.insert(token, block, columns, None, inner)
+        return stored
 
-    def _insert_part(self, identity: object, source: TopicPartition, rows: Iterable[Row]) -> None:
+    def _insert_part(self, part: Part, *, deduplicates: bool) -> bool:
         self._expire()
-        if identity in self.window:
+        if deduplicates and part.identity in self.window:
             self.deduplicated += 1
             # A plain table numbers the part before it looks.
-            self.mark += self.shape.seconds is None
-            return
-        self._remember(identity)
-        for offset, number, _ in rows:
-            self.rows.setdefault((source, offset), Counter())[number] += 1
+            if not self.shape.is_replicated:
+                self.mark, self.fallen = self.mark + 1, 0
+            return False
+        self._remember(part.identity)
+        self.own += 1
+        for offset, number, _ in part.rows:
+            self.rows.setdefault((part.source, offset), Counter())[number] += 1
+        return True
+
+    def lose(self, part: Part) -> None:
+        """A part whose quorum never came is given up: its rows go, and its identity."""
+        self.window.pop(part.identity, None)
+        for offset, number, _ in part.rows:
+            counts = self.rows[part.source, offset]
+            counts[number] -= 1
+            if not +counts:
+                del self.rows[part.source, offset]
+        for parts in self.unfetched.values():
+            if part in parts:
+                parts.remove(part)
+
+    def lose_rows(self, part: Part) -> None:
+        """A plain table wrote down that it knows a part, and died before it had it."""
+        identity, at = part.identity, self.window.get(part.identity)
+        self.lose(part)
+        if at is not None:
+            self.window[identity] = at
+
+    def knows(self, token: str | None, block: Block) -> bool:
+        """Whether any part of a block is in the window."""
+        wheres = self.partitions_of(block.rows)
+        return any((where, token) in self.window for where in wheres)
+
+    def entries_until_forgotten(self, token: str) -> int | None:
+        """How many entries more push a part of this token out; None if none is in the window."""
+        for place, identity in enumerate(self.window):
+            if type(identity) is tuple and identity[-1] == token:
+                return place + 1 + self.shape.window_blocks - len(self.window)
+        return None
+
+    def seconds_of(self, token: str) -> float:
+        """How long ago the oldest part of this token was stored."""
+        ages = [at for name, at in self.window.items() if type(name) is tuple and name[-1] == token]
+        return (self.now_ms() - min(ages)) / 1000 if ages else 0.0
 
     def add_column(self) -> None:
         """ALTER TABLE … ADD COLUMN; messages have always had a field for it."""
@@ -134,12 +227,21 @@ class Table:
             self.foreign += 1
             self._remember(("foreign", self.foreign))
 
+    def drop_newest(self, parts: int) -> None:
+        """The newest parts of somebody else are dropped: a plain table's mark falls until the
+        next part is written."""
+        if not self.shape.is_replicated:
+            self.fallen = min(parts, self.mark)
+
     def _remember(self, identity: object) -> None:
-        self.mark += 1
+        self.mark, self.fallen = self.mark + 1, 0
         self.window[identity] = self.now_ms()
+        gone = []
         while len(self.window) > self.shape.window_blocks:
-            self.window.popitem(last=False)
+            gone.append(self.window.popitem(last=False)[0])
         self._expire()
+        for each in gone:
+            self.forgotten(self, each)
 
     def _expire(self) -> None:
         """Time counts from the newest entry on."""
@@ -147,93 +249,67 @@ class Table:
             return
         newest = next(reversed(self.window.values()))
         while newest - next(iter(self.window.values())) > self.shape.seconds * 1000:
-            self.window.popitem(last=False)
+            identity, _ = self.window.popitem(last=False)
+            self.forgotten(self, identity)
 
-    def facts(self) -> TableFacts:
-        """As `describe_table` gives them."""
-        replicated = self.shape.seconds is not None
-        return TableFacts(
-            url="",
-            database="d",
-            table=self.shape.name,
-            uuid="",
-            engine="ReplicatedMergeTree" if replicated else "MergeTree",
-            engine_full="",
-            columns=self.columns,
-            partition_key=self.shape.partition_key,
-            sorting_key="number",
-            replicated=replicated,
-            zookeeper_path=self.shape.path,
-            replicas_total=1,
-            replicas_active=1,
-            is_readonly=False,
-            window_blocks=self.shape.window_blocks,
-            window_seconds=self.shape.seconds,
-            async_insert=False,
-            dependents=(),
-        )
-
-
-def table_text(
-    facts: TableFacts,
-    topics: tuple[str, ...],
-    *,
-    has_lineage: bool,
-    dynamic: DynamicColumns | None = None,
-) -> TableText:
-    """The entry of a configuration text for this table."""
-    return TableText(
-        entry=facts.table,
-        database=facts.database,
-        table=facts.table,
-        topics=topics,
-        format="JSONEachRow",
-        columns=facts.columns,
-        lineage=LINEAGE if has_lineage else (),
-        partition_key=facts.partition_key,
-        sorting_key=facts.sorting_key,
-        unknown_fields="ignore" if dynamic is None else "refuse",
-        on_null="dead-letter",
-        time_zone="UTC",
-        shards=("s1",),
-        dynamic=dynamic,
-        zookeeper_paths=(("s1", facts.zookeeper_path),) if facts.zookeeper_path else (),
-    )
+    def present(self, url: str, source: TopicPartition, begin: int, end: int) -> dict[int, int]:
+        """Rows of each offset, as a replica shows them."""
+        found = {}
+        for offset in range(begin, end):
+            counts = self.rows.get((source, offset))
+            if counts is not None and (number := counts.total()):
+                found[offset] = number
+        for part in self.unfetched.get(url, ()):
+            for offset, _, _ in part.rows if part.source == source else ():
+                if offset in found:
+                    found[offset] -= 1
+        return {offset: number for offset, number in found.items() if number}
 
 
 @dataclass(slots=True)
-class ClickHouse:
-    """The shard s1: one server, or two replicas that have everything at once, each of which may
-    fail to answer by itself.
+class Host:
+    """One server.
 
     :param running: how many inserts run under each query id.
-    :param away: how the URL of the replica begins that is down or read-only; "": all of them.
     :param skew_ms: how far its wall clock is off.
     """
 
+    url: str
+    shard: str
     tables: Mapping[str, Table]
+    skew_ms: int
     running: Counter[str] = field(default_factory=Counter)
     down_until: int = 0
     read_only_until: int = 0
-    away: str = ""
     restarts: int = 0
-    skew_ms: int = 0
+    started_at: int = 0
 
-    def restart(self, down_until: int) -> None:
-        """All of it; what runs is lost."""
-        self.restarts += 1
-        self.away, self.down_until = "", down_until
 
-    def choose(self, replicas: Sequence[str], rng: random.Random) -> ClickHouse:
-        """Who is away next: where there are two replicas, mostly one of them."""
-        one = len(replicas) > 1 and rng.random() < 0.7
-        self.away = rng.choice(replicas) if one else ""
-        return self
+class ClickHouse:
+    """All shards; each has one server, or two replicas."""
 
-    def is_down(self, url: str, now: int) -> bool:
-        """Whether nothing answers there."""
-        return self.down_until > now and url.startswith(self.away)
+    def __init__(self, shards: Mapping[str, Mapping[str, Table]], hosts: Iterable[Host]) -> None:
+        self.shards = shards
+        self.hosts = {host.url: host for host in hosts}
 
-    def is_read_only(self, url: str, now: int) -> bool:
-        """Whether it takes no inserts."""
-        return self.read_only_until > now and url.startswith(self.away)
+    def tables(self) -> Iterator[Table]:
+        """Every table in every shard, targets of views aside."""
+        for tables in self.shards.values():
+            yield from tables.values()
+
+    def of_name(self, name: str) -> list[Table]:
+        """A table in each shard."""
+        return [tables[name] for tables in self.shards.values()]
+
+    def names(self) -> list[str]:
+        """The names of the tables."""
+        return list(next(iter(self.shards.values())))
+
+    def strike(self, rng: random.Random) -> list[Host]:
+        """Who is away next: mostly one server, where there are several."""
+        hosts = list(self.hosts.values())
+        return [rng.choice(hosts)] if len(hosts) > 1 and rng.random() < 0.8 else hosts
+
+    def replicas_of(self, shard: str) -> list[Host]:
+        """The servers of a shard."""
+        return [host for host in self.hosts.values() if host.shard == shard]

@@ -120,6 +120,12 @@ class DecodedRows:
     dropped_rows: int = 0
 
 
+def divisor_of(table: TableText) -> int:
+    """Of the table's partition key; 0: it is not partitioned."""
+    key = table.partition_key
+    return int(key.rstrip(")").rpartition(" ")[2]) if key else 0
+
+
 class VersionedDecoder:
     """Stands for the real `Decoder`.
 
@@ -131,8 +137,7 @@ class VersionedDecoder:
         self._table = table
         self._columns = tuple(column.name for column in table.columns)
         self._is_partitioned = table.entry == "parted"
-        key = table.partition_key
-        self._divisor = int(key.rstrip(")").rpartition(" ")[2]) if key else 0
+        self._divisor = divisor_of(table)
 
     def watch(self, buffer: ListBuffer) -> None:
         """Nothing is looked at when messages come."""

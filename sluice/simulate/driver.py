@@ -21,14 +21,12 @@ from sluice.core.errors import OwnerChangedError, SluiceError
 from sluice.core.ledger import Rest
 from sluice.core.ranges import Range
 from sluice.core.records import Record
-from sluice.core.text import ConfigurationText
+from sluice.core.text import ConfigurationText, Sharding
 from sluice.simulate import faults
-from sluice.simulate.clickhouse import table_text
 from sluice.simulate.plan import PARKABLE
 from sluice.simulate.scheduler import KilledError, Process
 from sluice.simulate.spark import Application
 from sluice.spark.assignment import ClickHouseAccess
-from sluice.spark.comparing import Today
 from sluice.spark.connector import ConnectorRun
 from sluice.spark.jobs import Inbox
 from sluice.spark.monitor import WindowMonitor
@@ -234,6 +232,7 @@ class Driver(Process):
         try:
             world.sleep(world.rng.randrange(1, 60 if self.is_in_step else 2_000))
             self.lane_run.run(False, 5.0)
+            world.say(f"ends: {self.lane_run.ending}")
             if "owner changed" in self.lane_run.ending:
                 world.faults.note("owner fenced")
         except KilledError:
@@ -256,10 +255,10 @@ def make_configuration(world: World) -> Configuration:
         batch=BatchConfiguration(plan.messages_max, plan.bytes_max, 1.0, plan.lease_seconds),
         clickhouse=ClickHouseConfiguration(
             "d",
-            (ShardConfiguration("s1", plan.replicas),),
+            tuple(ShardConfiguration(shard, plan.replicas(shard)) for shard in plan.shards),
             "",
             Secret(""),
-            "single",
+            "quorum" if plan.is_quorum else "single",
             inserts_max=plan.inserts_max,
         ),
         tables=tuple(
@@ -272,45 +271,14 @@ def make_configuration(world: World) -> Configuration:
                 lineage=plan.has_lineage,
                 unknown_fields="ignore" if plan.dynamic is None else "refuse",
                 dynamic=plan.dynamic,
+                sharding=Sharding("offset") if len(plan.shards) > 1 else None,
                 on_null="dead-letter",
                 on_error="park" if name == PARKABLE else "stop-partition",
             )
-            for name in sorted(world.clickhouse.tables)
+            for name in sorted(world.clickhouse.names())
         ),
         dead_letters_topic=plan.letters,
         ledger_topic=plan.ledger,
         parking_topic=plan.parking,
         metrics=None,
-    )
-
-
-def read_text(world: World, configuration: Configuration, decoder: int) -> ConfigurationText:
-    """Today's text: see `sluice.spark.texts.read_text`."""
-    return ConfigurationText(
-        pipeline="p",
-        connector="c",
-        decoder=f"simulated {decoder}",
-        range_bytes_max=configuration.batch.range_bytes_max,
-        tables=tuple(
-            table_text(
-                table.facts(),
-                world.plan.topics_of(name),
-                has_lineage=world.plan.has_lineage,
-                dynamic=world.plan.dynamic,
-            )
-            for name, table in sorted(world.clickhouse.tables.items())
-        ),
-    )
-
-
-def read_today(world: World, decoder: int) -> Today:
-    """What recorded texts are compared with: see `sluice.spark.texts.read_today`."""
-    tables = world.clickhouse.tables
-    return Today(
-        f"simulated {decoder}",
-        "UTC",
-        frozenset({"s1"}),
-        {f"d.{name}": table.facts() for name, table in tables.items()},
-        world.plan.tokens,
-        {(f"d.{name}", "s1"): t.shape.path for name, t in tables.items() if t.shape.path},
     )

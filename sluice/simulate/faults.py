@@ -33,7 +33,13 @@ COMMIT = {
 ABORT = {"abort fails": 15.0, **ANYWHERE}
 
 #: What may strike one request to ClickHouse.
-QUERY = {"query fails": 1.0, **ANYWHERE}
+QUERY = {
+    "query fails": 1.0,
+    "query is refused": 0.3,
+    "answer of a query is slow": 1.5,
+    "answer of a query is cut off": 0.3,
+    **ANYWHERE,
+}
 PING = {"ping fails": 1.0, **ANYWHERE}
 BEFORE_POST = {"paused between lease check and insert": 3.0, **ANYWHERE}
 INSERT = {
@@ -44,6 +50,11 @@ INSERT = {
     "insert: quorum error before storing": 1.0,
     "insert: table is read-only": 1.0,
     "insert: too many queries": 1.0,
+    "insert: too many parts": 0.5,
+    "insert: no room on the disk": 0.5,
+    "insert: fails in any way": 2.0,
+    "insert: reply of a proxy": 1.0,
+    "insert: server dies between token and part": 2.0,
     "insert: slow": 1.5,
     "insert: hangs and lands late": 3.0,
     "insert: hangs and never lands": 1.0,
@@ -94,6 +105,7 @@ NEMESIS = {
     "a table refuses its blocks": 5.0,
     "foreign writer fills the window": 14.0,
     "foreign writer floods the window": 4.0,
+    "newest foreign parts are dropped": 4.0,
     "Kafka outage": 3.0,
     "foreign transaction stays open": 4.0,
     "foreign transaction is aborted": 4.0,
@@ -133,11 +145,13 @@ CONTENT = (
     "block went to another replica",
     "block went to another replica, in doubt at the first",
     "late insert after the lease",
+    "part lost before its quorum came",
     "new text while the driver runs",
     "text refused by its first task",
     "range refused for its new fields",
     "columns added for new fields",
     "message parked",
+    "shards left with different columns",
     "stable offset that never moves",
     "window overrun",
 )
@@ -149,6 +163,10 @@ _TABLES = (
 
 #: Everything that a budget of seeds has to draw.
 ALL_KINDS = tuple(dict.fromkeys([kind for table in _TABLES for kind in table] + list(CONTENT)))
+
+
+#: Of each kind in a seed: a third of them never strikes.
+SWARM = (0.0, 0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 2.0, 6.0)
 
 
 class Faults:
@@ -163,6 +181,9 @@ class Faults:
         self.is_on = True
         self.counts: Counter[str] = Counter()
         self._drawn: dict[int, tuple[list[str], list[float]]] = {}
+        #: By kind, how much more often it strikes than its weight says: a seed in which some things
+        #: never happen, and others all the time, reaches what no average one does.
+        self._swarm = {kind: rng.choice(SWARM) for kind in ALL_KINDS}
 
     def draw(self, table: Mapping[str, float], factor: float = 1.0) -> str | None:
         """One of the table's faults, or mostly None."""
@@ -173,7 +194,7 @@ class Faults:
         if point >= weights[-1] * self.rate * factor:
             return None
         point /= self.rate * factor
-        kind = next(kind for kind, weight in zip(kinds, weights, strict=True) if point < weight)
+        kind = next(k for k, weight in zip(kinds, weights, strict=True) if point < weight)
         self.counts[kind] += 1
         return kind
 
@@ -182,5 +203,6 @@ class Faults:
         self.counts[kind] += 1
 
     def _prepare(self, table: Mapping[str, float]) -> tuple[list[str], list[float]]:
-        prepared = self._drawn[id(table)] = (list(table), list(accumulate(table.values())))
+        weights = (weight * self._swarm[kind] for kind, weight in table.items())
+        prepared = self._drawn[id(table)] = (list(table), list(accumulate(weights)))
         return prepared

@@ -106,6 +106,8 @@ class Broker:
         self.transactions: dict[str, Transaction] = {}
         self.unreachable_until = 0
         self.timed_out: Callable[[Transaction], None] = lambda transaction: None
+        #: Called when a transaction is decided, before anything of it is visible.
+        self.decided: Callable[[Transaction], None] = lambda transaction: None
         #: Called before the offsets of a committed transaction replace those before.
         self.committing: Callable[[Transaction], None] = lambda transaction: None
         self._at = at
@@ -160,6 +162,7 @@ class Broker:
         if transaction.state != "open":
             return transaction.state in ("committing", "committed")
         transaction.state = "committing"
+        self.decided(transaction)
         logs = list(transaction.logs)
         # The markers of offsets and of messages travel separately.
         self._at(self._delay_ms(), lambda: self._apply(transaction))

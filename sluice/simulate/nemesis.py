@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sluice.core.ranges import TopicPartition
-from sluice.simulate.clickhouse import Table
 from sluice.simulate.decoding import make_message
 from sluice.simulate.driver import Driver
 from sluice.simulate.faults import NEMESIS, STOPPING
+from sluice.simulate.inserts import ACCESS_DENIED, VIOLATED_CONSTRAINT
 from sluice.simulate.kafka import Log, Transaction
 from sluice.simulate.plan import PARKABLE
 from sluice.simulate.scheduler import Process
-from sluice.simulate.server import ACCESS_DENIED, VIOLATED_CONSTRAINT
 from sluice.simulate.spark import Worker
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 _SHARE, _STOPPING_SHARE = 0.02, 0.1
 DRIVERS_MAX = 3
 #: Producers wait while so many offsets are not settled: the drain would only take longer.
-LAG_MAX = 120
+LAG_MAX = 50
 PARTITIONS_MAX = 3
 
 
@@ -33,7 +32,6 @@ class Nemesis:
     def __init__(self, world: World) -> None:
         self._world = world
         self._open: list[tuple[TopicPartition, Transaction]] = []
-        self._foreign_writes: dict[str, list[tuple[int, int]]] = {}
         self._held_back: set[TopicPartition] = set()
         self._is_healed = False
         self._actions: dict[str, Callable[[], None]] = {
@@ -57,6 +55,7 @@ class Nemesis:
             "a table refuses its blocks": self._refuse_blocks,
             "foreign writer fills the window": self._fill_window,
             "foreign writer floods the window": self._flood_windows,
+            "newest foreign parts are dropped": self._drop_newest,
             "Kafka outage": self._kafka_outage,
             "foreign transaction stays open": lambda: self._foreign_transaction("committed"),
             "foreign transaction is aborted": lambda: self._foreign_transaction("aborted"),
@@ -79,9 +78,9 @@ class Nemesis:
     def strike(self) -> None:
         """Called before each event; mostly nothing happens."""
         world = self._world
-        kind = world.faults.draw(NEMESIS, _SHARE)
+        kind = world.faults.draw(NEMESIS, _SHARE * world.plan.unrest)
         if kind is None and world.plan.stops:
-            kind = world.faults.draw(STOPPING, _STOPPING_SHARE)
+            kind = world.faults.draw(STOPPING, _STOPPING_SHARE * world.plan.unrest)
             world.plan.stops -= kind is not None
         if kind is not None:
             world.say(kind)
@@ -93,8 +92,10 @@ class Nemesis:
         self._is_healed = True
         world.faults.is_on = False
         world.broker.unreachable_until = 0
-        world.clickhouse.down_until = world.clickhouse.read_only_until = 0
-        world.clickhouse.tables[PARKABLE].refuses_until = 0
+        for host in world.clickhouse.hosts.values():
+            host.down_until = host.read_only_until = 0
+        for table in world.clickhouse.of_name(PARKABLE):
+            table.refuses_until = 0
         self._ask_again()
         for process in world.scheduler.processes():
             late = world.now + world.rng.randrange(world.plan.quiet_ms)
@@ -128,9 +129,12 @@ class Nemesis:
         if self._is_healed:
             return
         world = self._world
+        every_ms = world.plan.produce_every_ms
         if world.checks.lag() < LAG_MAX:
             world.produce(world.rng.choice(world.sources()), world.rng.randrange(1, 10))
-        world.scheduler.at(world.rng.randrange(50, world.plan.produce_every_ms), self._produce)
+        else:
+            every_ms *= 10
+        world.scheduler.at(world.rng.randrange(50, every_ms), self._produce)
 
     def _foreign_transaction(self, outcome: str) -> None:
         world, rng = self._world, self._world.rng
@@ -272,75 +276,93 @@ class Nemesis:
         if len(world.drivers) != 1 or world.tasks_running or world.inserts_running:
             return
         self._kill_driver(True)
-        table = world.clickhouse.tables["parted"]
-        table.change_divisor(3 - table.shape.partition_divisor)
+        for table in world.clickhouse.of_name("parted"):
+            table.change_divisor(3 - table.shape.partition_divisor)
 
     # ClickHouse
 
     def _add_column(self) -> None:
         """While drivers run, and with ranges in doubt."""
-        self._alter(self._world.rng.choice(list(self._world.clickhouse.tables.values())))
+        self._alter(self._world.rng.choice(self._world.clickhouse.names()))
 
     def add_columns(self) -> None:
         """To every table."""
-        for table in self._world.clickhouse.tables.values():
-            self._alter(table)
+        for name in self._world.clickhouse.names():
+            self._alter(name)
 
-    def _alter(self, table: Table) -> None:
+    def _alter(self, name: str) -> None:
         """A server that hashes is not altered in the moment between a task's look at the columns
         and its insert: nothing protects from that."""
         world = self._world
+        shapes = {table.columns for table in world.clickhouse.of_name(name)}
+        if len(shapes) > 1:
+            return  # a driver is adding one; in another order, shards would differ for good
         if world.plan.tokens or not any(isinstance(who, Worker) for who in world.looking):
-            world.say(f"{table.shape.name} gets a column")
-            table.add_column()
+            world.say(f"{name} gets a column")
+            for table in world.clickhouse.of_name(name):
+                table.add_column()
         elif not self._is_healed:
-            world.scheduler.at(500, lambda: self._alter(table))
+            world.scheduler.at(500, lambda: self._alter(name))
+
+    def align_columns(self) -> None:
+        """A person gives all shards the columns that one of them has."""
+        for name in self._world.clickhouse.names():
+            tables = self._world.clickhouse.of_name(name)
+            longest = max((table.columns for table in tables), key=len)
+            for table in tables:
+                table.columns = longest
 
     def _draw_outage_ms(self) -> int:
         return self._world.rng.randrange(self._world.rng.choice((2_000, 20_000, 120_000)))
 
     def _clickhouse_outage(self) -> None:
-        struck = self._world.clickhouse.choose(self._world.plan.replicas, self._world.rng)
-        struck.down_until = self._world.now + self._draw_outage_ms()
+        until = self._world.now + self._draw_outage_ms()
+        for host in self._world.clickhouse.strike(self._world.rng):
+            host.down_until = until
 
     def _clickhouse_restart(self) -> None:
-        self._world.clickhouse.restart(self._world.now + self._world.rng.randrange(5_000))
+        """What runs there is lost."""
+        until = self._world.now + self._world.rng.randrange(5_000)
+        for host in self._world.clickhouse.strike(self._world.rng):
+            self._world.restart(host, until - self._world.now)
 
     def _read_only(self) -> None:
-        struck = self._world.clickhouse.choose(self._world.plan.replicas, self._world.rng)
-        struck.read_only_until = self._world.now + self._draw_outage_ms()
+        until = self._world.now + self._draw_outage_ms()
+        for host in self._world.clickhouse.strike(self._world.rng):
+            host.read_only_until = until
 
     def _refuse_blocks(self, for_ms: int = 0) -> None:
         """Until a person mends the table, and says so."""
-        world, table = self._world, self._world.clickhouse.tables[PARKABLE]
-        table.refuses_until = world.now + (for_ms or world.rng.choice((20_000, 400_000)))
-        table.refusal = world.rng.choice((ACCESS_DENIED, VIOLATED_CONSTRAINT))
-        world.scheduler.at(table.refuses_until - world.now, self._ask_again)
+        world = self._world
+        for_ms = for_ms or world.rng.choice((20_000, 400_000))
+        refusal = world.rng.choice((ACCESS_DENIED, VIOLATED_CONSTRAINT))
+        for table in world.clickhouse.of_name(PARKABLE):
+            table.refuses_until, table.refusal = world.now + for_ms, refusal
+        world.scheduler.at(for_ms, self._ask_again)
 
     def _ask_again(self) -> None:
         """SIGHUP to every driver."""
-        is_mended = self._world.clickhouse.tables[PARKABLE].refuses_until <= self._world.now
+        tables = self._world.clickhouse.of_name(PARKABLE)
+        is_mended = all(table.refuses_until <= self._world.now for table in tables)
         for driver in self._world.drivers if is_mended else ():
             driver.lane_run.refresh()
 
     def _fill_window(self) -> None:
         """As much as others may write within one lease: less than half of the window."""
         world = self._world
-        table = world.rng.choice(list(world.clickhouse.tables.values()))
-        written = self._foreign_writes.setdefault(table.shape.name, [])
-        since = world.now - world.plan.quiet_ms
-        recent = sum(count for at_ms, count in written if at_ms > since)
-        count = min(world.rng.randrange(1, 8), table.shape.window_blocks // 2 - 1 - recent)
-        if count > 0:
-            written.append((world.now, count))
-            table.write_foreign(count)
+        table = world.rng.choice(list(world.clickhouse.tables()))
+        world.adversary.write_foreign(table, world.rng.randrange(1, 8))
+
+    def _drop_newest(self) -> None:
+        table = self._world.rng.choice(list(self._world.clickhouse.tables()))
+        table.drop_newest(self._world.rng.randrange(1, 4 * table.shape.window_blocks))
 
     def _flood_windows(self) -> None:
         """More than a window: only while nobody looked at it for longer than any lease."""
         world = self._world
         if world.now - world.active_at > world.plan.quiet_ms:
             world.faults.note("window overrun")
-            for table in world.clickhouse.tables.values():
+            for table in world.clickhouse.tables():
                 blocks = table.shape.window_blocks
                 # Beyond half of it the loader has to look, although the token is still known.
                 table.write_foreign(world.rng.choice((blocks // 2 + 1, 2 * blocks)))

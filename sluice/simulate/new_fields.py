@@ -62,7 +62,7 @@ def new_fields(table: TableText, buffer: ListBuffer, decoded: DecodedRows) -> tu
 
 def adding_in(world: World) -> Callable[..., dict[str, str]]:
     """Stands for `sluice.clickhouse.adding.add_columns`."""
-    from sluice.simulate.server import SimulatedServer
+    from sluice.simulate.faults import QUERY
     from sluice.simulate.spark import Worker
 
     def add_columns(
@@ -72,18 +72,26 @@ def adding_in(world: World) -> Callable[..., dict[str, str]]:
         kinds: Mapping[str, str],
         dynamic: DynamicColumns,
     ) -> dict[str, str]:
-        server = SimulatedServer(world)
-        server.ask("alter")
-        table = world.clickhouse.tables[where[1]]
+        hosts = world.clickhouse.hosts
+
+        def ask(what: str) -> None:
+            if world.call(what, QUERY) == "query fails" or any(
+                hosts[url].down_until > world.now for url in urls
+            ):
+                raise TransientError(f"{what} got no answer", "wait")
+
+        ask("alter")
+        tables = list({id(t): t for url in urls for t in [hosts[url].tables[where[1]]]}.values())
         if not world.plan.tokens and any(isinstance(who, Worker) for who in world.looking):
             # A lane sees to it that no repeat of its own is out. Nothing protects from others.
             raise TransientError("somebody looks at the columns", "wait")
-        there = {column.name for column in table.columns}
+        there = {column.name for column in tables[0].columns}
         added = {name: "Nullable(Int64)" for name in kinds if name not in there}
-        table.columns += tuple(Column(name, kind) for name, kind in added.items())
+        for table in tables:
+            table.columns += tuple(Column(name, kind) for name, kind in added.items())
         if added:
             world.faults.note("columns added for new fields")
-        server.ask("alter's answer")
+        ask("alter's answer")
         return added
 
     return add_columns

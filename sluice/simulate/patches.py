@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from sluice.clickhouse import http
+from sluice.clickhouse import http, probe
 from sluice.core.packing import RANGES_OF_TASK, share_of_task
 from sluice.kafka import ledger, reader, recorder, transactions
-from sluice.simulate import clients, driver, new_fields, server
+from sluice.simulate import clients, driver, new_fields, splitting, wire
 from sluice.simulate.spark import Worker, range_loader
 from sluice.spark import (
-    asking,
     assignment,
     connector,
     deciding,
@@ -25,9 +24,9 @@ from sluice.spark import (
     leases,
     loading,
     monitor,
-    probing,
     refreshing,
     tasks,
+    texts,
 )
 
 if TYPE_CHECKING:
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
 
 #: Ledger entries that are read at once: few, so that reading backwards is exercised.
 LEDGER_CHUNK = 60
-#: What servers say of their parts, one after the other.
-CROWDING = (0.0, 0.4, 0.7, 1.5)
-CROWDED_MS = 7_000
 
 
 class _WorkshopOfWorker:
@@ -128,27 +124,22 @@ def _of_kafka(world: World) -> list[tuple[Any, str, Any]]:
 
 
 def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
-    def make_server(url: str, *_: Any, **__: Any) -> server.SimulatedServer:
-        return server.SimulatedServer(world, url)
+    def make_server(url: str, *_: Any, **__: Any) -> wire.SimulatedServer:
+        return wire.SimulatedServer(world, url)
 
+    clock = _clock(world)
     return [
-        (http, "has_ended", lambda connection: connection.has_ended),
+        (http, "open_connection", wire.connecting(world)),
+        (http, "has_ended", wire.has_ended),
+        (http, "give_up_after", wire.give_up_after),
+        (http, "drop", wire.drop),
+        (http, "exchange", wire.exchange),
+        (http, "time", clock),
+        (probe, "time", clock),
         (assignment, "Server", make_server),
-        (monitor, "describe_table", server.describe_table),
-        (monitor, "window_mark", server.window_mark),
-        (monitor, "read_server_run", server.read_server_run),
-        (monitor, "crowding", lambda *_: CROWDING[world.wall_ms() // CROWDED_MS % len(CROWDING)]),
         (monitor, "COUNT_PARTS_EVERY_MS", 1000),
         (monitor, "READ_EVERY_SECONDS", world.plan.windows_every_seconds),
-        (probing, "describe_table", server.describe_table),
-        (probing, "running_query_ids", server.running_query_ids),
-        (probing, "replicas_in_sync", server.replicas_in_sync),
-        (probing, "present_offsets", server.present_offsets),
-        (inserting, "describe_table", server.describe_table),
-        (inserting, "window_mark", server.window_mark),
-        (inserting, "read_server_run", server.read_server_run),
-        (asking, "read_structures", server.read_structures),
-        (refreshing, "read_structures", server.read_structures),
+        (inserting, "time", clock),
         (refreshing, "POLL_SECONDS", 2.0),
         (refreshing, "READ_EVERY_SECONDS", 20.0),
     ]
@@ -157,14 +148,6 @@ def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
 def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
     def bound(kind: type) -> type:
         return type(kind.__name__, (kind,), {"world": world})
-
-    def read_text(configuration: Any, connector: str) -> Any:
-        server.SimulatedServer(world).ask("text")
-        return driver.read_text(world, configuration, world.driver.decoder)
-
-    def read_today(configuration: Any, recorded: Any) -> Any:
-        server.SimulatedServer(world).ask("today")
-        return driver.read_today(world, world.driver.decoder)
 
     def read_owner() -> SimpleNamespace:
         return SimpleNamespace(hex=world.driver.owner.removeprefix("run-"))
@@ -180,14 +163,13 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         (connector, "WindowMonitor", bound(driver.SimulatedMonitor)),
         (connector, "ClickHouseProber", bound(driver.SimulatedProber)),
         (connector, "Inbox", bound(driver.VirtualInbox)),
-        (connector, "read_text", read_text),
-        (connector, "read_today", read_today),
+        (texts, "decoder_version", lambda: f"simulated {world.driver.decoder}"),
         (connector, "SchemaReader", bound(driver.SimulatedSchemaReader)),
         (connector, "ReplicaWatch", bound(driver.SimulatedReplicaWatch)),
-        (refreshing, "read_today", read_today),
         (leases, "time", _clock(world)),
-        (inserting, "time", _clock(world)),
         (loading, "new_fields", new_fields.new_fields),
+        (loading, "send_abreast", splitting.sending_abreast(world)),
+        (loading, "time", _clock(world)),
         (tasks, "load_range", range_loader(world)),
         (tasks, "time", _clock(world)),
         (growing, "add_columns", new_fields.adding_in(world)),

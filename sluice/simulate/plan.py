@@ -35,6 +35,12 @@ class Plan:
     :param shares_tasks: all ranges of a job are in one task.
     :param dynamic: which new fields get columns; None: there are none.
     :param inserts_max: ranges that may be in flight at a replica of a table.
+    :param shards: the names of the shards; rows go to them by their offsets.
+    :param is_quorum: blocks wait for two replicas.
+    :param lag_ms: how long a replica may be behind the others.
+    :param malice: how often others use up what they may, when it does most harm.
+    :param unrest: how often the world strikes by itself.
+    :param unrest_of_jobs: how often a job is struck.
     :param stops: how many faults may be drawn after which a partition has to stop.
     """
 
@@ -55,6 +61,12 @@ class Plan:
     shares_tasks: bool = False
     dynamic: DynamicColumns | None = None
     inserts_max: int = INSERTS_MAX
+    shards: tuple[str, ...] = ("s1",)
+    is_quorum: bool = False
+    lag_ms: int = 200
+    malice: float = 0.0
+    unrest: float = 1.0
+    unrest_of_jobs: float = 1.0
     keep_alive_ms: int = 3_000
     late_ms_max: int = 0
     decoder: int = 0
@@ -67,10 +79,12 @@ class Plan:
         """The topics that a table takes."""
         return TOPICS[table]
 
-    @property
-    def replicas(self) -> tuple[str, ...]:
-        """URLs of the servers: two where every table is Replicated."""
-        return ("http://s1", "http://s2") if all(t.path for t in self.tables) else ("http://s1",)
+    def replicas(self, shard: str) -> tuple[str, ...]:
+        """URLs of a shard's servers: two where every table is Replicated."""
+        first = (f"http://{shard}a:8123",)
+        shapes = [each for t in self.tables for each in (t, t.view) if each is not None]
+        every = all(shape.is_replicated for shape in shapes)
+        return (*first, f"http://{shard}b:8123") if every else first
 
     @property
     def quiet_ms(self) -> int:
@@ -87,37 +101,31 @@ _CALM_WINDOWS = (6, 8)
 
 #: Busy worlds push blocks out of the window fast; idle ones let leases and offsets grow old.
 _PACES: tuple[dict[str, Any], ...] = (
-    {"loop_pauses_ms": (20, 50, 200), "produce_every_ms": 200, "windows_every_seconds": 1.0},
+    {"loop_pauses_ms": (20, 50, 200), "produce_every_ms": 100, "windows_every_seconds": 1.0},
     {
         "loop_pauses_ms": (50, 200, 1_000, 3_000),
-        "produce_every_ms": 3_000,
+        "produce_every_ms": 1_000,
         "windows_every_seconds": 3.0,
     },
 )
 
 
 def draw_plan(rng: random.Random) -> Plan:
-    """The plan of a seed."""
+    """The plan of a seed: sizes and limits, and which of the features it has."""
     is_calm = rng.random() < 0.35
     lease_seconds = 30.0 if is_calm else rng.choice((8.0, 15.0, 30.0))
+    tokens = rng.random() < 0.75
+    is_cluster = rng.random() < 0.3
     tables = []
     for name in TOPICS:
-        is_replicated = rng.random() < 0.4
-        tables.append(
-            TableShape(
-                name=name,
-                window_blocks=rng.choice(_CALM_WINDOWS if is_calm else _WINDOWS[name]),
-                seconds=int(lease_seconds * rng.choice((6, 10, 60))) if is_replicated else None,
-                partition_divisor=0 if name == "plain" else 3 if is_calm else rng.choice((1, 2)),
-            )
+        is_replicated = is_cluster or rng.random() < 0.3
+        shape = TableShape(
+            name=name,
+            window_blocks=rng.choice(_CALM_WINDOWS if is_calm else _WINDOWS[name]),
+            seconds=int(lease_seconds * rng.choice((6, 6, 10, 60))) if is_replicated else None,
+            partition_divisor=0 if name == "plain" else 3 if is_calm else rng.choice((1, 2)),
         )
-    tokens = rng.random() < 0.75
-    # Of its own, so that the other seeds stay what they were.
-    further = random.Random(f"{tables}")
-    is_dynamic = further.random() < 0.4
-    shares_tasks = random.Random(f"{tables} tasks").random() < 0.4
-    if all(table.seconds is not None for table in tables):
-        tables = [replace(table, path=f"/{table.name}") for table in tables]
+        tables.append(shape)
     plan = Plan(
         tokens=tokens,
         tables=tuple(tables),
@@ -130,8 +138,14 @@ def draw_plan(rng: random.Random) -> Plan:
         refuses=rng.random() < 0.3,
         is_calm=is_calm,
         has_lineage=not tokens or rng.random() < 0.85,
-        dynamic=RULES if is_dynamic else None,
-        inserts_max=further.choice((1, 2, INSERTS_MAX)),
+        dynamic=RULES if rng.random() < 0.4 else None,
+        inserts_max=rng.choice((1, 2, INSERTS_MAX)),
+        shards=("s1", "s2") if rng.random() < 0.3 else ("s1",),
+        is_quorum=is_cluster and rng.random() < 0.5,
+        lag_ms=rng.choice((200, 5_000, 60_000)),
+        malice=rng.choice((0.0, 0.3, 0.9)),
+        unrest=rng.choice((0.05, 0.15, 0.15, 0.4)),
+        unrest_of_jobs=rng.choice((0.2, 0.6, 1.5)),
         **(_PACES[0] if is_calm else rng.choice(_PACES)),
     )
-    return replace(plan, slots=1, shares_tasks=True) if shares_tasks else plan
+    return replace(plan, slots=1, shares_tasks=True) if rng.random() < 0.4 else plan

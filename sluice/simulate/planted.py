@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from sluice.clickhouse import window
 from sluice.core.budget import Site
 from sluice.core.errors import InDoubtError
 from sluice.core.ranges import Range
@@ -21,7 +22,7 @@ from sluice.core.tokens import block_token
 from sluice.kafka import reader, recorder, transactions
 from sluice.kafka.dead_letters import wrap
 from sluice.kafka.errors import KafkaUnavailableError
-from sluice.simulate import server
+from sluice.simulate import wire
 from sluice.simulate.clients import SimulatedLog, SimulatedProducer
 from sluice.simulate.decoding import DecodedRows, VersionedDecoder
 from sluice.simulate.kafka import Stored
@@ -227,7 +228,7 @@ def _lease_checked_too_early() -> AbstractContextManager[None]:
 
 def _servers_clock_is_not_asked() -> AbstractContextManager[None]:
     """The lease is measured by the worker's clock alone (rule 9)."""
-    return patched((server.SimulatedServer, "clock_ms", lambda self: None))
+    return patched((wire.SimulatedServer, "clock_ms", lambda self: None))
 
 
 def _budget_in_blocks() -> AbstractContextManager[None]:
@@ -238,8 +239,11 @@ def _budget_in_blocks() -> AbstractContextManager[None]:
         return replace(real(self, *parts), clickhouse_partitions=1)
 
     def window_mark(asked: Any, facts: Any) -> int:
-        server.window_mark(asked, facts)
-        return int(asked._world.clickhouse.tables[facts.table].blocks)
+        monitor_mark(asked, facts)
+        host = asked._world.clickhouse.hosts[asked.url]
+        return int(host.tables[facts.table].blocks)
+
+    monitor_mark = window.window_mark
 
     return patched(
         (VersionedDecoder, "decode", decode),

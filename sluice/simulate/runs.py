@@ -76,7 +76,7 @@ def run_seed(
         steps=world.scheduler.steps,
         virtual_seconds=(world.scheduler.now - START_MS) / 1000,
         commits=world.checks.commits,
-        rows=sum(len(table.rows) for table in world.clickhouse.tables.values()),
+        rows=sum(len(table.rows) for table in world.clickhouse.tables()),
         messages=world.messages,
         trace=world.scheduler.trace,
         counts=world.faults.counts,

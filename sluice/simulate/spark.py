@@ -15,17 +15,19 @@ from sluice.core.receipts import (
     TooHeavy,
     Untried,
 )
+from sluice.core.records import Record
 from sluice.core.text import TableText
 from sluice.decode.messages.framing import Framing
 from sluice.simulate import faults
 from sluice.simulate.decoding import ListBuffer, VersionedDecoder
+from sluice.simulate.invariants import Inserter
 from sluice.simulate.scheduler import KilledError, Process
-from sluice.simulate.server import SimulatedServer
+from sluice.simulate.splitting import OffsetSplitter
 from sluice.spark.assignment import Assignment, Job, Surroundings
 from sluice.spark.jobs import JobLostError, JobResult, SparkGoneError
 from sluice.spark.loading import load_range
 from sluice.spark.tasks import load_task
-from sluice.spark.workshop import Manner, Workshop
+from sluice.spark.workshop import Workshop
 
 if TYPE_CHECKING:
     from sluice.simulate.world import World
@@ -37,11 +39,10 @@ GONE_MS = 2_000
 
 
 class SimulatedWorkshop(Workshop):
-    """The real workshop, with simulated buffers, decoders and connections."""
+    """The real workshop, with simulated buffers, decoders and splitters."""
 
-    def __init__(self, world: World, decoder: int) -> None:
+    def __init__(self, decoder: int) -> None:
         super().__init__()
-        self._world = world
         self._decoder = decoder
 
     def buffer(self, framing: Framing) -> Any:
@@ -53,16 +54,8 @@ class SimulatedWorkshop(Workshop):
     def decoder(self, around: Surroundings, digest: str, table: TableText) -> Any:
         return VersionedDecoder(table, self._decoder)
 
-    def server(self, around: Surroundings, url: str) -> SimulatedServer:
-        if url not in self.servers:
-            self.servers[url] = SimulatedServer(self._world, url)
-        return self.servers[url]  # type: ignore[return-value]
-
-    def manner(self, around: Surroundings, url: str, quorum: int) -> Manner:
-        if (url, quorum) not in self.manners:
-            self.server(around, url).ask("capabilities")
-            self.manners[url, quorum] = Manner("", {}, self._world.plan.tokens)
-        return self.manners[url, quorum]
+    def splitter(self, digest: str, table: TableText, columns: tuple[str, ...]) -> Any:
+        return OffsetSplitter(table)
 
 
 def range_loader(
@@ -73,8 +66,11 @@ def range_loader(
     def load(around: Surroundings, assignment: Assignment, task_attempt: int) -> TaskReport:
         worker = world.process
         assert isinstance(worker, Worker)
-        worker.deadline_ms = assignment.record.deadline_ms
-        return load_range(around, assignment, task_attempt)
+        worker.record = assignment.record
+        report = load_range(around, assignment, task_attempt)
+        for each in worker.inserting:
+            each.is_over |= each.record is assignment.record
+        return report
 
     return load
 
@@ -84,8 +80,10 @@ class Worker(Process):
 
     def __init__(self, world: World, decoder: int) -> None:
         super().__init__(f"worker {world.named()}", world.draw_skew_ms())
-        self.workshop = SimulatedWorkshop(world, decoder)
-        self.deadline_ms = 0
+        self.workshop = SimulatedWorkshop(decoder)
+        #: What the range that it loads was sent with.
+        self.record: Record | None = None
+        self.inserting: list[Inserter] = []
         #: What happens when its task is about to insert, once.
         self.before_insert: Callable[[], None] | None = None
         #: What strikes its next insert; by chance if there is nothing.
@@ -121,7 +119,14 @@ class Application:
             result = JobResult(job, error=SparkGoneError("simulated"))
             self._world.scheduler.at(1, lambda: finished(result))
             return
-        _JobRun(self, self._world, self._driver, job, around, finished).start()
+        invariants = self._world.invariants
+        invariants.sent(self._driver, job, self.slots)
+
+        def ended(result: Any) -> None:
+            invariants.came_back(self._driver, job)
+            finished(result)
+
+        _JobRun(self, self._world, self._driver, job, around, ended).start()
 
     def end(self, *, tasks_live_on: bool) -> None:
         """The driver is gone; so are its workers, unless they do not know it yet."""
@@ -176,7 +181,8 @@ class _JobRun:
     def start(self) -> None:
         """Start the first attempt of each task, and draw what will strike."""
         world, rng = self._world, self._world.rng
-        fault = world.faults.draw(faults.CALM_JOB if world.plan.is_calm else faults.JOB, 2.0)
+        table = faults.CALM_JOB if world.plan.is_calm else faults.JOB
+        fault = world.faults.draw(table, world.plan.unrest_of_jobs)
         world.say(f"{self._job.description}: {fault}")
         index = rng.randrange(len(self._job.tasks))
         if fault == "driver killed after half an insert":
@@ -224,6 +230,8 @@ class _JobRun:
         self._attempts[index] += 1
         worker = self._application.hire()
         self._workers.append(worker)
+        for assignment in self._job.tasks[index] if attempt == 0 else ():
+            worker.inserting.append(world.invariants.task_begins(assignment, worker))
         world.scheduler.spawn(worker, lambda: self._task(worker, index, attempt, delay_ms))
 
     def _task(self, worker: Worker, index: int, attempt: int, delay_ms: int) -> None:
@@ -235,6 +243,8 @@ class _JobRun:
             for report, assignment in zip(reports, assignments, strict=True):
                 self._note(report, assignment)
             world.sleep(world.rng.randrange(1, 30))  # the reports' way to the driver
+            for each in worker.inserting:
+                each.is_over = True
             self._reported(index, reports)
         except KilledError:
             world.scheduler.at(world.rng.randrange(5_000), lambda: self._died(index))

@@ -5,17 +5,22 @@ from __future__ import annotations
 import random
 import sys
 
+from sluice.clickhouse.insert import InsertPlan
 from sluice.config.model import Configuration
 from sluice.core.ranges import TopicPartition
+from sluice.core.records import Record
+from sluice.simulate.adversary import Adversary
 from sluice.simulate.checks import Checks
-from sluice.simulate.clickhouse import ClickHouse, Table
+from sluice.simulate.clickhouse import ClickHouse, Host, Table, TableShape
 from sluice.simulate.clients import AbandonedError
 from sluice.simulate.decoding import make_message
 from sluice.simulate.driver import Driver, make_configuration
 from sluice.simulate.faults import ANYWHERE, INSERT, Faults
+from sluice.simulate.invariants import Invariants
 from sluice.simulate.kafka import Broker, Log
 from sluice.simulate.nemesis import Nemesis
 from sluice.simulate.plan import draw_plan
+from sluice.simulate.quorums import Quorums
 from sluice.simulate.scheduler import START_MS, Actor, KilledError, Process, Scheduler
 from sluice.simulate.spark import Worker
 
@@ -54,14 +59,12 @@ class World:
         self.scheduler.on_crash = self._crashed
         self.broker = Broker(self.scheduler.at, lambda: self.rng.randrange(1, 40))
         self.broker.timed_out = lambda transaction: self.faults.note("own transaction timed out")
-        self.clickhouse = ClickHouse(
-            {
-                shape.name: Table(shape, lambda: self.scheduler.now, self.plan.tokens)
-                for shape in self.plan.tables
-            }
-        )
-        self.clickhouse.skew_ms = self.draw_skew_ms()
+        self.adversary = Adversary(self)
+        self.invariants = Invariants(self)
+        self.quorums = Quorums(self)
+        self.clickhouse = self._make_clickhouse()
         self.checks = Checks(self)
+        self.broker.decided = self.invariants.decided
         self.broker.committing = self.checks.committing
         self.nemesis = Nemesis(self)
         self.drivers: dict[Driver, None] = {}
@@ -104,6 +107,11 @@ class World:
         """Whether this is a driver that started together with another one."""
         process = self.process
         return isinstance(process, Driver) and process.is_in_step
+
+    @property
+    def is_inserting(self) -> bool:
+        """Whether the running process is a worker."""
+        return isinstance(self.process, Worker)
 
     def wall_ms(self) -> int:
         """The wall clock of the running process."""
@@ -151,13 +159,13 @@ class World:
         self.sleep(max(1, actor.call_until - self.now))
         raise AbandonedError
 
-    def deadline_of_task(self) -> int:
-        """The lease of the running task."""
+    def record_of_task(self) -> Record:
+        """What the running task was sent with."""
         worker = self.process
-        assert isinstance(worker, Worker)
-        return worker.deadline_ms
+        assert isinstance(worker, Worker) and worker.record is not None
+        return worker.record
 
-    def before_insert(self) -> None:
+    def before_insert(self, plan: InsertPlan) -> None:
         """The running task is about to insert."""
         worker = self.process
         assert isinstance(worker, Worker)
@@ -204,6 +212,9 @@ class World:
             return
         del self.drivers[driver]
         self.checks.look_at_stops(driver)
+        if "has another columns" in driver.lane_run.ending:
+            self.faults.note("shards left with different columns")
+            self.nemesis.align_columns()
         driver.application.end(tasks_live_on=tasks_live_on)
         self.scheduler.at(0, lambda: self.scheduler.kill(driver))
         if not self.drivers:
@@ -227,7 +238,42 @@ class World:
         """The configuration file of today."""
         return make_configuration(self)
 
+    # ClickHouse
+
+    def restart(self, host: Host, for_ms: int) -> None:
+        """What runs there is lost."""
+        host.restarts += 1
+        host.down_until = host.started_at = self.now + for_ms
+
+    def _make_clickhouse(self) -> ClickHouse:
+        def make(shape: TableShape, shard: str) -> Table:
+            table = Table(shape, shard, lambda: self.scheduler.now, self.plan.tokens)
+            table.forgotten = self.adversary.forgotten
+            if shape.view is not None:
+                table.views.append(make(shape.view, shard))
+            return table
+
+        shards = {
+            shard: {shape.name: make(shape, shard) for shape in self.plan.tables}
+            for shard in self.plan.shards
+        }
+        return ClickHouse(
+            shards,
+            [
+                Host(url, shard, tables, self.draw_skew_ms())
+                for shard, tables in shards.items()
+                for url in self.plan.replicas(shard)
+            ],
+        )
+
     # Topics
+
+    def owner_of(self, source: TopicPartition) -> str | None:
+        """Who may record next, if nobody is about to."""
+        if source in self.broker.pending:
+            return None
+        record = self.checks.recorded(self.broker.group.get(source))
+        return None if record is None else record.owner
 
     def _make_topics(self) -> None:
         for number, (topic, count) in enumerate(sorted(self.plan.partitions.items())):

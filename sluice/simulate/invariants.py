@@ -1,0 +1,248 @@
+"""What must hold at every moment, seen by somebody who knows everything.
+
+A rule that is broken seldom doubles a row at once: the window has to be overrun, too, and an insert
+has to come late just then. So the rules themselves are watched: who may still insert what, what
+windows could be asked for at worst, what was recorded, sent and looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.core.anomalies import Judge
+from sluice.core.instances import Place
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import Kind, Record, encode
+from sluice.kafka.tail import LogMessage
+from sluice.simulate.clickhouse import Table
+from sluice.simulate.kafka import Transaction
+from sluice.simulate.scheduler import Process
+from sluice.verify.history import ledger_event
+
+if TYPE_CHECKING:
+    from sluice.simulate.driver import Driver
+    from sluice.simulate.world import World
+    from sluice.spark.assignment import Assignment, Job
+
+#: Clocks differ by less than this.
+SKEW_MS = 4_900
+
+_Key = tuple[TopicPartition, int, int, str, str, int]
+
+
+def key_of(source: TopicPartition, record: Record) -> _Key:
+    """What all attempts to insert a range under one token share."""
+    return source, record.begin, record.end, record.rest, record.topic_id, record.generation
+
+
+@dataclass(slots=True, eq=False)
+class Inserter:
+    """A task that may still insert a range, or an insert that is in a server's hands.
+
+    :param table: of an insert; None for a task, which may insert into all tables of its topic.
+    :param worker: of a task; None for an insert.
+    """
+
+    source: TopicPartition
+    record: Record
+    table: Table | None
+    worker: Process | None
+    #: The names of the windows that a task may add to.
+    sites: Collection[str] = ()
+    is_over: bool = False
+
+    def reaches(self, table: Table) -> bool:
+        """Whether it may insert into this table."""
+        if self.table is not None:
+            return self.table is table
+        return f"{table.shape.name}/{table.shard}" in self.sites
+
+
+class Invariants:
+    """Of one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._inserters: list[Inserter] = []
+        self._recorded: set[tuple[TopicPartition, str]] = set()
+        self._out: dict[tuple[Process, TopicPartition], Job] = {}
+        self._tokens: dict[str, object] = {}
+
+    def _violate(self, source: TopicPartition, what: str) -> None:
+        if source not in self._world.excused:
+            self._world.checks.violate(f"{source}: {what}")
+
+    # Who may insert
+
+    def task_begins(self, assignment: Assignment, worker: Process) -> Inserter:
+        """A task was started, or waits for its executor."""
+        source = assignment.block_range.source
+        found = Inserter(source, assignment.record, None, worker, assignment.marks)
+        self._inserters.append(found)
+        return found
+
+    def insert_begins(self, source: TopicPartition, record: Record, table: Table) -> Inserter:
+        """A server has an insert, or is about to get it."""
+        found = Inserter(source, record, table, None)
+        self._inserters.append(found)
+        return found
+
+    def inserters(self, source: TopicPartition | None = None) -> list[Inserter]:
+        """All that may still insert something."""
+        self._inserters = [each for each in self._inserters if self._may_insert(each)]
+        return [each for each in self._inserters if source in (None, each.source)]
+
+    def _may_insert(self, each: Inserter) -> bool:
+        if each.is_over or each.worker is None:
+            return not each.is_over
+        begins_until = each.record.deadline_ms + SKEW_MS
+        return not each.worker.is_dead and self._world.now <= begins_until
+
+    # Rules 1 and 10: what is sent
+
+    def sent(self, driver: Process, job: Job, slots: int) -> None:
+        """A driver gives a job to Spark."""
+        if len(job.tasks) > slots:
+            self._world.checks.violate(f"{len(job.tasks)} tasks in a job for {slots} slots")
+        for assignment in job.assignments:
+            source, record = assignment.block_range.source, assignment.record
+            if (source, encode(record)) not in self._recorded:
+                self._violate(source, f"{record} is sent and was never recorded (rule 1)")
+            if (driver, source) in self._out:
+                self._violate(source, f"{record} is sent while its former task is out")
+            self._out[driver, source] = job
+
+    def came_back(self, driver: Process, job: Job) -> None:
+        """A job has ended, as its driver knows it."""
+        for assignment in job.assignments:
+            self._out.pop((driver, assignment.block_range.source), None)
+
+    def stored(self, table: Table, source: TopicPartition, record: Record, token: str) -> None:
+        """A block is about to be stored: its token names it alone (rule 7)."""
+        identity = (key_of(source, record), table.shape.name, table.shard)
+        if self._tokens.setdefault(token, identity) != identity:
+            self._violate(source, f"{token} names {self._tokens[token]} and {identity} (rule 7)")
+        parts = (record.topic_id, str(record.generation), table.shape.name, table.shard)
+        missing = [part for part in parts if part not in token]
+        if missing:
+            self._violate(source, f"the token {token} lacks {', '.join(missing)} (rule 7)")
+        table.first_landing.setdefault(key_of(source, record), table.own)
+
+    def check_budget(self, table: Table) -> None:
+        """Whatever may still come, a block that may be repeated is remembered (invariant 6)."""
+        world = self._world
+        able: dict[_Key, Record] = {}
+        for each in self.inserters():
+            if each.reaches(table):
+                able[key_of(each.source, each.record)] = each.record
+        waiting = sum(
+            max(0, record.grant - table.stored_of[key])
+            for key, record in able.items()
+            if key not in table.landed
+        )
+        usable = table.shape.window_blocks - 1
+        for key in able:
+            first = table.own - table.first_landing.get(key, table.own)
+            if first and first + waiting > usable:
+                if key[0] in world.excused or "ledger lost" in world.excused.values():
+                    continue
+                self._violate(
+                    key[0],
+                    f"[{key[1]}, {key[2]}) may be inserted again into {table.shape.name} after "
+                    f"{first} entries and {waiting} more, beyond {usable} (invariant 6)",
+                )
+
+    # Rules 2, 4, 9 and 10: what is recorded
+
+    def decided(self, transaction: Transaction) -> None:
+        """A transaction will be committed: its records may be sent."""
+        for source, (_, metadata) in transaction.offsets.items():
+            self._recorded.add((source, metadata or ""))
+
+    def committed(
+        self, source: TopicPartition, before: Record | None, record: Record, suspects: list[int]
+    ) -> None:
+        """A record replaces another one.
+
+        :param suspects: the deadlines of its suspects in the same transaction.
+        """
+        world = self._world
+        if before is None:
+            return
+        for name in ("generation", "topic_id"):
+            if getattr(record, name) != getattr(before, name):
+                self._violate(source, f"{record} has another {name} than {before}")
+        if record.batch <= before.batch:
+            self._violate(source, f"{record} is not of a later batch than {before}")
+        longest_ms = int(world.plan.lease_seconds * 1000) + SKEW_MS
+        if record.in_doubt and record.deadline_ms > world.now + longest_ms:
+            self._violate(source, f"the lease of {record} is too long (rule 9)")
+        is_same = record.kind is Kind.RENEW and record.attempt == before.attempt
+        if is_same and before.in_doubt and record.deadline_ms != before.deadline_ms:
+            self._violate(source, f"{record} lengthens a lease without an attempt")
+        if record.kind is Kind.INTEND:
+            self._check_size(source, record)
+        if before.in_doubt and record.begin == before.end:
+            self._check_suspects(source, before, suspects)
+
+    def _check_size(self, source: TopicPartition, record: Record) -> None:
+        driver = self._driver_of(record)
+        if driver is not None:
+            most = driver.lane_run._configuration.batch.max_messages
+            if record.end - record.begin > most:
+                self._violate(source, f"{record} has more than {most} messages")
+
+    def _driver_of(self, record: Record) -> Driver | None:
+        return next((d for d in self._world.drivers if d.owner == record.owner), None)
+
+    def _check_suspects(self, source: TopicPartition, settled: Record, suspects: list[int]) -> None:
+        """What is settled and may still be inserted stands in the ledger (invariant 4)."""
+        for each in self.inserters(source):
+            begin, end = each.record.begin, each.record.end
+            is_of_it = settled.begin <= begin and end <= settled.end and begin < end
+            until = each.record.deadline_ms
+            if is_of_it and until > self._world.now + SKEW_MS and max(suspects, default=0) < until:
+                self._violate(
+                    source,
+                    f"[{begin}, {end}) is settled, may be inserted until {until}, and the ledger "
+                    f"has only {suspects} (invariant 4)",
+                )
+
+    # Rule 11: what a probe looks at
+
+    def probed(self, table: Table, url: str, source: TopicPartition, begin: int, end: int) -> None:
+        """A probe looks for rows: nothing of them may come any more, and the replica has all."""
+        process = self._world.process
+        owner = self._world.owner_of(source)
+        if owner is None or owner != getattr(process, "owner", None):
+            return  # a zombie's; nothing comes of it
+        for each in self.inserters(source):
+            overlaps = each.record.begin < end and begin < each.record.end
+            if overlaps and each.reaches(table):
+                who = "a server" if each.worker is None else "a task"
+                self._violate(source, f"a probe looks while {who} may insert {each.record}")
+        lacking = [part for part in table.unfetched.get(url, ()) if part.source == source]
+        if any(begin <= row[0] < end for part in lacking for row in part.rows):
+            self._violate(source, f"a probe looks at {url}, which lacks parts of the range")
+
+    # The ledger, as `sluice verify` reads it
+
+    def judge_history(self) -> None:
+        """The verifier finds nothing in the history."""
+        world = self._world
+        if world.excused:
+            return
+        name = world.plan.ledger
+        judge = Judge(self._tables_of, has_receipts=True, complete=True)
+        log = world.broker.topics[name][0]
+        for offset, stored in log.read(0, log.end, log.end)[0]:
+            message = LogMessage(offset, stored.timestamp_ms, stored.key, stored.value)
+            event = ledger_event("c", Place(name, 0, offset), message)
+            for anomaly in judge.take(event) if event is not None else ():
+                world.checks.violate(f"the verifier finds {anomaly}")
+
+    def _tables_of(self, connector: str, topic: str) -> tuple[str, ...]:
+        plan = self._world.plan
+        return tuple(t.name for t in plan.tables if topic in plan.topics_of(t.name))
