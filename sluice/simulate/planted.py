@@ -30,6 +30,7 @@ from sluice.simulate.patches import patched
 from sluice.simulate.planted_failover import FAILOVER_BUGS
 from sluice.simulate.planted_parking import PARKING_BUGS
 from sluice.simulate.planted_probes import PROBE_BUGS
+from sluice.simulate.planted_rules import RULE_BUGS
 from sluice.simulate.planted_schema import SCHEMA_BUGS
 from sluice.spark import (
     changes,
@@ -384,4 +385,5 @@ PLANTED: dict[str, Plant] = {
     **FAILOVER_BUGS,
     **PARKING_BUGS,
     **PROBE_BUGS,
+    **RULE_BUGS,
 }
