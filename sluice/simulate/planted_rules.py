@@ -16,9 +16,10 @@ from sluice.core import budget, lease
 from sluice.core.budget import Claim, WindowState
 from sluice.core.errors import SluiceError
 from sluice.kafka import recorder, transactions
+from sluice.kafka.errors import UnknownCommitError
 from sluice.simulate import wire
 from sluice.simulate.patches import patched
-from sluice.spark import connector, inserting, lane, leases, loading, probing, state, steps
+from sluice.spark import connector, inserting, lane, leases, loading, probing, start, state, steps
 from sluice.spark.monitor import WindowMonitor
 from sluice.spark.state import Claims, PartitionState
 from sluice.spark.steps import Planner
@@ -85,7 +86,7 @@ def _suspects_are_not_recorded() -> AbstractContextManager[None]:
 
 def _take_over_drops_suspects() -> AbstractContextManager[None]:
     """A successor does not take in what the ledger says of late inserts."""
-    real = connector.take_over
+    real = start.take_over
 
     def take_over(*parts: Any, **named: Any) -> Any:
         started = real(*parts, **named)
@@ -137,12 +138,7 @@ def _errors_after_the_headers_are_not_read() -> AbstractContextManager[None]:
         is_insert = "INSERT" in request.path
         return replace(reply, header_code=None, body=b"") if is_insert else reply
 
-    real = http.Server._reply_error
-
-    def insert_errors(self: Any, what: str, reply: Any, *, read_only: bool) -> Any:
-        return real(self, what, reply, read_only=read_only)
-
-    return patched((http, "exchange", exchange), (http.Server, "_reply_error", insert_errors))
+    return patched((http, "exchange", exchange))
 
 
 def _undelivered_is_not_dropped() -> AbstractContextManager[None]:
@@ -265,7 +261,7 @@ def _stopped_commits_count() -> AbstractContextManager[None]:
     def commit(producer: Any, stop: Any) -> None:
         try:
             real(producer, stop)
-        except transactions.UnknownCommitError:
+        except UnknownCommitError:
             return
 
     return patched((transactions, "_commit", commit))
