@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 from sluice.core.errors import ConfigurationError
-from sluice.simulate.faults import ALL_KINDS
+from sluice.simulate.faults import ALL_KINDS, RARE
 from sluice.simulate.planted import PLANTED, nothing
 from sluice.simulate.runs import (
     FAULT_RATE,
@@ -23,6 +23,8 @@ from sluice.simulate.runs import (
 )
 
 _PROGRESS_SECONDS = 5.0
+#: From so many seeds of so many steps on, every kind of fault has to be drawn.
+FLOOR_SEEDS, FLOOR_STEPS = 150, 2_000
 
 _Job = tuple[int, int, float, int, str | None, bool]
 
@@ -40,7 +42,7 @@ def simulate(
     as_json: bool = False,
     until_broken: bool = False,
 ) -> int:
-    """Run the seeds and report; 0 if no promise was broken, else 1.
+    """Run the seeds and report; 0 if no promise was broken and every fault was drawn, else 1.
 
     :param late_ms: how long after its lease an insert that is on its way may still land.
     :param plant: name of a bug to plant.
@@ -69,8 +71,19 @@ def simulate(
             print(_progress(summary, seeds), file=sys.stderr)
         if until_broken and result.violations:
             break
+    missing = missing_kinds(summary)
+    for kind in missing:
+        print(f"{kind}: not once in {summary.runs} seeds", file=sys.stderr)
     _report(summary, as_json, [_again(r.seed, steps, rate, late_ms, plant) for r in summary.failed])
-    return 1 if summary.failed else 0
+    return 1 if summary.failed or (missing and plant is None) else 0
+
+
+def missing_kinds(summary: Summary) -> list[str]:
+    """Faults and events that so many seeds should have drawn, and did not: what never happens
+    proves nothing."""
+    if summary.runs < FLOOR_SEEDS or summary.steps < FLOOR_STEPS * summary.runs:
+        return []
+    return [kind for kind in ALL_KINDS if not summary.counts[kind] and kind not in RARE]
 
 
 def _results(jobs: list[_Job], processes: int) -> Iterator[RunResult]:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 #: How often a replica tries to fetch what it lacks.
 _AGAIN_MS = 700
+#: How often the only replica that has a part goes away before another one has it.
+_DIES_SHARE = 0.05
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +52,8 @@ class Quorums:
         table.unfetched.setdefault(host.url, []).extend(parts)
         waiting = [_Open(table, part, holder) for part in parts] if quorum > 1 else []
         self._open += waiting
+        if waiting and world.faults.is_on and world.rng.random() < _DIES_SHARE:
+            holder.down_until = world.now + world.rng.randrange(10_000, 60_000)
         lag_ms = world.rng.randrange(world.rng.choice((20, 200, 200, 4_000, world.plan.lag_ms)))
 
         def fetch() -> None:
