@@ -68,7 +68,7 @@ def _at(name: str, mutant: Mutant) -> bool:
 
 
 def _is_about(test: str, mutant: Mutant) -> bool:
-    """Whether a test is in the file about a module: it may look at its constants and call nothing."""
+    """Whether a test is in the file about a module, whose constants it may look at."""
     folder, _, module = mutant.path.removesuffix(".py").rpartition("/")
     return not mutant.function and test.startswith(f"tests/{folder}/test_{module}.py::")
 
