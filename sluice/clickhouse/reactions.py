@@ -161,6 +161,13 @@ STRUCTURE_CODES = frozenset({8, 10, 16, 20, 44, 47, 50, 53, 70, 368})
 #: refusal may be the view's.
 ANALYSIS_CODES = frozenset({16, 60, 62, 81, 115, 192, 193, 194, 195, 291, 452, 497, 516})
 
+#: What an expression says of a value: of a view, a default, a constraint. The block arrived whole,
+#: in the columns' types, so the same block gets the same answer; but a view may ask a dictionary,
+#: or a table, which changes: so the answer counts when it comes again.
+DATA_CODES = frozenset({6, 25, 26, 27, 33, 36, 38, 41, 43, 69, 70, 72, 117, 128, 131, 153, 190}) | {
+    *(321, 376, 395, 407, 441, 467, 675, 676, 691),
+}
+
 #: The server has trouble with ZooKeeper or Keeper; other replicas need not.
 KEEPER_CODES = frozenset({225, 242, 244, 999})
 
@@ -204,6 +211,27 @@ def reaction_to(code: int, text: str = "") -> Reaction:
             return reaction
     unlisted = Reaction("in-doubt", "same-block", f"ERROR_{code}", _SAME, True)
     return REACTIONS.get(code, unlisted)
+
+
+def data_refusal(error: ServerError, answers: int, more: str) -> TerminalServerError:
+    """What a server said of a block's values, so often that it will not say anything else.
+
+    :param more: what is known of the table, in words.
+    """
+    facts = ServerErrorFacts(error.code, error.name, error.url, "stop")
+    return TerminalServerError(
+        f"{error.message}; the server answered the same block {answers} times like this; {more}",
+        "An expression behind the table, as of a materialized view, a DEFAULT or a CONSTRAINT, "
+        "fails for a value of this range: mend it (toDateTimeOrNull instead of toDateTime), or "
+        "drop the view; then start the driver again, and the same block is sent again. on_error = "
+        '"park" lets the other tables of the topic go on.',
+        facts,
+    )
+
+
+def is_data_refusal(error: SluiceError) -> bool:
+    """Whether it is one of `data_refusal`."""
+    return isinstance(error, TerminalServerError) and error.code in DATA_CODES
 
 
 def may_still_land(error: SluiceError) -> bool:

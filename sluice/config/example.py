@@ -54,6 +54,8 @@ user = "default"
 # tls = { ca = "ca.pem", certificate = "client.pem", key = "client.key" }   # of https URLs, each
                                       # where it is needed; also key_password
 max_inserts = 32                      # at once into one table on one replica, at most
+# insert_timeout = "30s"              # what a block may take; then it is in doubt, and sent again
+                                      # with more time. Longer spares a slow view that
 durability = "single"                 # one replica's word is enough. With two or more
                                       # replicas use "quorum", which is the default.
 # quorum = 2                          # with "quorum": how many replicas of a shard have to have

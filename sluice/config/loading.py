@@ -64,6 +64,10 @@ from sluice.core.flights import INSERTS_MAX
 MESSAGES_MAX = 1_000_000
 BYTES_MIN, BYTES_MAX = 1024, 256 * 1024**2
 DELAY_MIN_SECONDS, DELAY_MAX_SECONDS = 0.001, 3600.0
+INSERT_TIMEOUT_MIN_SECONDS, INSERT_TIMEOUT_MAX_SECONDS = 1.0, 3600.0
+INSERT_TIMEOUT_SECONDS = 30.0
+#: So much earlier than an insert a quorum is given up, so that the server can say so.
+QUORUM_EARLIER_SECONDS = 5.0
 LEASE_MIN_SECONDS, LEASE_MAX_SECONDS = 1.0, 86_400.0
 #: More than half of the messages bad is a wrong deployment; a few of a quiet topic are not.
 LETTERS_RATIO_MAX, LETTERS_MIN = 0.5, 100
@@ -213,12 +217,24 @@ def _read_clickhouse(section: Section, folder: Path) -> ClickHouseConfiguration:
         password_file=read_password_file(section, folder),
         certificates=read_certificates(section, shards, folder),
         inserts_max=section.optional("max_inserts", an_integer(1, 1000), INSERTS_MAX),
+        insert_timeout_seconds=section.optional(
+            "insert_timeout",
+            a_duration(INSERT_TIMEOUT_MIN_SECONDS, INSERT_TIMEOUT_MAX_SECONDS),
+            INSERT_TIMEOUT_SECONDS,
+        ),
         quorum=read_quorum(section, durability, shards),
         cluster=cluster,
         data_centers=data_centers,
         prefer=read_preference(section, data_centers),
         limits=read_limits(section),
     )
+    seconds = clickhouse.quorum.timeout_seconds + QUORUM_EARLIER_SECONDS
+    if durability == "quorum" and clickhouse.insert_timeout_seconds < seconds:
+        section.refuse(
+            "insert_timeout",
+            f"must be {seconds:g} s at least, {QUORUM_EARLIER_SECONDS:g} s more than "
+            "`quorum_timeout`: a server that waits for a quorum has to say that it did not come",
+        )
     section.finish()
     return clickhouse
 

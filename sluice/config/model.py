@@ -183,6 +183,7 @@ class ClickHouseConfiguration:
 
     :param password_file: holds the password instead, and may change; "": `password` is it.
     :param inserts_max: ranges in flight for each replica of a table, of each connector.
+    :param insert_timeout_seconds: what a block may take before it is in doubt.
     :param quorum: of no meaning with durability = "single".
     :param cluster: None: the replicas of each shard stand in the file.
     :param data_centers: patterns of hosts, or of host:port, by data center.
@@ -198,6 +199,7 @@ class ClickHouseConfiguration:
     password_file: str = ""
     certificates: CertificatesConfiguration = field(default_factory=CertificatesConfiguration)
     inserts_max: int = INSERTS_MAX
+    insert_timeout_seconds: float = 30.0
     quorum: QuorumConfiguration = field(default_factory=QuorumConfiguration)
     cluster: ClusterConfiguration | None = None
     data_centers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import confluent_kafka as ck
@@ -91,7 +92,8 @@ def read_view(
     has a transaction open, later entries are committed and still lie beyond the stable end.
 
     :param texts_of: digest of the text that a record's metadata names; None to need none.
-    :param since_ms: everything younger is read in any case, for the suspects.
+    :param since_ms: everything younger is read in any case, for the suspects; and more, where what
+        is read tells of longer leases than today's.
     """
     wanted = set(sources)
     peek = make_unstable_reader(access, LEDGER_READER_GROUP)
@@ -99,27 +101,44 @@ def read_view(
         low, high = _ends(peek, topic)
     finally:
         peek.close()
-    view, stop, chunk = LedgerView(), high, FIRST_CHUNK_ENTRIES
+    view, stop, chunk, newest_ms = LedgerView(), high, FIRST_CHUNK_ENTRIES, 0
     while True:
         begin = max(low, stop - chunk)
-        oldest_ms = _read_chunk(access, topic, begin, stop, view)
+        times = _read_chunk(access, topic, begin, stop, view)
+        newest_ms = max(newest_ms, times.newest_ms)
+        since_ms = min(since_ms, newest_ms - 2 * times.lease_ms)
         view.complete = begin == low
         needed = {texts_of(str(entry["metadata"])) for entry in view.records.values()} - {None}
         found = wanted <= view.records.keys() and needed <= view.texts.keys()
-        if view.complete or (found and oldest_ms < since_ms):
+        if view.complete or (found and times.oldest_ms < since_ms):
             return view
         stop, chunk = begin, chunk * 2
 
 
-def _read_chunk(access: KafkaAccess, topic: str, begin: int, end: int, view: LedgerView) -> int:
+@dataclass(slots=True)
+class _Times:
+    """When a chunk's entries were written.
+
+    :param lease_ms: the longest lease of a record or suspect in it: today's may be shorter than
+        that of who left suspects behind.
+    """
+
+    oldest_ms: int = 1 << 62
+    newest_ms: int = 0
+    lease_ms: int = 0
+
+
+def _read_chunk(access: KafkaAccess, topic: str, begin: int, end: int, view: LedgerView) -> _Times:
     """Add an older chunk to the view; what is there already is younger and stays."""
     records: dict[TopicPartition, dict[str, Any]] = {}
     suspects: list[dict[str, Any]] = []
-    oldest_ms = 1 << 62
+    times = _Times()
     for _, entry in entries(access, topic, begin, end):
-        oldest_ms = min(oldest_ms, int(entry["at_ms"]))
+        times.oldest_ms = min(times.oldest_ms, int(entry["at_ms"]))
+        times.newest_ms = max(times.newest_ms, int(entry["at_ms"]))
         if entry["connector"] != access.connector:
             continue
+        times.lease_ms = max(times.lease_ms, _lease_ms(entry))
         if entry["type"] == "text":
             view.texts.setdefault(entry["digest"], entry["text"])
         elif entry["type"] == "record":
@@ -128,4 +147,14 @@ def _read_chunk(access: KafkaAccess, topic: str, begin: int, end: int, view: Led
             suspects.append(entry)
     view.records = records | view.records
     view.suspects = suspects + view.suspects
-    return oldest_ms
+    return times
+
+
+def _lease_ms(entry: dict[str, Any]) -> int:
+    """How much longer somebody may insert for an entry, from when it was written on."""
+    if entry["type"] == "suspect":
+        return max(0, int(entry["deadline_ms"]) - int(entry["at_ms"]))
+    fields = str(entry.get("metadata", "")).split("|")
+    if entry["type"] != "record" or len(fields) < 12 or not fields[11].isdigit():
+        return 0
+    return max(0, int(fields[11]) - int(entry["at_ms"]))

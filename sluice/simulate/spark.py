@@ -113,6 +113,9 @@ class Application:
     def warm(self) -> None:
         """Workers do not end here."""
 
+    def cancel(self, job: Job) -> None:
+        """Tasks come back here, or are lost by themselves."""
+
     def submit(self, job: Job, around: Surroundings, finished: Callable[[Any], None]) -> None:
         """Start a job; one of Spark's faults may strike it."""
         if self.is_gone:

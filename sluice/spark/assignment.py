@@ -85,6 +85,7 @@ class Surroundings:
 
     :param texts: canonical configuration texts by digest.
     :param registry: of schemas; None: no format needs one.
+    :param insert_timeout_seconds: what a block may take; never longer than its lease.
     :param dead_letter_bytes_max: payload bytes that one task may send to the driver; what
         is beyond becomes a pointer to the original message.
     """
@@ -111,6 +112,8 @@ class Assignment:
     :param marks: of the windows, from before the range could first be inserted.
     :param servers: as in `Background`, from then, too.
     :param since_ms: when that was; 0: nobody knows.
+    :param insert_seconds: what a block may take where `insert_timeout_seconds` was too short; 0:
+        it was not.
     :param looks_for_fields: a field that no column has is such a refusal: the driver looks
         whether there is a column by now.
     """
@@ -125,6 +128,7 @@ class Assignment:
     marks: Marks = field(default_factory=dict)
     servers: ServerRuns = field(default_factory=dict)
     since_ms: int = 0
+    insert_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

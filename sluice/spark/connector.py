@@ -200,6 +200,7 @@ class _Assembly:
                 int(configuration.batch.max_delay_seconds * 1000),
             ),
             lease_seconds=configuration.batch.lease_seconds,
+            insert_seconds=configuration.clickhouse.insert_timeout_seconds,
         )
 
     def close(self) -> None:
@@ -249,6 +250,7 @@ class _Assembly:
             kafka=self.kafka,
             clickhouse=self.clickhouse,
             texts=started.canonical,
+            insert_timeout_seconds=configuration.clickhouse.insert_timeout_seconds,
             registry=registry_access(configuration),
         )
         name = self.run.connector.name

@@ -207,7 +207,7 @@ class Decider:
         if state.grant_wanted is not None:
             return self._regrant(state, budget, now_ms), False
         left_ms = state.record.deadline_ms - now_ms
-        if left_ms > self._planner.lease_seconds * 1000 / 2 and state.outdated is None:
+        if left_ms > self._planner.lease_left_ms(state) and state.outdated is None:
             return None, True
         return self._schema.again(state, now_ms), False
 

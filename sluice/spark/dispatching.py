@@ -39,4 +39,5 @@ def assigned(state: PartitionState, now_ms: int, looks_for_fields: bool) -> Assi
         marks=state.background.marks,
         servers=state.background.servers,
         since_ms=state.background.since_ms,
+        insert_seconds=state.insert_seconds,
     )

@@ -10,6 +10,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.insert import query_id_prefix
+from sluice.clickhouse.probe import running_query_ids
 from sluice.clickhouse.reactions import KEEPER_CODES, ServerError, may_still_land
 from sluice.clickhouse.schema import OtherColumnsError, TableFacts
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
@@ -20,6 +23,8 @@ from sluice.core.text import TableText
 _NEXT = ("next-replica", "same-block-then-next-replica")
 #: Less than this is not enough to deliver a block.
 _SECONDS_MIN = 1.0
+#: Between two looks whether an earlier attempt still runs.
+_LOOK_SECONDS = 0.5
 
 
 class BlockRefusedError(TransientError):
@@ -58,6 +63,16 @@ class ForgottenError(InDoubtError):
     window since, or the server is not the process any more that it was."""
 
     hint = "The driver looks at the windows, and probes the range if need be; no action is needed."
+
+
+class EarlierAttemptRunsError(InDoubtError):
+    """A server still works on the same block, sent by an attempt before."""
+
+    hint = (
+        "The block is sent again when that has ended, and each time it is waited for longer. If it "
+        "always takes long, look at the views behind the table; `insert_timeout` in [clickhouse] "
+        "spares the first attempts."
+    )
 
 
 @dataclass(slots=True)
@@ -161,6 +176,33 @@ def offer_block(
                 in_doubt=offer.may_land,
             )
     raise offer.outcome()
+
+
+def wait_for_earlier(
+    server: Server, token: str, seconds: float, seconds_left: Callable[[], float]
+) -> None:
+    """Wait until a server has ended what an attempt before this one gave it: a block that always
+    takes longer than its time-out would be sent again and again, beside itself.
+
+    :param token: of the block.
+    :param seconds_left: of the lease; raises when it is over.
+    :raises EarlierAttemptRunsError: it still runs.
+    """
+    until = time.monotonic() + min(seconds, seconds_left() / 2)
+    while running := running_query_ids(server, query_id_prefix(token)):
+        if time.monotonic() >= until:
+            raise EarlierAttemptRunsError(
+                f"{server.url} still runs {running[0]}, an earlier attempt at the same block, for "
+                f"more than {seconds:.0f} s"
+            )
+        seconds_left()
+        time.sleep(_LOOK_SECONDS)
+
+
+def took_too_long(error: SluiceError) -> bool:
+    """Whether more time might have brought an answer."""
+    is_silent = isinstance(error, ServerError) and (error.name, error.code) == ("SOCKET_TIMEOUT", 0)
+    return isinstance(error, EarlierAttemptRunsError) or is_silent
 
 
 def goes_elsewhere(error: SluiceError) -> bool:

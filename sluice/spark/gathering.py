@@ -6,7 +6,12 @@ import logging
 import random
 from collections.abc import Callable
 
-from sluice.clickhouse.reactions import STRUCTURE_CODES, ServerError, may_still_land
+from sluice.clickhouse.reactions import (
+    STRUCTURE_CODES,
+    ServerError,
+    is_data_refusal,
+    may_still_land,
+)
 from sluice.clickhouse.schema import OtherColumnsError
 from sluice.core.dead_letters import LetterLimit
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
@@ -24,6 +29,7 @@ from sluice.core.receipts import (
     Untried,
 )
 from sluice.spark.counters import Counters
+from sluice.spark.failover import took_too_long
 from sluice.spark.jobs import JobResult, SparkGoneError
 from sluice.spark.letter_watch import LetterWatch, TooManyLettersError
 from sluice.spark.ports import Clock, ProbeFound
@@ -132,6 +138,7 @@ class Gatherer:
                     return
                 self._take_failovers(state, loaded)
                 state.failures = state.refusals = 0
+                self._planner.learn_time(state, loaded)
                 state.bytes_per_message = smoothed_bytes(
                     state.bytes_per_message, loaded.messages, loaded.bytes
                 )
@@ -173,7 +180,9 @@ class Gatherer:
         is_final = isinstance(error, TerminalError) and not (
             _is_refused_for_columns(error) and state.refusals < REFUSALS_MAX
         )
-        if not (is_final and table and self._park(table, error)):
+        # What its table has stored although a view refused it would be doubled when it comes back.
+        may_wait = failed.is_unstored or not is_data_refusal(error)
+        if not (is_final and table and may_wait and self._park(table, error)):
             self._failed(state, error, now_ms)
             return
         self._count(error)
@@ -194,6 +203,8 @@ class Gatherer:
             _logger.warning("%s; it gets a new one", error)
             state.retry_at_ms = now_ms
             return
+        if took_too_long(error):
+            self._planner.give_time(state)
         if may_still_land(error):
             state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
         # A lease that is over there and not here is a clock that runs ahead: sent again at

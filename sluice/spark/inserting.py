@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from sluice.clickhouse.http import Server
-from sluice.clickhouse.insert import plan_insert, query_id_of
+from sluice.clickhouse.http import InsertReply, Server
+from sluice.clickhouse.insert import InsertPlan, plan_insert, query_id_of
 from sluice.clickhouse.reactions import (
     ANALYSIS_CODES,
+    DATA_CODES,
+    ServerError,
     TerminalServerError,
+    data_refusal,
     is_too_many_partitions,
     may_lack_part,
 )
 from sluice.clickhouse.schema import TableFacts, check_header, describe_table
 from sluice.clickhouse.window import read_server_run, tables_with_windows, window_mark
 from sluice.core.budget import Site, WindowState, still_remembered, still_young
-from sluice.core.errors import SluiceError, TerminalError
+from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.core.ranges import Range
 from sluice.core.receipts import NeedsGrant, Receipt
 from sluice.core.replicas import turn
 from sluice.core.server_runs import is_same_run
@@ -34,10 +38,15 @@ from sluice.spark.failover import (
     Offer,
     offer_block,
     refuse_other_table,
+    wait_for_earlier,
 )
 from sluice.spark.leases import HeldLease
 from sluice.spark.taking_turns import BlockTurn
 from sluice.spark.workshop import Workshop
+
+#: So many equal answers, this far apart, are a function of the block.
+SAME_ANSWERS = 3
+_AGAIN_SECONDS = 0.5
 
 #: A connection is given at least so long; the lease may still end it earlier.
 _SECONDS_MIN = 1.0
@@ -96,7 +105,7 @@ def insert_block(
             raise
 
     offers: list[Offer] = []
-    receipt, seconds = None, around.insert_timeout_seconds
+    receipt, seconds = None, seconds_for(around, assignment)
     try:
         receipt = offer_block(order, workshop.breaker, seconds, send, access.behind)
     finally:
@@ -104,6 +113,11 @@ def insert_block(
         if any(offer.may_land for offer in offers):
             workshop.lands_late()
     return replace(receipt, queueing=mine.queueing)
+
+
+def seconds_for(around: Surroundings, assignment: Assignment) -> float:
+    """What one block may take, all of its replicas together."""
+    return max(around.insert_timeout_seconds, assignment.insert_seconds)
 
 
 def may_go_abreast(around: Surroundings, shards: Sequence[str]) -> bool:
@@ -132,20 +146,26 @@ def _insert_into(
 ) -> Receipt:
     server = workshop.server(around, url)
     is_first = assignment.is_first and offer.is_clean
+    most = seconds_for(around, assignment)
+    if not is_first:
+        wait_for_earlier(server, token, most, lease.check)
     _look(workshop, around, url, assignment, table, shard, decoded, offer)
     manner = workshop.manner(around, url, quorum_of(around, table, shard))
     offer.admit(url, str(manner))
-    plan = plan_insert(
-        table.database,
-        table.table,
-        decoded.columns,
-        decoded.native,
-        token if manner.tokens else None,
-        query_id_of(token, os.urandom(4).hex()),
-        _granted(manner.settings, assignment.record.grant),
-    )
+
+    def plan() -> InsertPlan:
+        return plan_insert(
+            table.database,
+            table.table,
+            decoded.columns,
+            decoded.native,
+            token if manner.tokens else None,
+            query_id_of(token, os.urandom(4).hex()),
+            _granted(manner.settings, assignment.record.grant),
+        )
+
     if manner.one_by_one:
-        mine.take(min(around.insert_timeout_seconds, lease.check()))
+        mine.take(min(most, lease.check()))
     seconds = max(_SECONDS_MIN, offer.seconds_left())
 
     def check() -> float:
@@ -154,7 +174,9 @@ def _insert_into(
         return mine.before_sending(min(seconds, lease.check(server.clock_ms())))
 
     try:
-        reply = server.insert(plan, check, seconds)
+        reply = _insert_surely(server, plan, check, seconds)
+    except _RefusedValuesError as refused:
+        raise _final(refused, server, table, assignment.block_range, offer) from None
     except TerminalServerError as error:
         if _PARTITIONS_MAX in manner.settings and is_too_many_partitions(error):
             # Of a view's table: the block itself was counted before.
@@ -178,6 +200,88 @@ def _insert_into(
         acknowledged_at_ms=time.time_ns() // 1_000_000,
         messages=None if decoded.messages == decoded.rows else decoded.messages,
     )
+
+
+class _RefusedValuesError(TransientError):
+    """Carries an answer that is a function of the block's values, and how often it came."""
+
+    def __init__(self, error: ServerError, answers: int) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.answers = answers
+
+
+def _insert_surely(
+    server: Server, plan: Callable[[], InsertPlan], check: Callable[[], float], seconds: float
+) -> InsertReply:
+    """Insert a block. An answer that says something of its values is asked for again: the same one
+    each time is the only one that the block will get.
+
+    :raises _RefusedValuesError: it came each time, so nothing of an attempt runs any more.
+    """
+    codes: set[int] = set()
+    for number in range(1, SAME_ANSWERS + 1):
+        try:
+            return server.insert(plan(), check, seconds)
+        except ServerError as error:
+            codes.add(error.code)
+            if error.code not in DATA_CODES or len(codes) > 1:
+                raise
+            if number == SAME_ANSWERS:
+                raise _RefusedValuesError(error, number) from None
+        time.sleep(_AGAIN_SECONDS)
+    raise AssertionError("every round returns or raises")
+
+
+def _final(
+    refused: _RefusedValuesError,
+    server: Server,
+    table: TableText,
+    block_range: Range,
+    offer: Offer,
+) -> BlockRefusedError:
+    """What an answer that will not change means for the range."""
+    rows = _rows_of(server, table, block_range)
+    error = data_refusal(refused.error, refused.answers, rows.words)
+    return BlockRefusedError(table.entry, error, is_unstored=offer.is_clean and rows.is_unstored)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What a table has of a range that was refused, in words.
+
+    :param is_unstored: nothing, and nor has a table behind it.
+    """
+
+    words: str
+    is_unstored: bool
+
+
+def _rows_of(server: Server, table: TableText, block_range: Range) -> _Rows:
+    """Look into the table. One view behind it has stored nothing if it refused the block; of
+    several, the others may have."""
+    facts = describe_table(server, table.database, table.table)
+    views = [dependent.view for dependent in facts.all_dependents()]
+    behind = f"behind it: {', '.join(views)}" if views else "no view is behind it"
+    if not set(table.lineage) >= {"_topic", "_partition", "_offset"}:
+        return _Rows(f"without lineage columns nobody knows what is stored; {behind}", False)
+    source = block_range.source
+    (found,) = server.query(
+        "SELECT count() AS n FROM {database:Identifier}.{table:Identifier} WHERE "
+        "_topic = {topic:String} AND _partition = {partition:UInt32} "
+        "AND _offset >= {begin:UInt64} AND _offset < {end:UInt64}",
+        {
+            "database": table.database,
+            "table": table.table,
+            "topic": source.topic,
+            "partition": source.partition,
+            "begin": block_range.begin,
+            "end": block_range.end,
+        },
+    )
+    count = int(found["n"])
+    words = f"{table.target} has {count or 'no'} rows of {block_range}; {behind}"
+    return _Rows(words, count == 0 and len(views) <= 1)
 
 
 def quorum_of(around: Surroundings, table: TableText, shard: str) -> int:

@@ -11,6 +11,7 @@ import logging
 import pickle
 import queue
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -68,11 +69,22 @@ class SparkJobs:
         self._session = session
         self._pool = ThreadPoolExecutor(JOBS_MAX, thread_name_prefix="spark-job")
         self._closed = threading.Event()
+        #: Spark's names of the jobs that are out, by identity.
+        self._groups: dict[int, str] = {}
         self.slots: int = max(1, int(session.sparkContext.defaultParallelism))
 
     def submit(self, job: Job, around: Surroundings, finished: Callable[[JobResult], None]) -> None:
         """Start a job; `finished` is called from another thread when it has ended."""
         self._pool.submit(self._run, job, around, finished)
+
+    def cancel(self, job: Job) -> None:
+        """End a job whose tasks do not come back, as those of a worker that hangs: Spark forgets
+        them, and ends the worker after some seconds. The job then comes back as lost."""
+        group = self._groups.get(id(job))
+        if group is not None:
+            # Not in the lane's thread: Spark may hang as well.
+            cancel = self._session.sparkContext.cancelJobGroup
+            threading.Thread(target=cancel, args=(group,), name="spark-cancel", daemon=True).start()
 
     def warm(self) -> None:
         """Keep the Python workers alive: Spark ends them after a minute of idleness, and
@@ -106,6 +118,8 @@ class SparkJobs:
             result = JobResult(
                 job, error=JobLostError(what) if self._lives() else SparkGoneError(what)
             )
+        finally:
+            self._groups.pop(id(job), None)
         finished(result)
 
     def _watch(self, tell: Callable[[SparkGoneError], None]) -> None:
@@ -125,7 +139,8 @@ class SparkJobs:
 
     def _reports(self, job: Job, around: Surroundings) -> tuple[TaskReport, ...]:
         context = self._session.sparkContext
-        context.setJobDescription(job.description)
+        group = self._groups[id(job)] = f"sluice-{uuid.uuid4().hex}"
+        context.setJobGroup(group, job.description, interruptOnCancel=True)
         # The file of the password may be on the driver's machine only.
         around = replace(around, clickhouse=around.clickhouse.renewed())
         rows = [(n, len(task), pickle.dumps(task)) for n, task in enumerate(job.tasks)]

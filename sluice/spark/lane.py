@@ -30,7 +30,8 @@ from sluice.spark.counters import Counters, Waits
 from sluice.spark.deciding import Decider
 from sluice.spark.dispatching import assigned, grouped
 from sluice.spark.gathering import Gatherer, backoff_ms
-from sluice.spark.jobs import SparkGoneError
+from sluice.spark.hanging import HungJobs
+from sluice.spark.jobs import JobResult, SparkGoneError
 from sluice.spark.lane_parts import LaneParts
 from sluice.spark.observing import TopicObserver
 from sluice.spark.ports import ClusterRead, SchemaRead, SiteWindow
@@ -89,6 +90,7 @@ class Lane:
         self._schema = SchemaChanges(
             self.states, planner, self._texts, parts.read_schema, stop, parts.parking, want
         )
+        self._hung = HungJobs(name)
         self._flights = InFlight(parts.inserts_max, around.clickhouse.shards, parts.jobs.slots)
         self._use(around.clickhouse)
         self._decider = Decider(
@@ -179,6 +181,8 @@ class Lane:
         if steps and now_ms >= self._record_again_at_ms:
             ready += self._record(steps, now_ms)
         self._dispatch(ready)
+        for job in self._hung.due(now_ms):
+            self._parts.jobs.cancel(job)
         self._probe(now_ms)
         self._keep_warm(now_ms)
 
@@ -232,6 +236,8 @@ class Lane:
                 continue
             if isinstance(event, SparkGoneError) and self.stopping.is_set():
                 continue  # what is loaded is settled without it
+            if isinstance(event, JobResult):
+                self._hung.came_back(event.job)
             self._gatherer.take(event)
             self._worked_at_ms = self._parts.now_ms()
 
@@ -372,6 +378,7 @@ class Lane:
             for state, assignment in zip(sent, job.assignments, strict=True):
                 state.out, state.sent, state.repeated = True, True, not assignment.is_first
                 self.counters.retries += state.record.attempt > 1
+            self._hung.sent(job)
             self._parts.jobs.submit(job, self._around, self._parts.inbox.put)
 
     def _probe(self, now_ms: int) -> None:

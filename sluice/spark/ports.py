@@ -116,6 +116,9 @@ class Jobs(Protocol):
     def submit(self, job: Job, around: Surroundings, finished: Callable[[Any], None]) -> None:
         """Start a job; `finished` gets its JobResult, from another thread."""
 
+    def cancel(self, job: Job) -> None:
+        """End a job that does not come back; it then comes back as lost."""
+
     def warm(self) -> None:
         """Keep idle workers alive."""
 

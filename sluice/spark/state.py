@@ -40,6 +40,8 @@ class PartitionState:
     :param refusals: how often in a row its block was refused for its columns.
     :param short_since_ms: since when the log ends before the record's end.
     :param is_unrecorded: the background was changed, and the ledger does not know.
+    :param insert_seconds: what a block of it may take, as learned from those that took longer than
+        the configuration allows; 0: none did.
     :param retiring: its topic is not configured any more: it is let go once it is settled.
     :param stopped: why this partition stopped, if it did.
     """
@@ -70,6 +72,7 @@ class PartitionState:
     refusals: int = 0
     short_since_ms: int | None = None
     is_unrecorded: bool = False
+    insert_seconds: float = 0.0
     retiring: bool = False
     stopped: SluiceError | None = None
 

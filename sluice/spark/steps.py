@@ -20,7 +20,7 @@ from sluice.core.ledger import (
 )
 from sluice.core.planning import Backlog, Limits, in_fair_order, next_range, stretched_delay_ms
 from sluice.core.ranges import TopicPartition
-from sluice.core.receipts import DeadLetter
+from sluice.core.receipts import DeadLetter, Loaded
 from sluice.core.records import Kind, Record
 from sluice.core.server_runs import ServerRuns, is_same_run
 from sluice.core.text import ConfigurationText
@@ -180,6 +180,7 @@ class Planner:
     :param text: today's configuration text; new ranges are intended under it.
     :param owner: this driver's owner id.
     :param lease_seconds: as configured; windows that forget early shorten it.
+    :param insert_seconds: what a block may take, as configured.
     :param grants: entries that a block of each table entry took at most, as learned.
     :param view_grants: by table entry, the grant with which its blocks found room in the tables of
         its views, once the server had refused a smaller one.
@@ -189,6 +190,7 @@ class Planner:
     owner: str
     limits: Limits
     lease_seconds: float
+    insert_seconds: float = 30.0
     grants: dict[str, int] = field(default_factory=dict)
     view_grants: dict[str, int] = field(default_factory=dict)
     #: The name of the text, worked out once: of a hundred tables it takes 8 ms [measured].
@@ -248,6 +250,22 @@ class Planner:
         """Remember what a block took: growth at once, shrinkage slowly."""
         before = self.grants.get(entry, 0)
         self.grants[entry] = max(entries, before - 1)
+
+    def give_time(self, state: PartitionState) -> None:
+        """A block did not end in its time: what it may take doubles, up to the lease."""
+        before = max(self.insert_seconds, state.insert_seconds)
+        state.insert_seconds = min(2 * before, self.lease_seconds)
+
+    def learn_time(self, state: PartitionState, loaded: Loaded) -> None:
+        """A range was loaded: blocks that are quick again get no more time than configured."""
+        longest = max((receipt.insert_ms for receipt in loaded.receipts), default=0) / 1000
+        if longest < self.insert_seconds / 2:
+            state.insert_seconds = 0.0
+
+    def lease_left_ms(self, state: PartitionState) -> float:
+        """With less of a lease left, a range is not sent again under it."""
+        half = self.lease_seconds / 2
+        return 1000 * max(half, min(2 * state.insert_seconds, 0.9 * self.lease_seconds))
 
     # New ranges
 

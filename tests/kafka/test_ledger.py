@@ -13,6 +13,7 @@ from sluice.core.ledger import (
     Commit,
     CommittedOffset,
     LedgerEntry,
+    encode_entry,
     record_entry,
     suspect_entry,
     text_entry,
@@ -68,6 +69,25 @@ def test_entries_of_another_connector_are_not_ours(group: Group) -> None:
     assert view.records == {} and view.complete
     ours = read_view(group.kafka.access("dc1"), group.ledger, group.sources, no_text, ANY_AGE)
     assert ours.metadata(group.sources[0]) == encode(replace(SETTLED, owner="a"))
+
+
+def test_suspects_of_longer_leases_than_todays_are_found(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease was lowered between two drivers: what the first one left counts by its own."""
+    monkeypatch.setattr(ledger_module, "FIRST_CHUNK_ENTRIES", 5)
+    ledger, source, hour_ms = kafka.topic(1), TopicPartition("t", 0), 3_600_000
+    suspect = suspect_entry(Range(source, 0, 5), NOW + hour_ms, {"orders/s1": 2})
+    written = [encode_entry("dc1", NOW, suspect)]
+    for number in range(100):
+        at_ms = NOW + 1000 * number
+        record = replace(intend("a", 10 * number, 10 * number + 10), deadline_ms=at_ms + hour_ms)
+        entry = record_entry(source, record, Background())
+        written.append(encode_entry("dc1", at_ms, entry))
+    kafka.produce(ledger, written)
+    since_ms = NOW + 100_000 - 2 * 10_000
+    view = read_view(kafka.access(), ledger, [source], no_text, since_ms)
+    assert [entry["deadline_ms"] for entry in view.suspects] == [NOW + hour_ms]
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 1000])

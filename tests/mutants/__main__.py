@@ -98,9 +98,7 @@ def read_map(options: argparse.Namespace) -> Map:
             ended = tree.python("tests.mutants.reached", figures, 3600)
             print(ended.output[-600:], file=sys.stderr)
         tree.close()
-    calling = json.loads(seeds.read_text())
-    few = {name: [s for s in found if s <= options.seeds] for name, found in calling.items()}
-    return Map(json.loads(tests.read_text()), few)
+    return Map(json.loads(tests.read_text()), json.loads(seeds.read_text()))
 
 
 def _digests() -> dict[str, str]:

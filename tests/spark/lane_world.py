@@ -142,6 +142,7 @@ class World(Inbox):
         self.letters: list[DeadLetter] = []
         self.commits: list[Commit] = []
         self.jobs: list[Job] = []
+        self.cancelled: list[tuple[int, Job]] = []
         self.arounds: list[Surroundings] = []
         self.probes: list[tuple[int, Range]] = []
         self.outages: dict[str, str] = {}
@@ -303,6 +304,10 @@ class World(Inbox):
             if isinstance(outcome, Outcome)
         )
         self.at(TASK_MS, lambda: self.put(JobResult(job, reports=reports)))
+
+    def cancel(self, job: Job) -> None:
+        self.cancelled.append((self.now, job))
+        self.at(TASK_MS, lambda: self.put(JobResult(job, error=JobLostError("it was ended"))))
 
     def warm(self) -> None:
         pass

@@ -10,12 +10,15 @@ import pytest
 from sluice.clickhouse.reactions import build_error, reaction_to
 from sluice.core.budget import Site
 from sluice.core.errors import InDoubtError, OwnerChangedError, TransientError
-from sluice.core.lease import LeaseOverError
+from sluice.core.lease import LeaseOverError, has_expired
+from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed, Loaded, NeedsGrant, TooHeavy
 from sluice.spark.assignment import Assignment, ClickHouseAccess
+from sluice.spark.hanging import PATIENCE_MS
 from sluice.spark.jobs import JobLostError
 from sluice.spark.ports import ClusterRead
+from sluice.spark.steps import Planner
 from tests.spark.lane_world import START_MS, Answer, World, kinds, run, table_text
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -200,6 +203,42 @@ def test_a_task_that_never_returns_is_said(caplog: pytest.LogCaptureFixture) -> 
         lane.run(None, 5.0)
     assert "has not come back" in caplog.text
     assert lane.in_doubt() == [lane.states[P0]]
+
+
+def test_a_job_that_hangs_is_ended_after_its_lease_and_sent_again() -> None:
+    """It may have inserted before it hung: its ranges are sent under the same tokens, and hold
+    their places in the window."""
+    world = World([P0, P1])
+    world.ends.update({P0: 10, P1: 10})
+    hung: list[Assignment] = []
+
+    def script(world: World, assignment: Assignment) -> Loaded | None:
+        if not hung and assignment.block_range.source == P0:
+            hung.append(assignment)
+            world.load(assignment)
+            return None
+        return world.load(assignment)
+
+    world.script = script
+    run(world)
+    ((at_ms, job),) = world.cancelled
+    (deadline_ms,) = {each.record.deadline_ms for each in job.assignments}
+    assert has_expired(deadline_ms + PATIENCE_MS, at_ms)
+    assert not has_expired(deadline_ms + PATIENCE_MS, at_ms - 1_000)
+    assert world.rows_of(P0) == world.rows_of(P1) == [1] * 10
+    suspects = [entry.body for entry in world.ledger if entry.body["type"] == "suspect"]
+    assert suspects == []  # the lease was over long before
+
+
+def test_who_is_slow_each_time_is_given_more_time() -> None:
+    world = World([P0])
+    world.planner = Planner(world.text, "me", Limits(10, 1 << 20, 1000), 20.0)
+    world.ends[P0] = 10
+    world.script = lambda world, assignment: None if len(world.jobs) < 4 else world.load(assignment)
+    run(world)
+    assert world.rows_of(P0) == [1] * 10
+    waits = [at - job.assignments[0].record.deadline_ms for at, job in world.cancelled]
+    assert [round(wait / PATIENCE_MS) for wait in waits] == [1, 2, 4]
 
 
 def test_another_owner_ends_the_lane() -> None:
