@@ -7,11 +7,13 @@ status at the end. It never imports the package or its tests: those differ from 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
 import os
 import runpy
+import signal
 import sys
 from typing import Any
 
@@ -35,6 +37,7 @@ LIBRARIES = (
 
 def main() -> None:
     """Until stdin ends."""
+    _end_with_parent()
     for name in LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -49,11 +52,18 @@ def main() -> None:
         print(os.waitstatus_to_exitcode(status), flush=True)
 
 
+def _end_with_parent() -> None:
+    """A run that is interrupted leaves no process behind."""
+    set_signal_of_parents_death = 1
+    ctypes.CDLL(None).prctl(set_signal_of_parents_death, signal.SIGKILL)
+
+
 def _run(request: dict[str, Any]) -> None:
     """In the child: what `python -m` would do."""
     status = 1
     try:
         os.setsid()
+        _end_with_parent()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
