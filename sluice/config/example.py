@@ -77,6 +77,7 @@ unknown_fields = "ignore"             # or "refuse"
 # dynamic_columns = { allow = ["attr_.*"], deny = ["attr_tmp.*"], max = 50 }
                                       # with "refuse": new fields get columns, or are passed over
 on_null = "dead-letter"               # null for a non-nullable column; or "default"
+fractions = "dead-letter"             # digits of a second that a column does not keep; or "cut"
 sort = false                          # true: workers sort blocks by the sorting key, which
                                       # moves work from the server to them
 # shards = ["s1"]                     # some of the shards; default: all of them. With several:

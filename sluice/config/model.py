@@ -40,6 +40,7 @@ Start = Literal["earliest", "latest"] | datetime | GroupStart
 Lineage = bool | Literal["auto"]
 UnknownFields = Literal["ignore", "refuse"]
 OnNull = Literal["dead-letter", "default"]
+Fractions = Literal["dead-letter", "cut"]
 Reader = Literal["librdkafka", "wire"]
 OnError = Literal["stop-partition", "park"]
 Rows = Literal["one", "many"]
@@ -55,6 +56,7 @@ ROWS: tuple[Rows, ...] = ("one", "many")
 BAD_ROWS: tuple[BadRows, ...] = ("dead-letter", "drop-row")
 UNROUTED: tuple[Unrouted, ...] = ("dead-letter", "skip")
 ON_NULL: tuple[OnNull, ...] = ("dead-letter", "default")
+FRACTIONS: tuple[Fractions, ...] = ("dead-letter", "cut")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +228,7 @@ class TableConfiguration:
     :param dynamic: which fields without a column get one; None: none does.
     :param shards: that the rows go to, see `Configuration.shards_of`; (): all of them.
     :param sharding: of the rows among several shards.
+    :param fractions: what becomes of digits of a second that a column does not keep.
     """
 
     name: str
@@ -250,6 +253,7 @@ class TableConfiguration:
     dynamic: DynamicColumns | None = None
     shards: tuple[str, ...] = ()
     sharding: Sharding | None = None
+    fractions: Fractions = "dead-letter"
 
     @property
     def target(self) -> str:

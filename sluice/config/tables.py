@@ -11,6 +11,7 @@ from sluice.config.interpolation import BROKEN
 from sluice.config.mapping import read_fields, read_mapping
 from sluice.config.model import (
     BAD_ROWS,
+    FRACTIONS,
     LINEAGES,
     ON_ERROR,
     ON_NULL,
@@ -72,6 +73,7 @@ def read_table(section: Section, database: str, path: Path) -> TableConfiguratio
         dynamic=read_dynamic(section),
         shards=section.optional_list("shards", a_name),
         sharding=read_sharding(section),
+        fractions=section.optional("fractions", a_choice(*FRACTIONS), "dead-letter"),
     )
     refuse_with_dynamic(section, configuration)
     if configuration.rows == "one" and configuration.bad_rows == "drop-row":

@@ -139,6 +139,7 @@ class TableText:
     :param quorums: (shard, replicas) where more than one replica has to have a block. A repeat
         never waits for fewer than an attempt before it: a server that is asked for no quorum says
         OK to a block that it knows while the block's own quorum still may fail, and then it goes.
+    :param fractions: what becomes of digits of a second that a column does not keep.
     """
 
     entry: str
@@ -169,6 +170,7 @@ class TableText:
     sharding: Sharding | None = None
     zookeeper_paths: tuple[tuple[str, str], ...] = ()
     quorums: tuple[tuple[str, int], ...] = ()
+    fractions: Literal["dead-letter", "cut"] = "dead-letter"
 
     @property
     def target(self) -> str:
@@ -235,6 +237,7 @@ _CHOICES: dict[str, object] = {
     "sharding": None,
     "zookeeper_paths": (),
     "quorums": (),
+    "fractions": "dead-letter",
 }
 
 

@@ -23,7 +23,10 @@ _ADVICE = {
     "cannot-parse": (
         "A value is not of its column's type: mend the producer, or change the column."
     ),
-    "out-of-range": "A value does not fit its column: widen the column, then replay.",
+    "out-of-range": (
+        "A value does not fit its column: widen the column, or set "
+        'fractions = "cut" if only digits of a second are too many, then replay.'
+    ),
     "null-in-column": (
         "A null came for a column that takes none: make it Nullable, or set "
         'on_null = "default", then replay.'
@@ -31,6 +34,10 @@ _ADVICE = {
     "unknown-field": (
         "The message has a field that the table does not: add the column, or set "
         'unknown_fields = "ignore", then replay.'
+    ),
+    "no-column": (
+        "The message has no field of the table: mend the names, upper and lower case are told "
+        "apart, or map them in [table.columns], then replay."
     ),
     PARKED: "Nothing is wrong with the message: mend its table, then replay.",
     "no-route": "No table entry takes the message: add one, or a route, then replay.",

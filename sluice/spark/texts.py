@@ -145,6 +145,7 @@ def build_text(
                 dynamic=table.dynamic,
                 zookeeper_paths=_paths_of(table, paths or {}),
                 quorums=_quorums_of(configuration, table),
+                fractions=table.fractions,
             )
             for table in sorted(
                 tables_of_connector(configuration, connector_name), key=lambda table: table.name

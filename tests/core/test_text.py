@@ -40,6 +40,7 @@ TABLES = st.builds(
     sorting_key=WORDS,
     unknown_fields=st.sampled_from(["ignore", "refuse"]),
     on_null=st.sampled_from(["dead-letter", "default"]),
+    fractions=st.sampled_from(["dead-letter", "cut"]),
     time_zone=WORDS,
     shards=st.lists(WORDS, max_size=2).map(tuple),
     sort=st.booleans(),

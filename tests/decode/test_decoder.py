@@ -73,7 +73,7 @@ def test_lineage_that_cannot_be_written_is_refused(columns: tuple[Column, ...]) 
 def test_offset_that_does_not_fit_is_refused() -> None:
     decoder = Decoder(table(ID, Column("_offset", "UInt8"), lineage=("_offset",)))
     with pytest.raises(TerminalError, match="_offset UInt8 cannot hold 1000"):
-        decode(decoder, [b"{}"])
+        decode(decoder, [b'{"id":1}'])
 
 
 def test_one_block_however_many_rows() -> None:
@@ -161,7 +161,7 @@ def test_short_uuid_does_not_swallow_the_next_message() -> None:
 
 
 def test_unknown_fields() -> None:
-    values = [b'{"id":1}', b'{"id":2,"strange":{"a":[1]}}', b'{"strange":1}'] * 150
+    values = [b'{"id":1}', b'{"id":2,"strange":{"a":[1]}}', b'{"strange":1,"id":3}'] * 150
     assert decode(Decoder(table(ID)), values).rows == 450
     decoded = decode(Decoder(table(ID, unknown_fields="refuse")), values)
     assert decoded.rows == 150

@@ -32,7 +32,7 @@ CASES = [
     ("UInt8", b"255", 255, 255),
     ("UInt8", b"256", RANGE, RANGE),
     ("UInt8", b"-1", RANGE, RANGE),
-    ("UInt8", b"", 0, 0),
+    ("UInt8", b"", 0, PARSE),
     ("UInt8", b'"7"', 7, PARSE),
     ("UInt8", b"'7'", 7, PARSE),
     ("UInt8", b"0x10", PARSE, PARSE),

@@ -23,9 +23,9 @@ from sluice.decode.messages import moments
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.framing import JSON_ARRAYS, LINES
 from sluice.decode.messages.marked import buffer_of, memory_file
-from sluice.decode.messages.moments import DATES, MomentFields
+from sluice.decode.messages.moments import DATES, LOOK_BITS, MomentFields
 from sluice.decode.text.cells import LineCells
-from sluice.decode.text.yearless import YearsOfArrays, YearsOfObjects
+from sluice.decode.text.misread import MisreadArrays, MisreadObjects
 from tests.decode.text_support import decoder_of, text_of
 
 PARSE = "cannot-parse"
@@ -131,12 +131,18 @@ def test_the_quick_look_lets_no_date_without_a_year_pass() -> None:
     cells = [text.encode() for text in texts]
     in_json = [json.dumps(text).encode() for text in texts]
     looks = [
-        (MomentFields("{", ["a"]), [b'{"b":7,"a":%b}' % one for one in in_json]),
-        (MomentFields("{", ["a"]), [b'{"a":[1,{"x":%b}]}' % one for one in in_json]),
-        (MomentFields("[", [1]), [b"[7,%b]" % one for one in in_json]),
-        (MomentFields("\t", [1 << 3 | DATES]), [b"7\t%b" % one for one in cells]),
-        (MomentFields("\t", [1 << 3 | DATES]), [b"7\t{'x':'%b'}" % one for one in cells]),
-        (MomentFields(";", [1 << 3 | DATES], True), [b'"7;""";"%b"' % one for one in cells]),
+        (MomentFields("{", ["a"], [9]), [b'{"b":7,"a":%b}' % one for one in in_json]),
+        (MomentFields("{", ["a"], [9]), [b'{"a":[1,{"x":%b}]}' % one for one in in_json]),
+        (MomentFields("[", [1], [9]), [b"[7,%b]" % one for one in in_json]),
+        (MomentFields("\t", [1 << LOOK_BITS | DATES], [9]), [b"7\t%b" % one for one in cells]),
+        (
+            MomentFields("\t", [1 << LOOK_BITS | DATES], [9]),
+            [b"7\t{'x':'%b'}" % one for one in cells],
+        ),
+        (
+            MomentFields(";", [1 << LOOK_BITS | DATES], [9], True),
+            [b'"7;""";"%b"' % one for one in cells],
+        ),
     ]
     for fields, messages in looks:
         ends = np.cumsum([len(message) + 1 for message in messages]) - 1
@@ -147,8 +153,8 @@ def test_the_quick_look_lets_no_date_without_a_year_pass() -> None:
 
 
 ORDINARY = [
-    *("2026-01-02 03:04:05", "2026-01-02T03:04:05.678Z", "2026-01-02", "20260102T030405"),
-    *("1767323045", "1767323045123", "02/01/2026", "2.1.26", "1767323045.5"),
+    *("2026-01-02 03:04:05", "2026-01-02T03:04:05.678Z", "2026-01-02", "2026-01-02T03:04+05:30"),
+    *("1767323045", "1767323045123", "1767323045.5", "20260102", "20260102030405.25", "2026"),
 ]
 
 
@@ -158,12 +164,14 @@ def test_ordinary_dates_are_not_looked_at_twice() -> None:
         ("{", ["at"], '{{"id":1,"note":"a \\" b","at":"{0}","x":{{"at":"12"}}}}'),
         ("{", ["at"], '{{"id":1,"at" : ["{0}",12],"note":"12"}}'),
         ("[", [1], '["12","{0}","12"]'),
-        ("\t", [1 << 3 | DATES], "12\t{0}\t12"),
-        (",", [1 << 3 | DATES, 2 << 3 | DATES], '"1,2","{0}","[\'{0}\']",12'),
+        ("\t", [1 << LOOK_BITS | DATES], "12\t{0}\t12"),
+        (",", [1 << LOOK_BITS | DATES, 2 << LOOK_BITS | DATES], '"1,2","{0}","[\'{0}\']",12'),
     ):
         values = [message.format(text).encode() for text in ORDINARY]
         ends = np.cumsum([len(value) + 1 for value in values]) - 1
-        found = MomentFields(kind, fields, kind == ",").unclear(b"\n".join(values), ends)
+        found = MomentFields(kind, fields, [3] * len(fields), kind == ",").unclear(
+            b"\n".join(values), ends
+        )
         assert not len(found), [values[i] for i in found.tolist()]
 
 
@@ -205,17 +213,17 @@ def objects(draw: st.DrawFn) -> bytes:
 @given(st.lists(objects(), min_size=1, max_size=8))
 def test_quick_and_slow_agree(values: list[bytes]) -> None:
     """Among others, alone, looked at on arrival or afterwards, and where nothing is quick."""
-    years = YearsOfObjects(TYPES)
+    years = MisreadObjects(TYPES)
     slow = {i: fault for i, value in enumerate(values) if (fault := years._judge(value))}
-    assert years.fields is not None
     with buffer_of(values) as buffer, MessageBuffer() as watched:
         assert years.faults(buffer) == slow
-        watched.watch(years.fields)
+        for look in years.looks:
+            watched.watch(look)
         watched.add(values, range(len(values)))
         assert years.faults(watched) == slow
     arrays = [json.dumps(list(json.loads(value).values())).encode() for value in values]
     types = [("a", "DateTime"), ("-", ""), ("c", "Map(String, DateTime)")]
-    of_arrays = YearsOfArrays(types)
+    of_arrays = MisreadArrays(types)
     slow = {i: fault for i, value in enumerate(arrays) if (fault := of_arrays._judge(value))}
     with buffer_of(arrays, JSON_ARRAYS) as buffer:
         assert of_arrays.faults(buffer) == slow
@@ -244,7 +252,7 @@ def test_quick_and_slow_agree_on_lines(cells: list[list[str]]) -> None:
     columns = [("a", "DateTime"), ("b", "Tuple(String, DateTime)"), ("c", "Array(DateTime)")]
     for fmt, delimiter in (("CSV", ","), ("TSV", "\t")):
         lines = decoder_of(text_of(fmt))._lines
-        years = lines.years(columns)
+        years = lines.look(columns, False)
         assert isinstance(years, LineCells)
         values = [delimiter.join(row).encode() or b"x" for row in cells]
         slow = {i: fault for i, value in enumerate(values) if (fault := years._judge(value))}

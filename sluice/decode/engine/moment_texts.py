@@ -1,14 +1,14 @@
 """DateTime and DateTime64 from text: the engine's best-effort reading, as in JSON strings, but of
-texts that say their year, and nothing clamped."""
+texts that say one moment that there is, and nothing clamped."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sluice.decode.engine.dates import CUT, is_cut, is_problem, problem
 from sluice.decode.engine.scalars import Expression, Place, scalar_reader
 from sluice.decode.engine.session import literal
 from sluice.decode.engine.types import TypeNode, parse_type
-from sluice.decode.engine.years import lacks_year, without_year
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +35,42 @@ def moment_in(node: TypeNode) -> TypeNode | None:
 
 
 def remark_on(text: str, type_text: str) -> str:
-    """What is to be added where a text cannot be read as this type: that it has no year, if so."""
-    if moment_in(parse_type(type_text)) is None or not lacks_year(text.strip(" '")):
+    """What is to be added where a text cannot be read as this type, or does not fit it: why, if
+    that is because of the date that it says."""
+    node = moment_in(parse_type(type_text))
+    if node is None:
         return ""
-    return ": it has no year"
+    why = problem(text.strip(" '"), scale_of(node))
+    return f": {why}" if why else ""
 
 
-def moment_texts(node: TypeNode) -> MomentTexts:
-    """Of a DateTime or a DateTime64."""
+def scale_of(node: TypeNode) -> int:
+    """How many digits of a second a DateTime or DateTime64 keeps."""
+    if node.name == "DateTime":
+        return 0
+    return int(node.arguments[0]) if node.arguments else 3
+
+
+def moment_texts(node: TypeNode, cuts: bool = False) -> MomentTexts:
+    """Of a DateTime or a DateTime64.
+
+    :param cuts: digits of a second that the type does not keep are cut.
+    """
     reader = scalar_reader(node, Place(nullable=True, in_tuple=False, refuse_null=False), "Int256")
     fault, loose = reader.fault, reader.loose.removeprefix("Nullable(").removesuffix(")")
+    scale = scale_of(node)
     assert fault is not None
 
     def read(text: str) -> str:
         return f"accurateCastOrNull({text}, {literal(loose)})"
 
     def unread(text: str) -> str:
-        return f"(isNull({read(text)}) OR {without_year(text)})"
+        return f"(isNull({read(text)}) OR {is_problem(text, scale)})"
+
+    def unfit(text: str) -> str:
+        cut = is_cut(text, CUT if cuts else scale)
+        return f"({unread(text)} OR ({fault(read(text))}) != 0 OR {cut})"
 
     return MomentTexts(
-        lambda text: f"accurateCastOrNull({text}, {literal(node.text)})",
-        lambda text: f"({unread(text)} OR ({fault(read(text))}) != 0)",
-        unread,
+        lambda text: f"accurateCastOrNull({text}, {literal(node.text)})", unfit, unread
     )

@@ -8,10 +8,10 @@ decimal's digits are seen down to the 38th behind the point at least, so 1e-70 i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.decode.engine.session import literal
-from sluice.decode.engine.types import TypeNode, enum_values
+from sluice.decode.engine.types import TypeNode, enum_values, parse_type
 
 Expression = Callable[[str], str]
 
@@ -71,12 +71,14 @@ class Place:
     """Where a scalar stands, which decides what null and a missing value mean.
 
     :param has_blanks: blanks around a number are none of it, nor single quotes (CSV).
+    :param in_brackets: in those of lines, where no number is a text.
     """
 
     nullable: bool
     in_tuple: bool
     refuse_null: bool
     has_blanks: bool = False
+    in_brackets: bool = False
 
     @property
     def refuses(self) -> bool:
@@ -103,8 +105,18 @@ class Place:
 def scalar_reader(node: TypeNode, place: Place, widest_integer: str) -> Reader:
     """The reader of a type that contains no other; unknown types are read as they are."""
     if node.name in _INTEGERS and place.in_tuple and place.refuses:
-        # A missing element and null look alike in Int256; a decimal refuses null.
-        return checked_reader(node, place, "Decimal(76, 20)", _integer_unfit(node.name))
+        # A missing element and null look alike in Int256; a decimal refuses null, and so does text.
+        if place.in_brackets:
+            return checked_reader(node, place, _WHOLE, _integer_unfit(node.name))
+        unfit = _integer_unfit(node.name)
+        return _text(
+            node,
+            place,
+            _whole,
+            lambda value: f"({_no_number(value)} OR ifNull({unfit(_whole(value))}, 1))",
+            False,
+            _no_number,
+        )
     if node.name in _INTEGERS:
         return checked_reader(node, place, widest_integer, None)
     if node.name in _FLOATS:
@@ -122,6 +134,8 @@ def scalar_reader(node: TypeNode, place: Place, widest_integer: str) -> Reader:
         return _text(node, place, _same, _not_among(enum_values(node)), unfit_throws=True)
     if node.name in ("Time", "Time64"):
         return checked_reader(node, place, node.text, _at_the_last_second)
+    if node.name.startswith("Interval"):
+        return _interval(node, place, widest_integer)
     if node.name in _NULLABLE:
         return checked_reader(node, place, node.text, _never)
     text = place.target(node.text)
@@ -176,6 +190,18 @@ def checked_reader(
         None if unfit is None or unfit is _never else silent,
         fault,
         doubt=doubt,
+    )
+
+
+def _interval(node: TypeNode, place: Place, widest_integer: str) -> Reader:
+    """An Int64 by another name."""
+    count = scalar_reader(parse_type("Int64"), place, widest_integer)
+    target = place.target(node.text)
+    return replace(
+        count,
+        target=target,
+        narrow=lambda value: f"CAST({count.narrow(value)}, {literal(target)})",
+        plain=False,
     )
 
 
@@ -238,7 +264,6 @@ def _decimal(node: TypeNode, place: Place) -> Reader:
     return _text(
         node,
         place,
-        # "" is 0, as in integers; what else cannot be read does not fit.
         lambda value: f"toDecimal{bits}OrZero({bare(value)}, {scale})",
         lambda value: unfit(bare(value)),
         False,
@@ -303,6 +328,15 @@ def _not_finite(value: str) -> str:
     return f"(isInfinite({value}) OR isNaN({value}))"
 
 
+#: Holds every integer of up to 128 bits, and shows fractions.
+_WHOLE = "Decimal(76, 20)"
+
+
+def _whole(value: str) -> str:
+    """Text as a number, NULL if it is none of so many digits."""
+    return f"accurateCastOrNull({value}, '{_WHOLE}')"
+
+
 def _integer_unfit(name: str) -> Expression:
     """A decimal of scale 20 that is no integer of this type."""
     bits = int(name.lstrip("UInt"))
@@ -335,8 +369,10 @@ def _date_unfit(name: str) -> Expression:
 
     def unfit(value: str) -> str:
         date = _date("Date32")(value)
-        day = f"toDayOfMonth({date}) != toUInt8OrZero(substring({value}, 9, 2))"
-        tests = [f"isNull({date})", f"length({value}) > 10", f"(length({value}) = 10 AND {day})"]
+        last = f"extract({value}, '[0-9]{{1,2}}$')"
+        said = f"if(length({value}) = 10, substring({value}, 9, 2), {last})"
+        day = f"toDayOfMonth({date}) != toUInt8OrZero({said})"
+        tests = [f"isNull({date})", f"length({value}) > 10", f"(length({value}) > 6 AND {day})"]
         if name == "Date":
             tests.append(f"toInt32({date}) < 0 OR toInt32({date}) > 65535")
         return f"({' OR '.join(tests)})"
@@ -364,7 +400,7 @@ def _bare(value: str) -> str:
 
 def _no_number(value: str) -> str:
     """Whether this text is no number. The engine takes "-", "1e" and "1.2.3" for numbers."""
-    pattern = "^([+-]?([0-9]+\\\\.?[0-9]*|\\\\.[0-9]+)([eE][+-]?[0-9]+)?)?$"
+    pattern = "^[+-]?([0-9]+\\\\.?[0-9]*|\\\\.[0-9]+)([eE][+-]?[0-9]+)?$"
     return f"NOT match({value}, '{pattern}')"
 
 
@@ -376,14 +412,14 @@ def _decimal_unfit(target: str, precision: int, scale: int) -> Expression:
     """
     before = precision - scale
     behind = f"(\\\\.[0-9]{{1,{scale}}})?" if scale else ""
-    usual = f"^(-?{f'[0-9]{{1,{before}}}' if before else '0'}{behind})?$"
+    usual = f"^-?{f'[0-9]{{1,{before}}}' if before else '0'}{behind}$"
     # As many digits before the point as the target; more of them are no value of this type.
     wide = f"Decimal(76, {76 - before})"
     # Beyond 38 digits, cut digits do not show there, nor do those of a number with an exponent.
     cut = f"[eE]|\\\\.[0-9]{{{scale}}}[0-9]*[1-9]"
 
     def unfit(value: str) -> str:
-        number = f"accurateCastOrNull(if(empty({value}), '0', {value}), '{wide}')"
+        number = f"accurateCastOrNull({value}, '{wide}')"
         tests = [_no_number(value), f"isNull({number})"]
         tests.append(f"ifNull({number} != trunc({number}, {scale}), 1)")
         if precision > 38:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -22,8 +23,13 @@ SETTINGS = {
     "date_time_input_format": "'best_effort'",
     "input_format_json_ignore_unnecessary_fields": "0",
     "input_format_json_throw_on_bad_escape_sequence": "1",
+    # In a Dynamic or JSON a text stays a text: the 30th of February would be the 2nd of March.
+    "input_format_try_infer_dates": "0",
+    "input_format_try_infer_datetimes": "0",
     "input_format_max_block_size_bytes": "0",
     "input_format_defaults_for_omitted_fields": "1",
+    # One rule for all formats: the very name, upper and lower case told apart.
+    "input_format_column_name_matching_mode": "'match_case'",
     "allow_suspicious_low_cardinality_types": "1",
     "allow_suspicious_variant_types": "1",
     "schema_inference_use_cache_for_file": "0",
@@ -153,3 +159,12 @@ def literal(text: str) -> str:
 def identifier(name: str) -> str:
     """A quoted SQL identifier."""
     return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+
+
+def unlike(name: str, others: Iterable[str]) -> str:
+    """The name, made longer until it is none of the others: rows that are called like one of their
+    columns would give its elements for columns."""
+    taken = set(others)
+    while name in taken:
+        name += "_"
+    return name

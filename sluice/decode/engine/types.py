@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sluice.core.errors import TerminalError
@@ -83,6 +83,19 @@ def _element(argument: str) -> tuple[str, TypeNode]:
     if separator and "(" not in head and tail.strip():
         return head, parse_type(tail)
     return "", parse_type(argument)
+
+
+def nested_groups(types: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The columns that a server makes of a Nested: by its name, the types of a record's elements.
+
+    :param types: of columns, by name.
+    """
+    groups: dict[str, dict[str, str]] = {}
+    for name, text in types.items():
+        head, _, tail = name.partition(".")
+        if tail and head and head not in types and text.startswith("Array("):
+            groups.setdefault(head, {})[tail] = parse_type(text).inner().text
+    return groups
 
 
 def enum_values(node: TypeNode) -> list[str]:

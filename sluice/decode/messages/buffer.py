@@ -18,7 +18,7 @@ from sluice.decode.messages.brackets import line_ends
 from sluice.decode.messages.digits import has_long_run, is_overlong
 from sluice.decode.messages.facts import MessageFacts
 from sluice.decode.messages.framing import JSON_OBJECTS, Framing
-from sluice.decode.messages.moments import MomentFields
+from sluice.decode.messages.moments import QuickLook
 
 #: So many messages are looked at together: numpy's temporaries stay in the cache.
 _INSPECTED_MESSAGES = 500
@@ -80,7 +80,7 @@ class MessageBuffer:
         self.long_digits: list[int] = []
         self.short_numbers = True
         #: What is looked at in messages that come, and which of them are unclear.
-        self._watched: dict[MomentFields, list[NDArray[np.int64]]] = {}
+        self._watched: dict[QuickLook, list[NDArray[np.int64]]] = {}
         os.lseek(self._file, 0, os.SEEK_SET)
 
     def add(self, values: list[Value], offsets: Sequence[int]) -> None:
@@ -114,8 +114,8 @@ class MessageBuffer:
         if self.framing.inspects_digits and has_long_run(chunk):
             self.short_numbers = False
             self.long_digits.extend(n for n, v in enumerate(values, index) if is_overlong(v))
-        for fields, unclear in self._watched.items():
-            if len(found := fields.unclear(chunk, ends)):
+        for look, unclear in self._watched.items():
+            if len(found := look.unclear(chunk, ends)):
                 unclear.append(found + index)
         self._chunk_ends.append(ends + (self._size + 1))
         self._size += len(chunk) + 1
@@ -169,9 +169,9 @@ class MessageBuffer:
             self._counted.append(range(index, self._count))
         if may_be_long or not is_flat:
             self._inspect(bytes(text), ends, index, is_flat)
-        for fields, unclear in self._watched.items():
+        for look, unclear in self._watched.items():
             address = np.frombuffer(text, np.uint8).ctypes.data
-            if len(found := fields.unclear(address, np.ascontiguousarray(ends))):
+            if len(found := look.unclear(address, np.ascontiguousarray(ends))):
                 unclear.append(found + index)
         self._chunk_ends.append(ends + (self._size + 1))
         self._size += len(text)
@@ -268,23 +268,23 @@ class MessageBuffer:
             self.prove()
         return sorted(self._faults)
 
-    def watch(self, fields: MomentFields) -> None:
-        """Look at these fields of all messages when they come: while they are in the processor's
-        cache, that costs a third. To be asked of an empty buffer."""
+    def watch(self, look: QuickLook) -> None:
+        """Look at all messages when they come: while they are in the processor's cache, that costs
+        a third. To be asked of an empty buffer."""
         if not self._count:
-            self._watched.setdefault(fields, [])
+            self._watched.setdefault(look, [])
 
-    def unclear(self, fields: MomentFields) -> NDArray[np.int64]:
-        """The messages that may hold a date without a year in these fields, ascending."""
-        if fields in self._watched:
-            return np.concatenate([np.zeros(0, np.int64), *self._watched[fields]])
+    def unclear(self, look: QuickLook) -> NDArray[np.int64]:
+        """The messages that have to be judged, ascending."""
+        if look in self._watched:
+            return np.concatenate([np.zeros(0, np.int64), *self._watched[look]])
         found, first, ends = [np.zeros(0, np.int64)], 0, self.ends
         while first < self._count:
             begin = int(ends[first - 1]) if first else 0
             full = int(np.searchsorted(ends, begin + _INSPECTED_BYTES, side="right"))
             beyond = max(full, first + 1)
             chunk = os.pread(self._file, int(ends[beyond - 1]) - begin, begin)
-            found.append(fields.unclear(chunk, ends[first:beyond] - 1 - begin) + first)
+            found.append(look.unclear(chunk, ends[first:beyond] - 1 - begin) + first)
             first = beyond
         return np.concatenate(found)
 

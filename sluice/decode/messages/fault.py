@@ -12,6 +12,8 @@ CANNOT_PARSE = "cannot-parse"
 OUT_OF_RANGE = "out-of-range"
 NULL_IN_COLUMN = "null-in-column"
 UNKNOWN_FIELD = "unknown-field"
+#: A message without any field of the table.
+NO_COLUMN = "no-column"
 #: A column that must be there is absent or null.
 REQUIRED = "required"
 #: A row breaks one of the entry's checks.

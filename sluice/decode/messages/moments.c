@@ -1,6 +1,7 @@
-/* Which messages have a text that may be a date without a year, where a date is looked for; and which
- * lines have a number that may be none. What is not found here is proven to have none; the others are
- * judged exactly (text/yearless.py, text/cells.py).
+/* Which messages have a value that the engine may take for another one: a date without a year or of two
+ * readings, a fraction of more digits than are kept, an empty text for a number, in lines a number that
+ * is none; and which objects may have no field of the table. What is not found here is proven to have
+ * none; the others are judged exactly (text/misread.py, text/cells.py).
  *
  * The input is not trusted: it need not be what its format says. Nothing is allocated or kept.
  */
@@ -14,12 +15,15 @@
 /* A key is looked for so near to where the message before had it. */
 #define NEAR 16
 #define KEYS_MAX 64
+/* In a scale: the value is a time of day. */
+#define TIME_OF_DAY 64
 
 enum verdict { CLEAR = 0, UNCLEAR = 1 };
 
 struct keys {
     const uint8_t *text; /* each as JSON writes it, with its quotes */
     const int64_t *ends;
+    const int64_t *scales; /* how many digits of a second each keeps */
     int64_t count;
 };
 
@@ -56,6 +60,60 @@ static int is_year(const uint8_t *at)
     return memcmp(at, "0000", 4) != 0;
 }
 
+/* The number that two digits say; more than any if they are none. */
+static unsigned two(const uint8_t *at)
+{
+    return is_digit(at[0]) && is_digit(at[1]) ? (at[0] - '0') * 10 + (at[1] - '0') : 100;
+}
+
+/* A month, and a day that some month has; the engine refuses those that this one has not. */
+static int is_day(const uint8_t *month, const uint8_t *day)
+{
+    return two(month) - 1 < 12 && two(day) - 1 < 31;
+}
+
+static int is_text_end(const uint8_t *at, const uint8_t *end)
+{
+    return at == end || *at == '"' || *at == '\'';
+}
+
+/* Behind the seconds, or minutes: a fraction of no more digits than are kept, a zone, and the end. */
+static int is_tail_clear(const uint8_t *at, const uint8_t *end, int64_t scale)
+{
+    if (at < end && *at == '.') {
+        const uint8_t *first = ++at;
+        while (at < end && is_digit(*at))
+            at++;
+        if (at == first || at - first > scale)
+            return 0;
+    }
+    if (at < end && *at == 'Z')
+        at++;
+    else if (end - at >= 5 && (*at == '+' || *at == '-') && two(at + 1) < 15) {
+        at += 3;
+        at += *at == ':';
+        if (end - at < 2 || two(at) > 59)
+            return 0;
+        at += 2;
+    }
+    return is_text_end(at, end);
+}
+
+/* Of a text that begins as 2026-01-02 does. */
+static int is_usual_clear(const uint8_t *at, const uint8_t *end, int64_t scale)
+{
+    if (end - at < 10 || at[7] != '-' || !is_day(at + 5, at + 8) || !is_year(at))
+        return 0;
+    if (is_text_end(at + 10, end))
+        return 1;
+    if (end - at < 16 || (at[10] != ' ' && at[10] != 'T') || at[13] != ':' || two(at + 11) > 23 ||
+        two(at + 14) > 59)
+        return 0;
+    if (end - at < 19 || at[16] != ':')
+        return is_tail_clear(at + 16, end, scale);
+    return two(at + 17) < 60 && is_tail_clear(at + 19, end, scale);
+}
+
 /* Whether a word begins here with which no date does. */
 static int is_foreign(const uint8_t *at, const uint8_t *end)
 {
@@ -76,39 +134,45 @@ static int is_foreign(const uint8_t *at, const uint8_t *end)
     return 1;
 }
 
-/* Of a string's text, up to its quote: it says a year, or is no date. */
-static int is_clear(const uint8_t *at, const uint8_t *end)
+/* Of a time of day: it has no more digits of a second than are kept. */
+static int is_time_clear(const uint8_t *at, const uint8_t *end, int64_t scale)
 {
+    while (at < end && *at != '.' && !is_text_end(at, end))
+        at++;
+    const uint8_t *point = at;
+    if (at == end || *at != '.')
+        return 1;
+    for (at++; at < end && is_digit(*at); at++)
+        ;
+    return at - point - 1 <= scale;
+}
+
+/* Of a string's text, up to its quote: it says one date and time that there is, in no more digits than
+ * are kept, or is none. */
+static int is_clear(const uint8_t *at, const uint8_t *end, int64_t scale)
+{
+    if (scale & TIME_OF_DAY)
+        return is_time_clear(at, end, scale & ~TIME_OF_DAY);
     int count = digits(at, end);
     const uint8_t *next = at + count;
-    if (!count)
-        return is_foreign(at, end);
-    if (next < end && *next == '\\')
-        return 0; /* the next symbol may be a digit in disguise */
     switch (count) {
+    case 0:
+        return is_foreign(at, end);
     case 4:
-    case 6:
+        return next < end && *next == '-' ? is_usual_clear(at, end, scale)
+                                          : is_year(at) && is_text_end(next, end);
     case 8:
+        return is_year(at) && is_day(at + 4, at + 6) && is_text_end(next, end);
     case 14:
-        return is_year(at);
+        return is_year(at) && is_day(at + 4, at + 6) && two(at + 8) < 24 && two(at + 10) < 60 &&
+               two(at + 12) < 60 && is_tail_clear(next, end, scale);
     case 9:
     case 10:
+        return is_tail_clear(next, end, scale);
     case 13:
     case 16:
     case 19:
-        return 1;
-    case 1:
-    case 2: /* day, month, year */
-        for (int part = 0; part < 2; part++) {
-            if (next == end || (*next != '/' && *next != '-' && *next != '.'))
-                return 0;
-            at = next + 1;
-            count = digits(at, end);
-            next = at + count;
-            if (part == 0 && count != 1 && count != 2)
-                return 0;
-        }
-        return (count == 2 || (count == 4 && is_year(at))) && (next == end || *next != '\\');
+        return count - 10 <= scale && is_text_end(next, end);
     }
     return 0;
 }
@@ -121,24 +185,41 @@ static const uint8_t *string_end(const uint8_t *at, const uint8_t *end)
     return at < end ? at : end;
 }
 
-/* Of a value: of all strings in it. A string ends at its quote, which is no part of a year. */
-static enum verdict value_verdict(const uint8_t *at, const uint8_t *end)
+/* Of a number in no quotes, from its point on. */
+static const uint8_t *fraction_end(const uint8_t *at, const uint8_t *end, int64_t scale, int *clear)
+{
+    const uint8_t *point = at++;
+    while (at < end && is_digit(*at))
+        at++;
+    *clear &= at - point - 1 <= scale && (at == end || (*at | 0x20) != 'e');
+    return at;
+}
+
+/* Of a value: of all strings and numbers in it. A string ends at its quote, which is no part of a year. */
+static enum verdict value_verdict(const uint8_t *at, const uint8_t *end, int64_t scale)
 {
     int64_t depth = 0;
+    int clear = 1;
     at = behind_space(at, end);
     if (at < end && *at == '"')
-        return is_clear(at + 1, end) ? CLEAR : UNCLEAR;
+        return is_clear(at + 1, end, scale) ? CLEAR : UNCLEAR;
     for (; at < end; at++) {
         if (*at == '"') {
-            if (!is_clear(at + 1, end))
+            if (!is_clear(at + 1, end, scale))
                 return UNCLEAR;
             at = string_end(at + 1, end);
+        } else if (*at == '.') {
+            at = fraction_end(at, end, scale & ~TIME_OF_DAY, &clear) - 1;
+            if (!clear)
+                return UNCLEAR;
         } else if (*at == '[' || *at == '{') {
             depth++;
         } else if (*at == ']' || *at == '}') {
             depth--;
+        } else if (depth <= 0 && *at == ',') {
+            break;
         }
-        if (depth <= 0)
+        if (depth <= 0 && (*at == ']' || *at == '}' || *at == '"'))
             break;
     }
     return CLEAR;
@@ -162,7 +243,7 @@ static enum verdict walk_object(const uint8_t *at, const uint8_t *end, const str
                     return UNCLEAR;
                 for (int64_t k = 0; k < keys->count; begin = keys->ends[k++])
                     if (keys->ends[k] - begin == size && !memcmp(keys->text + begin, at, size) &&
-                        value_verdict(colon + 1, end) == UNCLEAR)
+                        value_verdict(colon + 1, end, keys->scales[k]) == UNCLEAR)
                         return UNCLEAR;
             }
             at = close;
@@ -253,15 +334,36 @@ static enum verdict object_verdict(const uint8_t *begin, const uint8_t *end,
         if (colon == end || *colon != ':')
             return walk_object(begin, end, keys);
         places[k] = found - begin;
-        if (value_verdict(colon + 1, end) == UNCLEAR)
+        if (value_verdict(colon + 1, end, keys->scales[k]) == UNCLEAR)
             return UNCLEAR;
     }
     return CLEAR;
 }
 
+/* Of a value: whether an empty text stands in it. */
+static int has_empty(const uint8_t *at, const uint8_t *end)
+{
+    int64_t depth = 0;
+    for (at = behind_space(at, end); at < end; at++) {
+        if (*at == '"') {
+            const uint8_t *close = string_end(at + 1, end);
+            if (close == at + 1)
+                return 1;
+            at = close;
+        } else if (*at == '[' || *at == '{') {
+            depth++;
+        } else if (*at == ']' || *at == '}') {
+            depth--;
+        }
+        if (depth < 0 || (!depth && (*at == ',' || *at == ']' || *at == '}')))
+            return 0;
+    }
+    return 0;
+}
+
 /* The values at these places of the outermost array, which ascend. */
 static enum verdict array_verdict(const uint8_t *at, const uint8_t *end, const int64_t *places,
-                                  int64_t count)
+                                  const int64_t *scales, int64_t count, int empties)
 {
     int64_t depth = 0, value = 0;
     for (; count && at < end; at++) {
@@ -278,9 +380,10 @@ static enum verdict array_verdict(const uint8_t *at, const uint8_t *end, const i
         else
             continue;
         if (depth == 1 && value == *places && (*at == ',' || *at == '[')) {
-            if (value_verdict(at + 1, end) == UNCLEAR)
+            if (empties ? has_empty(at + 1, end) : value_verdict(at + 1, end, *scales) == UNCLEAR)
                 return UNCLEAR;
             places++;
+            scales++;
             count--;
         }
     }
@@ -308,7 +411,7 @@ static const uint8_t *line_value(const uint8_t **text, const uint8_t *end, uint8
 }
 
 /* What is looked for in a value of a line. */
-enum look { DATES = 1, NUMBERS = 2, ALL = 4 };
+enum look { DATES = 1, NUMBERS = 2, ALL = 4, EMPTIES = 8 };
 
 /* Of what stands in no quotes, in brackets: a number that every reader takes for the same, or NULL. */
 static int is_word_clear(const uint8_t *at, const uint8_t *end)
@@ -337,7 +440,7 @@ static int is_word_end(uint8_t symbol)
 }
 
 /* Of an array, a map or a tuple: no value is missing, and each is clear. Texts stand in single quotes. */
-static int is_nest_clear(const uint8_t *at, const uint8_t *end, int64_t look)
+static int is_nest_clear(const uint8_t *at, const uint8_t *end, int64_t look, int64_t scale)
 {
     uint8_t before = 0;
     while (at < end) {
@@ -349,7 +452,9 @@ static int is_nest_clear(const uint8_t *at, const uint8_t *end, int64_t look)
         if (symbol == '\\')
             return 0;
         if (symbol == '\'') {
-            if ((look & DATES) && !is_clear(at + 1, end))
+            if ((look & DATES) && !is_clear(at + 1, end, scale))
+                return 0;
+            if ((look & EMPTIES) && at + 1 < end && at[1] == '\'')
                 return 0;
             for (at++; at < end && *at != '\''; at++)
                 if (*at == '\\')
@@ -366,6 +471,8 @@ static int is_nest_clear(const uint8_t *at, const uint8_t *end, int64_t look)
                 at++;
             if ((look & NUMBERS) && !is_word_clear(word, at))
                 return 0;
+            if ((look & DATES) && memchr(word, '.', at - word))
+                return 0;
             before = 'w';
             continue;
         }
@@ -375,17 +482,22 @@ static int is_nest_clear(const uint8_t *at, const uint8_t *end, int64_t look)
     return 1;
 }
 
-static int is_line_value_clear(const uint8_t *at, const uint8_t *end, int64_t look)
+static int is_line_value_clear(const uint8_t *at, const uint8_t *end, int64_t look, int64_t scale,
+                               int is_quoted, int has_quotes)
 {
     if (look & ALL)
         return 0;
-    if (at == end || (end - at == 2 && at[0] == '\\' && at[1] == 'N'))
-        return 1; /* empty, or null, or refused */
+    if (at == end)
+        return !(look & EMPTIES) || (has_quotes && !is_quoted); /* CSV's own word for what is absent */
+    if (end - at == 2 && at[0] == '\\' && at[1] == 'N')
+        return 1; /* null, or refused */
     if (*at == '[' || *at == '{' || *at == '(')
-        return is_nest_clear(at, end, look);
+        return is_nest_clear(at, end, look, scale);
     if (*at == '\'')
         at++;
-    return !(look & DATES) || is_clear(at, end);
+    if ((look & EMPTIES) && (at == end || *at == '\''))
+        return 0;
+    return !(look & DATES) || is_clear(at, end, scale);
 }
 
 /* Whether a value of a line may be a sign alone, or begin with two of them. */
@@ -402,14 +514,16 @@ static int has_odd_sign(const uint8_t *at, const uint8_t *end, uint8_t separator
 
 /* The values at these places of a line, which ascend. */
 static enum verdict line_verdict(const uint8_t *at, const uint8_t *end, const int64_t *places,
-                                 int64_t count, uint8_t separator, int has_quotes)
+                                 const int64_t *scales, int64_t count, uint8_t separator, int has_quotes)
 {
-    for (int64_t value = 0; count && at < end; value++) {
-        const uint8_t *next, *close = line_value(&at, end, separator, has_quotes, &next);
-        if (value == *places >> 3) {
-            if (!is_line_value_clear(at, close, *places & 7))
+    /* A value may be empty at the very end. */
+    for (int64_t value = 0; count && at <= end; value++) {
+        const uint8_t *next, *first = at, *close = line_value(&at, end, separator, has_quotes, &next);
+        if (value == *places >> 4) {
+            if (!is_line_value_clear(at, close, *places & 15, *scales, at != first, has_quotes))
                 return UNCLEAR;
             places++;
+            scales++;
             count--;
         }
         at = next;
@@ -422,13 +536,14 @@ static enum verdict line_verdict(const uint8_t *at, const uint8_t *end, const in
  *
  * kind: '{' for objects, '[' for arrays, else what separates the values of a line. names: the keys of
  * objects; numbers: where each of them ends in names, at most KEYS_MAX; or the places of values, of lines
- * times 8 plus what is looked for. signs: of lines, that odd ones are looked for everywhere. */
-int64_t sluice_unclear_moments(const uint8_t *text, int64_t messages, const int64_t *ends,
+ * times 16 plus what is looked for. scales: of each, how many digits of a second are kept. signs: of
+ * lines, that odd ones are looked for everywhere. */
+int64_t sluice_unclear_values(const uint8_t *text, int64_t messages, const int64_t *ends,
                                int64_t kind, int64_t has_quotes, int64_t signs,
-                               const uint8_t *names, const int64_t *numbers, int64_t count,
-                               uint8_t *verdicts)
+                               const uint8_t *names, const int64_t *numbers, const int64_t *scales,
+                               int64_t count, uint8_t *verdicts)
 {
-    struct keys keys = {names, numbers, count};
+    struct keys keys = {names, numbers, scales, count};
     int64_t places[KEYS_MAX] = {0}, unclear = 0;
     const uint8_t *at = text;
     for (int64_t i = 0; i < messages; i++) {
@@ -436,13 +551,157 @@ int64_t sluice_unclear_moments(const uint8_t *text, int64_t messages, const int6
         if (kind == '{')
             verdicts[i] = object_verdict(at, end, &keys, places);
         else if (kind == '[')
-            verdicts[i] = array_verdict(at, end, numbers, count);
+            verdicts[i] = array_verdict(at, end, numbers, scales, count, 0);
         else if (signs && has_odd_sign(at, end, (uint8_t)kind))
             verdicts[i] = UNCLEAR;
         else
-            verdicts[i] = line_verdict(at, end, numbers, count, (uint8_t)kind, (int)has_quotes);
+            verdicts[i] =
+                line_verdict(at, end, numbers, scales, count, (uint8_t)kind, (int)has_quotes);
         unclear += verdicts[i];
         at = end + 1;
+    }
+    return unclear;
+}
+
+/* The next two quotes in a row, or the end. */
+static const uint8_t *next_empty(const uint8_t *at, const uint8_t *end)
+{
+#ifdef __SSE2__
+    const __m128i quote = _mm_set1_epi8('"');
+    for (; end - at > 16; at += 16) {
+        __m128i one = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)at), quote);
+        __m128i next = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)(at + 1)), quote);
+        int both = _mm_movemask_epi8(_mm_and_si128(one, next));
+        if (both)
+            return at + __builtin_ctz(both);
+    }
+#endif
+    for (; end - at > 1; at++)
+        if (at[0] == '"' && at[1] == '"')
+            return at;
+    return end;
+}
+
+/* Where a key in quotes is among others; -1: nowhere. */
+static int64_t place_of(const uint8_t *key, int64_t size, const struct keys *keys, int64_t likely)
+{
+    int64_t begin = likely ? keys->ends[likely - 1] : 0;
+    if (likely < keys->count && keys->ends[likely] - begin == size &&
+        !memcmp(keys->text + begin, key, size))
+        return likely;
+    begin = 0;
+    for (int64_t k = 0; k < keys->count; begin = keys->ends[k++])
+        if (keys->ends[k] - begin == size && !memcmp(keys->text + begin, key, size))
+            return k;
+    return -1;
+}
+
+/* What else an empty text is unclear as: an item of an array, a value of a map, a key of one. */
+enum within { ITEMS = 1, VALUES = 2, MAP_KEYS = 4 };
+
+/* Whether one of the keys, or what else is looked for, may have an empty text as its value. */
+static enum verdict empties_verdict(const uint8_t *begin, const uint8_t *end, const struct keys *keys,
+                                    int64_t within)
+{
+    const uint8_t *at = begin;
+    while ((at = next_empty(at, end)) < end) {
+        const uint8_t *before = at, *behind = behind_space(at + 2, end);
+        at += 2;
+        while (before > begin && is_space(before[-1]))
+            before--;
+        if (before == begin || before[-1] == '\\')
+            continue; /* the end of a text whose last symbol is a quote */
+        if (behind < end && *behind == ':') {
+            if (within & MAP_KEYS)
+                return UNCLEAR;
+            continue;
+        }
+        if (before[-1] != ':') {
+            if (within & ITEMS)
+                return UNCLEAR;
+            continue;
+        }
+        if (within & VALUES)
+            return UNCLEAR;
+        const uint8_t *close = before - 1;
+        while (close > begin && is_space(close[-1]))
+            close--;
+        const uint8_t *open = close - 1;
+        if (open <= begin || *open != '"')
+            return UNCLEAR;
+        while (open > begin && open[-1] != '"')
+            open--;
+        if (open == begin || memchr(open, '\\', close - open) || (open > begin + 1 && open[-2] == '\\') ||
+            place_of(open - 1, close - open + 1, keys, 0) >= 0)
+            return UNCLEAR;
+    }
+    return CLEAR;
+}
+
+/* The same of texts that are empty where a number should be, which the engine takes for 0.
+ *
+ * numbers: as above; of arrays the places of values. within: of objects, what else is looked for. */
+int64_t sluice_unclear_empties(const uint8_t *text, int64_t messages, const int64_t *ends, int64_t kind,
+                               const uint8_t *names, const int64_t *numbers, int64_t count,
+                               int64_t within, uint8_t *verdicts)
+{
+    struct keys keys = {names, numbers, 0, count};
+    int64_t unclear = 0;
+    const uint8_t *at = text;
+    for (int64_t i = 0; i < messages; i++) {
+        const uint8_t *end = text + ends[i];
+        if (kind == '{')
+            verdicts[i] = empties_verdict(at, end, &keys, within);
+        else
+            verdicts[i] = next_empty(at, end) == end ? CLEAR
+                                                     : array_verdict(at, end, numbers, numbers, count, 1);
+        unclear += verdicts[i];
+        at = end + 1;
+    }
+    return unclear;
+}
+
+/* Whether an object has one of the keys. *likely: the one that the message before had first. */
+static enum verdict filled_verdict(const uint8_t *at, const uint8_t *end, const struct keys *keys,
+                                   int64_t *likely)
+{
+    int64_t depth = 0;
+    for (; at < end; at++) {
+        if (*at == '{' || *at == '[') {
+            depth++;
+        } else if (*at == '}' || *at == ']') {
+            depth--;
+        } else if (*at == '"') {
+            const uint8_t *close = string_end(at + 1, end);
+            if (depth == 1) {
+                const uint8_t *colon = close < end ? behind_space(close + 1, end) : end;
+                if (colon < end && *colon == ':') {
+                    int64_t place = place_of(at, close + 1 - at, keys, *likely);
+                    if (place >= 0) {
+                        *likely = place;
+                        return CLEAR;
+                    }
+                    if (memchr(at, '\\', close - at))
+                        return UNCLEAR;
+                }
+            }
+            at = close;
+        }
+    }
+    return UNCLEAR;
+}
+
+/* The same of objects that may have none of these keys. */
+int64_t sluice_unfilled(const uint8_t *text, int64_t messages, const int64_t *ends, const uint8_t *names,
+                        const int64_t *numbers, int64_t count, uint8_t *verdicts)
+{
+    struct keys keys = {names, numbers, 0, count};
+    int64_t unclear = 0, likely = 0;
+    const uint8_t *at = text;
+    for (int64_t i = 0; i < messages; i++) {
+        verdicts[i] = filled_verdict(at, text + ends[i], &keys, &likely);
+        unclear += verdicts[i];
+        at = text + ends[i] + 1;
     }
     return unclear;
 }

@@ -1,5 +1,5 @@
-"""A quick look at messages of text formats for dates without a year, compiled (moments.c); at lines
-also for numbers that are none.
+"""A quick look at messages of text formats for values that the engine may misread, compiled
+(moments.c).
 
 It proves most messages to have none, for a few nanoseconds each. Where there was no C compiler it
 proves nothing.
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -33,25 +34,63 @@ def _library() -> ctypes.CDLL | None:
             except OSError:
                 return None
             pointer, number = ctypes.c_void_p, ctypes.c_int64
-            library.sluice_unclear_moments.argtypes = [
-                *(pointer, number, pointer, number, number, number),
-                *(pointer, pointer, number, pointer),
-            ]
-            library.sluice_unclear_moments.restype = number
+            text = (pointer, number, pointer)
+            arguments = {
+                "sluice_unclear_values": (number, number, number, *(pointer,) * 3, number, pointer),
+                "sluice_unclear_empties": (number, pointer, pointer, number, number, pointer),
+                "sluice_unfilled": (pointer, pointer, number, pointer),
+            }
+            for name, more in arguments.items():
+                function = getattr(library, name, None)
+                if function is None:
+                    return None  # it was compiled from another version's source
+                function.argtypes, function.restype = [*text, *more], number
             return library
     return None
 
 
-#: What is looked for in a value of a line: dates, numbers in brackets; ALL: it is always unclear.
-DATES, NUMBERS, ALL = 1, 2, 4
+#: What is looked for in a value of a line: dates, numbers in brackets, empty texts; ALL: it is
+#: always unclear.
+DATES, NUMBERS, ALL, EMPTIES = 1, 2, 4, 8
+#: What stands behind them in the place of a value.
+LOOK_BITS = 4
+#: Added to a scale: the value is a time of day.
+TIME_OF_DAY = 64
+#: Of objects, where else an empty text is looked for: items of arrays, values of maps, their keys.
+ITEMS, VALUES, MAP_KEYS = 1, 2, 4
+
+
+class QuickLook(Protocol):
+    """Finds the messages that have to be judged."""
+
+    def unclear(self, text: bytes | int, ends: Positions) -> Positions:
+        """The messages that may be what is looked for; no other one is.
+
+        :param text: the messages, with one byte between two of them; a number: where they are in
+            memory.
+        :param ends: where each ends in it, exclusive; contiguous.
+        """
+        ...
+
+
+class _Keys:
+    """Names of fields as JSON writes them."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        keys = [json.dumps(name, ensure_ascii=False).encode() for name in names]
+        self.text = b"".join(keys)
+        self.ends = np.cumsum([len(key) for key in keys]).astype(np.int64)
+        #: A name that a message may write in another way than Python's, also with escapes.
+        self.is_odd = any(b"\\" in key for key in keys)
 
 
 class MomentFields:
     """Where dates with a time, and numbers of lines, stand in messages.
 
     :param kind: "{" for JSON objects, "[" for JSON arrays, else what separates values of a line.
-    :param fields: the names of an object's fields, or the places of values; of lines times 8 plus
-        what is looked for there.
+    :param fields: the names of an object's fields, or the places of values, ascending; of lines
+        shifted by LOOK_BITS, plus what is looked for there.
+    :param scales: of each, how many digits of a second it keeps.
     :param has_quotes: a value of a line may stand in double quotes, which are doubled in it.
     :param signs: also look for values of a line that are a sign, or begin with two.
     """
@@ -60,31 +99,76 @@ class MomentFields:
         self,
         kind: str,
         fields: Sequence[str] | Sequence[int],
+        scales: Sequence[int],
         has_quotes: bool = False,
         signs: bool = False,
     ) -> None:
         self._kind, self._has_quotes, self._signs = ord(kind), has_quotes, signs
-        keys = [json.dumps(f, ensure_ascii=False).encode() for f in fields if isinstance(f, str)]
-        self._names = b"".join(keys)
-        numbers = np.cumsum([len(key) for key in keys]) if keys else sorted(map(int, fields))
+        keys = _Keys([field for field in fields if isinstance(field, str)])
+        self._names = keys.text
+        numbers = keys.ends if kind == "{" else list(map(int, fields))
         self._numbers = np.array(numbers, np.int64)
-        self._numbers_at = self._numbers.ctypes.data
-        #: A name that a message may write in another way than Python's, also with escapes.
-        self._is_odd = any(b"\\" in key for key in keys) or len(numbers) > _FIELDS_MAX
+        self._scales = np.array(scales, np.int64)
+        self._numbers_at = self._numbers.ctypes.data, self._scales.ctypes.data
+        self._is_odd = keys.is_odd or (kind == "{" and len(self._numbers) > _FIELDS_MAX)
 
     def unclear(self, text: bytes | int, ends: Positions) -> Positions:
-        """The messages that may hold a date without a year; no other one does.
-
-        :param text: the messages, with one byte between two of them; a number: where they are in
-            memory.
-        :param ends: where each ends in it, exclusive; contiguous.
-        """
+        """See `QuickLook`."""
         library, count = _library(), len(self._numbers)
         if library is None or self._is_odd:
             return np.arange(len(ends))
         verdicts = np.empty(len(ends), np.uint8)
-        found = library.sluice_unclear_moments(
+        found = library.sluice_unclear_values(
             *(text, len(ends), ends.ctypes.data, self._kind, self._has_quotes, self._signs),
-            *(self._names, self._numbers_at, count, verdicts.ctypes.data),
+            *(self._names, *self._numbers_at, count, verdicts.ctypes.data),
+        )
+        return np.flatnonzero(verdicts) if found else _NONE
+
+
+class EmptyFields:
+    """Where JSON must not say an empty text: the engine would take it for 0.
+
+    :param kind: "{" for objects, "[" for arrays.
+    :param fields: the names of fields, also of those inside of others; or the places of values.
+    :param within: of objects, where else: ITEMS, VALUES, MAP_KEYS or several.
+    """
+
+    def __init__(self, kind: str, fields: Sequence[str] | Sequence[int], within: int = 0) -> None:
+        self._kind, self._within = ord(kind), within
+        keys = _Keys([field for field in fields if isinstance(field, str)])
+        self._names = keys.text
+        self._numbers = np.array(keys.ends if kind == "{" else list(map(int, fields)), np.int64)
+        self._numbers_at = self._numbers.ctypes.data
+        self._is_odd = keys.is_odd
+
+    def unclear(self, text: bytes | int, ends: Positions) -> Positions:
+        """See `QuickLook`."""
+        library = _library()
+        if library is None or self._is_odd:
+            return np.arange(len(ends))
+        verdicts = np.empty(len(ends), np.uint8)
+        found = library.sluice_unclear_empties(
+            *(text, len(ends), ends.ctypes.data, self._kind, self._names, self._numbers_at),
+            *(len(self._numbers), self._within, verdicts.ctypes.data),
+        )
+        return np.flatnonzero(verdicts) if found else _NONE
+
+
+class FilledFields:
+    """The names of which a JSON object has one at least."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._keys = _Keys(names)
+        self._ends_at = self._keys.ends.ctypes.data
+
+    def unclear(self, text: bytes | int, ends: Positions) -> Positions:
+        """See `QuickLook`."""
+        library, keys = _library(), self._keys
+        if library is None or keys.is_odd:
+            return np.arange(len(ends))
+        verdicts = np.empty(len(ends), np.uint8)
+        found = library.sluice_unfilled(
+            *(text, len(ends), ends.ctypes.data, keys.text, self._ends_at, len(keys.ends)),
+            verdicts.ctypes.data,
         )
         return np.flatnonzero(verdicts) if found else _NONE

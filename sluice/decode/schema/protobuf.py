@@ -23,7 +23,8 @@ import numpy as np
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
-from sluice.decode.engine.session import literal
+from sluice.decode.engine.session import identifier, literal
+from sluice.decode.engine.types import nested_groups
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, UNKNOWN_FIELD, Fault
 from sluice.decode.messages.format import PLACE_IS_ROW_NUMBER
@@ -40,7 +41,7 @@ from sluice.decode.schema.headed import (
 )
 from sluice.decode.schema.protobuf_columns import filling
 from sluice.decode.schema.protobuf_compile import MAIN_FILE, compile_files, read_descriptors
-from sluice.decode.schema.protobuf_schema import ProtobufFiles, ProtobufMessage, only_fields
+from sluice.decode.schema.protobuf_schema import ProtobufFiles, ProtobufMessage
 from sluice.decode.schema.registry import SchemaText, registry_of
 from sluice.decode.schema.structure import check_protobuf, with_lengths
 from sluice.decode.schema.tables import Code, Positions, Results
@@ -59,7 +60,8 @@ _WORDS = {
     Code.TAG: "{of} is a group, or no field at all",
     Code.ONEOF: "{of} stands beside another field of its oneof",
     Code.DEPTH: "{of} is nested too deeply",
-    Code.UNKNOWN: "the table has no column for {of}",
+    Code.UNKNOWN: "the table has no column for {of}, or not for all of it",
+    Code.REFUSED: "{of} cannot be read: its type contains itself, or has no fields",
 }
 _REASONS = {
     Code.RANGE: OUT_OF_RANGE,
@@ -86,6 +88,15 @@ def _schema_file(text: str) -> Path:
         return path
 
 
+def _targets(table: TableText) -> dict[str, str]:
+    """The types that fields fill, by name; of a Nested that of its records."""
+    types = {column.name: column.type for column in table.columns}
+    for head, elements in nested_groups(types).items():
+        inner = ", ".join(f"{identifier(name)} {text}" for name, text in elements.items())
+        types[head] = f"Array(Tuple({inner}))"
+    return types
+
+
 class ProtobufLayout(Layout):
     """Lengths and messages.
 
@@ -103,7 +114,7 @@ class ProtobufLayout(Layout):
             "format_schema": literal(str(self._path)),
             "format_schema_message_name": "'T0'",
         }
-        targets = {column.name: column for column in table.columns}
+        targets = _targets(table)
         parts, columns = [], []
         wanted = message.columns
         if self._refuses_unknown:
@@ -111,15 +122,13 @@ class ProtobufLayout(Layout):
         if not wanted:
             raise UnsupportedSchemaError(f"the table has no column of message type {message.name}")
         for column in wanted:
-            declared, natural = filling(column, targets.get(column.name))
+            declared, natural = filling(column, targets.get(column.name), table.fractions == "cut")
             parts.append(f"{column.source} {declared}")
             columns.append(natural)
         self._structure = literal(", ".join(parts))
         self.columns = tuple(columns)
-        self._tables = message.tables
-        if self._refuses_unknown:
-            # A field without a column is unknown where a message has it, not before.
-            self._tables = only_fields(message.tables, {column.number for column in wanted})
+        # A field without a column is unknown where a message has it, not before.
+        self._tables = message.tables_for(targets, self._refuses_unknown)
 
     def source(self, path: str) -> str:
         """As the port says."""

@@ -6,20 +6,21 @@ absence differs from the default (`optional`, oneof) and the column takes null, 
 
 from __future__ import annotations
 
-from sluice.core.text import Column
+from sluice.decode.engine.scalars import FINE, RANGE
 from sluice.decode.engine.session import identifier
 from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.messages.format import Natural
 from sluice.decode.schema.protobuf_schema import ProtobufColumn
 
 
-def filling(column: ProtobufColumn, target: Column | None) -> tuple[str, Natural]:
+def filling(column: ProtobufColumn, target: str | None, cuts: bool) -> tuple[str, Natural]:
     """How the engine reads a field, and what the table gets of it.
 
-    :param target: the table's column of this name, if it has one.
+    :param target: the type of the table's column of this name, if it has one.
+    :param cuts: digits of a second that it does not keep are cut.
     """
     source = identifier(column.source)
-    is_nullable = target is not None and _takes_null(target.type)
+    is_nullable = target is not None and _takes_null(target)
     wrapped = _WRAPPERS.get(column.message)
     if wrapped is not None and column.has_presence:
         value = f"tupleElement({source}, 'value')"
@@ -28,29 +29,28 @@ def filling(column: ProtobufColumn, target: Column | None) -> tuple[str, Natural
             return declared, Natural(column.name, f"Nullable({wrapped})", value)
         return column.type, Natural(column.name, wrapped, value)
     if column.message == _TIMESTAMP and target is not None and column.has_presence:
-        moment = _moment(source, target.type)
+        moment = _moment(source, target, cuts)
         if moment is not None:
-            type_text, value = moment
+            type_text, value, fault = moment
             if not is_nullable:
-                return column.type, Natural(column.name, type_text, value)
+                return column.type, Natural(column.name, type_text, value, fault)
             value = f"if(isNull(tupleElement({source}, 'seconds')), NULL, {value})"
-            return f"Nullable({column.type})", Natural(column.name, f"Nullable({type_text})", value)
-    if column.has_presence and is_nullable and not column.message:
-        declared = f"Nullable({column.type})"
-        return declared, Natural(column.name, declared, source)
-    declared = column.type if target is None else _fitted(column.type, target.type)
+            natural = Natural(column.name, f"Nullable({type_text})", value, fault)
+            return f"Nullable({column.type})", natural
+    declared = column.type
+    if column.has_presence and (is_nullable or column.message):
+        declared = f"Nullable({declared})"
+    if target is not None:
+        declared = _fitted(declared, target)
     return declared, Natural(column.name, declared, source)
 
 
 _TIMESTAMP = "google.protobuf.Timestamp"
 
 
-def _moment(source: str, target: str) -> tuple[str, str] | None:
-    """A Timestamp as a type and value that say of every one whether it is an instant; None: the
-    column wants something else.
-
-    Seconds that no type has become ticks that no type has, or text that is no time.
-    """
+def _moment(source: str, target: str, cuts: bool) -> tuple[str, str, str] | None:
+    """A Timestamp as a type, a value, and a fault where it is no instant; None: the column wants
+    something else."""
     node = _bare(target)
     if node.name not in ("Date", "Date32", "DateTime", "DateTime64", "String"):
         return None
@@ -58,12 +58,22 @@ def _moment(source: str, target: str) -> tuple[str, str] | None:
     nanos = f"assumeNotNull(tupleElement({source}, 'nanos'))"
     sound = f"({seconds} BETWEEN -62135596800 AND 253402300799 AND {nanos} BETWEEN 0 AND 999999999)"
     if node.name == "DateTime64" and int(node.arguments[0] if node.arguments else 3) > 6:
+        sound = f"({sound} AND {seconds} BETWEEN -9223372036 AND 9223372035)"
         ticks = f"fromUnixTimestamp64Nano({seconds} * 1000000000 + {nanos}, 'UTC')"
-        text = f"concat(toString({ticks}), 'Z')"
-        has_ticks = f"({sound} AND {seconds} BETWEEN -9223372036 AND 9223372035)"
-        return "String", f"if({has_ticks}, {text}, 'out of range')"
-    ticks = f"if({sound}, {seconds} * 1000000 + intDiv({nanos}, 1000), toInt64({9 * 10**18}))"
-    return "DateTime64(6, 'UTC')", f"fromUnixTimestamp64Micro({ticks}, 'UTC')"
+        return "DateTime64(9, 'UTC')", ticks, _unless(sound)
+    micros = f"if({sound}, {seconds} * 1000000 + intDiv({nanos}, 1000), 0)"
+    moment = f"fromUnixTimestamp64Micro({micros}, 'UTC')"
+    below = f"{nanos} % 1000"
+    if node.name == "String":
+        rest = f"if({below} = 0, '', leftPad(toString({below}), 3, '0'))"
+        return "String", f"concat(toString({moment}), {rest})", _unless(sound)
+    if not cuts:
+        sound = f"({sound} AND {below} = 0)"
+    return "DateTime64(6, 'UTC')", moment, _unless(sound)
+
+
+def _unless(sound: str) -> str:
+    return f"if({sound}, {FINE}, {RANGE})"
 
 
 #: Google's messages around one scalar.
@@ -96,7 +106,8 @@ def _takes_null(type_text: str) -> bool:
 
 
 def _fitted(natural: str, target: str) -> str:
-    """The type as it is read: Nullable inside of it only where the target takes null."""
+    """The type as it is read: Nullable only where the target takes null, and of a message only
+    what the target wants, if that is told by names."""
     node, wanted = parse_type(natural), _bare(target)
     if wanted.name == "Nested":
         wanted = parse_type(f"Array(Tuple({', '.join(wanted.arguments)}))")
@@ -111,10 +122,12 @@ def _fitted(natural: str, target: str) -> str:
         value = _fitted(node.inner(1).text, wanted.inner(1).text)
         return f"Map({node.arguments[0]}, {value})"
     if node.name == "Tuple":
-        types = {name: part.text for name, part in wanted.elements() if name}
+        types = {name: part.text for name, part in wanted.elements()}
+        has_names = all(types) and any(name in types for name, _ in node.elements())
         parts = (
-            f"{identifier(name)} {_fitted(part.text, types[name]) if name in types else part.text}"
+            f"{identifier(name)} {_fitted(part.text, types[name]) if has_names else part.text}"
             for name, part in node.elements()
+            if not has_names or name in types
         )
         return f"Tuple({', '.join(parts)})"
     return natural

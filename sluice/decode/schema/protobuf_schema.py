@@ -7,6 +7,7 @@ because the engine matches names to columns regardless of case and underscores.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +18,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from sluice.decode.engine.session import identifier, literal
+from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.schema.headed import UnsupportedSchemaError
 from sluice.decode.schema.tables import ProtobufKind, ProtobufTables
 
@@ -127,6 +129,7 @@ class ProtobufMessage:
     """
 
     def __init__(self, descriptor: Descriptor) -> None:
+        self.descriptor = descriptor
         self._types = _reachable(descriptor)
         self._place = {one.full_name: place for place, one in enumerate(self._types)}
         self.name = descriptor.full_name
@@ -134,7 +137,7 @@ class ProtobufMessage:
         for one in self._types:
             self._check(one)
         self.columns = tuple(
-            self._column(field) for field in descriptor.fields if self._is_usable(field)
+            self._column(field) for field in descriptor.fields if self.is_usable(field)
         )
         if not self.columns:
             raise UnsupportedSchemaError(f"message type {self.name} has no field for a column")
@@ -156,7 +159,7 @@ class ProtobufMessage:
         found = []
         for field in one.fields:
             found.append(before + field.name)
-            if field.message_type is not None and self._is_usable(field):
+            if field.message_type is not None and self.is_usable(field):
                 found += self._paths(field.message_type, before + field.name)
         return found
 
@@ -170,7 +173,7 @@ class ProtobufMessage:
                 reach[one.full_name].add(one.full_name)
         return reach
 
-    def _is_usable(self, field: FieldDescriptor) -> bool:
+    def is_usable(self, field: FieldDescriptor) -> bool:
         """Whether the engine can have a column of it: no recursion, no message of nothing."""
         inner = field.message_type
         if inner is None:
@@ -178,7 +181,7 @@ class ProtobufMessage:
         outer = field.containing_type
         if inner is outer or outer.full_name in self._reach[inner.full_name]:
             return False
-        return any(self._is_usable(part) for part in inner.fields)
+        return any(self.is_usable(part) for part in inner.fields)
 
     def _column(self, field: FieldDescriptor) -> ProtobufColumn:
         has_presence = field.has_presence and not field.has_default_value
@@ -207,10 +210,9 @@ class ProtobufMessage:
             return _SCALARS[field.type][2]
         parts = []
         for part in field.message_type.fields:
-            if self._is_usable(part):
+            if self.is_usable(part):
                 text = self._type(part)
-                is_scalar = part.message_type is None and not part.is_repeated
-                if is_scalar and part.has_presence and not part.has_default_value:
+                if not part.is_repeated and part.has_presence and not part.has_default_value:
                     text = f"Nullable({text})"
                 parts.append(f"{identifier(part.name)} {text}")
         return f"Tuple({', '.join(parts)})"
@@ -230,7 +232,7 @@ class ProtobufMessage:
             fields = [
                 self._declaration(field, place == 0, enum_names)
                 for field in message.fields
-                if self._is_usable(field)
+                if self.is_usable(field)
             ]
             parts.append(f"message T{place} {{ {' '.join(fields)} }}")
         return "\n".join(parts)
@@ -256,44 +258,96 @@ class ProtobufMessage:
         fields = (field for one in self._types for field in one.fields)
         return [field for field in fields if getattr(field, kind) is not None]
 
-    @cached_property
-    def tables(self) -> ProtobufTables:
-        """For the walk."""
+    def tables_for(self, targets: Mapping[str, str], refuses_unknown: bool) -> ProtobufTables:
+        """For the walk.
+
+        :param targets: the types that fields fill, by name. What they want of a message in a
+            message decides, wherever it stands: a field that no column can hold is refused only
+            where one is wanted.
+        :param refuses_unknown: fields that nothing wants are unknown.
+        """
+        return _Places(self, refuses_unknown).tables(targets)
+
+
+#: What is wanted of the fields of a message, by name; None: nobody asks.
+_Wanted = Mapping[str, TypeNode] | None
+
+
+class _Places:
+    """The types of a message for the walk, one for each place where something else is wanted."""
+
+    def __init__(self, message: ProtobufMessage, refuses_unknown: bool) -> None:
+        self._message = message
+        self._refuses_unknown = refuses_unknown
+        self._numbers = [0]
+        self._rows: list[list[tuple[int, ...]]] = []
+        self._known: dict[tuple[str, str], int] = {}
+
+    def tables(self, targets: Mapping[str, str]) -> ProtobufTables:
+        wanted = {name: parse_type(text) for name, text in targets.items()}
+        self._place(self._message.descriptor, wanted, "message")
         types: list[tuple[int, int]] = []
         rows: list[tuple[int, ...]] = []
-        numbers = [0]
-        for one in self._types:
-            fields = sorted(one.fields, key=lambda field: field.number)
-            types.append((len(rows), len(fields)))
-            oneofs = {oneof.name: place for place, oneof in enumerate(one.oneofs, 1)}
-            for field in fields:
-                oneof = field.containing_oneof
-                group = oneofs[oneof.name] if oneof is not None and len(oneof.fields) > 1 else 0
-                kind, reference, count = self._kind(field, numbers)
-                group = group if group <= _ONEOFS_MAX else 0
-                rows.append((field.number, kind, field.is_repeated, group, reference, count))
+        for own in self._rows:
+            types.append((len(rows), len(own)))
+            rows += own
         shaped = np.array(rows, np.int32).reshape(-1, 6)
-        return ProtobufTables(np.array(types, np.int32), shaped, np.array(numbers, np.int32))
+        return ProtobufTables(np.array(types, np.int32), shaped, np.array(self._numbers, np.int32))
 
-    def _kind(self, field: FieldDescriptor, numbers: list[int]) -> tuple[ProtobufKind, int, int]:
+    def _place(self, one: Descriptor, wanted: _Wanted, key: str) -> int:
+        """The number of a type at a place where this is wanted.
+
+        :param key: what is wanted, as text.
+        """
+        found = self._known.get((one.full_name, key))
+        if found is not None:
+            return found
+        number = self._known[one.full_name, key] = len(self._rows)
+        rows: list[tuple[int, ...]] = []
+        self._rows.append(rows)
+        oneofs = {oneof.name: place for place, oneof in enumerate(one.oneofs, 1)}
+        for field in sorted(one.fields, key=lambda field: field.number):
+            target = None if wanted is None else wanted.get(field.name)
+            if wanted is not None and target is None and self._refuses_unknown:
+                continue
+            oneof = field.containing_oneof
+            group = oneofs[oneof.name] if oneof is not None and len(oneof.fields) > 1 else 0
+            kind, reference, count = self._kind(field, target)
+            group = group if group <= _ONEOFS_MAX else 0
+            rows.append((field.number, kind, field.is_repeated, group, reference, count))
+        return number
+
+    def _kind(
+        self, field: FieldDescriptor, target: TypeNode | None
+    ) -> tuple[ProtobufKind, int, int]:
         if field.enum_type is not None:
             known = sorted({value.number for value in field.enum_type.values})
-            numbers += known
-            return ProtobufKind.ENUM, len(numbers) - len(known), len(known)
-        if field.message_type is not None:
-            return ProtobufKind.MESSAGE, self._place[field.message_type.full_name], 0
-        return _SCALARS[field.type][0], 0, 0
+            self._numbers += known
+            return ProtobufKind.ENUM, len(self._numbers) - len(known), len(known)
+        if field.message_type is None:
+            return _SCALARS[field.type][0], 0, 0
+        if target is not None and not self._message.is_usable(field):
+            return ProtobufKind.REFUSED, 0, 0
+        wanted = None if target is None else _wanted_in(field, target)
+        key = "" if wanted is None or target is None else target.text
+        return ProtobufKind.MESSAGE, self._place(field.message_type, wanted, key), 0
 
 
-def only_fields(tables: ProtobufTables, numbers: set[int]) -> ProtobufTables:
-    """The tables of a message that has no other fields of its own than these."""
-    first, count = tables.types[0].tolist()
-    own = tables.fields[first : first + count]
-    kept = own[[int(number) in numbers for number in own[:, 0]]]
-    fields = np.concatenate([tables.fields, kept]).astype(np.int32)
-    types = tables.types.copy()
-    types[0] = len(tables.fields), len(kept)
-    return ProtobufTables(types, fields, tables.enums)
+def _wanted_in(field: FieldDescriptor, target: TypeNode) -> _Wanted:
+    """What a column's type wants of a message in the field; None: that is not told by names."""
+    node = target
+    while node.name in ("Nullable", "LowCardinality"):
+        node = node.inner()
+    if field.message_type.GetOptions().map_entry:
+        return {"key": node.inner(0), "value": node.inner(1)} if node.name == "Map" else None
+    if node.name == "Array" and field.is_repeated:
+        node = node.inner()
+        while node.name == "Nullable":
+            node = node.inner()
+    if node.name not in ("Tuple", "Nested"):
+        return None
+    elements = dict(node.elements())
+    return elements if all(elements) else None
 
 
 def _reachable(descriptor: Descriptor) -> list[Descriptor]:

@@ -30,7 +30,8 @@ enum code {
     DEPTH = 10,
     UNKNOWN = 11,
     COUNT = 12,
-    NULL_REFUSED = 13
+    NULL_REFUSED = 13,
+    REFUSED = 14
 };
 
 struct input {
@@ -232,13 +233,14 @@ enum protobuf_kind {
     P_FIXED64 = 5,
     P_FIXED32 = 6,
     P_BYTES = 7,
-    P_MESSAGE = 8 /* reference: its type */
+    P_MESSAGE = 8, /* reference: its type */
+    P_REFUSED = 9 /* a message that no column can hold, and one should */
 };
 
 #define FIELD_WORDS 6 /* number, kind, is repeated, oneof (0: none), reference, count */
 #define ONEOFS_MAX 64
 
-static const int WIRE_TYPES[] = {0, 0, 0, 0, 0, 1, 5, 2, 2};
+static const int WIRE_TYPES[] = {0, 0, 0, 0, 0, 1, 5, 2, 2, 2};
 
 static const int32_t *find_field(const struct input *in, int32_t type, uint64_t number) {
     const int32_t *first = in->fields + FIELD_WORDS * in->types[2 * type];
@@ -345,6 +347,8 @@ static int protobuf_message(struct input *in, int32_t type, int depth) {
         if (field == 0) {
             if (in->refuses_unknown) return UNKNOWN;
             code = protobuf_unknown(in, wire, depth);
+        } else if (field[1] == P_REFUSED) {
+            return REFUSED;
         } else if (wire == 2 && (field[1] >= P_BYTES || field[2])) {
             code = protobuf_length(in, field, depth);
         } else if (wire == WIRE_TYPES[field[1]]) {

@@ -37,6 +37,7 @@ class Code(IntEnum):
     UNKNOWN = 11
     COUNT = 12
     NULL_REFUSED = 13
+    REFUSED = 14
 
 
 class AvroKind(IntEnum):
@@ -68,10 +69,11 @@ class ProtobufKind(IntEnum):
     FIXED32 = 6
     BYTES = 7
     MESSAGE = 8
+    REFUSED = 9
 
 
 #: By ProtobufKind.
-WIRE_TYPES = (0, 0, 0, 0, 0, 1, 5, 2, 2)
+WIRE_TYPES = (0, 0, 0, 0, 0, 1, 5, 2, 2, 2)
 
 
 @dataclass(frozen=True, slots=True)

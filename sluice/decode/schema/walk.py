@@ -201,6 +201,7 @@ class _ProtobufWalker:
                 self.unknown(walk, wire)
                 continue
             _, kind, is_repeated, oneof, _, _ = field
+            walk.fail(kind == ProtobufKind.REFUSED, Code.REFUSED)
             if wire == 2 and (kind >= ProtobufKind.BYTES or is_repeated):
                 self.length(walk, field, depth)
             else:

@@ -1,15 +1,14 @@
 """Values of CSV and TSV that the engine would read as something else than they say.
 
-Dates without a year (see yearless.py), a sign alone, which is 0 in an integer, and values that are
-missing in brackets, which are 0 too; floats of two signs, which are numbers near the end of a file;
-and in brackets, numbers of a Decimal or of 256 bits that are none or do not fit.
+What misread.py finds in JSON; and a sign alone, which is 0 in an integer, values that are missing
+in brackets, which are 0 too; floats of two signs, which are numbers near the end of a file; and in
+brackets, numbers of a Decimal or of 256 bits that are none or do not fit.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any
 
@@ -17,15 +16,28 @@ from sluice.decode.engine.bare_numbers import decimal_shape, shows_cut_digits
 from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, Fault
-from sluice.decode.messages.moments import ALL, DATES, NUMBERS, MomentFields
-from sluice.decode.text.yearless import (
+from sluice.decode.messages.moments import (
+    ALL,
+    DATES,
+    EMPTIES,
+    LOOK_BITS,
+    NUMBERS,
+    MomentFields,
+    QuickLook,
+)
+from sluice.decode.text.misread import (
     Fields,
-    fault_of,
+    Misread,
+    Numeral,
     faults_of,
     holds_moment,
     inner_types,
+    is_read_as_it_is,
+    least_scale,
+    misread,
     parts_of,
-    without_year,
+    scalars_in,
+    takes_empty,
 )
 
 #: In brackets: a text in quotes, a bracket, what separates values, others.
@@ -42,13 +54,6 @@ _VALUE_CHARACTERS_MAX = 100
 _ERROR_CHARACTERS_MAX = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Bare:
-    """What stands in no quotes, in brackets."""
-
-    text: str
-
-
 class _MissingError(Exception):
     """A value is missing in brackets."""
 
@@ -61,6 +66,7 @@ class LineCells:
     :param delimiter: between values; of CSV, so that each element of a tuple is a value.
         "": it is a tab.
     :param null: the text that means null.
+    :param cuts: digits of a second that a column does not keep may be cut.
     """
 
     def __init__(
@@ -69,8 +75,10 @@ class LineCells:
         values: Callable[[bytes], list[str]],
         delimiter: str,
         null: str,
+        cuts: bool = False,
     ) -> None:
         self._values, self._null, self._is_csv = values, null, bool(delimiter)
+        self._delimiter, self._cuts = delimiter or "\t", cuts
         cells = [
             (name, text, cell)
             for name, text in columns
@@ -81,29 +89,60 @@ class LineCells:
             for place, (name, text, cell) in enumerate(cells)
             if cell
         ]
-        looks = [(place, _look(node)) for place, *_, node in self._cells]
-        places = [place << 3 | look for place, look in looks if look]
+        looks = [(place, _look(node), node) for place, *_, node in self._cells]
+        looks = [one for one in looks if one[1]]
+        places = [place << LOOK_BITS | look for place, look, _ in looks]
+        scales = [least_scale(n, cuts) if holds_moment(n) else 0 for *_, n in looks]
         signs = any(_holds(node, _is_signed) for *_, node in self._cells)
-        fields = MomentFields(delimiter or "\t", places, bool(delimiter), signs)
-        self.fields = fields if places or signs else None
+        fields = MomentFields(self._delimiter, places, scales, bool(delimiter), signs)
+        self.looks: tuple[QuickLook, ...] = (fields,) if places or signs else ()
 
     def faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
         """See `Look`."""
-        return faults_of(buffer, self.fields, self._judge)
+        return faults_of(buffer, self.looks, self._judge)
 
     def _judge(self, row: bytes) -> Fault | None:
         cells = self._values(row)
         # Within brackets, a backslash belongs to the text in quotes.
         raw = cells if self._is_csv else row.decode(errors="replace").split("\t")
+        quoted: set[int] | None = None
         for place, name, type_text, node in self._cells:
             values = raw if _scalar(node) is None else cells
-            cell = values[place] if place < len(values) else ""
-            if cell in ("", self._null, "\\N"):
+            if place >= len(values):
                 continue
-            fault = _fault_in(cell, node, name, type_text)
+            cell = values[place]
+            if cell == "":
+                if self._is_csv and quoted is None:
+                    quoted = quoted_empties(row, self._delimiter.encode())
+                is_said = not self._is_csv or place in (quoted or ())
+                if is_said and not all(map(takes_empty, scalars_in(node))):
+                    return Misread("", CANNOT_PARSE).fault(name, type_text)
+                continue
+            if cell in (self._null, "\\N"):
+                continue
+            fault = _fault_in(cell, node, name, type_text, self._cuts)
             if fault is not None:
                 return fault
         return None
+
+
+def quoted_empties(row: bytes, delimiter: bytes) -> set[int]:
+    """Which values of a row of CSV are two quotes."""
+    places: set[int] = set()
+    place = at = 0
+    while at < len(row):
+        if row[at : at + 1] == b'"':
+            begin = at = at + 1
+            while at < len(row) and (row[at] != ord('"') or row[at + 1 : at + 2] == b'"'):
+                at += 2 if row[at] == ord('"') else 1
+            if at == begin:
+                places.add(place)
+            at += 1
+        found = row.find(delimiter, at)
+        if found < 0:
+            break
+        place, at = place + 1, found + 1
+    return places
 
 
 def _cells(type_text: str) -> Iterator[str]:
@@ -152,7 +191,11 @@ def _is_opaque(node: TypeNode) -> bool:
 
 
 def _look(node: TypeNode) -> int:
+    if is_read_as_it_is(node):
+        return ALL
     look = DATES if holds_moment(node) else 0
+    if not all(map(takes_empty, scalars_in(node))):
+        look |= EMPTIES
     if _scalar(node) is not None:
         return look
     if _holds(node, _is_opaque):
@@ -160,13 +203,13 @@ def _look(node: TypeNode) -> int:
     return look | NUMBERS if _holds(node, lambda one: _is_signed(one) or _is_wide(one)) else look
 
 
-def _fault_in(cell: str, node: TypeNode, name: str, type_text: str) -> Fault | None:
+def _fault_in(cell: str, node: TypeNode, name: str, type_text: str, cuts: bool) -> Fault | None:
     scalar = _scalar(node)
     if scalar is not None and cell[0] not in "[{(":
         is_alone = _is_integer(scalar) and cell in ("-", "+")
         if is_alone or (_is_float(scalar) and _TWO_SIGNS.match(cell)):
             return _said(cell, CANNOT_PARSE, name, type_text)
-        value: Any = cell.strip(" '")
+        value: Any = cell if takes_empty(scalar) else cell.strip(" '")
     else:
         try:
             value = nested(cell)
@@ -176,8 +219,8 @@ def _fault_in(cell: str, node: TypeNode, name: str, type_text: str) -> Fault | N
         reason = _bad_number(value, node)
         if reason:
             return _said(cell, reason, name, type_text)
-    text = without_year(value, node)
-    return None if text is None else fault_of(text, name, type_text)
+    found = misread(value, node, cuts)
+    return None if found is None else found.fault(name, type_text)
 
 
 def _said(cell: str, reason: str, name: str, type_text: str) -> Fault:
@@ -187,7 +230,7 @@ def _said(cell: str, reason: str, name: str, type_text: str) -> Fault:
 
 
 def nested(text: str) -> Any:
-    """What stands in brackets: lists, `Fields` for maps, texts where there are quotes, else `Bare`.
+    """What stands in brackets: lists, `Fields` for maps, `Numeral` where there are no quotes.
 
     :raises _MissingError: a value is missing.
     """
@@ -213,14 +256,14 @@ def nested(text: str) -> Any:
         elif quoted is not None:
             stack[-1].append(re.sub(r"\\(.)|''", lambda m: m[1] or "'", quoted, flags=re.DOTALL))
         elif bare is not None:
-            stack[-1].append(Bare(bare))
+            stack[-1].append(Numeral(bare))
     return outer[0] if outer else None
 
 
 def _bad_number(value: Any, node: TypeNode) -> str:
     """The reason why a number in brackets is none or does not fit; "" if there is none."""
-    if isinstance(value, Bare):
-        scalar, text = _scalar(node), value.text
+    if isinstance(value, Numeral):
+        scalar, text = _scalar(node), str(value)
         return "" if scalar is None or text.upper() == "NULL" else _reason(text, scalar)
     return next((r for part, inner in parts_of(value, node) if (r := _bad_number(part, inner))), "")
 

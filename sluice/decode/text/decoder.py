@@ -26,10 +26,10 @@ from sluice.decode.messages.marked import buffer_of, memory_file, subset, withou
 from sluice.decode.messages.splitting import Split, Splitter
 from sluice.decode.text.certain import Certainty
 from sluice.decode.text.isolate import find_faults, halve
+from sluice.decode.text.misread import Look, MisreadObjects
 from sluice.decode.text.plan import KEY_COLUMN, ORDER_COLUMN, Plan
 from sluice.decode.text.suspects import find_loose_ends, find_suspects
 from sluice.decode.text.tolerant import find_unfit, overflow_behavior, sift
-from sluice.decode.text.yearless import Look, YearsOfObjects
 
 __all__ = ["BadMessage", "Decoded", "Decoder"]
 
@@ -52,7 +52,7 @@ class Decoder:
         self.columns = tuple(part.name for part in self._plan.columns) + tuple(
             column.name for column in self._plan.lineage
         )
-        self._years: Look = self._make_years()
+        self._misread: Look = self._make_look()
         #: These two follow from what came before. They decide what is tried first, never the
         #: result. None: a tolerant pass cannot be taken, or is not worth it.
         self._overflow = overflow_behavior(self._plan)
@@ -63,8 +63,10 @@ class Decoder:
     def _make_plan(self, widest_integer: str) -> Plan:
         return Plan(self.table, widest_integer)
 
-    def _make_years(self) -> Look:
-        return YearsOfObjects(self._plan.types)
+    def _make_look(self) -> Look:
+        table = self.table
+        refuses_unknown = table.unknown_fields == "refuse"
+        return MisreadObjects(self._plan.types, table.fractions == "cut", refuses_unknown)
 
     def _check(self) -> None:
         """Let the engine compile the queries, on no rows."""
@@ -84,8 +86,9 @@ class Decoder:
 
     def watch(self, buffer: MessageBuffer) -> None:
         """See `sluice.decode.messages.port.TableDecoder`."""
-        if self.table.rows == "one" and self._years.fields is not None:
-            buffer.watch(self._years.fields)
+        if self.table.rows == "one":
+            for look in self._misread.looks:
+                buffer.watch(look)
 
     def decode(
         self, buffer: MessageBuffer, topic: str, partition: int, source: str = ""
@@ -136,7 +139,7 @@ class Decoder:
     def _decode_rows(self, buffer: MessageBuffer, where: str) -> tuple[Body, dict[int, Fault]]:
         """All rows of a buffer of one row for each message, and what is wrong with the others."""
         faults = self._structure_faults(buffer)
-        faults = self._years.faults(buffer) | faults
+        faults = self._misread.faults(buffer) | faults
         faults |= self._long_digit_faults(buffer, faults)
         body, faults = self._rows_and_faults(buffer, faults)
         if body is None:

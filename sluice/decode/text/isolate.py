@@ -246,6 +246,9 @@ def read_error(plan: Plan, line: bytes, error: EngineError) -> Fault:
     if unknown:
         name = unknown[1].rstrip(":")
         return Fault(UNKNOWN_FIELD, f"the table has no column {name}", name)
+    strange = re.search("Tuple doesn't have element with name '(.+?)', enable", words)
+    if strange:
+        return Fault(UNKNOWN_FIELD, f"no element of a tuple is named {strange[1]}")
     if code in _OUT_OF_RANGE_CODES or code in _NULL_CODES:
         judged = _judge_alone(plan, line)
         if judged is not None:
@@ -294,7 +297,7 @@ def _by_column(
     faults: dict[int, Fault] = {}
     left = np.ones(len(unread), np.bool_)
     with marked_file(buffer, unread, 1, _PADDING) as marked:
-        for part in plan.columns:
+        for part in plan.read:
             if not left.any():
                 break
             query = plan.lenient_column(marked.path, marked.field, len(unread), part)
@@ -306,7 +309,7 @@ def _by_column(
             failed = left.copy()
             failed[rows[0] - 1] = False
             for index in unread[failed].tolist():
-                faults[index] = unreadable(_line(buffer, index), part.name, part.column.type)
+                faults[index] = unreadable(plan, _line(buffer, index), part.name, part.column.type)
             left &= ~failed
     return faults
 

@@ -37,8 +37,8 @@ from sluice.decode.text.isolate_lines import LineJudge
 from sluice.decode.text.line_files import line_file, write_lines
 from sluice.decode.text.line_formats import LineFormat
 from sluice.decode.text.merging import merge
+from sluice.decode.text.misread import Look, MisreadArrays
 from sluice.decode.text.plan import Plan
-from sluice.decode.text.yearless import Look, YearsOfArrays
 
 
 class LineDecoder(Decoder):
@@ -80,7 +80,7 @@ class LineDecoder(Decoder):
         self.names = tuple(
             f"{stand_in}{place}" if name == SKIPPED else name for place, name in enumerate(names)
         )
-        self._years = self._years_of_names()
+        self._misread = self._look_at_names()
         self._head = self._lines.header(self.names)
         with memory_file(self._head) as path:
             try:
@@ -89,13 +89,14 @@ class LineDecoder(Decoder):
             except (EngineError, TerminalError) as error:
                 raise self._cannot_compile(error) from error
 
-    def _make_years(self) -> Look:
+    def _make_look(self) -> Look:
         # Which values a row has is known when the names are (`_check`).
-        return YearsOfArrays(())
+        return MisreadArrays(())
 
-    def _years_of_names(self) -> Look:
+    def _look_at_names(self) -> Look:
         types = self._plan.types
-        return self._lines.years([(name, types.get(name, "")) for name in self.names])
+        columns = [(name, types.get(name, "")) for name in self.names]
+        return self._lines.look(columns, self.table.fractions == "cut")
 
     def _structure_faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
         return {} if self._lines.newline_moves else super()._structure_faults(buffer)

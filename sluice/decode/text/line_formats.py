@@ -24,10 +24,10 @@ from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.framing import JSON_ARRAYS, LINES, Framing
 from sluice.decode.messages.marked import Piece
 from sluice.decode.text.cells import LineCells
+from sluice.decode.text.misread import Look, MisreadArrays
 from sluice.decode.text.plan import MARK_COLUMN
 from sluice.decode.text.row_format import RowFormat
 from sluice.decode.text.split_lines import row_ends
-from sluice.decode.text.yearless import Look, YearsOfArrays
 
 #: Behind a row that may be unreadable. A reader of fixed length (a UUID's) looks beyond its
 #: line's end and fails in here; so does one of an unclosed array of TSV, which goes on to the
@@ -125,10 +125,11 @@ class LineFormat(Protocol):
         """The values as the row says them; empty if that cannot be told."""
         ...
 
-    def years(self, columns: Sequence[tuple[str, str]]) -> Look:
-        """Finds dates without a year.
+    def look(self, columns: Sequence[tuple[str, str]], cuts: bool) -> Look:
+        """Finds what the engine would misread.
 
         :param columns: names and types of a row's values; no type: no column takes it.
+        :param cuts: digits of a second that a column does not keep may be cut.
         """
         ...
 
@@ -185,8 +186,8 @@ class Csv:
         except csv.Error:
             return []
 
-    def years(self, columns: Sequence[tuple[str, str]]) -> Look:
-        return LineCells(columns, self.values, self.delimiter.decode(), self.null)
+    def look(self, columns: Sequence[tuple[str, str]], cuts: bool) -> Look:
+        return LineCells(columns, self.values, self.delimiter.decode(), self.null, cuts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +224,8 @@ class Tsv:
     def values(self, row: bytes) -> list[str]:
         return [unescaped(value).decode(errors="replace") for value in row.split(b"\t")]
 
-    def years(self, columns: Sequence[tuple[str, str]]) -> Look:
-        return LineCells(columns, self.values, "", self.null)
+    def look(self, columns: Sequence[tuple[str, str]], cuts: bool) -> Look:
+        return LineCells(columns, self.values, "", self.null, cuts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +263,8 @@ class JsonArrays:
             return []
         return [v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in document]
 
-    def years(self, columns: Sequence[tuple[str, str]]) -> Look:
-        return YearsOfArrays(columns)
+    def look(self, columns: Sequence[tuple[str, str]], cuts: bool) -> Look:
+        return MisreadArrays(columns, cuts)
 
 
 _ESCAPES = {b"\\": b"\\\\", b"\t": b"\\t", b"\n": b"\\n", b"\r": b"\\r"}

@@ -17,7 +17,7 @@ from sluice.core.text import TableText
 from sluice.core.text_options import SKIPPED
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import BadMessage, Decoded
-from sluice.decode.messages.fault import CANNOT_PARSE, NOT_ONE_ROW, UNKNOWN_FIELD, Fault
+from sluice.decode.messages.fault import CANNOT_PARSE, NO_COLUMN, NOT_ONE_ROW, UNKNOWN_FIELD, Fault
 from sluice.decode.messages.framing import BYTE_ORDER_MARK, LINES
 from sluice.decode.messages.splitting import Splitter
 from sluice.decode.text.line_decoder import LineDecoder
@@ -164,7 +164,7 @@ class NamedLineDecoder:
         if doubled:
             return Fault(CANNOT_PARSE, f"column {doubled[0]} is named twice", doubled[0])
         if len(unknown) == len(names):
-            return Fault(CANNOT_PARSE, "the first line names no column of the table")
+            return Fault(NO_COLUMN, "the first line names no column of the table")
         if unknown and self._table.unknown_fields == "refuse":
             return Fault(UNKNOWN_FIELD, f"the table has no column {unknown[0]}"[:300], unknown[0])
         return tuple(name if name in known else SKIPPED for name in names)

@@ -9,8 +9,8 @@ from sluice.core.text import Column, TableText
 from sluice.decode.engine.expressions import referenced_columns
 from sluice.decode.engine.keys import KEY_COLUMN, ORDER_COLUMN, Keys, lineage_of
 from sluice.decode.engine.scalars import Reader, default_of
-from sluice.decode.engine.session import identifier, literal, settings_clause
-from sluice.decode.text.readers import ReaderFactory
+from sluice.decode.engine.session import identifier, literal, settings_clause, unlike
+from sluice.decode.text.readers import NestedColumn, ReaderFactory
 from sluice.decode.text.row_format import JSON_EACH_ROW, RowFormat
 
 __all__ = ["KEY_COLUMN", "ORDER_COLUMN", "Plan", "PlannedColumn"]
@@ -62,11 +62,21 @@ class Plan:
         refuse_null, has_blanks = table.on_null == "dead-letter", rows.engine.startswith("CSV")
         in_lines = "nested" if has_blanks else "all" if rows.engine.startswith("Tab") else "none"
         factory = ReaderFactory(refuse_null, widest_integer, has_blanks, in_lines)
-        read = tuple(
-            PlannedColumn(column, factory.of(column.type))
+        taken = [
+            column
             for column in table.columns
             if column.name not in table.lineage and column.kind in ("", "DEFAULT", "EPHEMERAL")
+        ]
+        self._rows_as = unlike("_sluice_row", (column.name for column in taken))
+        self._nested: dict[str, NestedColumn] = {}
+        if rows is JSON_EACH_ROW:
+            self._nested = factory.nested({column.name: column.type for column in taken})
+        read = tuple(PlannedColumn(column, self._reader(factory, column)) for column in taken)
+        read += tuple(
+            PlannedColumn(Column(group.head, group.type, "EPHEMERAL"), group.records)
+            for group in {one.head: one for one in self._nested.values()}.values()
         )
+        self.read = read
         self.columns = tuple(part for part in read if part.column.kind != "EPHEMERAL")
         if not self.columns:
             raise TerminalError(
@@ -74,19 +84,28 @@ class Plan:
                 "Add a column, or take the entry out of the configuration.",
             )
         self._by_name = {part.name: part for part in read}
-        self._unstored = [f"t.{identifier(p.name)}" for p in read if p not in self.columns]
+        self._unstored = [self._read_value(p.name) for p in read if p not in self.columns]
         self.structure = ", ".join(self._declaration(part, part.reader.wide) for part in read)
         self._bare = ", ".join(f"{identifier(part.name)} {part.reader.wide}" for part in read)
         self._loose = ", ".join(self._declaration(part, part.reader.loose) for part in read)
         self._settings = {
             "input_format_null_as_default": int(table.on_null == "default"),
             "input_format_skip_unknown_fields": int(table.unknown_fields == "ignore"),
+            "input_format_json_ignore_unknown_keys_in_named_tuple": int(
+                table.unknown_fields == "ignore"
+            ),
             "session_timezone": literal(table.time_zone),
             **rows.settings,
         }
         self._narrowed = self._narrowing()
         self._faults = self._fault_code()
         self.keys = Keys(table, tuple(part.name for part in self.columns), self.lineage)
+
+    def _reader(self, factory: ReaderFactory, column: Column) -> Reader:
+        nested = self._nested.get(column.name)
+        if nested is None:
+            return factory.of(column.type)
+        return nested.reader(self._read_value(nested.head))
 
     def _declaration(self, part: PlannedColumn, read_as: str) -> str:
         """The column as it is read, with what stands in for an absent field."""
@@ -114,8 +133,24 @@ class Plan:
         if not used:
             return column.expression
         names = ", ".join(identifier(other.name) for other in used)
-        values = ", ".join(f"[{_typed(self._by_name[other.name], loose)}]" for other in used)
+        values = ", ".join(f"[{self._typed(other.name, loose)}]" for other in used)
         return f"arrayMap(({names}) -> ({column.expression}), {values})[1]"
+
+    def _read_value(self, name: str) -> str:
+        """A column as it was read."""
+        return f"{self._rows_as}.{identifier(name)}"
+
+    def _typed(self, name: str, loose: bool) -> str:
+        """A column as it was read, in the table's type."""
+        value, reader = identifier(name), self._by_name[name].reader
+        if name in self._nested:
+            nested = self._nested[name]
+            reader = nested.reader(identifier(nested.head))
+        read_as = reader.loose if loose else reader.wide
+        if read_as.startswith("Nullable(") and not reader.target.startswith("Nullable("):
+            default = f"CAST({default_of(reader.target)}, {literal(read_as)})"
+            value = f"ifNull({value}, {default})"
+        return f"CAST({value}, {literal(reader.target)})" if reader.plain else reader.narrow(value)
 
     def _narrowing(self) -> str:
         """The wide columns, narrowed; throws if a value does not fit."""
@@ -124,7 +159,7 @@ class Plan:
             # The engine reads only columns that something asks for.
             silent.append(f"ignore({', '.join(self._unstored)})")
         for part in self.columns:
-            value = f"t.{identifier(part.name)}"
+            value = self._read_value(part.name)
             parts.append(f"{part.reader.narrow(value)} AS {identifier(part.name)}")
             if part.reader.silent is not None:
                 silent.append(f"toUInt8({part.reader.silent(value)})")
@@ -132,17 +167,17 @@ class Plan:
         if silent:
             where = f" WHERE NOT throwIf(greatest(0, {', '.join(silent)}), {literal(OUT_OF_RANGE)})"
         self._values = ", ".join(parts)
-        return f"SELECT {self._values} FROM {{source}} AS t{where}"
+        return f"SELECT {self._values} FROM {{source}} AS {self._rows_as}{where}"
 
     def _fault_code(self) -> str:
         """Per row: 0, or 4 x (position of the first faulty column) + kind of fault."""
         tests = ["0", "0"]
         for index, part in enumerate(self.columns):
             if part.reader.fault is not None:
-                fault = part.reader.fault(f"t.{identifier(part.name)}")
+                fault = part.reader.fault(self._read_value(part.name))
                 tests += [f"({fault}) AS _f{index} != 0", f"{4 * index} + _f{index}"]
         # Columns without a test of their own are read too: reading them can fail.
-        read = ", ".join(f"t.{identifier(name)}" for name in self._by_name)
+        read = ", ".join(map(self._read_value, self._by_name))
         return f"toUInt32(multiIf({', '.join([*tests, '0'])}) + ignore({read}))"
 
     @property
@@ -209,11 +244,11 @@ class Plan:
         doubts = [f"ignore({', '.join(self._unstored)})"] if self._unstored else []
         for part in self.columns:
             if part.reader.doubt is not None:
-                doubts.append(f"toUInt8({part.reader.doubt(f't.{identifier(part.name)}')})")
+                doubts.append(f"toUInt8({part.reader.doubt(self._read_value(part.name))})")
         where = f" WHERE NOT greatest(0, {', '.join(doubts)})" if doubts else ""
-        place = f"toUInt32(assumeNotNull(t._row_number)) AS {PLACE_COLUMN}"
+        place = f"toUInt32(assumeNotNull({self._rows_as}._row_number)) AS {PLACE_COLUMN}"
         source = self._file(path, self.structure)
-        inner = f"SELECT {self._values}, {place} FROM {source} AS t{where}"
+        inner = f"SELECT {self._values}, {place} FROM {source} AS {self._rows_as}{where}"
         clause = self._lenient_clause(
             rows,
             min_insert_block_size_rows=0,
@@ -263,7 +298,8 @@ class Plan:
         """
         structure = f"{identifier(index)} UInt32, {self._loose}"
         source = self._file(path, structure)
-        query = f"SELECT t.{identifier(index)} AS i, {self._faults} AS f FROM {source} AS t"
+        query = f"SELECT {self._read_value(index)} AS i, {self._faults} AS f"
+        query += f" FROM {source} AS {self._rows_as}"
         return f"{query} {self._lenient_clause(rows)}"
 
     def unfit(self, path: str, rows: int, errors: str) -> str:
@@ -271,24 +307,28 @@ class Plan:
 
         :param errors: as in `tolerant_into`.
         """
-        place = "toUInt32(assumeNotNull(t._row_number))"
+        place = f"toUInt32(assumeNotNull({self._rows_as}._row_number))"
         query = f"SELECT {place} AS i, {self._faults} AS f"
         clause = self._lenient_clause(rows, input_format_record_errors_file_path=literal(errors))
-        return f"{query} FROM {self._file(path, self._loose)} AS t WHERE f != 0 {clause}"
+        return (
+            f"{query} FROM {self._file(path, self._loose)} AS {self._rows_as} WHERE f != 0 {clause}"
+        )
 
     def wide(self, path: str, index: str, rows: int) -> str:
         """Index of each row that can be read as `strict` reads it, moments being clamped."""
         source = self._file(path, f"{identifier(index)} UInt32, {self.structure}")
-        read = ", ".join(f"t.{identifier(name)}" for name in self._by_name)
-        query = f"SELECT t.{identifier(index)} AS i, toUInt32(0) AS f FROM {source} AS t"
+        read = ", ".join(map(self._read_value, self._by_name))
+        query = f"SELECT {self._read_value(index)} AS i, toUInt32(0) AS f"
+        query += f" FROM {source} AS {self._rows_as}"
         return f"{query} WHERE NOT ignore({read}) {self._lenient_clause(rows)}"
 
     def lenient_column(self, path: str, index: str, rows: int, part: PlannedColumn) -> str:
         """Index of each row in which this column alone can be read."""
         structure = f"{identifier(index)} UInt32, {identifier(part.name)} {part.reader.loose}"
         source = self._file(path, structure)
-        query = f"SELECT t.{identifier(index)} AS i, toUInt32(0) AS f FROM {source} AS t"
-        query += f" WHERE NOT ignore(t.{identifier(part.name)})"
+        query = f"SELECT {self._read_value(index)} AS i, toUInt32(0) AS f"
+        query += f" FROM {source} AS {self._rows_as}"
+        query += f" WHERE NOT ignore({self._read_value(part.name)})"
         return f"{query} {self._lenient_clause(rows, input_format_skip_unknown_fields=1)}"
 
     def _lenient_clause(self, rows: int, **more: object) -> str:
@@ -301,13 +341,3 @@ class Plan:
 
     def _clause(self, **more: object) -> str:
         return settings_clause(**(self._settings | more))
-
-
-def _typed(part: PlannedColumn, loose: bool) -> str:
-    """A column as it was read, in the table's type."""
-    value, reader = identifier(part.name), part.reader
-    read_as = reader.loose if loose else reader.wide
-    if read_as.startswith("Nullable(") and not reader.target.startswith("Nullable("):
-        default = f"CAST({default_of(reader.target)}, {literal(read_as)})"
-        value = f"ifNull({value}, {default})"
-    return f"CAST({value}, {literal(reader.target)})" if reader.plain else reader.narrow(value)

@@ -6,18 +6,30 @@ the year 9999, and null in a number as 0, without a word. So a column is read in
 and narrowed by an expression that fails loudly; what no expression can see (digits beyond 256
 bits) is kept out by `MessageBuffer.long_digits`.
 
-What ClickHouse itself reads stays readable: numbers in strings, true and false as numbers,
-fractions of a second that a DateTime does not keep, "" as 0 in integers and decimals.
+What ClickHouse itself reads stays readable: numbers in strings, true and false as numbers. What no
+reading shows, such as "" that is read as 0, is found in the messages before (misread.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sluice.decode.engine.bare_numbers import bare_number
-from sluice.decode.engine.scalars import Expression, Place, Reader, scalar_reader
+from sluice.decode.engine.scalars import RANGE, Expression, Place, Reader, scalar_reader
 from sluice.decode.engine.session import identifier, literal
-from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.engine.types import TypeNode, nested_groups, parse_type
+
+#: Types that are others by another name.
+GEO_TYPES = {
+    "Point": "Tuple(Float64, Float64)",
+    "Ring": "Array(Point)",
+    "LineString": "Array(Point)",
+    "MultiPoint": "Array(Point)",
+    "Polygon": "Array(Ring)",
+    "MultiLineString": "Array(LineString)",
+    "MultiPolygon": "Array(Polygon)",
+}
 
 
 @dataclass(slots=True)
@@ -43,6 +55,21 @@ class ReaderFactory:
         """The reader of a column."""
         return self._reader(parse_type(type_text), nullable=False, in_tuple=False)
 
+    def nested(self, types: Mapping[str, str]) -> dict[str, NestedColumn]:
+        """The columns among these that a server made of a Nested."""
+        found: dict[str, NestedColumn] = {}
+        for head, elements in nested_groups(types).items():
+            inner = ", ".join(f"{identifier(name)} {text}" for name, text in elements.items())
+            type_text = f"Array(Tuple({inner}))"
+            records = self.of(type_text)
+            for name, text in elements.items():
+                element = self._reader(parse_type(text), nullable=False, in_tuple=True)
+                flat = self.of(types[f"{head}.{name}"])
+                found[f"{head}.{name}"] = NestedColumn(
+                    head, type_text, name, records, flat, element, self._variable()
+                )
+        return found
+
     def _reader(self, node: TypeNode, nullable: bool, in_tuple: bool) -> Reader:
         if node.name == "Nullable":
             return self._reader(node.inner(), nullable=True, in_tuple=in_tuple)
@@ -51,21 +78,34 @@ class ReaderFactory:
             return self._retarget(inner, node.text)
         if node.name == "SimpleAggregateFunction":
             return self._reader(node.inner(1), nullable, in_tuple)
-        if node.name in ("Array", "Map", "Tuple", "Nested") and not nullable:
-            return self._container(node)
-        place = Place(nullable, in_tuple, self.refuse_null, self.has_blanks)
+        if node.name in GEO_TYPES:
+            return self._recast(self._reader(parse_type(GEO_TYPES[node.name]), False, False), node)
+        if node.name in ("Array", "Map", "Tuple", "Nested"):
+            return self._container(node, nullable)
+        place = Place(nullable, in_tuple, self.refuse_null, self.has_blanks, self._depth > 0)
         if self._depth and (bare := bare_number(node, place)) is not None:
             return bare
         return scalar_reader(node, place, self.widest_integer)
 
-    def _container(self, node: TypeNode) -> Reader:
-        has_brackets = self.brackets == "all" or self._depth > 0 or node.name != "Tuple"
+    def _container(self, node: TypeNode, nullable: bool) -> Reader:
+        is_spread = node.name == "Tuple" and not nullable and self._depth == 0
+        has_brackets = self.brackets == "all" or not is_spread
         deeper = int(has_brackets and self.brackets != "none")
         self._depth += deeper
         make = {"Array": self._array, "Map": self._map}.get(node.name, self._tuple)
         reader = make(node)
         self._depth -= deeper
-        return reader
+        return _or_null(reader) if nullable else reader
+
+    @staticmethod
+    def _recast(reader: Reader, node: TypeNode) -> Reader:
+        """The same of a type that is another one by another name."""
+        return replace(
+            reader,
+            target=node.text,
+            narrow=lambda value: f"CAST({reader.narrow(value)}, {literal(node.text)})",
+            plain=False,
+        )
 
     def _retarget(self, reader: Reader, target: str) -> Reader:
         def narrow(value: str) -> str:
@@ -193,6 +233,88 @@ class ReaderFactory:
             plain,
             over([reader.doubt for reader in readers]),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class NestedColumn:
+    """A column that a server made of an element of a Nested. A message may have it as an array
+    of its own, or all elements as an array of records.
+
+    :param head: the name of the Nested, and `type` that of the records.
+    :param records: reads them; `flat` reads the array of its own, `element` a value in a record.
+    :param variable: of a lambda.
+    """
+
+    head: str
+    type: str
+    element_name: str
+    records: Reader
+    flat: Reader
+    element: Reader
+    variable: str
+
+    def reader(self, records: str) -> Reader:
+        """Of the column.
+
+        :param records: SQL of the array of records as it was read; empty if there is none.
+        """
+        flat, one = self.flat, self.variable
+        item = f"tupleElement({one}, {literal(self.element_name)})"
+
+        def narrow(value: str) -> str:
+            items = f"arrayMap({one} -> {self.element.narrow(item)}, {records})"
+            parts = (
+                f"CAST({part}, {literal(flat.target)})" for part in (items, flat.narrow(value))
+            )
+            return f"if(notEmpty({records}), {', '.join(parts)})"
+
+        def both(test: Expression | None, inner: Expression | None, clash: int) -> Expression:
+            def over(value: str) -> str:
+                tests = [f"if(notEmpty({records}) AND notEmpty({value}), {clash}, 0)"]
+                if test is not None:
+                    tests.append(f"toUInt8({test(value)})")
+                if inner is not None:
+                    found = f"arrayMap({one} -> toUInt8({inner(item)}), {records})"
+                    tests.append(f"arrayMax(arrayPushBack({found}, 0))")
+                return f"greatest(0, {', '.join(tests)})"
+
+            return over
+
+        return Reader(
+            flat.target,
+            flat.wide,
+            flat.loose,
+            narrow,
+            both(flat.silent, self.element.silent, 1),
+            both(flat.fault, self.element.fault, RANGE),
+            False,
+            both(flat.doubt, self.element.doubt, 1),
+        )
+
+
+def _or_null(reader: Reader) -> Reader:
+    """Of a tuple that may be null: its elements are judged where there is one."""
+    target = f"Nullable({reader.target})"
+
+    def over(test: Expression | None) -> Expression | None:
+        if test is None:
+            return None
+        return lambda value: f"if(isNull({value}), 0, toUInt8({test(f'assumeNotNull({value})')}))"
+
+    def narrow(value: str) -> str:
+        inner = reader.narrow(f"assumeNotNull({value})")
+        return f"if(isNull({value}), NULL, CAST({inner}, {literal(target)}))"
+
+    return Reader(
+        target,
+        f"Nullable({reader.wide})",
+        f"Nullable({reader.loose})",
+        narrow,
+        over(reader.silent),
+        over(reader.fault),
+        False,
+        over(reader.doubt),
+    )
 
 
 def _greatest(*tests: Expression | None) -> Expression | None:

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from sluice.decode.engine.scalars import NULL, UNREAD
-from sluice.decode.engine.types import leaves, parse_type
+from sluice.decode.engine.types import TypeNode, leaves, parse_type
 from sluice.decode.messages.fault import (
     CANNOT_PARSE,
     NULL_IN_COLUMN,
@@ -85,11 +85,38 @@ def unread_as_a_whole(plan: Plan, line: bytes) -> Fault:
     return Fault(CANNOT_PARSE, "the message cannot be read as JSON of this table")
 
 
-def unreadable(line: bytes, column: str, type_text: str) -> Fault:
+def unreadable(plan: Plan, line: bytes, column: str, type_text: str) -> Fault:
     document = _document(line)
     if column not in document:
         return Fault(CANNOT_PARSE, "the message cannot be read as JSON of this table")
-    return unread_fault(document[column], column, type_text)
+    value = document[column]
+    if plan.table.unknown_fields == "refuse":
+        strange = _strange_element(value, parse_type(type_text))
+        if strange:
+            said = f"column {column} {type_text} has no element {strange}"
+            return Fault(UNKNOWN_FIELD, said[:ERROR_CHARACTERS_MAX], column)
+    return unread_fault(value, column, type_text)
+
+
+def _strange_element(value: Any, node: TypeNode) -> str:
+    """The name of a field in a value that no element of its type takes; "" if there is none."""
+    parts: list[tuple[Any, TypeNode]] = []
+    if node.name in ("Nullable", "LowCardinality"):
+        return _strange_element(value, node.inner())
+    if node.name == "Array" and isinstance(value, list):
+        parts = [(one, node.inner()) for one in value]
+    elif node.name == "Nested" and isinstance(value, list):
+        record = parse_type(f"Tuple({', '.join(node.arguments)})")
+        parts = [(one, record) for one in value]
+    elif node.name == "Map" and isinstance(value, dict):
+        parts = [(one, node.inner(1)) for one in value.values()]
+    elif node.name == "Tuple" and isinstance(value, dict):
+        elements = dict(node.elements())
+        strange = [name for name in value if name not in elements]
+        if strange:
+            return str(strange[0])
+        parts = [(one, elements[name]) for name, one in value.items()]
+    return next((found for one, inner in parts if (found := _strange_element(one, inner))), "")
 
 
 def unread_fault(value: Any, column: str, type_text: str) -> Fault:

@@ -70,6 +70,12 @@ class TypedDecoder:
                 self._compile(bare)
             with buffer_of([]) as buffer:
                 for group in self.format.groups(buffer, nothing):
+                    if not self.plan(group.columns).filled:
+                        names = ", ".join(column.name for column in group.columns)
+                        raise TerminalError(
+                            f"none of its columns is one of the messages, which have {names}",
+                            "Correct the names: upper and lower case are told apart.",
+                        )
                     self._compile(group)
         except (EngineError, TerminalError) as error:
             raise TerminalError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sluice.decode.engine.scalars import Expression
 from sluice.decode.engine.session import literal
 from sluice.decode.engine.types import TypeNode
-from sluice.decode.typed.pair import Pair
+from sluice.decode.typed.pair import Pair, either
 
 #: The first day that the engine knows, and the last; in seconds, the second after it.
 _DAYS = (-719528, 2932896)
@@ -55,9 +55,20 @@ def instant_unfit(target: TypeNode, seconds: Expression) -> Expression:
     return test
 
 
-def moment_pair(natural: TypeNode, target: TypeNode) -> Pair:
+def loses_ticks(natural: TypeNode, target: TypeNode) -> Expression | None:
+    """Finds digits of a second that a coarser type does not keep."""
+    digits = scale_of(natural) - scale_of(target)
+    if digits <= 0:
+        return None
+    return lambda value: f"reinterpretAsInt64({value}) % {10**digits} != 0"
+
+
+def moment_pair(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair:
     """Between Date, Date32, DateTime and DateTime64; from one type to the same one too (of
-    another scale or time zone)."""
+    another scale or time zone).
+
+    :param cuts: digits of a second that the target does not keep are cut.
+    """
 
     def cast(value: str) -> str:
         return f"CAST({value}, {literal(target.text)})"
@@ -78,7 +89,9 @@ def moment_pair(natural: TypeNode, target: TypeNode) -> Pair:
     if natural.name == "DateTime":
         return Pair(cast)
     scale = scale_of(natural)
-    outside = _ticks_outside(scale, *_bounds(target))
+    outside = either(
+        _ticks_outside(scale, *_bounds(target)), None if cuts else loses_ticks(natural, target)
+    )
     if target.name == "DateTime64":
         return Pair(cast, outside)
     # The engine's own cast refuses the last second.

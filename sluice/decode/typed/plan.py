@@ -6,17 +6,31 @@ fault, converted; the table's columns, with what stands in for the absent ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import Column, TableText
 from sluice.decode.engine.expressions import referenced_columns
 from sluice.decode.engine.keys import KEY_COLUMN, ORDER_COLUMN, Keys, lineage_of
-from sluice.decode.engine.scalars import default_of
-from sluice.decode.engine.session import EngineError, identifier, literal, run, settings_clause
+from sluice.decode.engine.scalars import NULL, default_of
+from sluice.decode.engine.session import (
+    EngineError,
+    identifier,
+    literal,
+    run,
+    settings_clause,
+    unlike,
+)
+from sluice.decode.engine.types import nested_groups, parse_type
 from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Natural
-from sluice.decode.typed.readers import Conversion, ConversionFactory, block_type, has_enum
+from sluice.decode.typed.readers import (
+    MISMATCH,
+    Conversion,
+    ConversionFactory,
+    block_type,
+    has_enum,
+)
 
 #: Of which message each row is: its place in the group, UInt32; the last column of a block.
 PLACE_COLUMN = "_sluice_place"
@@ -135,6 +149,19 @@ class _Filled:
     def null(self) -> str:
         return f"_sluice_z{self.place}"
 
+    @property
+    def hidden(self) -> str:
+        """The fault that the value does not show."""
+        return f"_sluice_h{self.place}"
+
+    def fault(self) -> str:
+        """SQL for the kind of fault; "" if there never is one."""
+        own, hidden = self.conversion.fault, self.natural.fault
+        if own is None:
+            return self.hidden if hidden else ""
+        shown = own(self.source)
+        return f"if({self.hidden} != 0, {self.hidden}, toUInt8({shown}))" if hidden else shown
+
 
 class TypedPlan:
     """The queries for relations with these columns.
@@ -144,9 +171,12 @@ class TypedPlan:
 
     def __init__(self, target: Target, columns: tuple[Natural, ...]) -> None:
         self.target = target
-        self._columns = columns
+        self._rows_as = unlike("_sluice_row", (natural.name for natural in columns))
         self._nulls_to_default = target.table.on_null == "default"
-        factory = ConversionFactory(refuse_null=not self._nulls_to_default)
+        columns = tuple(self._without_records(columns))
+        self._columns = columns
+        refuses_unknown = target.table.unknown_fields == "refuse"
+        factory = ConversionFactory(not self._nulls_to_default, target.table.fractions == "cut")
         by_name = {natural.name: natural for natural in columns}
         self.filled = tuple(
             _Filled(
@@ -159,13 +189,10 @@ class TypedPlan:
             if column.name in by_name
         )
         strange = [natural.name for natural in columns if natural.name not in target.types]
-        #: A column of the relation that the table must have and has not; "" for none.
-        self.unknown = strange[0] if strange and target.table.unknown_fields == "refuse" else ""
-        self._faults = [
-            (part, part.conversion.fault(part.source))
-            for part in self.filled
-            if part.conversion.fault is not None
-        ]
+        strange += factory.strange
+        #: What the relation has, and the table must have and has not; "" for none.
+        self.unknown = strange[0] if strange and refuses_unknown else ""
+        self._faults = [(part, fault) for part in self.filled if (fault := part.fault())]
         self._outer = self._outer_layer()
 
     @property
@@ -174,11 +201,63 @@ class TypedPlan:
         return bool(self._faults)
 
     def _relation(self, source: str, place: str) -> str:
-        values = [
-            f"{part.natural.value or 't.' + identifier(part.natural.name)} AS {part.source}"
+        values = [f"{self._value(part.natural)} AS {part.source}" for part in self.filled]
+        values += [
+            f"toUInt8({part.natural.fault}) AS {part.hidden}"
             for part in self.filled
+            if part.natural.fault
         ]
-        return f"SELECT {', '.join([*values, f'{place} AS {PLACE_COLUMN}'])} FROM {source} AS t"
+        selected = ", ".join([*values, f"{place} AS {PLACE_COLUMN}"])
+        return f"SELECT {selected} FROM {source} AS {self._rows_as}"
+
+    def _value(self, natural: Natural) -> str:
+        return natural.value or f"{self._rows_as}.{identifier(natural.name)}"
+
+    def _without_records(self, columns: tuple[Natural, ...]) -> Iterator[Natural]:
+        """The relation's columns; an array of records for columns that the server made of a
+        Nested as an array for each of them."""
+        groups = nested_groups(self.target.types)
+        for natural in columns:
+            elements = groups.get(natural.name)
+            if elements is None:
+                yield natural
+                continue
+            names = {f"{natural.name}.{name}" for name in elements}
+            both = names.intersection(other.name for other in columns)
+            if both:
+                raise TerminalError(
+                    f"the message has both {natural.name} and {min(both)}",
+                    "Write the records, or an array for each column.",
+                )
+            yield from self._of_records(natural, elements)
+
+    def _of_records(self, natural: Natural, elements: Mapping[str, str]) -> Iterator[Natural]:
+        """The columns of a Nested, from an array of tuples with names."""
+        node, records = parse_type(natural.type), self._value(natural)
+        record = node.inner() if node.name == "Array" else node
+        one, fault = "_r", natural.fault
+        if record.name == "Nullable":
+            record, one = record.inner(), "assumeNotNull(_r)"
+            if not self._nulls_to_default:
+                fault = f"if(arrayExists(_r -> isNull(_r), {records}), {NULL}, {fault or 0})"
+        have = dict(record.elements()) if record.name == "Tuple" else {}
+        is_one = node.name == "Array" and bool(have) and all(have)
+        for name, type_text in elements.items():
+            column = f"{natural.name}.{name}"
+            if not is_one:
+                mismatch = f"{MISMATCH} + ignore({records})"
+                yield Natural(column, natural.type, records, mismatch)
+            elif name in have:
+                value = f"arrayMap(_r -> tupleElement({one}, {literal(name)}), {records})"
+                yield Natural(column, f"Array({have[name].text})", value, fault)
+            else:
+                # All arrays of a Nested are of one length.
+                default = f"CAST({default_of(type_text)}, {literal(type_text)})"
+                value = f"arrayMap(_r -> {default}, {records})"
+                yield Natural(column, f"Array({type_text})", value, fault)
+        for name in have:
+            if is_one and name not in elements:
+                yield Natural(f"{natural.name}.{name}", "String", "''")
 
     def _with_default(self, part: _Filled) -> bool:
         """Whether null asks for the column's own default expression."""

@@ -7,9 +7,8 @@ Enum's element that does not exist, a Decimal with too many digits). So for each
 is a test that never throws, and a conversion that is only used where the test found nothing.
 
 Text becomes a value as it does in JSON: the same texts are read, the same are refused.
-Accepted although something gets lost: a float's digits beyond its precision, and fractions of a
-second that a DateTime does not keep. Infinity and NaN are values; made by narrowing they
-are faults.
+Accepted although something gets lost: a float's digits beyond its precision. Infinity and NaN are
+values; made by narrowing they are faults.
 """
 
 from __future__ import annotations
@@ -53,9 +52,13 @@ class ConversionFactory:
 
     :param refuse_null: null in a non-nullable place is a fault; otherwise it becomes the
         type's default there.
+    :param cuts: digits of a second that a type does not keep are cut; otherwise they are a fault.
     """
 
     refuse_null: bool
+    cuts: bool = False
+    #: Elements of tuples that no element of the target takes, found so far.
+    strange: list[str] = field(default_factory=list)
     _names: int = field(default=0)
 
     def of(self, natural: str, target: str) -> Conversion:
@@ -127,7 +130,7 @@ class ConversionFactory:
             return self._map(natural, target)
         if target.name == natural.name == "Tuple":
             return self._tuple(natural, target)
-        pair = scalar_pair(natural, target)
+        pair = scalar_pair(natural, target, self.cuts)
         return _mismatch(target.text) if pair is None else _scalar(pair, target.text)
 
     def _variable(self) -> str:
@@ -187,6 +190,9 @@ class ConversionFactory:
         if not by_name and len(have) != len(wanted):
             return _mismatch(target.text)
         places = {name: place for place, (name, _) in enumerate(have)}
+        if by_name:
+            names = {name for name, _ in wanted}
+            self.strange += [name for name, _ in have if name not in names]
         sources = [places.get(w[0]) if by_name else place for place, w in enumerate(wanted)]
         parts = [
             None if source is None else self._any(have[source][1], wanted_type)

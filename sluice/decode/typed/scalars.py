@@ -6,7 +6,7 @@ from sluice.decode.engine.bare_numbers import decimal_shape
 from sluice.decode.engine.scalars import Expression
 from sluice.decode.engine.session import literal
 from sluice.decode.engine.types import TypeNode
-from sluice.decode.typed.moments import instant_unfit, moment_pair, same_moment_unfit
+from sluice.decode.typed.moments import instant_unfit, loses_ticks, moment_pair, same_moment_unfit
 from sluice.decode.typed.pair import (
     Pair,
     cast,
@@ -26,12 +26,15 @@ _MOMENTS = ("Date", "Date32", "DateTime", "DateTime64")
 _WITH_TEXT = (*_FLOATS, *_MOMENTS, "Bool", "Time", "Time64", "UUID", "IPv4", "IPv6", "JSON")
 
 
-def scalar_pair(natural: TypeNode, target: TypeNode) -> Pair | None:
-    """The pair of these types; None: no value of the one is one of the other."""
+def scalar_pair(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair | None:
+    """The pair of these types; None: no value of the one is one of the other.
+
+    :param cuts: digits of a second that the target does not keep are cut.
+    """
     own = same_type_unfit(natural)
     if natural.text == target.text:
         return Pair(None, own)
-    pair = _pair(natural, target)
+    pair = _pair(natural, target, cuts)
     if pair is None or own is None:
         return pair
     return Pair(pair.narrow, either(own, pair.unfit), pair.unread)
@@ -53,12 +56,12 @@ def same_type_unfit(node: TypeNode) -> Expression | None:
     return same_moment_unfit(node)
 
 
-def _pair(natural: TypeNode, target: TypeNode) -> Pair | None:
+def _pair(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair | None:
     name = natural.name
     if name == "String":
-        return from_text(target)
+        return from_text(target, cuts)
     if name == "FixedString":
-        return _from_fixed(natural, target)
+        return _from_fixed(natural, target, cuts)
     if target.name == "String":
         has_text = (
             name in _WITH_TEXT or name.startswith(("Enum", "Decimal")) or integer_bounds(name)
@@ -76,11 +79,11 @@ def _pair(natural: TypeNode, target: TypeNode) -> Pair | None:
     if name.startswith("Enum"):
         return _from_enum(natural, target)
     if name in _MOMENTS and target.name in _MOMENTS:
-        return moment_pair(natural, target)
+        return moment_pair(natural, target, cuts)
     if (name, target.name) == ("IPv4", "IPv6"):
         return Pair(cast("IPv6"))
     if (name, target.name) in (("Time", "Time64"), ("Time64", "Time")):
-        return Pair(cast(target.text))
+        return Pair(cast(target.text), None if cuts else loses_ticks(natural, target))
     return None
 
 
@@ -239,7 +242,7 @@ def _from_enum(natural: TypeNode, target: TypeNode) -> Pair | None:
     return None if pair is None else over(pair, number)
 
 
-def _from_fixed(natural: TypeNode, target: TypeNode) -> Pair | None:
+def _from_fixed(natural: TypeNode, target: TypeNode, cuts: bool) -> Pair | None:
     """Bytes: all of them for strings; binary values of IPv6 and wide integers; else text."""
     length = int(natural.arguments[0])
 
@@ -255,5 +258,5 @@ def _from_fixed(natural: TypeNode, target: TypeNode) -> Pair | None:
     wide = {"Int128": 16, "UInt128": 16, "Int256": 32, "UInt256": 32}
     if wide.get(target.name) == length:
         return Pair(lambda value: f"reinterpret({value}, {literal(target.name)})")
-    text = from_text(target)
+    text = from_text(target, cuts)
     return None if text is None else over(text, lambda value: f"CAST({value}, 'String')")

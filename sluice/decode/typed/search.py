@@ -30,6 +30,7 @@ from sluice.decode.messages.assemble import Body
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import (
     CANNOT_PARSE,
+    NO_COLUMN,
     NOT_ONE_ROW,
     NULL_IN_COLUMN,
     OUT_OF_RANGE,
@@ -138,6 +139,12 @@ class Reading:
             plan = self._decoding.plan(group.columns)
         except TerminalError as error:
             self.faults |= dict.fromkeys(group.messages.tolist(), unreadable(error))
+            return
+        if not plan.filled:
+            names = ", ".join(natural.name for natural in group.columns)
+            said = f"the message fills no column of the table, it has only {names}"
+            fault = Fault(NO_COLUMN, said[:_ERROR_CHARACTERS_MAX])
+            self.faults |= dict.fromkeys(group.messages.tolist(), fault)
             return
         if plan.unknown:
             said = f"the table has no column {plan.unknown}"[:_ERROR_CHARACTERS_MAX]
@@ -300,6 +307,8 @@ class Reading:
             else:
                 reason = OUT_OF_RANGE
                 words = f"{value} does not fit column {column.name} {column.type}"
+                if value.startswith('"'):
+                    words += remark_on(value.strip('"'), column.type)
             if self._many:
                 words = f"row {int(numbers[row])}: {words}"
             fault = Fault(reason, words[:_ERROR_CHARACTERS_MAX], column.name)

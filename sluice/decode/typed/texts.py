@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.decode.engine.moment_texts import moment_texts
-from sluice.decode.engine.scalars import UNREAD, Expression, Place, scalar_reader
+from sluice.decode.engine.scalars import UNREAD, Place, scalar_reader
 from sluice.decode.engine.session import literal
 from sluice.decode.engine.types import TypeNode
 from sluice.decode.typed.pair import Pair, either, fails, integer_bounds, or_null, over
@@ -12,8 +12,11 @@ from sluice.decode.typed.pair import Pair, either, fails, integer_bounds, or_nul
 _OVERLONG = "[0-9]{61,}"
 
 
-def from_text(target: TypeNode) -> Pair | None:
-    """As in JSON: read in the type that the JSON reader reads, judged as it judges."""
+def from_text(target: TypeNode, cuts: bool = False) -> Pair | None:
+    """As in JSON: read in the type that the JSON reader reads, judged as it judges.
+
+    :param cuts: digits of a second that the target does not keep are cut.
+    """
     if target.name == "FixedString":
         length = target.arguments[0]
         return Pair(
@@ -21,9 +24,15 @@ def from_text(target: TypeNode) -> Pair | None:
             lambda value: f"length({value}) > {length}",
         )
     if target.name in ("Time", "Time64"):
-        return Pair(or_null(target.text), fails(target.text), fails(target.text))
+        failing = fails(target.text)
+        if cuts or target.name == "Time":
+            return Pair(or_null(target.text), failing, failing)
+        scale = int(target.arguments[0]) if target.arguments else 3
+        fraction = literal(f"[.][0-9]{{{scale}}}[0-9]*[1-9]")
+        unfit = either(failing, lambda value: f"match({value}, {fraction})")
+        return Pair(or_null(target.text), unfit, failing)
     if target.name in ("DateTime", "DateTime64"):
-        texts = moment_texts(target)
+        texts = moment_texts(target, cuts)
         return Pair(lambda value: f"assumeNotNull({texts.value(value)})", texts.unfit, texts.unread)
     place = Place(nullable=True, in_tuple=False, refuse_null=False)
     reader = scalar_reader(target, place, "Int256")
@@ -47,11 +56,10 @@ def from_text(target: TypeNode) -> Pair | None:
             lambda value: f"{fault(as_null(value))} = {UNREAD}",
         )
     is_number = integer_bounds(target.name) is not None
-    parse = _parsing(is_number)
 
     def read(value: str, read_as: str) -> str:
         inner = read_as.removeprefix("Nullable(").removesuffix(")")
-        return f"accurateCastOrNull({parse(value)}, {literal(inner)})"
+        return f"accurateCastOrNull({value}, {literal(inner)})"
 
     def unread(value: str) -> str:
         return f"isNull({read(value, reader.loose)})"
@@ -76,10 +84,3 @@ def by_text(target: TypeNode) -> Pair | None:
         return None
     through = over(pair, lambda value: f"toString({value})")
     return Pair(through.narrow, through.unfit)
-
-
-def _parsing(is_number: bool) -> Expression:
-    """As in JSON, "" is 0 for integers and decimals."""
-    return (
-        (lambda value: f"if(empty({value}), '0', {value})") if is_number else (lambda value: value)
-    )

@@ -1,0 +1,505 @@
+"""Values of JSON messages that the engine would read as something else than they say.
+
+Dates without a year, which it would complete with the present one, and those that could be others;
+a fraction of a second beyond what the column keeps; an empty text where a number should be, which
+would be 0; in types that are read as they are (Variant, paths of JSON), what does not fit. And
+messages that have no field of the table.
+
+The verdict follows from the message and the types of its columns. JSON says which texts stand in
+quotes: 12 is a number of seconds, "12" the 12th of January. Messages that a quick look cannot clear
+are taken apart, all others are left to the engine. Lines: see cells.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import Context, Decimal
+from typing import Any, Protocol
+
+import numpy as np
+
+from sluice.decode.engine.bare_numbers import decimal_shape
+from sluice.decode.engine.dates import CUT, FRACTION, problem
+from sluice.decode.engine.types import TypeNode, enum_values, parse_type
+from sluice.decode.engine.years import may_be_date
+from sluice.decode.messages.boundaries import Positions
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.fault import CANNOT_PARSE, NO_COLUMN, OUT_OF_RANGE, Fault
+from sluice.decode.messages.moments import (
+    ITEMS,
+    MAP_KEYS,
+    TIME_OF_DAY,
+    VALUES,
+    EmptyFields,
+    FilledFields,
+    MomentFields,
+    QuickLook,
+)
+
+_MOMENTS = ("DateTime", "DateTime64")
+_ERROR_CHARACTERS_MAX = 300
+_VALUE_CHARACTERS_MAX = 100
+
+
+class Fields(tuple[tuple[str, Any], ...]):
+    """A JSON object's fields, in their order, also those of equal names."""
+
+
+class Numeral(str):
+    """A number as it is written, in no quotes."""
+
+    __slots__ = ()
+
+
+_BARE = re.compile(r'("(?:[^"\\]|\\.)*")|[^\s{}\[\]:,"]+', re.DOTALL)
+_DECODER = json.JSONDecoder(
+    strict=False, object_pairs_hook=Fields, parse_int=Numeral, parse_float=Numeral
+)
+
+
+def holds_moment(node: TypeNode) -> bool:
+    """Whether a value of this type has a date with a time, or a Time64, in it."""
+    return node.name in (*_MOMENTS, "Time64") or any(map(holds_moment, inner_types(node)))
+
+
+def inner_types(node: TypeNode) -> list[TypeNode]:
+    """The types of the values in a value of this type, also of those that it may be instead."""
+    match node.name:
+        case "Nullable" | "LowCardinality" | "Array":
+            return [node.inner()]
+        case "SimpleAggregateFunction":
+            return [node.inner(1)]
+        case "Map" | "Variant":
+            return [node.inner(place) for place in range(len(node.arguments))]
+        case "Tuple" | "Nested":
+            return [inner for _, inner in node.elements()]
+        case "JSON":
+            return [inner for _, inner in _paths(node)]
+    return []
+
+
+def _paths(node: TypeNode) -> list[tuple[str, TypeNode]]:
+    """The paths of a JSON type that have types of their own."""
+    typed = [one for one in node.arguments if not one.startswith(("SKIP ", "max_dynamic_"))]
+    return list(TypeNode("", "", tuple(typed)).elements())
+
+
+@dataclass(frozen=True, slots=True)
+class Misread:
+    """A value in a message that is not to be read, and why: a reason, and words if needed."""
+
+    value: Any
+    reason: str
+    why: str = ""
+
+    def fault(self, column: str, type_text: str) -> Fault:
+        """As a fault of the message."""
+        value = self.value
+        shown = value if isinstance(value, Numeral) else json.dumps(value, ensure_ascii=False)
+        verb = "does not fit" if self.reason == OUT_OF_RANGE else "cannot be read as"
+        said = f"{shown[:_VALUE_CHARACTERS_MAX]} {verb} column {column} {type_text}"
+        said += f": {self.why}" if self.why else ""
+        return Fault(self.reason, said[:_ERROR_CHARACTERS_MAX], column)
+
+
+def scale_kept(node: TypeNode, cuts: bool) -> int:
+    """How many digits of a second a type keeps; CUT: others may be cut."""
+    if cuts:
+        return CUT
+    if not node.name.endswith("64"):
+        return 0
+    return int(node.arguments[0]) if node.arguments else 3
+
+
+def least_scale(node: TypeNode, cuts: bool) -> int:
+    """The least of all in a type; of times of day with TIME_OF_DAY."""
+    scalars = [one for one in scalars_in(node) if one.name in (*_MOMENTS, "Time64")]
+    is_time = all(one.name == "Time64" for one in scalars)
+    return min(scale_kept(one, cuts) for one in scalars) | (TIME_OF_DAY if is_time else 0)
+
+
+def scalars_in(node: TypeNode) -> Iterator[TypeNode]:
+    """The types in a type that contain no other."""
+    inner = inner_types(node)
+    if not inner:
+        yield node
+    for one in inner:
+        yield from scalars_in(one)
+
+
+def takes_empty(node: TypeNode) -> bool:
+    """Whether an empty text is a value of a type that contains no other."""
+    if node.name.startswith("Enum"):
+        return "''" in enum_values(node)
+    return node.name in ("String", "FixedString", "Dynamic", "JSON", "Nothing")
+
+
+def is_read_as_it_is(node: TypeNode) -> bool:
+    """Whether a value of this type may be read without being read wider and narrowed."""
+    if node.name in ("Variant", "JSON"):
+        return any(map(_may_be_misread, scalars_in(node)))
+    return any(is_read_as_it_is(inner) for inner in inner_types(node))
+
+
+def _may_be_misread(node: TypeNode) -> bool:
+    return node.name.startswith(
+        ("Decimal", "Date", "Float", "BFloat", "Time64")
+    ) or not takes_empty(node)
+
+
+class Look(Protocol):
+    """Finds what the engine would read as something else than it says.
+
+    `looks`: what a buffer may look at when it takes messages.
+    """
+
+    @property
+    def looks(self) -> tuple[QuickLook, ...]: ...
+
+    def faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
+        """The messages with such a value, and what it says."""
+        ...
+
+
+class MisreadObjects:
+    """Of messages of one JSON object each.
+
+    :param types: of all columns that are read from messages, by name.
+    :param cuts: digits of a second that a column does not keep may be cut.
+    :param refuses_unknown: a field that the table does not have is found elsewhere.
+    """
+
+    def __init__(
+        self, types: Mapping[str, str], cuts: bool = False, refuses_unknown: bool = False
+    ) -> None:
+        self._types, self._cuts = types, cuts
+        self._refuses_unknown = refuses_unknown
+        nodes = {name: parse_type(text) for name, text in types.items()}
+        moments = {name: node for name, node in nodes.items() if holds_moment(node)}
+        looks: list[QuickLook] = [FilledFields(list(types))]
+        if any(map(is_read_as_it_is, nodes.values())):
+            looks = [Everything()]
+        else:
+            if moments:
+                scales = [least_scale(node, cuts) for node in moments.values()]
+                looks.append(MomentFields("{", list(moments), scales))
+            if (empties := _empties(nodes)) is not None:
+                looks.append(empties)
+        self.looks = tuple(looks)
+        self._nodes = nodes
+
+    def faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
+        """See `Look`."""
+        return faults_of(buffer, self.looks, self._judge)
+
+    def _judge(self, message: bytes) -> Fault | None:
+        document = _document(message)
+        if not isinstance(document, Fields):
+            return None
+        is_filled = False
+        for name, value in document:
+            node = self._nodes.get(name)
+            if node is None:
+                continue
+            is_filled = True
+            found = misread(value, node, self._cuts)
+            if found is not None:
+                return found.fault(name, self._types[name])
+        if is_filled or (self._refuses_unknown and document):
+            return None
+        said = "the message has no field of the table"
+        names = ", ".join(json.dumps(name, ensure_ascii=False) for name, _ in document)
+        if names:
+            said += f", only {names}: upper and lower case are told apart"
+        return Fault(NO_COLUMN, said[:_ERROR_CHARACTERS_MAX])
+
+
+class Everything:
+    """A quick look that clears nothing."""
+
+    def unclear(self, text: bytes | int, ends: Positions) -> Positions:
+        """See `QuickLook`."""
+        return np.arange(len(ends))
+
+
+def _empties(nodes: Mapping[str, TypeNode]) -> EmptyFields | None:
+    """A look for empty texts where none may be; None: they may be everywhere."""
+    names: set[str] = set()
+    within = 0
+    for name, node in nodes.items():
+        if not all(map(takes_empty, scalars_in(node))):
+            names.add(name)
+            within |= _within(node, names)
+    return EmptyFields("{", sorted(names), within) if names else None
+
+
+def _within(node: TypeNode, names: set[str]) -> int:
+    """Where in a type an empty text may not be; adds the names of elements."""
+    match node.name:
+        case "Nullable" | "LowCardinality":
+            return _within(node.inner(), names)
+        case "SimpleAggregateFunction":
+            return _within(node.inner(1), names)
+        case "Map":
+            keys, values = node.inner(0), node.inner(1)
+            found = 0 if all(map(takes_empty, scalars_in(keys))) else MAP_KEYS
+            if not all(map(takes_empty, scalars_in(values))):
+                found |= VALUES
+            return found | _within(values, names)
+        case "Tuple" | "Nested":
+            found = 0
+            for name, inner in node.elements():
+                if all(map(takes_empty, scalars_in(inner))):
+                    continue
+                names.add(name)
+                # Elements may also stand there as an array, without their names.
+                found |= ITEMS | _within(inner, names)
+            return found
+    found = 0
+    if inner_types(node):
+        found = 0 if all(map(takes_empty, scalars_in(node))) else ITEMS
+    for inner in inner_types(node):
+        found |= _within(inner, names)
+    return found
+
+
+class MisreadArrays:
+    """Of messages of one JSON array each.
+
+    :param columns: names and types of the values, in their order; no type: no column takes it.
+    """
+
+    def __init__(self, columns: Sequence[tuple[str, str]], cuts: bool = False) -> None:
+        self._cuts = cuts
+        self._columns = [
+            (place, name, text, parse_type(text))
+            for place, (name, text) in enumerate(columns)
+            if text
+        ]
+        moments = [(place, node) for place, *_, node in self._columns if holds_moment(node)]
+        empties = [
+            place
+            for place, *_, node in self._columns
+            if not all(map(takes_empty, scalars_in(node)))
+        ]
+        looks: list[QuickLook] = []
+        if any(is_read_as_it_is(node) for *_, node in self._columns):
+            looks = [Everything()]
+        else:
+            if moments:
+                scales = [least_scale(node, cuts) for _, node in moments]
+                looks.append(MomentFields("[", [place for place, _ in moments], scales))
+            if empties:
+                looks.append(EmptyFields("[", empties))
+        self.looks = tuple(looks)
+
+    def faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
+        """See `Look`."""
+        return faults_of(buffer, self.looks, self._judge)
+
+    def _judge(self, message: bytes) -> Fault | None:
+        document = _document(message)
+        if not isinstance(document, list):
+            return None
+        for place, name, type_text, node in self._columns:
+            found = misread(document[place], node, self._cuts) if place < len(document) else None
+            if found is not None:
+                return found.fault(name, type_text)
+        return None
+
+
+def faults_of(
+    buffer: MessageBuffer, looks: Iterable[QuickLook], judge: Callable[[bytes], Fault | None]
+) -> dict[int, Fault]:
+    faults: dict[int, Fault] = {}
+    found = [buffer.unclear(look) for look in looks]
+    if not any(map(len, found)):
+        return faults
+    unclear = np.unique(np.concatenate(found))
+    for index, message in zip(unclear.tolist(), buffer.iterate(unclear), strict=True):
+        try:
+            fault = judge(message)
+        except (ValueError, RecursionError):
+            fault = Fault(CANNOT_PARSE, "the message cannot be read as JSON of this table")
+        if fault is not None:
+            faults[index] = fault
+    return faults
+
+
+def _document(message: bytes) -> Any:
+    """The message taken apart.
+
+    :raises ValueError, RecursionError: it is no JSON, whatever stands in no quotes: the engine
+        reads 01 and +1.
+    """
+    text = message.decode(errors="replace").strip(" \t\r\n")
+    try:
+        return _DECODER.decode(text)
+    except ValueError:
+        return _DECODER.decode(_BARE.sub(lambda match: match[0] if match[1] else "null", text))
+
+
+def misread(value: Any, node: TypeNode, cuts: bool, as_it_is: bool = False) -> Misread | None:
+    """The first value in a JSON value that the engine would read as another one; None: none.
+
+    :param as_it_is: the engine reads the type itself, nothing wider.
+    """
+    match node.name:
+        case "Nullable" | "LowCardinality":
+            return misread(value, node.inner(), cuts, as_it_is)
+        case "SimpleAggregateFunction":
+            return misread(value, node.inner(1), cuts, as_it_is)
+        case "Variant" if isinstance(value, str):
+            return _misread_variant(value, node, cuts)
+    inner = inner_types(node)
+    if not inner and isinstance(value, str):
+        return _misread_scalar(value, node, cuts, as_it_is)
+    if inner and isinstance(value, str) and not value and not isinstance(value, Numeral):
+        return Misread(value, CANNOT_PARSE) if node.name != "JSON" else None
+    as_it_is = as_it_is or node.name in ("Variant", "JSON")
+    for part, one in parts_of(value, node):
+        found = misread(part, one, cuts, as_it_is)
+        if found is not None:
+            return found
+    return None
+
+
+def _misread_scalar(value: str, node: TypeNode, cuts: bool, as_it_is: bool) -> Misread | None:
+    is_number = isinstance(value, Numeral)
+    if not value:
+        if takes_empty(node):
+            return None
+        why = problem(value, CUT) if node.name in _MOMENTS else ""
+        return Misread(value, CANNOT_PARSE, why)
+    if node.name in (*_MOMENTS, "Time64"):
+        scale = scale_kept(node, cuts)
+        if is_number:
+            why = "" if _keeps(value, scale) else FRACTION
+        elif node.name == "Time64":
+            digits = re.search("[.]([0-9]*)", value)
+            why = FRACTION if digits and digits[1][scale:].strip("0") else ""
+        else:
+            why = problem(value, scale)
+        reason = OUT_OF_RANGE if why == FRACTION else CANNOT_PARSE
+        return Misread(value, reason, why) if why else None
+    return _unfit_as_it_is(value, node) if as_it_is else None
+
+
+def _unfit_as_it_is(value: str, node: TypeNode) -> Misread | None:
+    """What is cut, becomes infinite or another day where the engine reads the type itself."""
+    unfit = Misread(value, OUT_OF_RANGE)
+    if node.name.startswith("Decimal"):
+        return None if _keeps(value, decimal_shape(node)[1]) else unfit
+    if node.name in _FLOATS:
+        try:
+            number_read = abs(float(value))
+        except ValueError:
+            return None
+        said = value.strip("+-").lower()
+        is_infinite = number_read > _FLOATS[node.name] and not said.startswith("inf")
+        return unfit if is_infinite else None
+    if node.name in ("Date", "Date32"):
+        said_day = re.fullmatch("([0-9]{4})[-/.]?([0-9]{1,2})[-/.]?([0-9]{1,2})", value)
+        try:
+            if said_day:
+                date(*map(int, said_day.groups()))
+        except ValueError:
+            return unfit
+    return None
+
+
+def _keeps(value: str, scale: int) -> bool:
+    """Whether a number has no digit, but 0, behind so many of its fraction; also of what is
+    none."""
+    if len(value) > _DIGITS_MAX:
+        return False
+    try:
+        exponent = Decimal(value).normalize(_EXACT).as_tuple().exponent
+    except ArithmeticError:
+        return True
+    return not isinstance(exponent, int) or exponent >= -scale
+
+
+#: Beyond these, a float is infinite.
+_FLOATS = {
+    "Float64": 1.7976931348623157e308,
+    "Float32": 3.4028235677973366e38,
+    "BFloat16": 3.3961775292304957e38,
+}
+_DIGITS_MAX = 900
+_EXACT = Context(prec=1000)
+
+
+def _misread_variant(value: str, node: TypeNode, cuts: bool) -> Misread | None:
+    """Of a text or number: in any of the types that it may become. The engine takes a number for
+    a number first, and what can be no date for something else."""
+    kinds = [_bare(inner) for inner in inner_types(node)]
+    has_numbers = any(
+        kind.name.startswith(("Int", "UInt", "Float", "Decimal", "BFloat")) for kind in kinds
+    )
+    if not value:
+        return Misread(value, CANNOT_PARSE) if not all(map(takes_empty, kinds)) else None
+    is_number = _is_float(value)
+    for kind in kinds:
+        if kind.name in _MOMENTS and ((is_number and has_numbers) or not may_be_date(value)):
+            continue
+        if kind.name in ("Array", "Tuple", "Map", "Nested"):
+            continue
+        found = _misread_scalar(value, kind, cuts, True)
+        if found is not None:
+            return found
+    return None
+
+
+def _bare(node: TypeNode) -> TypeNode:
+    return _bare(node.inner()) if node.name in ("Nullable", "LowCardinality") else node
+
+
+def _is_float(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
+
+
+def parts_of(value: Any, node: TypeNode) -> Iterator[tuple[Any, TypeNode]]:
+    """The values that stand in one, with their types."""
+    pairs = value if isinstance(value, Fields) else ()
+    values = value if isinstance(value, list) else ()
+    match node.name:
+        case "Array":
+            yield from ((one, node.inner()) for one in values)
+        case "Map":
+            for key, one in pairs:
+                yield key, node.inner(0)
+                yield one, node.inner(1)
+        case "Tuple":
+            elements = node.elements()
+            yield from zip(values, (inner for _, inner in elements), strict=False)
+            named = dict(elements)
+            yield from (
+                (one, named[key]) for key, one in pairs if isinstance(key, str) and key in named
+            )
+        case "Variant":
+            yield from ((value, inner) for inner in inner_types(node))
+        case "JSON":
+            for path, inner in _paths(node):
+                yield from ((one, inner) for one in _at(value, path.split(".")))
+        case "Nested":
+            text = f"Tuple({', '.join(node.arguments)})"
+            yield from ((one, parse_type(text)) for one in values)
+
+
+def _at(value: Any, path: list[str]) -> Iterator[Any]:
+    """What stands at a path of an object, also if its names have points in them."""
+    if not path:
+        yield value
+    for key, one in value if isinstance(value, Fields) else ():
+        names = key.split(".") if isinstance(key, str) else []
+        if names and path[: len(names)] == names:
+            yield from _at(one, path[len(names) :])
