@@ -108,7 +108,7 @@ class Budget:
         self._claims = claims
         self._states = states
         self._now_ms = now_ms
-        self._rooms: dict[_Place, int] = {}
+        self._rooms: dict[_Place, _Room] = {}
         self._behind: dict[Site, list[Site]] = {}
         self._sharing: dict[_Place, list[Site]] = {}
         for site in windows:
@@ -149,13 +149,44 @@ class Budget:
         for site, window in sorted(windows, key=lambda item: item[1].state.usable):
             if grant * blocks[self._place(site)] > window.state.usable:
                 raise too_small(site, grant, window, entry, blocks[self._place(site)])
-        if any(self._room(place) < (grant - held) * count for place, count in blocks.items()):
+        needed = {place: (grant - held) * count for place, count in blocks.items()}
+        if any(self._room(place).left < needs for place, needs in needed.items()):
             return False
-        for place, count in blocks.items():
-            self._rooms[place] -= (grant - held) * count
+        for place, needs in needed.items():
+            self._room(place).left -= needs
         return True
 
-    def _room(self, place: _Place) -> int:
+    def take_again(self, sites: list[Site], grant: int, marks: Marks) -> bool | None:
+        """Take the grant for a range that is to be repeated and that is no claim any more, since
+        its lease is over. It becomes the claim that it was: as old as its marks.
+
+        :param marks: from before the range's first insert.
+        :returns: False if others hold what it needs: nothing new is granted there in this round.
+            None if it would have no room though nobody else held any.
+        """
+        if any(site not in self.windows for site in sites):
+            return False
+        oldest: dict[_Place, int] = {}
+        for site in sites:
+            mark = marks.get(site.key, self.windows[site].state.mark)
+            oldest[self._place(site)] = min(mark, oldest.get(self._place(site), mark))
+        needed = {
+            place: grant * count
+            for place, count in Counter(self._place(site) for site in sites).items()
+        }
+        rooms = [(self._room(place), needs, oldest[place]) for place, needs in needed.items()]
+        if any(each.left_alone(mark) < needs for each, needs, mark in rooms):
+            return None
+        if any(each.left_for(mark) < needs for each, needs, mark in rooms):
+            for each, _, _ in rooms:
+                each.left = min(each.left, 0)
+            return False
+        for each, needs, mark in rooms:
+            each.left = each.left_for(mark) - needs
+            each.oldest = min(each.oldest, mark)
+        return True
+
+    def _room(self, place: _Place) -> _Room:
         if place not in self._rooms:
             sites = self._sharing[place]
             read = [self.windows[site] for site in sites]
@@ -169,8 +200,30 @@ class Budget:
             window = WindowState(
                 min(each.state.blocks for each in read), max(each.state.mark for each in read)
             )
-            self._rooms[place] = room(window, held, ended)
+            oldest = min((claim.mark for claim in held), default=window.mark)
+            self._rooms[place] = _Room(window, room(window, held, ended), oldest)
         return self._rooms[place]
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is left of a window in this round.
+
+    :param left: entries that may still be granted.
+    :param oldest: the mark of the oldest claim.
+    """
+
+    window: WindowState
+    left: int
+    oldest: int
+
+    def left_for(self, mark: int) -> int:
+        """The same for a claim of this mark: what was created since then counts, too."""
+        return self.left - max(0, self.oldest - mark)
+
+    def left_alone(self, mark: int) -> int:
+        """The same if there were no other claim."""
+        return self.window.usable - (self.window.mark - mark)
 
 
 @dataclass(slots=True)

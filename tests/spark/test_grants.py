@@ -8,7 +8,7 @@ import pytest
 
 from sluice.core.budget import Site
 from sluice.core.ledger import Background
-from sluice.core.ranges import Range, TopicPartition
+from sluice.core.ranges import EpochOffset, Range, TopicPartition
 from sluice.core.receipts import NeedsGrant
 from sluice.core.records import Kind, Record
 from sluice.core.text import Sharding
@@ -61,6 +61,33 @@ def test_a_larger_grant_replaces_only_what_still_claims_its_window(
     steps, ready = lane._decider.plan(world.now, flush=True, stopping=False)
     assert ready == []
     assert [(step.source, step.record.grant) for step in steps] == [(P0, 6)] * is_granted
+
+
+def test_repeats_whose_leases_are_over_share_the_window_and_new_ranges_wait_for_them() -> None:
+    """Ten entries may be used, and both repeats may take six: what an earlier attempt stored may
+    have to be known again while the other one inserts."""
+    new = TopicPartition("a", 2)
+    world = World([P0, P1, new], blocks=20)
+    states = [in_doubt(world, source, 6, -60_000) for source in (P0, P1)]
+    world.ends[new] = 10
+    third = world.settled(new)
+    third.see_end(EpochOffset(10, 0), world.now)
+    lane = world.lane([*states, third])
+    steps, ready = lane._decider.plan(world.now, flush=True, stopping=False)
+    assert ready == []
+    assert [(step.source, step.record.kind) for step in steps] == [(P0, Kind.RENEW)]
+    assert not states[1].probing
+
+
+@pytest.mark.parametrize(("created", "is_probed"), [(6, False), (7, True)])
+def test_a_repeat_that_could_never_have_room_is_probed(created: int, is_probed: bool) -> None:
+    """Its own four entries come on top of what was created since its first attempt."""
+    world = World([P0], blocks=20)
+    state = in_doubt(world, P0, 4, -60_000)
+    world.tables[Site("t", "s1")].fill(created)
+    lane = world.lane([state])
+    steps, _ = lane._decider.plan(world.now, flush=True, stopping=False)
+    assert (len(steps), state.probing) == (int(not is_probed), is_probed)
 
 
 @pytest.mark.parametrize("grant", [1, 2, 3])
