@@ -84,7 +84,7 @@ def read_view(
     topic: str,
     sources: Iterable[TopicPartition],
     texts_of: Callable[[str], str | None],
-    since_ms: int,
+    since_ms: int | None,
 ) -> LedgerView:
     """Read the ledger backwards until it answers for all partitions.
 
@@ -93,7 +93,7 @@ def read_view(
 
     :param texts_of: digest of the text that a record's metadata names; None to need none.
     :param since_ms: everything younger is read in any case, for the suspects; and more, where what
-        is read tells of longer leases than today's.
+        is read tells of longer leases than today's. None: suspects are of no interest.
     """
     wanted = set(sources)
     peek = make_unstable_reader(access, LEDGER_READER_GROUP)
@@ -106,11 +106,13 @@ def read_view(
         begin = max(low, stop - chunk)
         times = _read_chunk(access, topic, begin, stop, view)
         newest_ms = max(newest_ms, times.newest_ms)
-        since_ms = min(since_ms, newest_ms - 2 * times.lease_ms)
+        if since_ms is not None:
+            since_ms = min(since_ms, newest_ms - 2 * times.lease_ms)
         view.complete = begin == low
         needed = {texts_of(str(entry["metadata"])) for entry in view.records.values()} - {None}
         found = wanted <= view.records.keys() and needed <= view.texts.keys()
-        if view.complete or (found and times.oldest_ms < since_ms):
+        is_past = since_ms is None or times.oldest_ms < since_ms
+        if view.complete or (found and is_past):
             return view
         stop, chunk = begin, chunk * 2
 

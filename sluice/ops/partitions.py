@@ -20,7 +20,6 @@ from sluice.spark.texts import kafka_access
 
 #: A driver's own transactions take milliseconds; what is open for longer hangs.
 OPEN_PATIENCE_SECONDS = 3.0
-_ANY_AGE_MS = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ class ConnectorReader:
         wanted = list(sources)
         if not wanted or describe_topic(self._admin, self._ledger_topic) is None:
             return LedgerView(complete=True)
-        return read_view(self.access, self._ledger_topic, wanted, text_needed, _ANY_AGE_MS)
+        return read_view(self.access, self._ledger_topic, wanted, text_needed, None)
 
     def offsets(self, sources: Sequence[TopicPartition]) -> GroupOffsets:
         """What the group holds; waits a little while a transaction is open."""

@@ -276,6 +276,7 @@ def test_a_folder_and_a_binary_file(tmp_path: Path) -> None:
         ("quorum = true", "quorum", "must be a whole number, not true"),
         ('quorum = "all"', "quorum", '"all" is not possible; use a number of replicas, or "auto"'),
         ('quorum_timeout = "26s"', "quorum_timeout", "is out of range; use 1s to 25s"),
+        ('insert_timeout = "29s"', "insert_timeout", "must be 30 s at least, 5 s more than"),
         ('zookeeper = "a"', "zookeeper", '"a" is no ZooKeeper; write host:port'),
         ('zookeeper = "a:1/b,c:1"', "zookeeper", "is no ZooKeeper"),
     ],

@@ -29,7 +29,7 @@ from tests.kafka.groups import NOW, SETTLED, Group, intend
 from tests.support.kafka import Kafka, numbered
 from tests.support.world import wait_for
 
-ANY_AGE = 1 << 63
+ANY_AGE = None
 PATIENCE = 0.5
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.insert import query_id_prefix
 from sluice.clickhouse.reactions import (
     build_error,
     nothing_sent,
@@ -19,13 +21,17 @@ from sluice.core.lease import LeaseOverError
 from sluice.core.receipts import Receipt
 from sluice.core.replicas import Breaker
 from sluice.core.text import TableText
+from sluice.spark import failover
 from sluice.spark.failover import (
     BlockRefusedError,
+    EarlierAttemptRunsError,
     Offer,
     OtherVersionError,
     ReplicaAwayError,
     offer_block,
     refuse_other_table,
+    took_too_long,
+    wait_for_earlier,
 )
 from tests.spark.lane_world import table_text
 from tests.spark.test_texts import facts_of
@@ -242,3 +248,50 @@ def test_a_table_of_one_server_needs_no_replication() -> None:
 def test_a_replica_without_a_session_is_away(facts: TableFacts) -> None:
     with pytest.raises(ReplicaAwayError):
         refuse_other_table(facts, REPLICATED, "s1", (A, B))
+
+
+class Clock:
+    """Time that passes only by sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("runs_for", "lease", "waited"), [(0.0, 600.0, 0.0), (4.0, 600.0, 4.0), (5.0, 8.0, None)]
+)
+def test_an_attempt_before_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, runs_for: float, lease: float, waited: float | None
+) -> None:
+    """As long as a block may take, and for half of what is left of the lease: the rest is for the
+    block itself."""
+    clock = Clock()
+    monkeypatch.setattr(failover, "time", clock)
+    asked: list[str] = []
+
+    def running(server: object, prefix: str) -> list[str]:
+        asked.append(prefix)
+        return [f"{prefix}-1"] if clock.now < 1000.0 + runs_for else []
+
+    monkeypatch.setattr(failover, "running_query_ids", running)
+    left = lambda: 1000.0 + lease - clock.now  # noqa: E731
+    if waited is None:
+        with pytest.raises(EarlierAttemptRunsError, match="still runs") as raised:
+            wait_for_earlier(Server(A), "token", 30.0, left)
+        assert took_too_long(raised.value) and clock.now == 1004.0
+    else:
+        wait_for_earlier(Server(A), "token", 30.0, left)
+        assert clock.now == 1000.0 + waited
+    assert set(asked) == {query_id_prefix("token")}
+
+
+def test_only_silence_asks_for_more_time() -> None:
+    assert took_too_long(reply_lost(A, "insert", "SOCKET_TIMEOUT", "nothing", False))
+    for error in (lost(), refused(), answer(209), answer(159), answer(41)):
+        assert not took_too_long(error)
