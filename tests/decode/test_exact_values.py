@@ -10,7 +10,9 @@ import json
 import re
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import ipc, orc, parquet
 
 from sluice.core.text import Column, Mapped
 from sluice.decode.formats import _FORMATS, make_decoder
@@ -199,6 +201,40 @@ def test_records_of_typed_formats_fill_the_columns_of_a_nested() -> None:
         assert refused == UNKNOWN, fmt
     strange = written("Native", "toUInt64(1) AS id, [1, 2] AS n")
     assert one("Native", NESTED, strange, rows="many") == PARSE
+
+
+def test_a_list_that_is_null_is_not_an_empty_one() -> None:
+    """The engine shows it so; with on_null = "default" that is what is wanted."""
+    kinds = pyarrow.list_(pyarrow.int64())
+    lists = pyarrow.array([[1], None, []], kinds)
+    deep = pyarrow.array([[[1], None]] * 3, pyarrow.list_(kinds))
+    for fmt in ("Parquet", "ORC", "Arrow", "ArrowStream"):
+        for values, type_text in ((lists, "Array(Int8)"), (deep, "Array(Array(Int8))")):
+            value = a_file(fmt, pyarrow.table({"id": [1, 2, 3], "a": values}))
+            columns = [ID, Column("a", type_text)]
+            assert load(fmt, columns, [value], rows="many") == ([], {0: NULL}), fmt
+            found, bad = load(fmt, columns, [value], rows="many", on_null="default")
+            assert len(found) == 3 and not bad
+            assert len(load(fmt, [ID], [value], rows="many")[0]) == 3
+        sound = a_file(fmt, pyarrow.table({"id": [1, 2], "a": pyarrow.array([[1], []], kinds)}))
+        assert load(fmt, [ID, Column("a", "Array(Int8)")], [sound], rows="many")[0] == [
+            ["1", [1]],
+            ["2", []],
+        ]
+
+
+def a_file(fmt: str, content: pyarrow.Table) -> bytes:
+    sink = pyarrow.BufferOutputStream()
+    if fmt == "Parquet":
+        parquet.write_table(content, sink)
+    elif fmt == "ORC":
+        orc.write_table(content, sink)
+    else:
+        make = ipc.new_file if fmt == "Arrow" else ipc.new_stream
+        with make(sink, content.schema) as writer:
+            writer.write_table(content)
+    written_bytes: bytes = sink.getvalue().to_pybytes()
+    return written_bytes
 
 
 # Empty texts ------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from sluice.core.text import TableText
 from sluice.decode.engine.native import read_header
 from sluice.decode.engine.session import EngineError, literal, settings_clause
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.fault import CANNOT_PARSE, Fault
+from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, Fault
 from sluice.decode.messages.format import PLACE_IS_FIRST, Group, Natural
 from sluice.decode.messages.marked import Indices, write_at
 from sluice.decode.typed.part import run_on_messages
@@ -52,6 +53,8 @@ class Blobs:
                 f"Use one of: {', '.join(BLOB_FORMATS)}.",
             )
         self._name = name
+        self._refuses_null = table.on_null == "dead-letter"
+        self._wanted = frozenset(column.name.partition(".")[0] for column in table.columns)
 
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
         """See TypedFormat: a group for each message."""
@@ -77,6 +80,16 @@ class Blobs:
             return _bad(index, unreadable(error))
         if isinstance(columns, str):
             return _bad(index, Fault(CANNOT_PARSE, columns[:300]))
+        lists = [
+            column
+            for column, type_text in columns
+            if column in self._wanted and ("Array(" in type_text or "Map(" in type_text)
+        ]
+        if lists and self._refuses_null and self._name != "Native":
+            column = null_list(self._name, value, lists)
+            if column:
+                said = f"null in column {column}, where a list or map must be"
+                return _bad(index, Fault(NULL_IN_COLUMN, said[:300], column))
         # Told what it has just said, the engine does not look for it again in each query.
         source = f"file({file}, {literal(declared(columns))})"
         naturals = tuple(Natural(*column) for column in columns)
@@ -102,6 +115,43 @@ class Blobs:
             if is_unsafe(type_text):
                 return f"column {name} {type_text} cannot be read from a binary format"
         return tuple(zip(names, types, strict=True))
+
+
+def null_list(name: str, value: bytes, columns: list[str]) -> str:
+    """The first of these columns with a list or map that is null, which the engine shows as an
+    empty one; "" if there is none, or if that cannot be read."""
+    import pyarrow
+    from pyarrow import ipc, orc, parquet
+
+    try:
+        source = pyarrow.BufferReader(value)
+        if name == "Parquet":
+            read = parquet.read_table(source, columns=columns)
+        elif name == "ORC":
+            read = orc.read_table(source, columns=columns)
+        else:
+            opened = ipc.open_file(source) if name == "Arrow" else ipc.open_stream(source)
+            read = opened.read_all().select(columns)
+        for column in columns:
+            if any(_has_null_list(chunk) for chunk in read.column(column).chunks):
+                return column
+    except (pyarrow.ArrowException, OSError, ValueError, KeyError):
+        return ""
+    return ""
+
+
+def _has_null_list(array: Any) -> bool:
+    from pyarrow import types
+
+    kind = array.type
+    if types.is_struct(kind):
+        present = array.filter(array.is_valid())
+        return any(_has_null_list(present.field(place)) for place in range(kind.num_fields))
+    if types.is_map(kind):
+        return bool(array.null_count) or _has_null_list(array.items)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return bool(array.null_count) or _has_null_list(array.flatten())
+    return False
 
 
 def _is_plausible(value: bytes) -> bool:
