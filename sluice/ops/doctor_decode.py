@@ -29,11 +29,13 @@ class Key:
     """A partition key on which blocks and their repetitions must agree.
 
     :param where: the table, and who writes to it.
+    :param is_hashed: a server knows its blocks by the hash of all that is stored.
     """
 
     where: str
     expression: str
     columns: tuple[Column, ...]
+    is_hashed: bool = False
 
 
 def look_at_decoding(texts: Iterable[str], keys: Iterable[Key]) -> list[Finding]:
@@ -72,7 +74,7 @@ def answer(question: dict[str, Any]) -> list[Finding]:
             findings += _look_at_columns(f"{text.connector}: table entry {table.entry}", table)
     for key in question["keys"]:
         columns = tuple(Column(**column) for column in key["columns"])
-        findings += _look_at_key(Key(key["where"], key["expression"], columns))
+        findings += _look_at_key(Key(**{**key, "columns": columns}))
     return findings
 
 
@@ -126,7 +128,29 @@ def _look_at_key(key: Key) -> list[Finding]:
             "Partition by columns that messages fill, or by a deterministic DEFAULT.",
         )
     found.ok("partition-key", f"partitioned by {shown}")
+    if key.is_hashed:
+        _look_at_computed(found, key)
     return found.findings
+
+
+def _look_at_computed(found: Examination, key: Key) -> None:
+    """What the server adds to a block is in its hash."""
+    from sluice.decode.engine.expressions import computed_volatile
+
+    try:
+        volatile = computed_volatile(key.columns)
+    except SluiceError as error:
+        found.error("hash", f"a column's expression is not understood: {error.message}", error.hint)
+        return
+    for name, functions in volatile.items():
+        found.error(
+            "hash",
+            f"column {name} is computed with {', '.join(functions)}, and the server knows blocks "
+            "by the hash of all that it stores: a repeated block would be stored twice",
+            f"Let messages fill {name}, or give it another expression; or use ClickHouse 22.2 or "
+            "newer, which knows blocks by their tokens.",
+        )
+    found.ok("hash", "what the server computes for a block is the same each time")
 
 
 if __name__ == "__main__":

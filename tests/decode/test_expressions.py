@@ -6,7 +6,11 @@ import pytest
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import Column
-from sluice.decode.engine.expressions import nondeterministic_functions, referenced_columns
+from sluice.decode.engine.expressions import (
+    computed_volatile,
+    nondeterministic_functions,
+    referenced_columns,
+)
 
 COLUMNS = (
     Column("id", "UInt64"),
@@ -37,6 +41,23 @@ COLUMNS = (
         ("hostName()", ("hostName",)),
         ("arrayMap(x -> x + rand64(), [id])", ("rand64",)),
         ("id IN (SELECT 1)", ("subquery",)),
+        ("arrayMap((x, y) -> x + y, [id], [1])[1]::UInt8 = CASE id WHEN 1 THEN 2 END", ()),
+        ("(id IS NULL, id NOT IN (1, 2), NOT id, -id, id ? 1 : 2, toDate('2026-01-02') + 1)", ()),
+        ("toYear(parseDateTime(toString(id), '%Y')) + INTERVAL 1 DAY", ()),
+        ("parseDateTimeBestEffort(toString(id))", ("parseDateTimeBestEffort",)),
+        ("parseDateTime64BestEffortUSOrNull('x')", ("parseDateTime64BestEffortUSOrNull",)),
+        ("parseDateTime32BestEffort('x')", ("parseDateTime32BestEffort",)),
+        (
+            "(yesterday(), UTCTimestamp(), nowInBlock())",
+            ("UTCTimestamp", "nowInBlock", "yesterday"),
+        ),
+        ("(tid(), getSetting('x'), currentProfiles())", ("currentProfiles", "getSetting", "tid")),
+        ("(joinGet('t', 'a', id), file('x'))", ("file", "joinGet")),
+        ("regionToName(id)", ("regionToName",)),
+        ("runningDifference(id)", ("runningDifference",)),
+        ("sum(id)", ("sum",)),
+        ("row_number() OVER (ORDER BY id)", ("row_number",)),
+        ("somebodys_own(id)", ("somebodys_own",)),
     ],
 )
 def test_nondeterministic_functions(expression: str, expected: tuple[str, ...]) -> None:
@@ -51,3 +72,8 @@ def test_referenced_columns() -> None:
 def test_what_cannot_be_parsed_is_terminal() -> None:
     with pytest.raises(TerminalError, match="cannot be parsed"):
         nondeterministic_functions("toYYYYMM(", COLUMNS)
+
+
+def test_columns_that_are_computed_otherwise_on_a_repetition() -> None:
+    found = computed_volatile((*COLUMNS, Column("later", "Date", "MATERIALIZED", "day + 1")))
+    assert found == {"at": ("now",), "day": ("now",), "odd name": ("rand",), "later": ("now",)}

@@ -228,6 +228,11 @@ def test_defaults_stay_for_fields_that_are_absent() -> None:
         (a_table(ID, require=("nope",)), "has no column nope"),
         (a_table(ID, mapping=(Mapped("id", "sql", "rand()"),), fields=(("a", "UInt8"),)), "rand"),
         (a_table(ID, check=("at > now()",)), "now"),
+        (
+            a_table(ID, WHEN, mapping=(Mapped("at", "sql", "parseDateTimeBestEffort(s)"),)),
+            "says something else the next time",
+        ),
+        (a_table(ID, check=("parseDateTime64BestEffortOrNull(s) > 0",)), "the next time"),
         (a_table(ID, check=("nope = 1",)), "a check cannot be computed"),
         (a_table(ID, NAME, mapping=(Mapped("name", "sql", "nope + 1"),)), "cannot be computed"),
         (a_table(ID, NAME, mapping=(Mapped("name", "sql", "((1"),)), "cannot be read"),
@@ -257,3 +262,35 @@ def test_a_mapping_that_cannot_work_is_refused_at_once(table: TableText, words: 
 def test_tables_without_a_mapping_need_no_facts() -> None:
     assert facts_named(a_table(ID)) == ()
     assert facts_named(a_table(ID, check=("length(_key) > 1",))) == ("_key",)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "toDateTime(s, 'UTC')",
+        "s::DateTime('UTC')",
+        "CAST([s], 'Array(DateTime(\\'UTC\\'))')[1]",
+        "toDateTime64(s, 3, 'UTC')",
+        "accurateCastOrNull(s, 'DateTime(\\'UTC\\')')",
+        "concat(s, '')",
+        "JSONExtract(concat('{\"a\":\"', s, '\"}'), 'a', 'Nullable(DateTime64(3, \\'UTC\\'))')",
+    ],
+)
+def test_no_expression_completes_a_date_with_the_year_in_which_it_reads_it(expression: str) -> None:
+    table = a_table(ID, WHEN, mapping=(Mapped("at", "sql", expression),), fields=(("s", "String"),))
+    values = [b'{"id":1,"s":"2026-01-02 03:04:05"}'] * 2
+    for text in (b"Dec 25", b"25 Dec 10:00", b"10:00"):
+        made = decoded(table, *values, b'{"id":2,"s":"%s"}' % text)
+        assert [one.index for one in made.bad] == [2], text
+        assert [row[:2] for row in rows(made)] == [["1", "2026-01-02 03:04:05.000"]] * 2
+
+
+def test_a_text_of_a_date_may_be_left_to_its_column() -> None:
+    table = a_table(
+        ID, WHEN, mapping=(Mapped("at", "sql", "trimLeft(s)"),), fields=(("s", "String"),)
+    )
+    made = decoded(
+        table, b'{"id":1,"s":" 2026-01-02T03:04:05Z"}', b'{"id":2,"s":" Jan 2 2026 03:04"}'
+    )
+    assert made.bad == ()
+    assert [row[1] for row in rows(made)] == ["2026-01-02 03:04:05.000", "2026-01-02 03:04:00.000"]

@@ -14,6 +14,7 @@ import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration
+from sluice.core.text import Column
 from sluice.kafka.wire import native
 from sluice.local.children import free_ports
 from sluice.ops import doctor, doctor_clickhouse, doctor_decode
@@ -353,3 +354,21 @@ def test_an_engine_that_cannot_answer_is_a_finding(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(doctor_decode.sys, "executable", "/bin/false")
     (finding,) = doctor_decode.look_at_decoding([], [key])
     assert (finding.check, finding.level) == ("decoding", "error")
+
+
+def test_where_blocks_are_hashed_columns_must_be_computed_alike() -> None:
+    columns = (
+        Column("id", "UInt64"),
+        Column("seen", "DateTime", "DEFAULT", "now()"),
+        Column("day", "Date", "MATERIALIZED", "toDate(seen)"),
+        Column("name", "String", "DEFAULT", "dictGet('d', 'name', id)"),
+        Column("twice", "UInt64", "MATERIALIZED", "id * 2"),
+        Column("shown", "DateTime", "ALIAS", "now()"),
+    )
+    for is_hashed in (False, True):
+        key = doctor_decode.Key("shop.orders", "id", columns, is_hashed)
+        found = [f for f in doctor_decode.look_at_decoding([], [key]) if f.level == "error"]
+        assert {f.check for f in found} == ({"hash"} if is_hashed else set())
+        assert len(found) == (3 if is_hashed else 0)
+        for finding, column in zip(found, ("seen", "day", "name"), strict=False):
+            assert f"column {column} is computed with" in finding.what and finding.mend

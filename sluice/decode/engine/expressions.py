@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import Column
@@ -62,9 +63,22 @@ _VOLATILE = frozenset(
         "queryid",
         "initialqueryid",
         "connectionid",
+        "tid",
     )
 )
 _VOLATILE_PREFIXES = ("rand", "dictget", "dicthas", "dictis", "generateuuid", "generatesnowflake")
+#: Completes a text of a date with the year in which it reads it.
+_BEST_EFFORT = "besteffort"
+#: What the parser calls a function, and the engine does not.
+_SYNTAX = frozenset(("lambda",))
+
+#: Under these settings casts in people's own expressions do not do so either: they read texts of
+#: dates and times that are written out, and refuse others.
+READS_NO_CLOCK: Mapping[str, object] = {
+    "cast_string_to_date_time_mode": "'basic'",
+    "cast_string_to_variant_use_inference": 0,
+    "date_time_input_format": "'basic'",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +127,9 @@ def nondeterministic_functions(expression: str, columns: tuple[Column, ...]) -> 
     """Functions that can make another value of the same row on a repetition (C3).
 
     Walks through DEFAULT, MATERIALIZED, ALIAS and EPHEMERAL columns. `"subquery"` stands for
-    a subquery, whose answer depends on data outside the block.
+    a subquery, whose answer depends on data outside the block. Functions that the engine does not
+    know, or of which it does not say that they are deterministic, count, too: aggregates over other
+    rows, functions that somebody defined.
 
     :param expression: a partition or sharding key; "" has none.
     :returns: names as written, sorted; empty if the value follows from the row.
@@ -136,20 +152,26 @@ def nondeterministic_functions(expression: str, columns: tuple[Column, ...]) -> 
     return tuple(sorted(found))
 
 
+def computed_volatile(columns: tuple[Column, ...]) -> dict[str, tuple[str, ...]]:
+    """Columns whose stored values can be others on a repetition, where messages do not fill them:
+    by name, the functions that make it so."""
+    found = {
+        column.name: nondeterministic_functions(column.expression, columns)
+        for column in columns
+        if column.kind in ("DEFAULT", "MATERIALIZED")
+    }
+    return {name: functions for name, functions in found.items() if functions}
+
+
 def _is_volatile(name: str) -> bool:
+    """A closed world: what the engine does not call deterministic is not."""
     lower = name.lower()
-    if lower in _VOLATILE or lower.startswith(_VOLATILE_PREFIXES):
+    if lower in _VOLATILE or lower.startswith(_VOLATILE_PREFIXES) or _BEST_EFFORT in lower:
         return True
-    return lower in _engine_says_volatile()
+    return lower not in _SYNTAX and lower not in _deterministic_functions()
 
 
-_volatile_of_engine: frozenset[str] | None = None
-
-
-def _engine_says_volatile() -> frozenset[str]:
-    global _volatile_of_engine
-    if _volatile_of_engine is None:
-        query = "SELECT lower(name) FROM system.functions WHERE deterministic = 0"
-        names = run(query, "TSVRaw").bytes().decode().split()
-        _volatile_of_engine = frozenset(names)
-    return _volatile_of_engine
+@cache
+def _deterministic_functions() -> frozenset[str]:
+    query = "SELECT lower(name) FROM system.functions WHERE deterministic = 1"
+    return frozenset(run(query, "TSVRaw").bytes().decode().split())

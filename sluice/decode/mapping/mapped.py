@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import KAFKA_COLUMNS, TableText
+from sluice.decode.engine.expressions import READS_NO_CLOCK
 from sluice.decode.engine.native import column_head, read_header, varint
 from sluice.decode.engine.session import identifier, literal, run, settings_clause
 from sluice.decode.mapping.source import source_of
@@ -84,7 +85,8 @@ class MappedFormat:
         return tuple(Natural(name, type_text, value) for (name, value), type_text in found)
 
     def _clause(self) -> str:
-        return settings_clause(session_timezone=literal(self._table.time_zone))
+        zone = literal(self._table.time_zone)
+        return settings_clause(session_timezone=zone, **READS_NO_CLOCK)
 
     def _verdict_query(self) -> str:
         """Number of each row that breaks a test, and of the first test that it breaks, from 1."""

@@ -199,10 +199,15 @@ class _Maker:
             ) from None
         found = nondeterministic_functions(expression, self._table.columns)
         if found:
+            is_date = any("besteffort" in name.lower() for name in found)
             raise self._error(
                 f"has an expression with {', '.join(found)}, which says something else the next "
                 f"time: {expression}",
-                "A repeat of a range must make the same rows. Use _timestamp, Kafka's time of "
+                "It completes a text without a year with the year in which it reads it. Leave it "
+                "a String: a DateTime column reads it in the same way, and refuses such a text; or "
+                "use parseDateTime with a format."
+                if is_date
+                else "A repeat of a range must make the same rows. Use _timestamp, Kafka's time of "
                 "the message, or a DEFAULT in ClickHouse.",
             )
 

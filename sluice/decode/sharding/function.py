@@ -11,7 +11,11 @@ from collections.abc import Iterable
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import Column, Sharding, TableText
-from sluice.decode.engine.expressions import nondeterministic_functions, referenced_columns
+from sluice.decode.engine.expressions import (
+    READS_NO_CLOCK,
+    nondeterministic_functions,
+    referenced_columns,
+)
 from sluice.decode.engine.session import EngineError, identifier, literal, run, settings_clause
 
 _WHOLE_NUMBER = re.compile(r"U?Int(8|16|32|64|128|256)")
@@ -124,7 +128,7 @@ def _type(table: TableText, expression: str, key: str, columns: Iterable[Column]
 
 def settings_of(table: TableText) -> str:
     """What the function is evaluated under, as everything else that decides rows."""
-    return settings_clause(session_timezone=literal(table.time_zone))
+    return settings_clause(session_timezone=literal(table.time_zone), **READS_NO_CLOCK)
 
 
 def _of(table: TableText) -> str:

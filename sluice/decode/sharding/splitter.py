@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
+from sluice.decode.engine.expressions import READS_NO_CLOCK
 from sluice.decode.engine.keys import Keys, lineage_of
 from sluice.decode.engine.native import checksum, read_header
 from sluice.decode.engine.session import EngineError, literal, run, settings_clause
@@ -88,6 +89,7 @@ class Splitter:
         table = self._table
         settings = settings_clause(
             session_timezone=literal(table.time_zone),
+            **READS_NO_CLOCK,
             # As one block: nothing is cut, nothing waits for more.
             max_insert_block_size=max(1, decoded.rows),
             min_insert_block_size_rows=0,

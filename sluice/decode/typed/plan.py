@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import Column, TableText
-from sluice.decode.engine.expressions import referenced_columns
+from sluice.decode.engine.expressions import READS_NO_CLOCK, referenced_columns
 from sluice.decode.engine.keys import KEY_COLUMN, ORDER_COLUMN, Keys, lineage_of
 from sluice.decode.engine.scalars import NULL, default_of
 from sluice.decode.engine.session import (
@@ -208,7 +208,12 @@ class TypedPlan:
             if part.natural.fault
         ]
         selected = ", ".join([*values, f"{place} AS {PLACE_COLUMN}"])
-        return f"SELECT {selected} FROM {source} AS {self._rows_as}"
+        relation = f"SELECT {selected} FROM {source} AS {self._rows_as}"
+        table = self.target.table
+        if table.mapping or table.fields or table.require or table.check:
+            # Its values may be people's own expressions.
+            return f"{relation} {settings_clause(**READS_NO_CLOCK)}"
+        return relation
 
     def _value(self, natural: Natural) -> str:
         return natural.value or f"{self._rows_as}.{identifier(natural.name)}"
