@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.structure import zone_of
 from sluice.core.errors import ConfigurationError
 
 #: Squash limits so high that all Native blocks of one body become one server-side block
@@ -34,10 +35,27 @@ _ALWAYS = {
     # to 44 without a word (C10). 18.16 refuses by itself [measured].
     "input_format_native_allow_types_conversion": "0",
     "send_progress_in_http_headers": "0",
+    # Expressions of the table are worked out in the server's own zone, which the text names.
+    "session_timezone": "",
 }
 
-#: A profile may set these; an insert must not inherit them (#111196 for the first).
-_NEVER = {"max_execution_time": "0"}
+_OVERFLOWS = (
+    *("group_by", "sort", "distinct", "join", "set"),
+    *("result", "transfer", "read", "timeout"),
+)
+
+#: A profile may set these; an insert, and what its views select, must not inherit them: they end
+#: early without a word, or leave something out (#111196 for the first).
+_NEVER = {
+    "max_execution_time": "0",
+    "limit": "0",
+    "offset": "0",
+    "ignore_materialized_views_with_dropped_target_table": "0",
+    "input_format_native_decode_types_in_binary_format": "0",
+    "read_overflow_mode_leaf": "throw",
+    "timeout_overflow_mode_leaf": "throw",
+    **{f"{what}_overflow_mode": "throw" for what in _OVERFLOWS},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +101,8 @@ def read_capabilities(server: Server) -> Capabilities:
 
     :raises ServerError: terminal or transient.
     """
-    facts = server.query("SELECT timezone() AS time_zone, hostName() AS host_name")[0]
+    zone = zone_of(server)
+    facts = server.query(f"SELECT {zone} AS time_zone, hostName() AS host_name")[0]
     rows = server.query("SELECT * FROM system.settings")
     return Capabilities(
         url=server.url,

@@ -6,6 +6,7 @@ import pytest
 
 from sluice.clickhouse.capabilities import Capabilities, insert_settings, read_capabilities
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.structure import zone_of
 from sluice.core.errors import ConfigurationError
 from tests.clickhouse.helpers import count, insert, native
 
@@ -47,6 +48,34 @@ def test_a_profile_with_a_time_limit_is_overruled() -> None:
     assert "max_execution_time" not in insert_settings(make(max_execution_time="0"))
     limited = insert_settings(make(max_execution_time="60"))
     assert limited["max_execution_time"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("name", "default", "other"),
+    [
+        ("limit", "0", "5"),
+        ("offset", "0", "5"),
+        ("group_by_overflow_mode", "throw", "any"),
+        ("join_overflow_mode", "throw", "break"),
+        ("timeout_overflow_mode", "throw", "break"),
+        ("ignore_materialized_views_with_dropped_target_table", "0", "1"),
+        ("input_format_native_decode_types_in_binary_format", "0", "1"),
+    ],
+)
+def test_what_a_profile_would_leave_out_is_overruled(name: str, default: str, other: str) -> None:
+    assert insert_settings(make(**{name: default})) == {}
+    assert insert_settings(make(**{name: other})) == {name: default}
+
+
+def test_the_zone_of_a_profiles_sessions_is_overruled(embedded: Server) -> None:
+    """Expressions of the table are worked out in the server's own zone, which the text names."""
+    assert insert_settings(make(session_timezone="Asia/Tokyo")) == {"session_timezone": ""}
+    assert insert_settings(read_capabilities(embedded))["session_timezone"] == ""
+    zone = embedded.query(
+        f"SELECT timezone() AS zone, {zone_of(embedded)} AS own",
+        settings={"session_timezone": "Asia/Tokyo"},
+    )[0]
+    assert zone["zone"] == "Asia/Tokyo" != zone["own"]
 
 
 def test_a_locked_setting_is_left_out_only_where_it_has_our_value() -> None:
