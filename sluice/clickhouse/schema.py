@@ -67,6 +67,14 @@ class TableFacts:
     def deduplicates(self) -> bool:
         return self.window_blocks > 0
 
+    def own_uuids(self) -> Iterator[tuple[str, str]]:
+        """Name and uuid of this table and its views' targets, where they are not replicated: which
+        tables they are. Of a database whose tables have none, nothing is told."""
+        for each in (self, *(dependent.target for dependent in self.all_dependents())):
+            is_own = each.engine.endswith("MergeTree") and not each.replicated
+            if is_own and each.uuid.strip("0-"):
+                yield each.target, each.uuid
+
     def all_dependents(self) -> Iterator[Dependent]:
         """Every view behind this table, however deep."""
         for dependent in self.dependents:

@@ -20,6 +20,12 @@ def identifier(name: str) -> str:
     return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
 
 
+def split_name(target: str) -> tuple[str, str]:
+    """Database and table of "database.table", as texts and messages name a table."""
+    database, _, table = target.partition(".")
+    return database, table
+
+
 def qualified(database: str, table: str) -> str:
     """`database`.`table`"""
     return f"{identifier(database)}.{identifier(table)}"

@@ -69,6 +69,7 @@ INSERT_TIMEOUT_SECONDS = 30.0
 #: So much earlier than an insert a quorum is given up, so that the server can say so.
 QUORUM_EARLIER_SECONDS = 5.0
 LEASE_MIN_SECONDS, LEASE_MAX_SECONDS = 1.0, 86_400.0
+PATIENCE_MAX_SECONDS = 86_400.0
 #: More than half of the messages bad is a wrong deployment; a few of a quiet topic are not.
 LETTERS_RATIO_MAX, LETTERS_MIN = 0.5, 100
 
@@ -254,6 +255,7 @@ def _read_registry(section: Section) -> RegistryConfiguration:
         url=section.required("url", a_replica_url, ""),
         user=section.optional("user", a_text, ""),
         password=section.optional("password", a_secret, Secret("")),
+        patience_seconds=section.optional("patience", a_duration(0.0, PATIENCE_MAX_SECONDS), 60.0),
     )
     section.finish()
     return registry

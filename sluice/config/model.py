@@ -267,11 +267,16 @@ class TableConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class RegistryConfiguration:
-    """A schema registry with Confluent's HTTP API."""
+    """A schema registry with Confluent's HTTP API.
+
+    :param patience_seconds: a schema that it does not know is waited for so long; then the messages
+        that name it become dead letters.
+    """
 
     url: str
     user: str
     password: Secret
+    patience_seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

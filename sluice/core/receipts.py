@@ -186,6 +186,22 @@ class NeedsGrant:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownSchemas:
+    """Messages of a table entry name schemas that the registry does not know.
+
+    :param numbers: those that it was asked for and does not know; the first of them is named most.
+    :param known: all numbers that the messages name and that it knows, ascending.
+    :param messages: how many messages name a schema that it is not known to know.
+    :param of: how many messages the entry was given.
+    """
+
+    numbers: tuple[int, ...]
+    known: tuple[int, ...]
+    messages: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
 class Outdated:
     """The task refused the text: a newer one may make other rows of it.
 
@@ -195,12 +211,15 @@ class Outdated:
     :param fields: by table entry, fields that are to get columns. Whoever executes the text
         refuses the range for them, so nobody inserted these entries. Empty: only the first
         attempt's task may refuse.
+    :param schemas: by table entry, schemas that the registry does not know now; nothing of any
+        table was inserted by this task. It may have known them before.
     """
 
     entry: str
     why: str
     inserted: tuple[str, ...]
     fields: Mapping[str, tuple[NewField, ...]] = field(default_factory=dict)
+    schemas: Mapping[str, UnknownSchemas] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class Kind(Enum):
     RENEW = "r"  # same range, new deadline or grant
     SHORTEN = "s"  # same begin, smaller end; only after "too heavy, nobody inserted"
     RETEXT = "t"  # same range, another text; only after the only task refused the text
-    WIDEN = "w"  # same range, another text; only after fields that the text gives columns to
+    WIDEN = "w"  # same range, another text; only after all who were sent the range refused it
     PROBE = "p"  # same range, but only the offsets that a probe found missing
     SETTLE = "e"  # empty range: nothing is outstanding (eBay's special block)
 
@@ -183,8 +183,8 @@ def may_follow(previous: Record | None, following: Record) -> bool:
             same_range = same_begin and same_end and following.rest == ""
             return first and same_range and following.text != previous.text
         case Kind.WIDEN:
-            # Refusing for fields is a function of the range and of its text, so nobody ever
-            # inserted what differs.
+            # Refusing for fields is a function of the range and of its text, and for schemas it
+            # is known of each task that was sent it: nobody ever inserted what differs.
             same_range = same_begin and same_end and following.rest == previous.rest
             return previous.in_doubt and same_range and following.text != previous.text
         case Kind.PROBE:

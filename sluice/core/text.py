@@ -136,6 +136,11 @@ class TableText:
     :param zookeeper_paths: (shard, path) of a Replicated table: which table it is. Only servers
         that hold a replica of it may be offered its blocks (C9). Empty for a table that is not
         replicated, whose blocks go to the first server of their shard.
+    :param uuids: (shard, table, uuid) of the table and of its views' targets, where they are not
+        replicated: which tables they are, since each has a window of its own.
+    :param schemas: numbers of the registry that messages may name; one that names another is a
+        dead letter, whatever the registry says by now. None: any number; a message that names one
+        that the registry does not know makes the range refused, for all tables.
     :param quorums: (shard, replicas) where more than one replica has to have a block. A repeat
         never waits for fewer than an attempt before it: a server that is asked for no quorum says
         OK to a block that it knows while the block's own quorum still may fail, and then it goes.
@@ -171,6 +176,8 @@ class TableText:
     zookeeper_paths: tuple[tuple[str, str], ...] = ()
     quorums: tuple[tuple[str, int], ...] = ()
     fractions: Literal["dead-letter", "cut"] = "dead-letter"
+    schemas: tuple[int, ...] | None = None
+    uuids: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def target(self) -> str:
@@ -238,6 +245,8 @@ _CHOICES: dict[str, object] = {
     "zookeeper_paths": (),
     "quorums": (),
     "fractions": "dead-letter",
+    "schemas": None,
+    "uuids": (),
 }
 
 
@@ -277,11 +286,17 @@ def parse_text(canonical: str) -> ConfigurationText:
                     (shard, path) for shard, path in table.get("zookeeper_paths", ())
                 ),
                 "quorums": tuple((shard, count) for shard, count in table.get("quorums", ())),
+                "schemas": _numbers(table.get("schemas")),
+                "uuids": tuple((shard, name, uuid) for shard, name, uuid in table.get("uuids", ())),
             }
         )
         for table in raw.pop("tables")
     )
     return ConfigurationText(tables=tables, **raw)
+
+
+def _numbers(raw: list[int] | None) -> tuple[int, ...] | None:
+    return None if raw is None else tuple(raw)
 
 
 def _dynamic(raw: dict[str, Any] | None) -> DynamicColumns | None:

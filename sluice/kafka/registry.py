@@ -12,6 +12,9 @@ from sluice.core.errors import TerminalError, TransientError
 #: For one request; the client tries a few times by itself.
 _TIMEOUT_SECONDS = 10
 _REFERENCES_MAX = 200
+#: A registry's own words for "no such schema". A path that is not its, or a proxy before it, has
+#: others, and says nothing about schemas.
+_NOT_THERE = range(40401, 40500)
 
 _Answer = TypeVar("_Answer")
 
@@ -111,7 +114,7 @@ class RegistryClient:
             return question()
         except SchemaRegistryError as error:
             status = error.http_status_code
-            if status == 404:
+            if status == 404 and error.error_code in _NOT_THERE:
                 return None
             said = f"the schema registry {self._url} answers {status} for {what}: "
             said += str(error.error_message)[:200]
@@ -119,7 +122,7 @@ class RegistryClient:
                 raise TerminalError(
                     said, "Check registry_user and registry_password of the entry."
                 ) from error
-            if status in (408, 429) or status >= 500:
+            if status in (404, 408, 429) or status >= 500:
                 raise self._away(said) from error
             raise TerminalError(said, "Check that the URL is a registry's.") from error
         except httpx.HTTPError as error:

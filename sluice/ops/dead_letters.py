@@ -23,6 +23,7 @@ _ADVICE = {
     "cannot-parse": (
         "A value is not of its column's type: mend the producer, or change the column."
     ),
+    "unknown-schema": "The registry did not know the schema in time: register it, then replay.",
     "out-of-range": (
         "A value does not fit its column: widen the column, or set "
         'fractions = "cut" if only digits of a second are too many, then replay.'

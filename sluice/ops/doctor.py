@@ -13,6 +13,7 @@ from sluice.clickhouse.schema import TableFacts
 from sluice.config.model import Configuration, ConnectorConfiguration, TableConfiguration
 from sluice.core.errors import SluiceError
 from sluice.core.topics import matches
+from sluice.decode.version import decoder_version
 from sluice.kafka.wire.native import library
 from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
 from sluice.ops.doctor_cluster import look_at_cluster
@@ -24,7 +25,7 @@ from sluice.ops.doctor_shards import check_contact, check_differences, check_hea
 from sluice.ops.doctor_tables import TableNeeds, check_dynamic, check_entry, check_table
 from sluice.ops.doctor_turns import check_turns
 from sluice.spark.assignment import ClickHouseAccess
-from sluice.spark.texts import access_of, build_text, decoder_version, tables_of_connector
+from sluice.spark.texts import access_of, build_text, tables_of_connector
 from sluice.verify.audit import refuse_ambiguous
 
 __all__ = ["Finding", "examine", "refusal"]
@@ -233,9 +234,10 @@ def _look_at_decoding(
         for connector in connectors
         if (text := _text(configuration, connector.name, facts, zone)) is not None
     ]
+    is_hashed = any(look.capabilities and not look.capabilities.tokens for look in looks)
     keys = {}
     for table in facts.values():
-        keys[table.target] = Key(table.target, table.partition_key, table.columns)
+        keys[table.target] = Key(table.target, table.partition_key, table.columns, is_hashed)
         for dependent in table.all_dependents():
             target = dependent.target
             keys.setdefault(
@@ -244,6 +246,7 @@ def _look_at_decoding(
                     f"{target.target} (written by the view {dependent.view})",
                     target.partition_key,
                     target.columns,
+                    is_hashed,
                 ),
             )
     return look_at_decoding(texts, keys.values())

@@ -29,14 +29,14 @@ def _hashes_without_columns() -> AbstractContextManager[None]:
     were added meanwhile."""
     return patched(
         (comparing, "why_other_hash", lambda *_: None),
-        (inserting, "require_same_hash", lambda *_, **__: None),
+        (inserting, "require_same_table", lambda *_, **__: None),
     )
 
 
 def _tasks_do_not_look() -> AbstractContextManager[None]:
     """Only the driver looks at the columns, before it sends a range again: a task that sleeps
     inserts into a table that has more columns by then."""
-    return patched((inserting, "require_same_hash", lambda *_, **__: None))
+    return patched((inserting, "require_same_table", lambda *_, **__: None))
 
 
 def _text_is_not_recorded() -> AbstractContextManager[None]:

@@ -42,7 +42,7 @@ class SimulatedWorkshop(Workshop):
     """The real workshop, with simulated buffers, decoders and splitters."""
 
     def __init__(self, decoder: int) -> None:
-        super().__init__()
+        super().__init__(has=f"simulated {decoder}")
         self._decoder = decoder
 
     def buffer(self, framing: Framing) -> Any:

@@ -243,7 +243,15 @@ def _structures(world: World, host: Host, sql: str) -> Rows:
             values = {"kind": column.kind, "expression": column.expression}
             rows.append({"what": "column", **of, **shown, **values})
         keys = {"kind": table.shape.partition_key, "expression": "number"}
-        rows.append({"what": "table", **of, "column_name": "", "column_type": "", **keys})
+        rows.append({"what": "table", **of, "column_name": "", "column_type": "UTC", **keys})
+    return rows
+
+
+def _identities(world: World, host: Host, sql: str) -> Rows:
+    rows: Rows = [{"in_database": "", "of_table": "", "own": "", "zone": "UTC"}]
+    for name in re.findall(rf"database = 'd' AND name = {_TEXT}", sql):
+        if _named(host, name) is not None:
+            rows.append({"in_database": "d", "of_table": name, "own": "", "zone": ""})
     return rows
 
 
@@ -271,6 +279,7 @@ STATEMENTS = (
     Statement("toInt64(cversion)", "window mark", _block_numbers, True),
     Statement("max(name) AS last", "replicas", _log_end),
     Statement("SELECT 'column' AS what", "structures", _structures, True),
+    Statement("SELECT '' AS in_database", "identities", _identities, True),
     Statement("SELECT * FROM system.settings", "capabilities", _settings, True),
     Statement("SELECT * FROM system.tables", "describe table", _tables, True),
     Statement("SELECT * FROM system.columns", "", _columns),
@@ -282,4 +291,5 @@ STATEMENTS = (
     Statement("SELECT name FROM system.databases", "", lambda *_: [{"name": "d"}]),
     Statement("SELECT version()", "", _version),
     Statement("SELECT timezone()", "", _server_facts),
+    Statement("SELECT serverTimezone()", "", _server_facts),
 )

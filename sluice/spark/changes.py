@@ -8,6 +8,7 @@ does not fit any more, its topics stop.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -30,6 +31,8 @@ _logger = logging.getLogger("sluice.lane")
 #: After a look that found nothing new, fields that no column has are dead letters at once: one
 #: range in this time is held back for a look, not each of them.
 LOOK_FOR_FIELDS_MS = 60_000
+#: Texts that ranges were widened to last.
+_WIDENED_MAX = 8
 #: Columns that are still missing are asked for again.
 WANT_AGAIN_MS = 1_000
 
@@ -68,6 +71,7 @@ class SchemaChanges:
         self._today: Today | None = None
         self._unrepeatable: set[tuple[str, str]] = set()
         self._unrecorded: dict[str, str] = {}
+        self._widened_to: deque[str] = deque(maxlen=_WIDENED_MAX)
         self._looks_at_ms = 0
         self._want = want
         self._want_again_ms: dict[TopicPartition, int] = {}
@@ -125,6 +129,7 @@ class SchemaChanges:
     def _needed(self, canonical: Mapping[str, str]) -> Mapping[str, str]:
         """Texts that no record names any more are let go."""
         named = {state.record.text for state in self._states.values()} | {self._planner.digest}
+        named |= set(self._widened_to)
         for digest in self._texts.keys() - named:
             del self._texts[digest]
         return {digest: text for digest, text in canonical.items() if digest in self._texts}
@@ -184,7 +189,8 @@ class SchemaChanges:
         if not self._has_tokens and self._are_columns_coming():
             return False
         since_ms = 0
-        if state.outdated is not None or state.refusals:
+        is_columns = state.outdated is not None and not state.outdated.schemas
+        if is_columns or state.refusals:
             since_ms = state.back_at_ms
         if not self._has_tokens:
             since_ms = max(state.back_at_ms, now_ms - LOOK_AGE_MS_MAX)
@@ -207,7 +213,12 @@ class SchemaChanges:
         return {} if text is None else known_rest(text, state.block_range, state.background.rest)
 
     def text_of(self, state: PartitionState) -> ConfigurationText:
-        """The recorded text if it can be executed; else today's, under a probe."""
+        """The recorded text if it can be executed; else today's, under a probe. One that says which
+        schemas there are, where the registry does not know those of the range."""
+        if state.outdated is not None and state.outdated.schemas:
+            widened = self._executable(state)
+            if widened is not None:
+                return self._texts[self._adopted(widened)]
         if self.is_unrepeatable(state):
             return self._planner.text
         return self._texts.get(state.record.text, self._planner.text)
@@ -218,6 +229,8 @@ class SchemaChanges:
         What that task inserted before it refused has to be the same under both.
         """
         record, outdated = state.record, state.outdated
+        if outdated is not None and outdated.schemas:
+            return state.untouched and self._executable(state) is not None
         if outdated is not None and outdated.fields:
             return self._executable(state) is not None
         if outdated is None or record.kind is not Kind.INTEND or record.attempt != 1:
@@ -236,30 +249,44 @@ class SchemaChanges:
         """The same range again, with a new lease; under today's text if it may be."""
         widened = self._executable(state)
         if widened is not None:
-            digest = widened.digest()
-            if digest not in self._texts:
-                self._texts[digest] = widened
-                self._unrecorded[digest] = widened.canonical()
-            return self._planner.widen(state, digest, now_ms)
+            return self._planner.widen(state, self._adopted(widened), now_ms)
         if self.may_change_text(state):
             return self._planner.retext(state, now_ms)
         if state.outdated is not None:
             self._looks_at_ms = now_ms + LOOK_FOR_FIELDS_MS
         return self._planner.renew(state, now_ms)
 
+    def _adopted(self, text: ConfigurationText) -> str:
+        """Have a text that a range is widened to; gives its digest. The last ones are kept, since
+        the next ranges may need them, too."""
+        digest = text.digest()
+        if digest not in self._texts:
+            self._texts[digest] = text
+            self._unrecorded[digest] = text.canonical()
+        if digest not in self._widened_to:
+            self._widened_to.append(digest)
+        return digest
+
     def _widened(self, state: PartitionState) -> ConfigurationText | None:
-        """The recorded text, with the entries that refused the range for its fields as they are
-        today; None if there is nothing new.
+        """The recorded text, with the entries that refused the range as they have to be: for its
+        fields as they are today, for its schemas with those that there are. None if there is
+        nothing new.
 
         All else stays: what was inserted of other entries before is the same under both.
         """
-        before = self._texts.get(state.record.text)
-        if before is None or state.outdated is None or not state.outdated.fields:
+        before, outdated = self._texts.get(state.record.text), state.outdated
+        if before is None or outdated is None:
             return None
         now = {table.entry: table for table in self._planner.text.tables}
         tables = tuple(
-            _adapted(table, now.get(table.entry)) if table.entry in state.outdated.fields else table
+            _adapted(table, now.get(table.entry)) if table.entry in outdated.fields else table
             for table in before.tables
+        )
+        tables = tuple(
+            replace(table, schemas=outdated.schemas[table.entry].known)
+            if table.entry in outdated.schemas
+            else table
+            for table in tables
         )
         widened = replace(before, tables=tables)
         return None if widened == before else widened

@@ -24,6 +24,8 @@ class Today:
     :param tables: facts by database.table; a table that cannot be loaded now is missing.
     :param tokens: whether all servers know tokens; one that does not hashes what it stores.
     :param paths: by (database.table, shard), the zookeeper_path of a Replicated table.
+    :param uuids: by (database.table, shard), names and uuids of tables that are not replicated,
+        see `TableFacts.own_uuids`.
     """
 
     decoder: str
@@ -32,6 +34,7 @@ class Today:
     tables: Mapping[str, TableFacts]
     tokens: bool = True
     paths: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    uuids: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
 
 
 def why_not_executable(recorded: ConfigurationText, today: Today, topic: str) -> str | None:
@@ -45,10 +48,37 @@ def why_not_executable(recorded: ConfigurationText, today: Today, topic: str) ->
     for table in recorded.tables_of(topic):
         if table.parked:
             continue
-        why = why_not_insertable(table, today)
+        why = why_not_insertable(table, today) or _why_other_table(table, today)
         if why is not None:
             return why
     return None
+
+
+def _why_other_table(table: TableText, today: Today) -> str | None:
+    """A table that is not replicated, or a view's target, that another one was put in the place of:
+    its window does not know what the one before it was given."""
+    for shard, name, uuid in table.uuids:
+        now = today.uuids.get((table.target, shard), {}).get(name, uuid)
+        if now != uuid:
+            return other_table(name, uuid, now)
+    return None
+
+
+def other_table(name: str, then: str, now: str) -> str:
+    """Words for a table that another one was put in the place of."""
+    return f"{name} was the table with the uuid {then}, and is another one now: {now}"
+
+
+def zone_matters(table: TableText, facts: TableFacts, *, tokens: bool) -> bool:
+    """Whether the server's time zone decides where the rows of a block lie, or by what it is known
+    again: tokens end where a ClickHouse partition ends."""
+    keys = (dependent.target.partition_key for dependent in facts.all_dependents())
+    return bool(table.partition_key) or any(keys) or not tokens
+
+
+def other_zone(then: str, now: str) -> str:
+    """Words for a server whose time zone was changed."""
+    return f"the server's time zone was {then}, and is {now} today"
 
 
 def why_not_insertable(table: TableText, today: Today) -> str | None:
@@ -69,9 +99,9 @@ def why_not_insertable(table: TableText, today: Today) -> str | None:
             f"{table.target} was partitioned by {table.partition_key or 'nothing'}, "
             f"and is by {facts.partition_key or 'nothing'} today"
         )
-    if table.partition_key and today.time_zone != table.time_zone:
-        # The same time may lie in another ClickHouse partition, and tokens end there.
-        return f"the server's time zone was {table.time_zone}, and is {today.time_zone} today"
+    is_other_zone = today.time_zone != table.time_zone
+    if is_other_zone and zone_matters(table, facts, tokens=today.tokens):
+        return other_zone(table.time_zone, today.time_zone)
     why = why_other_columns(table, facts.columns) or _why_other_key(table, facts.columns)
     if why is None and not today.tokens:
         return why_other_hash(table, facts.columns, facts.sorting_key)

@@ -49,6 +49,7 @@ from sluice.spark.texts import (
     registry_access,
 )
 from sluice.spark.topology import resolved
+from sluice.spark.unknown_schemas import PATIENCE_MS
 from sluice.spark.watching import ReplicaWatch
 
 _logger = logging.getLogger("sluice.pipeline")
@@ -276,6 +277,9 @@ class _Assembly:
             else None,
             replicas=self.watch,
             find_cuts=partial(find_cuts, self.kafka),
+            schema_patience_ms=PATIENCE_MS
+            if configuration.registry is None
+            else int(configuration.registry.patience_seconds * 1000),
         )
         self.schema.start()
         self.watch.start()

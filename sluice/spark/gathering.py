@@ -23,18 +23,27 @@ from sluice.core.receipts import (
     Failed,
     Loaded,
     NeedsGrant,
+    Outcome,
     Outdated,
     TaskReport,
     TooHeavy,
     Untried,
 )
+from sluice.spark.asking import StructureChangedError
 from sluice.spark.counters import Counters
 from sluice.spark.failover import took_too_long
 from sluice.spark.jobs import JobResult, SparkGoneError
 from sluice.spark.letter_watch import LetterWatch, TooManyLettersError
 from sluice.spark.ports import Clock, ProbeFound
+from sluice.spark.probing import DoubledRowsError
 from sluice.spark.state import PartitionState
 from sluice.spark.steps import Planner
+from sluice.spark.unknown_schemas import (
+    AGAIN_MS_MAX,
+    PATIENCE_MS,
+    SchemaPatience,
+    UnknownSchemaError,
+)
 
 _logger = logging.getLogger("sluice.lane")
 
@@ -54,6 +63,13 @@ def _is_refused_for_columns(error: SluiceError) -> bool:
     return is_structure or isinstance(error, OtherColumnsError)
 
 
+def _refuses_all(outcome: Outcome) -> bool:
+    """Whether a task that says so has inserted nothing of its range, of no table."""
+    if isinstance(outcome, Outdated):
+        return bool(outcome.fields or outcome.schemas)
+    return isinstance(outcome, Untried | TooHeavy)
+
+
 def backoff_ms(failures: int) -> int:
     """Capped exponential pause before the next attempt."""
     return min(BACKOFF_MS_MAX, BACKOFF_MS_FIRST << min(failures, 10))
@@ -65,6 +81,7 @@ class Gatherer:
     :param states: the lane's own mapping; partitions may join it later.
     :param letter_limit: from when on dead letters stop a partition.
     :param park: parks a table entry; gives False if it must not be.
+    :param schema_patience_ms: see `unknown_schemas`.
     """
 
     def __init__(
@@ -76,8 +93,10 @@ class Gatherer:
         now_ms: Clock,
         letter_limit: LetterLimit | None = None,
         park: Callable[[str, SluiceError], bool] = lambda entry, why: False,
+        schema_patience_ms: int = PATIENCE_MS,
     ) -> None:
         self.letters = LetterWatch(lane, letter_limit or LetterLimit())
+        self._patience = SchemaPatience(self.letters, schema_patience_ms)
         self._lane = lane
         self._states = states
         self._planner = planner
@@ -107,6 +126,7 @@ class Gatherer:
         if result.error is not None:
             for assignment in result.job.assignments:
                 state = self._states[assignment.block_range.source]
+                state.untouched = False
                 state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
                 if state.stopped is None:
                     self._failed(state, result.error, now_ms)
@@ -124,6 +144,7 @@ class Gatherer:
             state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
         if report.may_lack_part:
             state.distrust_servers()
+        state.untouched = state.untouched and _refuses_all(report.outcome)
         if state.stopped is not None:
             return  # It stays in doubt; the next start decides.
         match report.outcome:
@@ -151,6 +172,8 @@ class Gatherer:
                 learn = self._planner.learn_views if need.views else self._planner.learn
                 learn(need.entry, need.entries)
                 state.grant_wanted = need
+            case Outdated() as outdated if outdated.schemas:
+                self._unknown_schemas(state, outdated, now_ms)
             case Outdated() as outdated:
                 _logger.info("%s: %s", state.block_range, outdated.why)
                 state.outdated = outdated
@@ -160,6 +183,24 @@ class Gatherer:
                 # If it was the first task, no other was ever allowed to insert: the next one
                 # is the first again.
                 state.sent = state.repeated
+
+    def _unknown_schemas(self, state: PartitionState, outdated: Outdated, now_ms: int) -> None:
+        """The registry is asked again for a while. Then the text says which schemas there are: at
+        once, where nobody ever inserted anything of the range; else a probe tells what is there,
+        since the registry may have known them before."""
+        try:
+            judged = self._patience.judge(state.block_range, outdated, now_ms)
+        except UnknownSchemaError as error:
+            self._failed(state, error, now_ms, AGAIN_MS_MAX)
+            return
+        state.outdated, state.failures = judged, 0
+        state.probing = not state.untouched
+        _logger.warning(
+            "%s: %s; messages that name it become dead letters%s",
+            state.block_range,
+            outdated.why,
+            "" if state.untouched else ", but for those that an earlier attempt made rows of",
+        )
 
     def _take_failovers(self, state: PartitionState, loaded: Loaded) -> None:
         for receipt in loaded.receipts:
@@ -191,7 +232,13 @@ class Gatherer:
         if failed.is_unstored:
             state.outdated = Outdated(table, str(error), failed.inserted)
 
-    def _failed(self, state: PartitionState, error: SluiceError, now_ms: int) -> None:
+    def _failed(
+        self,
+        state: PartitionState,
+        error: SluiceError,
+        now_ms: int,
+        pause_ms_max: int = BACKOFF_MS_MAX,
+    ) -> None:
         self._count(error)
         if isinstance(error, TerminalError):
             if not _is_refused_for_columns(error) or state.refusals >= REFUSALS_MAX:
@@ -205,11 +252,13 @@ class Gatherer:
             return
         if took_too_long(error):
             self._planner.give_time(state)
+        if isinstance(error, StructureChangedError):
+            state.refusals += 1  # a look at the table says whether it can be sent again
         if may_still_land(error):
             state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
         # A lease that is over there and not here is a clock that runs ahead: sent again at
         # once, the range would come back at once, for ever.
-        delay = backoff_ms(state.failures)
+        delay = min(backoff_ms(state.failures), pause_ms_max)
         state.fail(error, now_ms + int(delay * random.uniform(0.5, 1.0)))
         level = logging.ERROR if state.failures % ALARM_FAILURES == 0 else logging.WARNING
         _logger.log(
@@ -245,7 +294,7 @@ class Gatherer:
         if state.stopped is not None:
             return
         if found.error is not None:
-            self._failed(state, found.error, now_ms)
+            self._failed(state, self._or_wait(state, found.error), now_ms)
             return
         state.probing, state.is_probed = False, True
         state.background = Background(
@@ -254,4 +303,19 @@ class Gatherer:
         missing = sum(end - begin for rest in found.rest.values() for begin, end in rest)
         _logger.warning(
             "%s was probed: %d of its offsets have no row yet", state.block_range, missing
+        )
+
+    def _or_wait(self, state: PartitionState, error: SluiceError) -> SluiceError:
+        """A range that is probed only because the registry does not know a schema waits for the
+        registry where it cannot be probed: then it is the same range again."""
+        outdated = state.outdated
+        if outdated is None or not outdated.schemas or not isinstance(error, TerminalError):
+            return error
+        if isinstance(error, DoubledRowsError):
+            return error
+        state.probing, state.outdated = False, None
+        return UnknownSchemaError(
+            f"{outdated.why}, an earlier attempt may have made rows of them, and {error}",
+            "Register the schemas again under their numbers; or `sluice resolve`, after a look at "
+            "the table.",
         )

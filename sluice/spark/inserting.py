@@ -29,8 +29,9 @@ from sluice.core.server_runs import is_same_run
 from sluice.core.text import TableText
 from sluice.core.tokens import block_token
 from sluice.decode.messages.decoded import Block
-from sluice.spark.asking import require_same_hash
+from sluice.spark.asking import require_same_table
 from sluice.spark.assignment import Assignment, Surroundings
+from sluice.spark.comparing import zone_matters
 from sluice.spark.failover import (
     BlockRefusedError,
     ForgottenError,
@@ -164,13 +165,22 @@ def _insert_into(
             _granted(manner.settings, assignment.record.grant),
         )
 
+    record_text = assignment.record.text
     if manner.one_by_one:
         mine.take(min(most, lease.check()))
     seconds = max(_SECONDS_MIN, offer.seconds_left())
 
+    is_bound = workshop.checked[url, record_text, table.entry, shard] or not manner.tokens
+
     def check() -> float:
-        if not manner.tokens:
-            require_same_hash(server, table, is_first=is_first)
+        require_same_table(
+            server,
+            table,
+            shard,
+            tokens=manner.tokens,
+            zone_matters=is_bound,
+            is_first=is_first,
+        )
         return mine.before_sending(min(seconds, lease.check(server.clock_ms())))
 
     try:
@@ -322,7 +332,7 @@ def _look(
     if not is_first:
         doubt = f": {offer.doubt}" if offer.doubt else ""
         _require_remembered(server, facts, assignment, Site(table.entry, shard), doubt)
-    workshop.checked.add(key)
+    workshop.checked[key] = zone_matters(table, facts, tokens=True)
 
 
 def _require_remembered(

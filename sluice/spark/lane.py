@@ -80,7 +80,14 @@ class Lane:
         self._around = around
         self._claims = claims
         self._gatherer = Gatherer(
-            name, self.states, planner, self.counters, parts.now_ms, parts.letter_limit, self._park
+            name,
+            self.states,
+            planner,
+            self.counters,
+            parts.now_ms,
+            parts.letter_limit,
+            self._park,
+            parts.schema_patience_ms,
         )
         self.letters = self._gatherer.letters
         self.replicas = parts.replicas
@@ -353,6 +360,7 @@ class Lane:
         state.record, state.background = step.record, step.background
         state.committed_at_ms = now_ms
         state.sent = state.sent and step.record.kind is not Kind.INTEND
+        state.untouched = state.untouched or step.record.kind is Kind.INTEND
         state.waiting_since_ms = None
         state.see_end(EpochOffset(state.stable_end, state.epoch), now_ms)
         if state.retiring and not state.record.in_doubt:

@@ -22,6 +22,7 @@ from sluice.spark.ports import (
     Windows,
     no_cuts,
 )
+from sluice.spark.unknown_schemas import PATIENCE_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class LaneParts:
     :param want_columns: asks for columns of new fields; a `SchemaRead` tells of them.
     :param inserts_max: ranges in flight for each replica of a table.
     :param find_cuts: looks after logs whose leader has changed.
+    :param schema_patience_ms: see `unknown_schemas`.
     """
 
     log: IntentLog
@@ -52,3 +54,4 @@ class LaneParts:
     inserts_max: int = INSERTS_MAX
     replicas: Replicas | None = None
     find_cuts: FindCuts = no_cuts
+    schema_patience_ms: int = PATIENCE_MS

@@ -6,6 +6,7 @@ partition with nothing written, where it would otherwise empty a topic into the 
 
 from __future__ import annotations
 
+import copy
 import logging
 from dataclasses import replace
 
@@ -80,6 +81,15 @@ class LetterWatch:
             for letter in loaded.dead_letters
         )
         return replace(loaded, dead_letters=signed)
+
+    def would_stop(self, source: TopicPartition, table: str, letters: int, messages: int) -> bool:
+        """Whether a range with so many dead letters of a table entry must not be settled.
+
+        :param messages: of the range that the entry was given.
+        """
+        window = self.windows.get(source)
+        window = LetterWindow(self._limit) if window is None else copy.deepcopy(window)
+        return window.take(max(1, messages), {table: letters}) is not None
 
     def _too_many(self, block_range: Range, loaded: Loaded, excess: Excess) -> TooManyLettersError:
         source = block_range.source

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sluice.core.dead_letters import PARKED
 from sluice.core.dynamic import NewField
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
+from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.ranges import Interval, intervals_of
 from sluice.core.receipts import (
     DeadLetter,
@@ -29,6 +30,7 @@ from sluice.core.receipts import (
     Receipt,
     TaskReport,
     TooHeavy,
+    UnknownSchemas,
 )
 from sluice.core.text import ConfigurationText, TableText
 from sluice.core.tokens import row_source
@@ -36,6 +38,7 @@ from sluice.decode.engine.session import release_memory
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Block, Decoded
 from sluice.decode.messages.fault import NO_ROUTE
+from sluice.decode.schema.registry import UnknownSchemasError
 from sluice.decode.text.fields import new_fields
 from sluice.kafka.reader import Fault, RangeReader, ReadResult, read_originals
 from sluice.kafka.readers import Reader
@@ -44,6 +47,7 @@ from sluice.spark.asking import (
     OutdatedTextError,
     ask_for_fields,
     asked_for_columns,
+    asked_for_schemas,
     words_of,
 )
 from sluice.spark.assignment import Assignment, Surroundings
@@ -133,6 +137,8 @@ def _load(workshop: Workshop, around: Surroundings, assignment: Assignment) -> O
             return TooHeavy(heavy_at, result.bytes)
         if loading.fields:
             return asked_for_columns(tables, loading.fields)
+        if loading.schemas:
+            return asked_for_schemas(tables, loading.schemas)
         try:
             loading.load(tables, router)
         except OutdatedTextError as refused:
@@ -164,6 +170,7 @@ class _Loading:
     values: dict[int, bytes] = field(default_factory=dict)
     values_bytes: int = 0
     fields: dict[str, tuple[NewField, ...]] = field(default_factory=dict)
+    schemas: dict[str, UnknownSchemas] = field(default_factory=dict)
 
     def watch(self, tables: Iterable[TableText], router: Router) -> None:
         """Let the buffers look at messages for decoders that are there already."""
@@ -173,15 +180,18 @@ class _Loading:
                 decoder.watch(router.view_of(table.entry).buffer)
 
     def decode_first(self, tables: Iterable[TableText], router: Router) -> int | None:
-        """Decode, before anything is inserted, the entries for which a range may be refused:
-        those whose messages have any number of rows, and those that give fields columns.
+        """Decode, before anything is inserted, the entries for which a range may be refused.
 
         :returns: None, or the end at which no block would have more than ROWS_MAX rows.
         """
         ends: list[int] = []
         for table in tables:
-            if (table.rows == "many" or table.dynamic is not None) and not table.parked:
-                decoded, given = self._decode(table, router)
+            if _may_refuse(table) and not table.parked:
+                try:
+                    decoded, given = self._decode(table, router)
+                except UnknownSchemasError as error:
+                    self.schemas[table.entry] = error.found
+                    continue
                 self.decoded[table.entry] = decoded, given
                 end = end_of_rows(decoded.offsets) if table.rows == "many" else None
                 ends += [] if end is None else [end]
@@ -321,6 +331,13 @@ class _Loading:
             empty=self.empty,
             dropped_rows=self.dropped,
         )
+
+
+def _may_refuse(table: TableText) -> bool:
+    """Whether messages of an entry may refuse their range: they may have too many rows, fields
+    that are to get columns, or schemas that the registry does not know."""
+    has_registry = any(name == REGISTRY_OPTION for name, _ in table.options)
+    return table.rows == "many" or table.dynamic is not None or has_registry
 
 
 def end_of_rows(offsets: NDArray[np.uint64], rows_max: int = ROWS_MAX) -> int | None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from sluice.clickhouse.sql import split_name
 from sluice.clickhouse.structure import Structure, read_structures
 from sluice.config.model import Configuration
 from sluice.core.errors import SluiceError, TerminalError, TransientError
@@ -21,7 +22,7 @@ from sluice.spark.comparing import Today, definition, why_not_insertable
 from sluice.spark.growing import Grower, Wanted
 from sluice.spark.ports import Clock, SchemaRead
 from sluice.spark.shards import on_replicas
-from sluice.spark.texts import access_of, lineage_columns, read_today
+from sluice.spark.texts import access_of, lineage_columns, read_today, uuids_of
 
 _logger = logging.getLogger("sluice.schema")
 
@@ -51,7 +52,8 @@ def _refuse_other_structures(first: str, known: _OfShard, url: str, structures: 
             raise TransientError(
                 f"{'.'.join(name)} is not the same on {first} and on {url}",
                 "An ALTER may be on its way from one to the other (system.replicas on the server "
-                "that is behind); otherwise give the table the same definition on both.",
+                "that is behind); otherwise give the table the same definition on both, and both "
+                "the same time zone.",
             )
 
 
@@ -101,6 +103,7 @@ def refreshed(configuration: Configuration, text: ConfigurationText, today: Toda
             lineage=lineage_columns(entries[table.entry], facts),
             sorting_key=facts.sorting_key,
             time_zone=today.time_zone,
+            uuids=uuids_of(table.target, table.shards, today.uuids),
         )
         changes += _changes(table, table_now)
         tables.append(table_now)
@@ -122,6 +125,8 @@ def _changes(before: TableText, after: TableText) -> Iterator[str]:
         yield f"{after.target} is sorted by {after.sorting_key}"
     if before.time_zone != after.time_zone:
         yield f"the time zone is {after.time_zone}"
+    for shard, name, uuid in sorted({*after.uuids} - {*before.uuids}):
+        yield f"{name} in shard {shard} is the table with the uuid {uuid}"
 
 
 class SchemaReader:
@@ -235,6 +240,8 @@ class SchemaReader:
             ALTER reaches them one after the other, and what one that is behind says is past.
         """
         tables = [(table.database, table.table) for table in self._text.tables]
+        for table in self._text.tables:
+            tables += [split_name(name) for _, name, _ in table.uuids if name != table.target]
         needed = {shard for table in self._text.tables for shard in table.shards}
         found: _Structures = {}
         for shard in sorted(needed & self._access.shards.keys()):

@@ -35,6 +35,8 @@ class PartitionState:
     :param back_at_ms: when its task last came back; a repeat needs a younger look at the
         windows, since entries that are younger than the look may have pushed its block out.
     :param sent: some task was sent this range.
+    :param untouched: nobody inserted anything of this range: each task that was ever sent it came
+        back, and said that it refused all of it. False where that is not known.
     :param repeated: the last task that was sent it was not the first one.
     :param outdated: its first task refused the text; see `core.receipts.Outdated`.
     :param refusals: how often in a row its block was refused for its columns.
@@ -67,6 +69,7 @@ class PartitionState:
     back_at_ms: int = 0
     held_back_at: int = -1
     sent: bool = False
+    untouched: bool = False
     repeated: bool = False
     outdated: Outdated | None = None
     refusals: int = 0

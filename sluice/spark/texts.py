@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 
 from sluice.clickhouse.capabilities import Capabilities, read_capabilities
 from sluice.clickhouse.http import Server
@@ -24,7 +23,7 @@ from sluice.core.text import (
     TableText,
 )
 from sluice.core.topics import matches, takes
-from sluice.decode import RULES
+from sluice.decode.version import decoder_version
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.registry import RegistryAccess
 from sluice.spark.assignment import ClickHouseAccess
@@ -33,16 +32,7 @@ from sluice.spark.login import login_of
 from sluice.spark.shards import on_shard
 from sluice.spark.topology import resolved
 
-#: The distribution that carries the decoding engine; "chdb" itself is only its wrapper.
-_ENGINE_DISTRIBUTION = "chdb-core"
-
 _Name = tuple[str, str]
-
-
-def decoder_version() -> str:
-    """What decides rows beside the text: the engine, by name and version, and our own rules.
-    Told without loading the engine."""
-    return f"chdb {version(_ENGINE_DISTRIBUTION)}, rules {RULES}"
 
 
 def access_of(configuration: Configuration, connector: str | None = None) -> ClickHouseAccess:
@@ -97,12 +87,14 @@ def build_text(
     time_zone: str,
     decoder: str,
     paths: Mapping[tuple[str, str], str] | None = None,
+    uuids: Mapping[tuple[str, str], Mapping[str, str]] | None = None,
 ) -> ConfigurationText:
     """Today's text of a connector; pure.
 
     :param facts: of every table that the connector loads, by name of the table entry.
     :param time_zone: of the servers.
     :param paths: of Replicated tables, see `Today`; None where the text is not for loading.
+    :param uuids: of the others, see `Today`.
     :raises ConfigurationError: lineage = true and the table lacks lineage columns.
     """
     connector = configuration.connector(connector_name)
@@ -146,6 +138,7 @@ def build_text(
                 zookeeper_paths=_paths_of(table, paths or {}),
                 quorums=_quorums_of(configuration, table),
                 fractions=table.fractions,
+                uuids=uuids_of(table.target, configuration.shards_of(table), uuids or {}),
             )
             for table in sorted(
                 tables_of_connector(configuration, connector_name), key=lambda table: table.name
@@ -160,6 +153,17 @@ def _paths_of(
     """(shard, path) of one table, sorted by shard."""
     return tuple(
         (shard, path) for (target, shard), path in sorted(paths.items()) if target == table.target
+    )
+
+
+def uuids_of(
+    target: str, shards: Iterable[str], uuids: Mapping[tuple[str, str], Mapping[str, str]]
+) -> tuple[tuple[str, str, str], ...]:
+    """(shard, table, uuid) of one table and its views' targets, sorted; see `Today`."""
+    return tuple(
+        (shard, name, uuid)
+        for shard in sorted(shards)
+        for name, uuid in sorted(uuids.get((target, shard), {}).items())
     )
 
 
@@ -252,7 +256,13 @@ def read_text(configuration: Configuration, connector_name: str) -> Configuratio
     today = _read(access_of(configuration), shards, strict=True)
     facts = {table.name: today.tables[table.target] for table in tables}
     return build_text(
-        configuration, connector_name, facts, today.time_zone, today.decoder, today.paths
+        configuration,
+        connector_name,
+        facts,
+        today.time_zone,
+        today.decoder,
+        today.paths,
+        today.uuids,
     )
 
 
@@ -281,6 +291,7 @@ def _read(access: ClickHouseAccess, shards: Mapping[_Name, set[str]], *, strict:
     lacking: set[_Name] = set()
     zones: dict[str, str] = {}
     paths: dict[tuple[str, str], str] = {}
+    uuids: dict[tuple[str, str], Mapping[str, str]] = {}
     tokens = True
     needed = set[str]().union(*shards.values()) & access.shards.keys()
     for shard in sorted(needed or access.shards):
@@ -301,6 +312,7 @@ def _read(access: ClickHouseAccess, shards: Mapping[_Name, set[str]], *, strict:
                 _refuse_difference(found.setdefault(facts.target, facts), facts)
                 if facts.zookeeper_path:
                     paths[facts.target, shard] = facts.zookeeper_path
+                uuids[facts.target, shard] = dict(facts.own_uuids())
     for database, table in lacking:
         found.pop(f"{database}.{table}", None)
     if len(set(zones.values())) > 1:
@@ -310,7 +322,7 @@ def _read(access: ClickHouseAccess, shards: Mapping[_Name, set[str]], *, strict:
             "Set the same <timezone> on all servers: DateTime strings mean it.",
         )
     zone = next(iter(zones.values()))
-    return Today(decoder_version(), zone, frozenset(access.shards), found, tokens, paths)
+    return Today(decoder_version(), zone, frozenset(access.shards), found, tokens, paths, uuids)
 
 
 def _describe(server: Server, database: str, table: str, strict: bool) -> TableFacts | None:

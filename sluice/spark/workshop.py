@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sluice.clickhouse.capabilities import insert_settings, read_capabilities
 from sluice.clickhouse.http import Server
+from sluice.core.errors import TerminalError
 from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.replicas import Breaker
 from sluice.core.text import ConfigurationText, TableText, parse_text
@@ -16,6 +18,7 @@ from sluice.decode.messages.framing import Framing
 from sluice.decode.messages.port import TableDecoder
 from sluice.decode.schema.registry import provide
 from sluice.decode.sharding.splitter import Splitter
+from sluice.decode.version import decoder_version
 from sluice.kafka.reader import RangeReader
 from sluice.kafka.readers import Reader, make_reader
 from sluice.kafka.registry import RegistryClient
@@ -41,9 +44,20 @@ class Manner:
         return f"{self.version} {'with' if self.tokens else 'without'} tokens"
 
 
+class OtherDecoderError(TerminalError):
+    """This worker does not decode as the recorded text says."""
+
+    hint = (
+        "Give the driver and all workers the same packages (spark.pyspark.python, "
+        "spark.submit.pyFiles or the machines' own), then start the driver again."
+    )
+
+
 @dataclass(slots=True)
 class Workshop:
     """What a worker process keeps between tasks: connections, decoders, texts.
+
+    :param has: the decoder of this process.
 
     A Spark worker runs one task at a time, which may insert into several shards at once: what
     is known of servers may be used by several threads, each for servers of its own.
@@ -56,10 +70,12 @@ class Workshop:
     decoders: dict[tuple[str, str], TableDecoder] = field(default_factory=dict)
     splitters: dict[tuple[str, str], Splitter] = field(default_factory=dict)
     registries: set[str] = field(default_factory=set)
-    checked: set[tuple[str, str, str, str]] = field(default_factory=set)
+    #: By replica, text, entry and shard, what was looked at: whether the zone matters there.
+    checked: dict[tuple[str, str, str, str], bool] = field(default_factory=dict)
     spare: MessageBuffer | None = None
     breaker: Breaker = field(default_factory=Breaker)
     locks: dict[str, Locks] = field(default_factory=dict)
+    has: str = field(default_factory=decoder_version)
     #: A server that did not answer may still store a block of the range that is loaded now.
     may_land: bool = False
     #: See `TaskReport`, of the range that is loaded now.
@@ -103,9 +119,18 @@ class Workshop:
         return self.readers[key]
 
     def text(self, around: Surroundings, digest: str) -> ConfigurationText:
-        """The text that decides the rows."""
+        """The text that decides the rows.
+
+        :raises OtherDecoderError: this process would make other rows of it.
+        """
         if digest not in self.texts:
-            self.texts[digest] = parse_text(around.texts[digest])
+            text = parse_text(around.texts[digest])
+            if text.decoder != self.has:
+                raise OtherDecoderError(
+                    f"the range is recorded for {text.decoder}, and the worker on "
+                    f"{platform.node()} decodes with {self.has}: nothing of it is inserted"
+                )
+            self.texts[digest] = text
         return self.texts[digest]
 
     def decoder(self, around: Surroundings, digest: str, table: TableText) -> TableDecoder:
@@ -170,4 +195,5 @@ class Workshop:
         # Threads of other servers may be adding theirs: a copy of the keys is one step.
         for manner in [key for key in tuple(self.manners) if key[0] == url]:
             del self.manners[manner]
-        self.checked.difference_update([key for key in tuple(self.checked) if key[0] == url])
+        for looked in [key for key in tuple(self.checked) if key[0] == url]:
+            del self.checked[looked]

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from sluice.clickhouse.capabilities import read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
-from sluice.clickhouse.structure import Structure, read_structures
+from sluice.clickhouse.structure import (
+    Identities,
+    Structure,
+    read_identities,
+    read_structures,
+)
 
 
 def test_the_structure_is_what_the_description_says(server: Server, database: str) -> None:
@@ -21,7 +27,13 @@ def test_the_structure_is_what_the_description_says(server: Server, database: st
     assert set(found) == set(names[:2])
     for name in names[:2]:
         facts = describe_table(server, *name)
-        assert found[name] == Structure(facts.columns, facts.partition_key, facts.sorting_key)
+        zone = read_capabilities(server).time_zone
+        uuid = facts.uuid if facts.uuid.strip("0-") else ""
+        keys = facts.partition_key, facts.sorting_key
+        assert found[name] == Structure(facts.columns, *keys, uuid, zone)
+        known = {facts.target: uuid}
+        assert read_identities(server, [name]) == Identities(zone, known)
+        assert dict(facts.own_uuids()) == (known if uuid else {})
     server.execute(f"ALTER TABLE {database}.one ADD COLUMN x String DEFAULT 'a' AFTER id")
     altered = read_structures(server, names)
     assert altered[names[0]] != found[names[0]] and altered[names[1]] == found[names[1]]

@@ -51,7 +51,8 @@ def order(number: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def orders() -> TypedDecoder:
-    return confluent(*COLUMNS)
+    """A text that says which schemas there are: all of this module's."""
+    return confluent(*COLUMNS, schemas=tuple(range(1000, 2000)))
 
 
 def test_the_walk_is_compiled_where_the_tests_run() -> None:
@@ -90,7 +91,7 @@ HOSTILE = {
     order(1) + b"\0": "cannot-parse",
     order(1)[:-1]: "cannot-parse",
     order(1) + order(2)[5:]: "cannot-parse",
-    framed(999_999, b"\0\0\0"): "cannot-parse",
+    framed(999_999, b"\0\0\0"): "unknown-schema",
     framed(ORDERS, b"\x01" + order(1)[6:]): "out-of-range",
     framed(ORDERS, b"\x02\x04\x00"): "cannot-parse",
     framed(ORDERS, b"\x02\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"): "cannot-parse",
@@ -269,9 +270,9 @@ def test_schemas_that_cannot_be_used_are_said(
         parse_avro(json.dumps(schema))
 
 
-def test_a_schema_of_another_kind(orders: TypedDecoder) -> None:
+def test_a_schema_of_another_kind() -> None:
     SCHEMAS.texts[5] = RegisteredSchema("PROTOBUF", "")
-    decoded = decode(orders, [framed(5, b"\0")])
+    decoded = decode(confluent(*COLUMNS), [framed(5, b"\0")])
     assert "PROTOBUF, not AVRO" in decoded.bad[0].error
 
 

@@ -412,6 +412,7 @@ def test_the_header_says_the_type() -> None:
         Column("name", "String"),
         format="ProtobufConfluent",
         options=(("registry", URL),),
+        schemas=(6, 7),
     )
     decoder = TypedDecoder(text, ProtobufConfluent(text))
     order, second = Order(id=1, name="o").SerializeToString(), Second(id=2, name="s")
@@ -445,7 +446,7 @@ def test_the_header_says_the_type() -> None:
     decoded = decode(TypedDecoder(text, ProtobufConfluent(text)), values)
     assert rows(decoded) == [["1", "o"]]
     assert "not Order" in decoded.bad[1].error
-    assert "not PROTOBUF" in by_index[10] and "no schema 8" in by_index[11]
+    assert "not PROTOBUF" in by_index[10] and "did not know schema 8" in by_index[11]
     assert "[3]" in by_index[2]
 
 

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import base64
 import json
+import pickle
 import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
 from sluice.core.errors import TerminalError, TransientError
+from sluice.core.receipts import UnknownSchemas
 from sluice.core.text import Column
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.framing import BYTES
 from sluice.decode.schema import registry
 from sluice.decode.schema.avro import AvroConfluent
 from sluice.decode.schema.protobuf import ProtobufConfluent
-from sluice.decode.schema.registry import RegisteredSchema, provide, registry_of
+from sluice.decode.schema.registry import (
+    RegisteredSchema,
+    UnknownSchemasError,
+    provide,
+    registry_of,
+)
 from sluice.decode.typed.decoder import TypedDecoder
 from sluice.kafka.registry import RegistryAccess, RegistryClient
 from sluice.local.children import free_ports
@@ -219,3 +227,69 @@ def test_what_is_found_is_kept_and_what_is_not_is_asked_for_again() -> None:
 def test_a_registry_that_nobody_provided() -> None:
     with pytest.raises(TerminalError, match="http://nobody"):
         registry.registry_of("http://nobody")
+
+
+class Garbage:
+    """Knows a few schemas of the many that messages name."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def schema(self, number: int) -> RegisteredSchema | None:
+        self.asked.append(number)
+        return RegisteredSchema("AVRO", RECORD) if number in (7, 8, 9) else None
+
+
+def avro(url: str, **changes: Any) -> TypedDecoder:
+    facts = table(Column("id", "UInt8"), options=(("registry", url),), **changes)
+    return TypedDecoder(facts, AvroConfluent(facts))
+
+
+def message(number: int) -> bytes:
+    return struct.pack(">BI", 0, number) + b"\x0a"
+
+
+def test_an_unknown_schema_refuses_all_messages_and_says_what_is_known() -> None:
+    provide("http://garbage", Garbage())
+    values = [message(n) for n in (8, 5, 5, 4, 7, 5)] + [b"no header"]
+    with MessageBuffer(BYTES) as buffer, pytest.raises(UnknownSchemasError) as refused:
+        avro("http://garbage").decode(fill(buffer, values), "orders", 3)
+    assert refused.value.found == UnknownSchemas((5, 4), (7, 8), 4, 7)
+    again = pickle.loads(pickle.dumps(refused.value))
+    assert (again.found, str(again)) == (refused.value.found, "the registry does not know schema 5")
+
+
+def test_the_text_says_which_schemas_there_are_whatever_the_registry_says() -> None:
+    """9 is known and not listed, 4 is neither; of what is listed, 3 is not known any more."""
+    garbage = Garbage()
+    provide("http://listed", garbage)
+    listed = avro("http://listed", schemas=(3, 7, 8))
+    with MessageBuffer(BYTES) as buffer:
+        decoded = listed.decode(fill(buffer, [message(n) for n in (7, 9, 4, 8)]), "orders", 3)
+    assert [(one.index, one.reason) for one in decoded.bad] == [
+        (1, "unknown-schema"),
+        (2, "unknown-schema"),
+    ]
+    assert rows(decoded) == [[5], [5]] and garbage.asked == [7, 8]
+    with MessageBuffer(BYTES) as buffer, pytest.raises(UnknownSchemasError, match="schema 3"):
+        listed.decode(fill(buffer, [message(n) for n in (7, 3, 4)]), "orders", 3)
+
+
+def test_not_every_number_that_garbage_names_is_asked_for() -> None:
+    garbage = Garbage()
+    provide("http://much", garbage)
+    values = [message(1000 + n) for n in range(2 * registry.ASKED_MAX)] + [message(8)] * 2
+    with MessageBuffer(BYTES) as buffer, pytest.raises(UnknownSchemasError) as refused:
+        avro("http://much").decode(fill(buffer, values), "orders", 3)
+    found = refused.value.found
+    assert len(found.numbers) == registry.ASKED_MAX and found.known == (8,)
+    assert (found.messages, found.of) == (2 * registry.ASKED_MAX, 2 * registry.ASKED_MAX + 2)
+    assert len(garbage.asked) == registry.ASKED_MAX + 1
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>not here</html>", b'{"error_code":404,"message":"HTTP 404 Not Found"}', b"{}"]
+)
+def test_a_404_that_is_not_in_a_registrys_words_says_nothing_about_a_schema(body: bytes) -> None:
+    with scripted(404, body) as script, pytest.raises(TransientError, match="404"):
+        RegistryClient(RegistryAccess(script.url)).schema(1)

@@ -42,6 +42,7 @@ from sluice.spark.ports import ProbeFound, SiteWindow, Topics
 from sluice.spark.start import Started
 from sluice.spark.state import Claims, PartitionState, Suspect
 from sluice.spark.steps import Planner
+from sluice.spark.unknown_schemas import PATIENCE_MS
 
 START_MS = 1_800_000_000_000
 TASK_MS = 100
@@ -158,6 +159,7 @@ class World(Inbox):
         self.topic_finder: Topics | None = None
         self.want_columns: Callable[[Wanted], None] | None = None
         self.inserts_max = INSERTS_MAX
+        self.schema_patience_ms = PATIENCE_MS
         self.shards: dict[str, tuple[str, ...]] = {"s1": ("http://h",)}
         self.epoch = EPOCH_UNKNOWN
         self.cut_at: dict[TopicPartition, int] = {}
@@ -407,6 +409,7 @@ class World(Inbox):
                 want_columns=self.want_columns,
                 inserts_max=self.inserts_max,
                 find_cuts=self.find_cuts,
+                schema_patience_ms=self.schema_patience_ms,
             ),
             self.planner,
             around,

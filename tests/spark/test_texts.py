@@ -8,18 +8,19 @@ from pathlib import Path
 import pytest
 
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.schema import Dependent, TableFacts, describe_table
 from sluice.config import Configuration
 from sluice.config.model import Quorum, QuorumConfiguration, ShardConfiguration
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
 from sluice.core.text import Column, ConfigurationText, Sharding, parse_text
 from sluice.decode import RULES
+from sluice.decode.version import decoder_version
 from sluice.local.children import free_ports
-from sluice.spark.comparing import Today, why_not_executable
+from sluice.spark.comparing import Today, why_not_executable, zone_matters
+from sluice.spark.refreshing import refreshed
 from sluice.spark.texts import (
     access_of,
     build_text,
-    decoder_version,
     kafka_access,
     read_text,
     read_today,
@@ -331,3 +332,51 @@ def test_the_decoder_is_named_without_loading_it() -> None:
     from importlib.metadata import version
 
     assert decoder_version() == f"chdb {version('chdb-core')}, rules {RULES}"
+
+
+def of_view(uuid: str, key: str = "") -> Dependent:
+    target = replace(facts_of(table="daily"), uuid=uuid, partition_key=key)
+    return Dependent("shop.view", target)
+
+
+def test_another_table_in_the_place_of_one_makes_a_text_unexecutable(tmp_path: Path) -> None:
+    """The table itself, or what a view of it writes to; a table added behind it does not."""
+    facts = replace(facts_of(), uuid="u1", dependents=(of_view("v1"),))
+    uuids = {("shop.orders", "s1"): dict(facts.own_uuids())}
+    build = configuration_of(tmp_path), "dc1", {"orders": facts}, "UTC", "chdb 1"
+    text = build_text(*build, uuids=uuids)
+    (table,) = text.tables
+    assert table.uuids == (("s1", "shop.daily", "v1"), ("s1", "shop.orders", "u1"))
+    assert parse_text(text.canonical()) == text != build_text(*build)
+    assert why_not_executable(text, today_of(facts, uuids=uuids), "a") is None
+    more = {("shop.orders", "s1"): {**uuids["shop.orders", "s1"], "shop.new": "n"}}
+    assert why_not_executable(text, today_of(facts, uuids=more), "a") is None
+    for name, uuid in (("shop.orders", "u2"), ("shop.daily", "v2")):
+        other = {("shop.orders", "s1"): {**uuids["shop.orders", "s1"], name: uuid}}
+        why = why_not_executable(text, today_of(facts, uuids=other), "a")
+        assert why is not None and name in why and uuid in why
+        # New ranges go on, under a text of the table that is there now.
+        today = today_of(facts, uuids=other)
+        found = refreshed(configuration_of(tmp_path), text, today)
+        assert found.barred == {} and ("s1", name, uuid) in found.text.tables[0].uuids
+        assert any(uuid in change for change in found.changes)
+
+
+def test_tables_without_a_uuid_and_replicated_ones_have_none() -> None:
+    zeros = replace(facts_of(), uuid="00000000-0000-0000-0000-000000000000")
+    assert dict(zeros.own_uuids()) == {}
+    assert dict(replace(facts_of(), uuid="u", replicated=True).own_uuids()) == {}
+
+
+def test_the_zone_matters_where_rows_or_hashes_depend_on_it(recorded: ConfigurationText) -> None:
+    (table,) = (table for table in recorded.tables if table.entry == "orders")
+    plain, facts = replace(table, partition_key=""), replace(facts_of(), partition_key="")
+    assert zone_matters(table, facts_of(), tokens=True)
+    assert not zone_matters(plain, facts, tokens=True) and zone_matters(plain, facts, tokens=False)
+    behind = replace(facts, dependents=(of_view("v", "toDate(d)"),))
+    assert zone_matters(plain, behind, tokens=True)
+    moved = {"time_zone": "Asia/Tokyo"}
+    text = replace(recorded, tables=(plain,))
+    assert why_not_executable(text, today_of(facts, **moved), "a") is None
+    for today in (today_of(behind, **moved), today_of(facts, tokens=False, **moved)):
+        assert "time zone was UTC" in (why_not_executable(text, today, "a") or "")

@@ -14,6 +14,8 @@ NULL_IN_COLUMN = "null-in-column"
 UNKNOWN_FIELD = "unknown-field"
 #: A message without any field of the table.
 NO_COLUMN = "no-column"
+#: A message that names a schema which its registry does not know.
+UNKNOWN_SCHEMA = "unknown-schema"
 #: A column that must be there is absent or null.
 REQUIRED = "required"
 #: A row breaks one of the entry's checks.

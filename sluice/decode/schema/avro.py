@@ -25,6 +25,7 @@ from sluice.decode.schema.headed import (
     HeadedMessages,
     Headers,
     Layout,
+    RegisteredMessages,
     UnsupportedSchemaError,
     bytes_at_begin,
     registry_headers,
@@ -150,16 +151,19 @@ def refused_nulls(table: TableText) -> frozenset[str]:
     return frozenset(column.name for column in table.columns)
 
 
-class AvroConfluent(HeadedMessages):
+class AvroConfluent(RegisteredMessages):
     """A zero byte, the number of the schema in four bytes, the body.
 
     :raises TerminalError: the options are not complete.
     """
 
     def __init__(self, table: TableText) -> None:
-        super().__init__()
+        super().__init__(table)
         self._refused_nulls = refused_nulls(table)
-        self._url = required_option(table, "registry")
+
+    def number(self, key: int) -> int:
+        """As the port says."""
+        return key
 
     def headers(self, piece: Piece) -> Headers:
         """As the port says."""
@@ -167,7 +171,7 @@ class AvroConfluent(HeadedMessages):
 
     def make_layout(self, key: int) -> Layout | Fault | None:
         """As the port says."""
-        found = registry_of(self._url).schema(key)
+        found = registry_of(self.url).schema(key)
         if found is None:
             return None
         if found.kind != "AVRO":
@@ -175,10 +179,6 @@ class AvroConfluent(HeadedMessages):
         references = [text for _, text in found.references]
         schema = parse_avro(found.text, references, self._refused_nulls)
         return AvroLayout(schema, REGISTRY_HEADER_BYTES)
-
-    def shown(self, key: int) -> str:
-        """As the port says."""
-        return f"schema {key} of the registry"
 
 
 class AvroSingleObject(HeadedMessages):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.fault import CANNOT_PARSE, Fault
+from sluice.decode.messages.fault import CANNOT_PARSE, UNKNOWN_SCHEMA, Fault
 from sluice.decode.messages.format import Group, Natural
 from sluice.decode.messages.marked import Indices, Piece, pieces, write_at
+from sluice.decode.schema.registry import require_known
 from sluice.decode.schema.tables import Positions, Results
 
 ERROR_CHARACTERS_MAX = 300
@@ -119,6 +120,12 @@ class HeadedMessages(ABC):
     def shown(self, key: int) -> str:
         """What names the schema, for people."""
 
+    def require(self, found: Iterable[Found], of: int) -> None:  # noqa: B027
+        """Raise what forbids to read any of these messages; as a rule nothing does.
+
+        :param of: how many there are.
+        """
+
     def known(self) -> Layout | None:
         """The layout of all messages, if there is only one."""
         return None
@@ -129,7 +136,9 @@ class HeadedMessages(ABC):
         if not len(indices) and layout is not None:
             yield from self._group(buffer, indices, indices, layout, {})
         unreadable: dict[int, Fault] = {}
-        for found in self.found(buffer, indices):
+        by_schema = self.found(buffer, indices)
+        self.require(by_schema, len(indices))
+        for found in by_schema:
             messages = np.concatenate(found.indices)
             chosen = self.no_header if found.key is None else self._layout(found.key)
             if isinstance(chosen, Fault):
@@ -225,6 +234,50 @@ class HeadedMessages(ABC):
             )
         finally:
             os.close(file)
+
+
+class RegisteredMessages(HeadedMessages):
+    """Of those, messages that name their schema by its number in a registry.
+
+    A schema that the registry does not know makes no row and no fault: it refuses all messages,
+    unless the text says which numbers there are.
+
+    :raises TerminalError: the options are not complete.
+    """
+
+    def __init__(self, table: TableText) -> None:
+        super().__init__()
+        self.url = required_option(table, "registry")
+        self._listed = None if table.schemas is None else frozenset(table.schemas)
+
+    @abstractmethod
+    def number(self, key: int) -> int:
+        """Of the schema that a key names, in the registry."""
+
+    def require(self, found: Iterable[Found], of: int) -> None:
+        """As the base says.
+
+        :raises UnknownSchemasError: the registry does not know all schemas that may be named.
+        """
+        named: dict[int, int] = {}
+        for each in found:
+            number = None if each.key is None else self.number(each.key)
+            if number is not None and self._is_listed(number):
+                named[number] = named.get(number, 0) + sum(map(len, each.indices))
+        if named:
+            require_known(self.url, named, of)
+
+    def shown(self, key: int) -> str:
+        """As the base says."""
+        return f"schema {self.number(key)} of the registry"
+
+    def _is_listed(self, number: int) -> bool:
+        return self._listed is None or number in self._listed
+
+    def _layout(self, key: int) -> Layout | Fault:
+        if self._is_listed(self.number(key)):
+            return super()._layout(key)
+        return Fault(UNKNOWN_SCHEMA, f"the registry did not know schema {self.number(key)} in time")
 
 
 def bytes_at_begin(piece: Piece, length: int) -> tuple[NDArray[np.bool_], NDArray[np.uint8]]:

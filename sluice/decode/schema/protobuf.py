@@ -35,6 +35,7 @@ from sluice.decode.schema.headed import (
     HeadedMessages,
     Headers,
     Layout,
+    RegisteredMessages,
     UnsupportedSchemaError,
     registry_headers,
     required_option,
@@ -208,7 +209,7 @@ class Protobuf(HeadedMessages):
         return self._only
 
 
-class ProtobufConfluent(HeadedMessages):
+class ProtobufConfluent(RegisteredMessages):
     """A zero byte, the schema's number in four bytes, the type's place in it, the message.
 
     With the option `message`, messages of other types are bad.
@@ -217,9 +218,8 @@ class ProtobufConfluent(HeadedMessages):
     """
 
     def __init__(self, table: TableText) -> None:
-        super().__init__()
+        super().__init__(table)
         self._table = table
-        self._url = required_option(table, "registry")
         self._wanted = dict(table.options).get("message", "")
         self._files: dict[int, ProtobufFiles] = {}
 
@@ -248,10 +248,10 @@ class ProtobufConfluent(HeadedMessages):
 
     def make_layout(self, key: int) -> Layout | Fault | None:
         """As the port says."""
-        number, path = key & 0xFFFFFFFF, _unpacked(key >> 32)
+        number, path = self.number(key), _unpacked(key >> 32)
         files = self._files.get(number)
         if files is None:
-            found = registry_of(self._url).schema(number)
+            found = registry_of(self.url).schema(number)
             if found is None:
                 return None
             if found.kind != "PROTOBUF":
@@ -264,9 +264,9 @@ class ProtobufConfluent(HeadedMessages):
             return Fault(CANNOT_PARSE, said[:ERROR_CHARACTERS_MAX])
         return ProtobufLayout(message, self._table)
 
-    def shown(self, key: int) -> str:
+    def number(self, key: int) -> int:
         """As the port says."""
-        return f"schema {key & 0xFFFFFFFF} of the registry"
+        return key & 0xFFFFFFFF
 
 
 def _compiled(schema: SchemaText) -> ProtobufFiles:

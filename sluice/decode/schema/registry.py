@@ -4,15 +4,38 @@ This package does not speak to registries: whoever decodes says with `provide` h
 reached (sluice.kafka.registry does it, with credentials that no text holds). A number means
 one schema for ever, so an answer is kept as long as the process lives, and a replay finds
 the same schema on any worker.
+
+That a number means nothing is not for ever: a follower of the registry may be behind, and a
+schema may be deleted. So it decides no row. Either the text says which numbers there are, or a
+message that names another one makes its range refused (`UnknownSchemasError`).
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from sluice.core.errors import TerminalError
+from sluice.core.errors import TerminalError, TransientError
+from sluice.core.receipts import UnknownSchemas
+
+#: So many unknown schemas of a range are asked for. Where bytes that are no header are taken for
+#: one, each message names another number, and each answer takes a while.
+ASKED_MAX = 64
+
+
+class UnknownSchemasError(TransientError):
+    """Messages name schemas that the registry does not know, and the text does not speak of."""
+
+    hint = (
+        "Register the schemas, or look whether the messages are another format's; what the "
+        "registry does not know for the time of [registry] patience becomes dead letters."
+    )
+
+    def __init__(self, found: UnknownSchemas) -> None:
+        super().__init__(f"the registry does not know schema {found.numbers[0]}")
+        self.found = found
 
 
 class SchemaText(Protocol):
@@ -63,6 +86,10 @@ class KeptSource:
         self._source = source
         self._known: dict[int, SchemaText] = {}
 
+    def is_kept(self, number: int) -> bool:
+        """Whether nobody has to be asked for it."""
+        return number in self._known
+
     def schema(self, number: int) -> SchemaText | None:
         """As the source. That there is no such schema is asked for again."""
         found = self._known.get(number)
@@ -87,7 +114,7 @@ def provide(url: str, source: SchemaSource) -> None:
         kept._source = source
 
 
-def registry_of(url: str) -> SchemaSource:
+def registry_of(url: str) -> KeptSource:
     """The registry of this URL.
 
     :raises TerminalError: nobody said how it is reached.
@@ -99,3 +126,24 @@ def registry_of(url: str) -> SchemaSource:
             "This is a fault of the caller: it has to provide the registry before decoding.",
         )
     return source
+
+
+def require_known(url: str, named: Mapping[int, int], of: int) -> None:
+    """Ask a registry for all schemas that messages name, those that most of them name first.
+
+    :param named: how many messages name each number.
+    :param of: how many messages there are.
+    :raises UnknownSchemasError: it does not know all of them.
+    """
+    source = registry_of(url)
+    unknown: list[int] = []
+    known: list[int] = []
+    for number in sorted(named, key=lambda number: (-named[number], number)):
+        if source.is_kept(number):
+            known.append(number)
+        elif len(unknown) < ASKED_MAX:
+            (unknown if source.schema(number) is None else known).append(number)
+    if unknown:
+        messages = sum(named.values()) - sum(named[number] for number in known)
+        found = UnknownSchemas(tuple(unknown), tuple(sorted(known)), messages, of)
+        raise UnknownSchemasError(found)

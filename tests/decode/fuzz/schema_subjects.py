@@ -73,7 +73,9 @@ def _avro_body(chance: random.Random) -> bytes:
 
 def _avro_confluent() -> tuple[Subject, ...]:
     number = SCHEMAS.add(_AVRO)
-    text = fuzzed_table("AvroConfluent", _AVRO_COLUMNS, options=(("registry", URL),))
+    text = fuzzed_table(
+        "AvroConfluent", _AVRO_COLUMNS, options=(("registry", URL),), schemas=(number,)
+    )
     return (Subject(text, lambda chance: framed(number, _avro_body(chance))),)
 
 
@@ -135,7 +137,9 @@ def _protobuf() -> tuple[Subject, ...]:
 def _protobuf_confluent() -> tuple[Subject, ...]:
     number = SCHEMAS.add({})
     SCHEMAS.texts[number] = RegisteredSchema("PROTOBUF", PROTOBUF_SCHEMA)
-    text = fuzzed_table("ProtobufConfluent", PROTOBUF_COLUMNS, options=(("registry", URL),))
+    text = fuzzed_table(
+        "ProtobufConfluent", PROTOBUF_COLUMNS, options=(("registry", URL),), schemas=(number,)
+    )
     # The second type of the file: one index, 1.
     return (Subject(text, lambda chance: framed(number, b"\x02\x02" + _order(chance))),)
 
