@@ -9,6 +9,10 @@ from typing import Any
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.sql import Parameter, literal
+from sluice.clickhouse.vanishing import CannotTellError
+from sluice.core.text import SOURCE
+from sluice.core.tokens import source_number
 
 PRESENT_TIMEOUT_SECONDS = 120.0
 SECOND_LOOK_SECONDS = 0.3
@@ -130,28 +134,38 @@ def present_offsets(
     partition: int,
     begin: int,
     end: int,
+    source: str,
+    settings: Mapping[str, str] | None = None,
     timeout_seconds: float = PRESENT_TIMEOUT_SECONDS,
 ) -> list[PresentOffsets]:
-    """Which offsets of [begin, end) are in the table, compressed on the server.
+    """Which offsets of [begin, end) one loader has put into the table, compressed on the server.
 
     Reads the lineage columns. Without a column `_row`, a second row of an offset counts
     as doubled.
 
+    :param source: of the rows, as `core.tokens.row_source` says it.
+    :param settings: see `vanishing.seeing_all`.
     :returns: sorted, without overlap; what lies between is missing.
+    :raises CannotTellError: rows of these offsets do not say who loaded them.
     """
+    where: dict[str, Parameter] = {
+        **{"database": facts.database, "table": facts.table, "topic": topic},
+        **{"partition": partition, "begin": begin, "end": end},
+    }
+    nobodys = server.query(_NAMELESS.replace("SOURCE", source_literal(facts, "")), where, settings)
+    if int(nobodys[0]["n"]):
+        raise CannotTellError(
+            f"{facts.target} on {server.url} has {nobodys[0]['n']} rows of offsets [{begin}, "
+            f"{end}) of {topic}[{partition}] whose column {SOURCE} is empty, as that of rows from "
+            "before it was added: nobody can tell who loaded them"
+        )
     lineage: Collection[str] = {column.name for column in facts.columns}
     row_column = "toUInt64(_row)" if "_row" in lineage else "toUInt64(0)"
     rows = server.query(
-        _PRESENT.replace("ROW", row_column),
-        {
-            "database": facts.database,
-            "table": facts.table,
-            "topic": topic,
-            "partition": partition,
-            "begin": begin,
-            "end": end,
-        },
-        timeout_seconds=timeout_seconds,
+        _PRESENT.replace("ROW", row_column).replace("SOURCE", source_literal(facts, source)),
+        where,
+        settings,
+        timeout_seconds,
     )
     return [
         PresentOffsets(
@@ -160,6 +174,20 @@ def present_offsets(
         for row in rows
     ]
 
+
+def source_literal(facts: TableFacts, source: str) -> str:
+    """A value of the column `_source` of this table; "" is what says nothing."""
+    types = {column.name: column.type for column in facts.columns}
+    if types.get(SOURCE) == "UInt64":
+        return literal(source_number(source) if source else 0)
+    return literal(source)
+
+
+_NAMELESS = """
+SELECT count() AS n FROM {database:Identifier}.{table:Identifier}
+WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
+    AND _offset >= {begin:UInt64} AND _offset < {end:UInt64} AND _source = SOURCE
+"""
 
 # Inside out: rows of each (offset, _row); rows of each offset; offsets with equal counts
 # in one sorted array; an offset minus its place in that array is constant in a run without
@@ -177,6 +205,7 @@ FROM (
                 FROM {database:Identifier}.{table:Identifier}
                 WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
                     AND _offset >= {begin:UInt64} AND _offset < {end:UInt64}
+                    AND _source = SOURCE
                 GROUP BY o, r
             )
             GROUP BY o

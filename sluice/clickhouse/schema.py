@@ -38,6 +38,7 @@ class TableFacts:
     :param window_seconds: how long it keeps them; None where time does not count.
     :param async_insert: the table setting, which is OR-ed to the one of an insert.
     :param dependents: views fed by this table; their targets carry their own dependents.
+    :param create_table_query: as the server keeps it.
     """
 
     url: str
@@ -58,6 +59,7 @@ class TableFacts:
     window_seconds: int | None
     async_insert: bool
     dependents: tuple[Dependent, ...]
+    create_table_query: str = ""
 
     @property
     def target(self) -> str:
@@ -187,6 +189,7 @@ def _read_facts(
         window_seconds=seconds,
         async_insert=own.get("async_insert", "0") not in ("0", "false"),
         dependents=_dependents(server, row, path | {(database, table)}),
+        create_table_query=str(row.get("create_table_query", "")),
     )
 
 

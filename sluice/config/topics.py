@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import combinations
 
 from sluice.config.model import Configuration, TableConfiguration
@@ -14,11 +14,16 @@ class TopicRefusedError(ConfigurationError):
 
 
 def why_refused(
-    configuration: Configuration, connector: str, topic: str
+    configuration: Configuration,
+    connector: str,
+    topic: str,
+    told_apart: Collection[str] = frozenset(),
 ) -> TopicRefusedError | None:
     """Why a topic that this connector reads must not be loaded; None if it may.
 
     Only expressions are judged: whoever names a topic twice means it.
+
+    :param told_apart: tables, as database.table, whose rows say who loaded them.
     """
     for one, other in loaded_twice(configuration.tables, [topic]):
         return TopicRefusedError(
@@ -31,12 +36,17 @@ def why_refused(
         each.name for each in configuration.connectors if configuration.reads(each.name, topic)
     ]
     others = [name for name in reads if name != connector]
-    with_lineage = [table for table in configuration.tables_of(topic) if table.lineage is not False]
+    with_lineage = [
+        table
+        for table in configuration.tables_of(topic)
+        if table.lineage is not False and table.target not in told_apart
+    ]
     if others and with_lineage:
         return TopicRefusedError(
             f"connectors {connector} and {others[0]} both load a topic {topic} into "
             f"{with_lineage[0].target}: their rows carry the same lineage",
-            "Give each connector a table of its own, or narrow its topic_pattern.",
+            "Give the table the column _source (`sluice doctor` has the statement), or give each "
+            "connector a table of its own, or narrow its topic_pattern.",
         )
     return None
 

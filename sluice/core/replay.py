@@ -61,7 +61,7 @@ class Probe(Enum):
     """Whether a probe could tell what is missing (rule 11)."""
 
     POSSIBLE = "possible"
-    IMPOSSIBLE = "impossible"  # dependent views, no lineage columns, or a later generation
+    IMPOSSIBLE = "impossible"  # views, no lineage columns, or rows that may go by themselves
 
 
 @dataclass(frozen=True, slots=True)

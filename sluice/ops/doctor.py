@@ -6,7 +6,7 @@ is away costs seconds and hides nothing of the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from sluice.clickhouse.schema import TableFacts
@@ -22,11 +22,16 @@ from sluice.ops.doctor_findings import Examination, Finding, refusal
 from sluice.ops.doctor_front import check_same_servers
 from sluice.ops.doctor_kafka import look_at_kafka
 from sluice.ops.doctor_shards import check_contact, check_differences, check_health
-from sluice.ops.doctor_tables import TableNeeds, check_dynamic, check_entry, check_table
+from sluice.ops.doctor_tables import (
+    TableNeeds,
+    check_dynamic,
+    check_entry,
+    check_shared,
+    check_table,
+)
 from sluice.ops.doctor_turns import check_turns
 from sluice.spark.assignment import ClickHouseAccess
 from sluice.spark.texts import access_of, build_text, tables_of_connector
-from sluice.verify.audit import refuse_ambiguous
 
 __all__ = ["Finding", "examine", "refusal"]
 
@@ -62,13 +67,14 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
     looks = [future.result() for future in servers]
     seen = {name: look.partitions for name, look in kafka.items()}
     partitions = _partitions_by_target(entries, connectors, seen)
-    findings = _look_at_lineage(configuration) + _look_at_lease(configuration)
+    topics = {topic for partitions in seen.values() for topic in partitions}
+    findings = _look_at_lease(configuration)
     findings += [finding for each in connectors for finding in _look_at_reader(each)]
     findings += [finding for look in kafka.values() for finding in look.findings]
     findings += _look_at_patterns(entries, seen)
     findings += of_cluster
     if access is not None:
-        findings += _look_at_servers(configuration, access, looks, entries, partitions)
+        findings += _look_at_servers(configuration, access, looks, entries, partitions, topics)
     findings += check_differences(looks)
     findings += check_same_servers([(look.shard, look.url, look.front) for look in looks])
     findings += _look_at_decoding(configuration, connectors, looks)
@@ -81,22 +87,14 @@ def _look_at_servers(
     looks: Sequence[ReplicaLook],
     entries: Sequence[TableConfiguration],
     partitions: Mapping[str, int],
+    topics: Collection[str],
 ) -> list[Finding]:
     findings = check_contact(looks, access.quorum_of)
     for look in looks:
         findings += look.findings
-        findings += _look_at_tables(configuration, look, access, entries, partitions)
+        findings += _look_at_tables(configuration, look, access, entries, partitions, topics)
         findings += check_health(look, configuration.clickhouse.limits)
     return findings + check_turns(access, looks)
-
-
-def _look_at_lineage(configuration: Configuration) -> list[Finding]:
-    found = Examination("[[connector]] topics")
-    try:
-        refuse_ambiguous(configuration)
-    except SluiceError as error:
-        found.error("lineage", error.message, error.hint)
-    return found.findings
 
 
 def _look_at_reader(connector: ConnectorConfiguration) -> list[Finding]:
@@ -192,6 +190,7 @@ def _look_at_tables(
     access: ClickHouseAccess,
     entries: Sequence[TableConfiguration],
     partitions: Mapping[str, int],
+    topics: Collection[str],
 ) -> list[Finding]:
     if look.capabilities is None:
         return []
@@ -208,12 +207,29 @@ def _look_at_tables(
             is_majority=clickhouse.quorum.replicas == "auto",
         )
         check_table(found, facts, look.capabilities, needs)
+        loaders = _loaders(configuration, facts.target, topics)
+        check_shared(found, facts, look.capabilities, loaders)
         for entry in entries:
             if (entry.database, entry.table) == name:
                 check_entry(found, facts, look.capabilities, entry)
                 check_dynamic(found, facts, entry, is_closed=name in look.closed)
         findings += found.findings
     return findings
+
+
+def _loaders(
+    configuration: Configuration, target: str, topics: Collection[str]
+) -> list[tuple[str, TableConfiguration, str]]:
+    """Who loads a table, and from which topics: those that are named, and those that were seen.
+    All connectors of the file, whichever are looked at."""
+    return [
+        (connector.name, entry, topic)
+        for connector in configuration.connectors
+        for topic in sorted({*connector.topics, *topics})
+        if configuration.reads(connector.name, topic)
+        for entry in configuration.tables_of(topic)
+        if entry.target == target
+    ]
 
 
 def _look_at_decoding(

@@ -244,7 +244,9 @@ def _check_pattern(
             "Add a [[table]] for them, or narrow the expression.",
         )
     for topic in loaded:
-        refusal = why_refused(configuration, connector.name, topic)
+        # Whether the tables tell two connectors' rows apart is asked of the tables.
+        targets = {table.target for table in configuration.tables}
+        refusal = why_refused(configuration, connector.name, topic, targets)
         if refusal is not None:
             found.error("topic-pattern", refusal.message, refusal.hint)
     found.ok("topic-pattern", f"takes {_named(loaded)}")

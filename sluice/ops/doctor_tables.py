@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from sluice.clickhouse.capabilities import Capabilities
 from sluice.clickhouse.schema import TableFacts
@@ -14,8 +15,9 @@ from sluice.core.dynamic import room_for_columns
 from sluice.core.errors import SluiceError
 from sluice.core.lease import LEASE_SHARE_OF_WINDOW, lease_seconds_max
 from sluice.core.replicas import majority
+from sluice.core.text import SOURCE, lineage_types
 from sluice.ops.doctor_findings import Examination
-from sluice.spark.probing import NEEDED_LINEAGE
+from sluice.spark.probing import NEEDED_LINEAGE, why_no_probe
 from sluice.spark.steps import FIRST_GRANT
 from sluice.spark.texts import add_lineage_statement, lineage_columns
 
@@ -225,9 +227,67 @@ def check_entry(
             "the window stops for `sluice resolve`, and `sluice audit` cannot look",
             mend,
         )
+    else:
+        _check_probe(found, facts, capabilities, entry, carried)
     how = "tokens" if capabilities.tokens else "the hash of rows that carry their offset"
     found.ok("tokens", f"blocks are known by {how}")
     found.ok("lineage", f"blocks of {where} carry {', '.join(carried)}")
+
+
+def _check_probe(
+    found: Examination,
+    facts: TableFacts,
+    capabilities: Capabilities,
+    entry: TableConfiguration,
+    carried: tuple[str, ...],
+) -> None:
+    """Whether a range in doubt that left the window could be looked for in the table."""
+    why = why_no_probe(facts, carried, entry.rows)
+    if why is None or facts.dependents:
+        return  # Of views, `views` speaks.
+    mend = "Keep the window large; or load a plain MergeTree table, and fill this one from it."
+    if SOURCE not in carried:
+        types = lineage_types(capabilities.version)
+        mend = add_lineage_statement(facts, [SOURCE], types)
+        if any(column.name == SOURCE for column in facts.columns):
+            mend = f"Make {SOURCE} a plain column of type {types[SOURCE]}, without a default"
+    found.warning(
+        "probe",
+        f"table entry {entry.name}: a range in doubt that left the window cannot be looked for, "
+        f"and stops for `sluice resolve`: {why}",
+        mend,
+    )
+
+
+def check_shared(
+    found: Examination,
+    facts: TableFacts,
+    capabilities: Capabilities,
+    loaders: Sequence[tuple[str, TableConfiguration, str]],
+) -> None:
+    """Whether rows can be told apart that several entries or connectors load from topics of one
+    name into this table.
+
+    :param loaders: (connector, entry, topic), all that load it.
+    """
+    able = [one for one in loaders if one[1].lineage is not False]
+    if any(column.name == SOURCE and not column.kind for column in facts.columns):
+        return
+    for (connector, one, topic), (other_connector, other, other_topic) in combinations(able, 2):
+        apart = one.route is not None and other.route is not None and one.route != other.route
+        if topic != other_topic or (connector == other_connector and apart):
+            continue
+        who = f"table entries {one.name} and {other.name}"
+        if one.name == other.name:
+            who = f"connectors {connector} and {other_connector}"
+        found.error(
+            "lineage",
+            f"{who} both load a topic {topic} into {facts.target}, which has no column {SOURCE}: "
+            "nobody could tell whose a row is",
+            f"{add_lineage_statement(facts, [SOURCE], lineage_types(capabilities.version))}; or "
+            "give each a table of its own, or both entries a route",
+        )
+        return
 
 
 def check_dynamic(

@@ -219,7 +219,8 @@ def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> Res
     prober = ClickHouseProber(access_of(configuration), configuration.pipeline, kafka)
     try:
         known = known_rest(text, block_range, facts.background.rest)
-        prober.submit(block_range, record, text, answers.put, known)
+        since_ms = facts.background.since_ms
+        prober.submit(block_range, record, text, answers.put, known, since_ms)
         found = answers.get(timeout=_PROBE_SECONDS_MAX)
     except queue.Empty:
         raise DecisionRefusedError(

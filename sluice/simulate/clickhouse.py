@@ -57,6 +57,7 @@ COLUMNS = (
     Column("_partition", "UInt32"),
     Column("_offset", "UInt64"),
     Column("_row", "UInt32"),
+    Column("_source", "String"),
 )
 #: So many may be added.
 ADDED_MAX = 4

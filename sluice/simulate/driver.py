@@ -134,9 +134,11 @@ class SimulatedProber(ClickHouseProber):
         text: ConfigurationText,
         finished: Callable[[ProbeFound], None],
         known: Rest,
+        since_ms: int,
     ) -> None:
         self.world.scheduler.spawn(
-            self.world.process, lambda: self._run(block_range, record, text, finished, known)
+            self.world.process,
+            lambda: self._run(block_range, record, text, finished, known, since_ms),
         )
 
 

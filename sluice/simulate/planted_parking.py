@@ -20,10 +20,12 @@ def _stored_is_parked() -> AbstractContextManager[None]:
     """All of a range is parked although rows of it may be stored."""
     real = ClickHouseProber._missing
 
-    def missing(self: Any, block_range: Range, record: Record, table: TableText) -> Any:
+    def missing(
+        self: Any, block_range: Range, record: Record, table: TableText, since_ms: int
+    ) -> Any:
         if table.parked:
             return ((block_range.begin, block_range.end),)
-        return real(self, block_range, record, table)
+        return real(self, block_range, record, table, since_ms)
 
     return patched((ClickHouseProber, "_missing", missing))
 

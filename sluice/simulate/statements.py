@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sluice.clickhouse.vanishing import ALWAYS_KNOWN
 from sluice.core.ranges import TopicPartition
 from sluice.simulate.clickhouse import Host, Table
 
@@ -270,8 +271,25 @@ def _present(world: World, host: Host, sql: str) -> Rows:
     ]
 
 
+def _settings_of_a_reader(world: World, host: Host, sql: str) -> Rows:
+    return [{"name": name, "value": value} for name, value in ALWAYS_KNOWN.items()]
+
+
+def _nobodys_rows(world: World, host: Host, sql: str) -> Rows:
+    return [{"n": 0}]
+
+
+def _nothing(world: World, host: Host, sql: str) -> Rows:
+    return []
+
+
 #: The first that fits.
 STATEMENTS = (
+    Statement("SELECT name, value FROM system.settings", "settings", _settings_of_a_reader),
+    Statement("FROM system.mutations", "mutations", _nothing),
+    Statement("SELECT name, rows, active FROM system.parts", "parts", _nothing),
+    Statement("SELECT _part AS part", "", _nothing),
+    Statement("SELECT count() AS n FROM `d`", "", _nobodys_rows),
     Statement("ARRAY JOIN offsets AS o", "present offsets", _present),
     Statement("AS base, ", "server run", _server_run, True),
     Statement("FROM system.processes", "processes", _processes),

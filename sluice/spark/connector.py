@@ -16,7 +16,7 @@ from sluice.core.errors import ConfigurationError, OwnerChangedError, SluiceErro
 from sluice.core.ledger import LedgerView
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
-from sluice.core.text import ConfigurationText
+from sluice.core.text import SOURCE, ConfigurationText
 from sluice.kafka.clients import make_admin
 from sluice.kafka.cuts import find_cuts
 from sluice.kafka.ledger import read_view
@@ -233,7 +233,9 @@ class _Assembly:
 
     def lane(self) -> Lane:
         """Take the connector's partitions over and build the lane on them."""
-        names = topics_to_load(self.configuration, self.run.connector.name, self.log)
+        names = topics_to_load(
+            self.configuration, self.run.connector.name, self.log, self._told_apart
+        )
         topics = self.log.topics(names)
         sources = [
             TopicPartition(topic, number)
@@ -272,7 +274,7 @@ class _Assembly:
             letter_limit=configuration.letter_limit,
             inserts_max=configuration.clickhouse.inserts_max,
             parking=Parking(configuration.parkable),
-            topics=TopicFinder(configuration, name, self.log)
+            topics=TopicFinder(configuration, name, self.log, self._told_apart)
             if self.run.connector.topic_pattern
             else None,
             replicas=self.watch,
@@ -326,5 +328,10 @@ class _Assembly:
         today = read_today(self.configuration, [recorded])
         return why_not_executable(recorded, today, topic)
 
-    def _why_no_probe(self, text: ConfigurationText, topic: str, generation: int) -> str | None:
-        return why_no_probe_now(self.clickhouse, text, topic, generation)
+    @property
+    def _told_apart(self) -> frozenset[str]:
+        """The tables whose rows say who loaded them."""
+        return frozenset(table.target for table in self.text.tables if SOURCE in table.lineage)
+
+    def _why_no_probe(self, text: ConfigurationText, topic: str) -> str | None:
+        return why_no_probe_now(self.clickhouse, text, topic)

@@ -21,14 +21,20 @@ def topics_today(configuration: Configuration, connector: str, log: SourceLog) -
     return configuration.topics_of(connector, log.names() if named.topic_pattern else ())
 
 
-def topics_to_load(configuration: Configuration, connector: str, log: SourceLog) -> tuple[str, ...]:
+def topics_to_load(
+    configuration: Configuration,
+    connector: str,
+    log: SourceLog,
+    told_apart: Collection[str] = frozenset(),
+) -> tuple[str, ...]:
     """The same, for who loads them.
 
+    :param told_apart: see `config.topics.why_refused`.
     :raises ConfigurationError: one of them must not be loaded as it is configured.
     """
     topics = topics_today(configuration, connector, log)
     for topic in topics:
-        refusal = why_refused(configuration, connector, topic)
+        refusal = why_refused(configuration, connector, topic, told_apart)
         if refusal is not None:
             raise refusal
     if not topics:
@@ -41,9 +47,19 @@ def topics_to_load(configuration: Configuration, connector: str, log: SourceLog)
 
 
 class TopicFinder:
-    """Finds topics that an expression takes while a lane runs."""
+    """Finds topics that an expression takes while a lane runs.
 
-    def __init__(self, configuration: Configuration, connector: str, log: SourceLog) -> None:
+    :param told_apart: see `config.topics.why_refused`.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        connector: str,
+        log: SourceLog,
+        told_apart: Collection[str] = frozenset(),
+    ) -> None:
+        self._told_apart = told_apart
         self._configuration = configuration
         self._connector = configuration.connector(connector)
         self._log = log
@@ -63,7 +79,9 @@ class TopicFinder:
         for topic in topics_today(self._configuration, self._connector.name, self._log):
             if topic in known or self.is_named(topic):
                 continue
-            refusal = why_refused(self._configuration, self._connector.name, topic)
+            refusal = why_refused(
+                self._configuration, self._connector.name, topic, self._told_apart
+            )
             if refusal is None:
                 found.append(topic)
             elif topic not in self._told:

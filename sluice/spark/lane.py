@@ -399,7 +399,12 @@ class Lane:
             state.probe_out = True
             text, known = self._decider.text_of(state), self._schema.known_rest(state)
             self._parts.prober.submit(
-                state.block_range, state.record, text, self._parts.inbox.put, known
+                state.block_range,
+                state.record,
+                text,
+                self._parts.inbox.put,
+                known,
+                state.background.since_ms,
             )
 
     def _keep_warm(self, now_ms: int) -> None:

@@ -199,10 +199,13 @@ class Prober(Protocol):
         text: ConfigurationText,
         finished: Callable[[ProbeFound], None],
         known: Rest,
+        since_ms: int,
     ) -> None:
         """Look which offsets of the range are missing; the lease is known to be over.
 
         :param known: of entries whose tables are not looked at, what is missing.
+        :param since_ms: nothing of the range, or of what a probe before left of it, was inserted
+            before then.
         """
 
 

@@ -6,21 +6,28 @@ ours runs on any replica, and the replicas have everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 
 from sluice.clickhouse.insert import query_id_prefix
 from sluice.clickhouse.probe import present_offsets, replicas_in_sync, running_query_ids
-from sluice.clickhouse.schema import describe_table
+from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.vanishing import (
+    CannotTellError,
+    require_all_rows,
+    require_unchanged,
+    seeing_all,
+    why_rows_go,
+)
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.ledger import Rest
 from sluice.core.ranges import Interval, Range, contains, intervals_of, subtract
 from sluice.core.records import Record
 from sluice.core.routing import Looked, looked, takes
-from sluice.core.text import ConfigurationText, TableText
-from sluice.core.tokens import block_token
+from sluice.core.text import SOURCE, ConfigurationText, TableText
+from sluice.core.tokens import block_token, row_source
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.reader import RangeReader, Seen
 from sluice.spark.assignment import ClickHouseAccess
@@ -28,7 +35,7 @@ from sluice.spark.ports import ProbeFound
 from sluice.spark.shards import on_shard
 
 _NO_LIMIT = 1 << 62
-#: What a probe needs to tell one message's row from another's.
+#: What tells one message's row from another's. A probe needs `_source`, too.
 NEEDED_LINEAGE = frozenset({"_topic", "_partition", "_offset"})
 
 
@@ -53,21 +60,28 @@ class DoubledRowsError(TerminalError):
     hint = "Run `sluice audit`, remove the doubled rows, then `sluice resolve`."
 
 
-def why_no_probe(table: TableText, dependents: int, generation: int) -> str | None:
-    """Why a probe of this table could not tell what is missing; None if it can."""
-    lacking = NEEDED_LINEAGE - set(table.lineage)
+def why_no_probe(facts: TableFacts, lineage: Collection[str], rows: str) -> str | None:
+    """Why a probe of this table could not tell what is missing; None if it can. Pure.
+
+    :param lineage: the lineage columns that the entry's blocks carry.
+    :param rows: of a message, "one" or "many".
+    """
+    needed = NEEDED_LINEAGE | {SOURCE} | ({"_row"} if rows == "many" else set())
+    lacking = needed - set(lineage)
     if lacking:
-        return f"{table.target} has no lineage column {', '.join(sorted(lacking))}"
+        return f"{facts.target} has no lineage column {', '.join(sorted(lacking))}"
+    dependents = len(list(facts.all_dependents()))
     if dependents:
-        return f"{table.target} feeds {dependents} materialized views, which a probe cannot see"
-    if generation:
-        return "the partition was rewound, so older rows carry the same offsets"
-    return None
+        return f"{facts.target} feeds {dependents} materialized views, which a probe cannot see"
+    if rows == "many" and facts.partition_key:
+        return (
+            f"{facts.target} is partitioned by {facts.partition_key}, so a message of several rows "
+            "may be there in part"
+        )
+    return why_rows_go(facts)
 
 
-def why_no_probe_now(
-    access: ClickHouseAccess, text: ConfigurationText, topic: str, generation: int
-) -> str | None:
+def why_no_probe_now(access: ClickHouseAccess, text: ConfigurationText, topic: str) -> str | None:
     """The same for all tables of a topic, as they are now."""
     for table in text.tables_of(topic):
         for shard in table.shards:
@@ -75,7 +89,7 @@ def why_no_probe_now(
                 return f"shard {shard} of table entry {table.entry} is not configured any more"
             describe = partial(describe_table, database=table.database, table=table.table)
             facts = on_shard(access, shard, describe)
-            why = why_no_probe(table, len(list(facts.all_dependents())), generation)
+            why = why_no_probe(facts, table.lineage, table.rows)
             if why is not None:
                 return why
     return None
@@ -117,9 +131,10 @@ class ClickHouseProber:
         text: ConfigurationText,
         finished: Callable[[ProbeFound], None],
         known: Rest,
+        since_ms: int,
     ) -> None:
         """See `sluice.spark.ports.Prober`."""
-        self._pool.submit(self._run, block_range, record, text, finished, known)
+        self._pool.submit(self._run, block_range, record, text, finished, known, since_ms)
 
     def use(self, access: ClickHouseAccess) -> None:
         """Ask these replicas from now on; called from any thread."""
@@ -139,12 +154,13 @@ class ClickHouseProber:
         text: ConfigurationText,
         finished: Callable[[ProbeFound], None],
         known: Rest,
+        since_ms: int,
     ) -> None:
         try:
             rest: Rest = {
                 table.entry: known[table.entry]
                 if table.entry in known
-                else self._missing(block_range, record, table)
+                else self._missing(block_range, record, table, since_ms)
                 for table in text.tables_of(block_range.source.topic)
             }
             finished(ProbeFound(block_range.source, rest))
@@ -155,7 +171,7 @@ class ClickHouseProber:
             finished(ProbeFound(block_range.source, {}, failure))
 
     def _missing(
-        self, block_range: Range, record: Record, table: TableText
+        self, block_range: Range, record: Record, table: TableText, since_ms: int
     ) -> tuple[Interval, ...]:
         """The union over the shards: each message has its rows in one of them. All of them are
         quiet before the first is looked at."""
@@ -168,7 +184,8 @@ class ClickHouseProber:
                 if self._still_serves(url, table):
                     self._quiet(url, block_range, record, table, shard)
         present = {
-            shard: self._present(block_range, record, table, shard) for shard in table.shards
+            shard: self._present(block_range, record, table, shard, since_ms)
+            for shard in table.shards
         }
         twice = first_overlap(present)
         if twice is not None:
@@ -185,22 +202,40 @@ class ClickHouseProber:
         return intervals_of(o for o in self._routed(block_range, table) if contains(missing, o))
 
     def _present(
-        self, block_range: Range, record: Record, table: TableText, shard: str
+        self, block_range: Range, record: Record, table: TableText, shard: str, since_ms: int
     ) -> list[Interval]:
-        """Offsets that have their rows in a shard."""
+        """Offsets that have their rows in a shard.
+
+        :raises CannotTellError: rows may have gone, are hidden, or do not say who loaded them.
+        """
         url = self._access.shards[shard][0]
         with self._access.connect(url) as server:
             facts = describe_table(server, table.database, table.table)
-            why = why_no_probe(table, len(list(facts.all_dependents())), record.generation)
+            why = why_no_probe(facts, table.lineage, table.rows)
             if why is not None:
-                raise TerminalError(
-                    f"{block_range} cannot be probed: {why}",
-                    "`sluice resolve` decides, after a look at the table.",
-                )
+                raise CannotTellError(f"{block_range} cannot be probed: {why}")
             source = block_range.source
+            settings = seeing_all(server)
+            require_unchanged(server, facts, since_ms)
+            require_all_rows(server, facts, settings)
             present = present_offsets(
-                server, facts, source.topic, source.partition, block_range.begin, block_range.end
+                server,
+                facts,
+                source.topic,
+                source.partition,
+                block_range.begin,
+                block_range.end,
+                row_source(
+                    pipeline=self._pipeline,
+                    connector=self._kafka.connector,
+                    topic_id=record.topic_id,
+                    entry=table.entry,
+                    generation=record.generation,
+                ),
+                settings,
             )
+            # Whoever deletes after the first look is seen by the second.
+            require_unchanged(server, facts, since_ms)
         for run in present:
             if run.doubled:
                 raise DoubledRowsError(

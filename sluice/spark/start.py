@@ -69,7 +69,7 @@ class StartParts:
     planner: Planner
     watch: Callable[[ConfigurationText], None]
     why_not_executable: Callable[[ConfigurationText, str], str | None]
-    why_no_probe: Callable[[ConfigurationText, str, int], str | None]
+    why_no_probe: Callable[[ConfigurationText, str], str | None]
     start: Start
     ask_group: AskGroup
     now_ms: Clock
@@ -352,7 +352,7 @@ def _facts(
         if forgotten != "":
             memory, why = Memory.OVERRUN, "ClickHouse may have forgotten its blocks"
             why += f" ({forgotten})" if forgotten else ""
-        no_probe = no_entry or parts.why_no_probe(text, item.source.topic, record.generation)
+        no_probe = no_entry or parts.why_no_probe(text, item.source.topic)
         if no_probe is not None and why:
             probe, why = Probe.IMPOSSIBLE, f"{why}, and it cannot be probed: {no_probe}"
     return Facts(committed, ledger, item.topic, log, memory, executable, probe), why

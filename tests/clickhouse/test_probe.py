@@ -19,12 +19,16 @@ from sluice.clickhouse.probe import (
     running_query_ids,
 )
 from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.sql import literal
+from sluice.clickhouse.vanishing import CannotTellError
 from sluice.core.errors import InDoubtError
+from sluice.core.tokens import source_number
 from tests.clickhouse.helpers import count, insert
 from tests.support.clickhouse_server import ClickHouseServer
 
-LINEAGE = "_topic String, _partition UInt32, _offset UInt64, _row UInt32"
-NAMES = ["_topic", "_partition", "_offset", "_row"]
+LINEAGE = "_topic String, _partition UInt32, _offset UInt64, _row UInt32, _source String"
+NAMES = ["_topic", "_partition", "_offset", "_row", "_source"]
+ME = "p/dc1/topic/entry/0"
 
 
 def table(server: Server, database: str, columns: str = LINEAGE) -> TableFacts:
@@ -33,11 +37,18 @@ def table(server: Server, database: str, columns: str = LINEAGE) -> TableFacts:
 
 
 def add(
-    server: Server, database: str, begin: int, end: int, row: int = 0, partition: int = 1
+    server: Server,
+    database: str,
+    begin: int,
+    end: int,
+    row: int = 0,
+    partition: int = 1,
+    source: str = ME,
 ) -> None:
     select = (
         f"SELECT 'o''s' AS _topic, toUInt32({partition}) AS _partition, "
-        f"number + {begin} AS _offset, toUInt32({row}) AS _row FROM numbers({end - begin})"
+        f"number + {begin} AS _offset, toUInt32({row}) AS _row, {literal(source)} AS _source "
+        f"FROM numbers({end - begin})"
     )
     insert(server, f"{database}.t", NAMES, select, f"{begin}-{end}-{row}-{time.monotonic_ns()}")
 
@@ -50,7 +61,9 @@ def test_present_offsets(server: Server, database: str) -> None:
     add(server, database, 28, 29, row=1)  # a second row of the message
     add(server, database, 30, 31)
     add(server, database, 5, 100, partition=2)  # another partition
-    found = present_offsets(server, facts, "o's", 1, 3, 1000)
+    add(server, database, 0, 1000, source="other/dc1/topic/entry/0")  # another pipeline
+    add(server, database, 0, 1000, source="p/dc1/topic/entry/1")  # after a rewind
+    found = present_offsets(server, facts, "o's", 1, 3, 1000, ME)
     assert found == [
         PresentOffsets(3, 10, 1, 1),
         PresentOffsets(20, 24, 1, 1),
@@ -60,28 +73,43 @@ def test_present_offsets(server: Server, database: str) -> None:
         PresentOffsets(29, 31, 1, 1),
     ]
     assert [each.begin for each in found if each.doubled] == [24]
-    assert present_offsets(server, facts, "o's", 1, 10, 20) == []
-    assert present_offsets(server, facts, "o's", 1, 9, 21) == [
+    assert present_offsets(server, facts, "o's", 1, 10, 20, ME) == []
+    assert present_offsets(server, facts, "o's", 1, 9, 21, ME) == [
         PresentOffsets(9, 10, 1, 1),
         PresentOffsets(20, 21, 1, 1),
     ]
 
 
 def test_present_offsets_without_row_numbers(server: Server, database: str) -> None:
-    facts = table(server, database, "_topic String, _partition UInt32, _offset UInt64")
-    select = "SELECT 't' AS _topic, toUInt32(0) AS _partition, number AS _offset FROM numbers(5)"
+    facts = table(
+        server, database, "_topic String, _partition UInt32, _offset UInt64, _source UInt64"
+    )
+    select = (
+        "SELECT 't' AS _topic, toUInt32(0) AS _partition, number AS _offset, "
+        f"toUInt64({source_number(ME)}) AS _source FROM numbers(5)"
+    )
     for token in ("a", "b"):
-        insert(server, f"{database}.t", NAMES[:3], select, token)
-    found = present_offsets(server, facts, "t", 0, 0, 3)
+        insert(server, f"{database}.t", [*NAMES[:3], "_source"], select, token)
+    found = present_offsets(server, facts, "t", 0, 0, 3, ME)
     assert found == [PresentOffsets(0, 3, 2, 1)]
     assert found[0].doubled
+
+
+def test_rows_that_do_not_say_whose_they_are(server: Server, database: str) -> None:
+    """As they are in a table that got the column later: neither ours nor foreign."""
+    facts = table(server, database)
+    add(server, database, 0, 10, source="")
+    add(server, database, 10, 20)
+    assert present_offsets(server, facts, "o's", 1, 10, 30, ME) == [PresentOffsets(10, 20, 1, 1)]
+    with pytest.raises(CannotTellError, match="nobody can tell who loaded them"):
+        present_offsets(server, facts, "o's", 1, 9, 30, ME)
 
 
 def test_a_million_offsets_are_compressed_on_the_server(server: Server, database: str) -> None:
     facts = table(server, database)
     add(server, database, 1_000, 1_001_000)
     begun = time.monotonic()
-    found = present_offsets(server, facts, "o's", 1, 1_000, 1_001_000)
+    found = present_offsets(server, facts, "o's", 1, 1_000, 1_001_000, ME)
     assert found == [PresentOffsets(1_000, 1_001_000, 1, 1)]
     assert time.monotonic() - begun < 5
 

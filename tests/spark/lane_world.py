@@ -277,7 +277,7 @@ class World(Inbox):
             self.arounds.append(parts[1])
             self._submit_job(parts[0])
         else:
-            block_range, _, text, finished, known = parts
+            block_range, _, text, finished, known, _ = parts
             self.probes.append((self.now, block_range))
             self.at(TASK_MS, lambda: finished(self._probed(block_range, text, known)))
 

@@ -87,7 +87,7 @@ def start(
         planner=Planner(today, "new", Limits(10, 1 << 20, 1000), 600.0),
         watch=lambda text: None,
         why_not_executable=lambda text, topic: why,
-        why_no_probe=lambda text, topic, generation: None,
+        why_no_probe=lambda text, topic: None,
         start="earliest",
         ask_group=lambda name, sources: Predecessor([], {}),
         now_ms=lambda: NOW,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sluice.config import Configuration
 from sluice.core.ledger import Rest
@@ -19,6 +19,10 @@ from sluice.spark.probing import ClickHouseProber
 from sluice.spark.texts import access_of, kafka_access
 
 
+def time_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 @dataclass
 class Task:
     """One range of partition 0, sent by hand."""
@@ -27,13 +31,15 @@ class Task:
     topic: str
     end: int
     text: ConfigurationText
+    #: When its range was first intended.
+    since_ms: int = field(default_factory=time_ms)
 
     @property
     def block_range(self) -> Range:
         return Range(TopicPartition(self.topic, 0), 0, self.end)
 
     def record(self, grant: int = 1, rest: Rest | None = None) -> Record:
-        digest, deadline_ms = self.text.digest(), _now() + 60_000
+        digest, deadline_ms = self.text.digest(), time_ms() + 60_000
         record = Record(
             Kind.INTEND, 1, 1, 0, self.end, "a", 0, "topicid", digest, grant, deadline_ms
         )
@@ -53,7 +59,7 @@ class Task:
         )
         record = self.record(grant, rest)
         assignment = Assignment(
-            self.block_range, record, rest or {}, 1 << 26, _now(), is_first=is_first
+            self.block_range, record, rest or {}, 1 << 26, time_ms(), is_first=is_first
         )
         return load_range(around, assignment, 0)
 
@@ -64,11 +70,7 @@ class Task:
             access_of(configuration), configuration.pipeline, kafka_access(configuration, "dc1")
         )
         try:
-            prober.submit(self.block_range, self.record(), self.text, found.put, {})
+            prober.submit(self.block_range, self.record(), self.text, found.put, {}, self.since_ms)
             return found.get(timeout=60)
         finally:
             prober.close()
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

@@ -1,0 +1,184 @@
+"""Rows that go, or are not shown: what a probe must notice before it believes what it counts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import pytest
+
+from sluice.clickhouse.connection import Request
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.probe import PresentOffsets, present_offsets
+from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.vanishing import (
+    CannotTellError,
+    require_all_rows,
+    require_unchanged,
+    seeing_all,
+    why_rows_go,
+)
+from tests.clickhouse.helpers import insert
+from tests.support.clickhouse_server import ClickHouseServer
+
+NAMES = ["_topic", "_partition", "_offset", "_row", "_source"]
+COLUMNS = (
+    "_topic String, _partition UInt32, _offset UInt64, _row UInt32, _source String, "
+    "d Date DEFAULT today(), n UInt64, s Int8"
+)
+KEY = "(n, _topic, _partition, _offset, _row, _source)"
+ME = "p/dc1/topic/entry/0"
+ENGINE = "ENGINE = MergeTree ORDER BY s"
+ALL = [PresentOffsets(0, 100, 1, 1)]
+
+
+def made(server: Server, name: str, engine: str = "MergeTree ORDER BY _offset") -> TableFacts:
+    server.execute(f"CREATE TABLE {name} ({COLUMNS}) ENGINE = {engine}")
+    return describe_table(server, *name.split("."))
+
+
+def filled(server: Server, name: str) -> TableFacts:
+    facts = made(server, name)
+    for begin in (0, 50):
+        select = (
+            f"SELECT 't' AS _topic, toUInt32(1) AS _partition, number + {begin} AS _offset, "
+            f"toUInt32(0) AS _row, '{ME}' AS _source FROM numbers(50)"
+        )
+        insert(server, name, NAMES, select, f"{name}-{begin}")
+    return facts
+
+
+def present(server: Server, facts: TableFacts, settings: Mapping[str, str]) -> list[PresentOffsets]:
+    return present_offsets(server, facts, "t", 1, 0, 1000, ME, settings)
+
+
+@pytest.mark.parametrize(
+    ("engine", "why"),
+    [
+        ("MergeTree ORDER BY n", None),
+        ("SummingMergeTree ORDER BY n", "merges rows into others"),
+        (f"SummingMergeTree ORDER BY {KEY}", "merges rows into others"),
+        ("AggregatingMergeTree ORDER BY n", "merges rows into others"),
+        ("CollapsingMergeTree(s) ORDER BY n", "merges rows into others"),
+        ("VersionedCollapsingMergeTree(s, n) ORDER BY _offset", "merges rows into others"),
+        ("ReplacingMergeTree(n) ORDER BY n", "no _topic, _partition, _offset, _row, _source"),
+        ("ReplacingMergeTree ORDER BY (_topic, _partition, _offset, _row)", "has no _source"),
+        (
+            "ReplacingMergeTree ORDER BY (_topic, _partition, intDiv(_offset, 10), _row, _source)",
+            "has no _offset",
+        ),
+        (f"ReplacingMergeTree(n) ORDER BY {KEY}", None),
+    ],
+)
+def test_engines(server: Server, database: str, engine: str, why: str | None) -> None:
+    said = why_rows_go(made(server, f"{database}.t", engine))
+    assert (said is None) if why is None else (said is not None and why in said), said
+
+
+@pytest.mark.parametrize(
+    ("engine", "why"),
+    [
+        ("MergeTree ORDER BY n TTL d + INTERVAL 90 DAY", "deletes rows"),
+        ("MergeTree ORDER BY n TTL d + INTERVAL 9 DAY WHERE n = 1", "deletes rows"),
+        ("MergeTree ORDER BY n TTL d + INTERVAL 9 DAY RECOMPRESS CODEC(ZSTD(5))", None),
+        ("MergeTree ORDER BY n SETTINGS index_granularity = 1024", None),
+        ("CoalescingMergeTree ORDER BY n", "merges rows into others"),
+    ],
+)
+def test_newer_ways_to_go(embedded: Server, database: str, engine: str, why: str | None) -> None:
+    said = why_rows_go(made(embedded, f"{database}.t", engine))
+    assert (said is None) if why is None else (said is not None and why in said), said
+
+
+def test_a_column_that_forgets(embedded: Server, database: str) -> None:
+    for column, forgets in (("n", False), ("_offset", True)):
+        columns = COLUMNS.replace(f"{column} UInt64", f"{column} UInt64 TTL d + INTERVAL 1 DAY")
+        embedded.execute(f"CREATE TABLE {database}.t{column} ({columns}) {ENGINE}")
+        why = why_rows_go(describe_table(embedded, database, f"t{column}"))
+        assert (why is not None) == forgets, why
+
+
+class ProfiledServer(Server):
+    """A user whose profile has these settings."""
+
+    profile: Mapping[str, str] = {}
+
+    def _statement(self, text: str, settings: Mapping[str, str] | None) -> Request:
+        return super()._statement(text, {**self.profile, **(settings or {})})
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        {"max_rows_to_group_by": "10", "group_by_overflow_mode": "any"},
+        {"max_rows_to_read": "10", "max_block_size": "10", "read_overflow_mode": "break"},
+        {"max_result_rows": "1", "result_overflow_mode": "break"},
+        {"limit": "1", "offset": "1"},
+        {"additional_table_filters": "{'DATABASE.t': '_offset < 5'}"},
+    ],
+)
+def test_profiles_that_hide_rows(server: Server, database: str, profile: dict[str, str]) -> None:
+    known = {row["name"] for row in server.query("SELECT name FROM system.settings")}
+    if not known >= profile.keys():
+        pytest.skip(f"{server.url} knows no {', '.join(sorted(profile.keys() - known))}")
+    facts = filled(server, f"{database}.t")
+    with ProfiledServer(server.url) as user:
+        user.profile = {
+            name: value.replace("DATABASE", database) for name, value in profile.items()
+        }
+        settings = seeing_all(user)
+        assert settings.keys() >= profile.keys() - {"max_block_size"}
+        require_all_rows(user, facts, settings)
+        assert present(user, facts, settings) == ALL
+
+
+def test_a_filter_that_cannot_be_undone_is_noticed(embedded: Server, database: str) -> None:
+    facts = filled(embedded, f"{database}.t")
+    filters = {"additional_table_filters": f"{{'{facts.target}': '_offset < 50'}}"}
+    assert present(embedded, facts, filters) == [PresentOffsets(0, 50, 1, 1)]
+    with pytest.raises(CannotTellError, match="is shown 0"):
+        require_all_rows(embedded, facts, filters)
+
+
+def test_a_row_policy_is_noticed(clickhouse_18: ClickHouseServer) -> None:
+    with Server(clickhouse_18.url) as server, Server(clickhouse_18.url, "half") as half:
+        server.execute("DROP TABLE IF EXISTS default.policed")
+        facts = filled(server, "default.policed")
+        try:
+            settings = seeing_all(half)
+            assert present(half, facts, settings) == [PresentOffsets(0, 5, 1, 1)]
+            with pytest.raises(CannotTellError, match="a row policy hides rows"):
+                require_all_rows(half, facts, settings)
+            require_all_rows(server, facts, seeing_all(server))
+        finally:
+            server.execute("DROP TABLE default.policed")
+
+
+def test_parts_that_are_merged_meanwhile_are_no_finding(server: Server, database: str) -> None:
+    facts = filled(server, f"{database}.t")
+    require_all_rows(server, facts, {})
+    server.execute(f"OPTIMIZE TABLE {facts.target} FINAL")
+    require_all_rows(server, facts, {})
+
+
+def test_deleted_rows_are_noticed(embedded: Server, database: str) -> None:
+    facts = filled(embedded, f"{database}.t")
+    since_ms = time.time_ns() // 1_000_000
+    require_unchanged(embedded, facts, since_ms)
+    embedded.execute(f"DELETE FROM {facts.target} WHERE _offset = 7")
+    with pytest.raises(CannotTellError, match="is shown 49"):
+        require_all_rows(embedded, facts, {})
+    with pytest.raises(CannotTellError, match="has changed rows"):
+        require_unchanged(embedded, facts, since_ms)
+
+
+def test_what_was_changed_before_the_range_does_not_matter(server: Server, database: str) -> None:
+    facts = filled(server, f"{database}.t")
+    settings = {"mutations_sync": "1"}
+    if server.version() < (20, 1):
+        settings = {}
+    server.execute(f"ALTER TABLE {facts.target} DELETE WHERE _offset = 7", settings=settings)
+    now_ms = time.time_ns() // 1_000_000
+    require_unchanged(server, facts, now_ms + 120_000)
+    with pytest.raises(CannotTellError, match="DELETE WHERE _offset = 7"):
+        require_unchanged(server, facts, now_ms)
