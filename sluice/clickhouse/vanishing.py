@@ -61,6 +61,16 @@ _SEEING_ALL = {
         "throw",
     ),
 }
+#: Those that every server has: an answer without them was cut off by one of them.
+_ALWAYS_KNOWN = {
+    name: _SEEING_ALL[name]
+    for name in (
+        *("max_rows_to_read", "max_bytes_to_read", "max_rows_to_group_by", "max_rows_to_sort"),
+        *("max_result_rows", "max_result_bytes", "max_execution_time", "read_overflow_mode"),
+        *("group_by_overflow_mode", "sort_overflow_mode", "result_overflow_mode"),
+        *("timeout_overflow_mode", "extremes", "max_parallel_replicas"),
+    )
+}
 #: The user may not change settings, or not this one.
 _SETTING_CODES = {164, 452}
 
@@ -138,13 +148,25 @@ def _arguments(facts: TableFacts) -> int:
 
 
 def seeing_all(server: Server) -> dict[str, str]:
-    """The settings with which a query sees all rows, whatever the user's profile says."""
-    rows = server.query(
-        "SELECT name, value FROM system.settings WHERE has({names:Array(String)}, name)",
-        {"names": sorted(_SEEING_ALL)},
+    """The settings with which a query sees all rows, whatever the user's profile says.
+
+    :raises CannotTellError: the server does not say all of them.
+    """
+    for first in (None, _ALWAYS_KNOWN, {**_ALWAYS_KNOWN, "limit": "0", "offset": "0"}):
+        rows = server.query(
+            "SELECT name, value FROM system.settings WHERE has({names:Array(String)}, name)",
+            {"names": sorted(_SEEING_ALL)},
+            first,
+        )
+        found = {str(row["name"]): str(row["value"]) for row in rows}
+        if found.keys() >= _ALWAYS_KNOWN.keys():
+            wrong = {name for name in found if _differs(found[name], _SEEING_ALL[name])}
+            # What was sent hides what the profile says.
+            return {name: _SEEING_ALL[name] for name in wrong | (first or {}).keys()}
+    raise CannotTellError(
+        f"{server.url} does not show all of its settings to Sluice's user, so nobody can tell "
+        "whether it shows all rows"
     )
-    found = {str(row["name"]): str(row["value"]) for row in rows}
-    return {name: _SEEING_ALL[name] for name in found if _differs(found[name], _SEEING_ALL[name])}
 
 
 def _differs(value: str, wanted: str) -> bool:

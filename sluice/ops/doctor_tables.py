@@ -35,6 +35,7 @@ _MERGING = (
     "Summing",
     "Aggregating",
     "Graphite",
+    "Coalescing",
 )
 
 

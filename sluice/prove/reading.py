@@ -13,7 +13,7 @@ from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.sql import literal
 from sluice.core.errors import SluiceError, TerminalError
 from sluice.prove.findings import Seen, judged, not_applicable
-from sluice.prove.scratch import ROWS, TOPIC, Scratch, block
+from sluice.prove.scratch import LOADED_BY, ROWS, TOPIC, Scratch, block
 
 _DELETE_SECONDS = 20.0
 
@@ -97,7 +97,7 @@ def running_insert(scratch: Scratch) -> Seen:
 def _found(scratch: Scratch, table: str) -> int:
     """How many offsets a probe finds."""
     last = 4 * ROWS
-    runs = present_offsets(scratch.first.server, scratch.facts(table), TOPIC, 0, 0, last)
+    runs = present_offsets(scratch.first.server, scratch.facts(table), TOPIC, 0, 0, last, LOADED_BY)
     return sum(run.end - run.begin for run in runs)
 
 

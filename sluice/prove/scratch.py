@@ -27,11 +27,12 @@ DDL_TIMEOUT_SECONDS = 60.0
 #: Rows of a block unless an experiment needs more.
 ROWS = 100
 TOPIC = "sluice-prove"
+LOADED_BY = "sluice-prove/c/t/e/0"
 _COLUMNS = (
     "id UInt64, p UInt16, v UInt8, ts DateTime, "
-    "_topic String, _partition UInt32, _offset UInt64, _row UInt32"
+    "_topic String, _partition UInt32, _offset UInt64, _row UInt32, _source String"
 )
-_NAMES = ("id", "p", "v", "ts", "_topic", "_partition", "_offset", "_row")
+_NAMES = ("id", "p", "v", "ts", "_topic", "_partition", "_offset", "_row", "_source")
 #: Windows are cleaned each second, where the server lets a table say so: half a minute is usual.
 _CLEANING = {
     "cleanup_delay_period": 1,
@@ -85,6 +86,7 @@ def block(
             column("_partition", "UInt32", in_turn([0], "<u4")),
             column("_offset", "UInt64", offsets),
             column("_row", "UInt32", in_turn([0], "<u4")),
+            constant_text("_source", "String", LOADED_BY, rows),
         )
     )
 

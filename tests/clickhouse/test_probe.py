@@ -111,7 +111,7 @@ def test_a_million_offsets_are_compressed_on_the_server(server: Server, database
     begun = time.monotonic()
     found = present_offsets(server, facts, "o's", 1, 1_000, 1_001_000, ME)
     assert found == [PresentOffsets(1_000, 1_001_000, 1, 1)]
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 15
 
 
 def test_running_query_ids(server: Server) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -19,7 +20,6 @@ from sluice.clickhouse.vanishing import (
     why_rows_go,
 )
 from tests.clickhouse.helpers import insert
-from tests.support.clickhouse_server import ClickHouseServer
 
 NAMES = ["_topic", "_partition", "_offset", "_row", "_source"]
 COLUMNS = (
@@ -50,6 +50,15 @@ def filled(server: Server, name: str) -> TableFacts:
 
 def present(server: Server, facts: TableFacts, settings: Mapping[str, str]) -> list[PresentOffsets]:
     return present_offsets(server, facts, "t", 1, 0, 1000, ME, settings)
+
+
+@pytest.fixture
+def scratch(embedded: Server) -> Iterator[str]:
+    """A database of the embedded engine."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    embedded.execute(f"CREATE DATABASE {name}")
+    yield name
+    embedded.execute(f"DROP DATABASE {name}")
 
 
 @pytest.mark.parametrize(
@@ -85,16 +94,16 @@ def test_engines(server: Server, database: str, engine: str, why: str | None) ->
         ("CoalescingMergeTree ORDER BY n", "merges rows into others"),
     ],
 )
-def test_newer_ways_to_go(embedded: Server, database: str, engine: str, why: str | None) -> None:
-    said = why_rows_go(made(embedded, f"{database}.t", engine))
+def test_newer_ways_to_go(embedded: Server, scratch: str, engine: str, why: str | None) -> None:
+    said = why_rows_go(made(embedded, f"{scratch}.t", engine))
     assert (said is None) if why is None else (said is not None and why in said), said
 
 
-def test_a_column_that_forgets(embedded: Server, database: str) -> None:
+def test_a_column_that_forgets(embedded: Server, scratch: str) -> None:
     for column, forgets in (("n", False), ("_offset", True)):
         columns = COLUMNS.replace(f"{column} UInt64", f"{column} UInt64 TTL d + INTERVAL 1 DAY")
-        embedded.execute(f"CREATE TABLE {database}.t{column} ({columns}) {ENGINE}")
-        why = why_rows_go(describe_table(embedded, database, f"t{column}"))
+        embedded.execute(f"CREATE TABLE {scratch}.t{column} ({columns}) {ENGINE}")
+        why = why_rows_go(describe_table(embedded, scratch, f"t{column}"))
         assert (why is not None) == forgets, why
 
 
@@ -132,26 +141,12 @@ def test_profiles_that_hide_rows(server: Server, database: str, profile: dict[st
         assert present(user, facts, settings) == ALL
 
 
-def test_a_filter_that_cannot_be_undone_is_noticed(embedded: Server, database: str) -> None:
-    facts = filled(embedded, f"{database}.t")
+def test_a_filter_that_cannot_be_undone_is_noticed(embedded: Server, scratch: str) -> None:
+    facts = filled(embedded, f"{scratch}.t")
     filters = {"additional_table_filters": f"{{'{facts.target}': '_offset < 50'}}"}
     assert present(embedded, facts, filters) == [PresentOffsets(0, 50, 1, 1)]
     with pytest.raises(CannotTellError, match="is shown 0"):
         require_all_rows(embedded, facts, filters)
-
-
-def test_a_row_policy_is_noticed(clickhouse_18: ClickHouseServer) -> None:
-    with Server(clickhouse_18.url) as server, Server(clickhouse_18.url, "half") as half:
-        server.execute("DROP TABLE IF EXISTS default.policed")
-        facts = filled(server, "default.policed")
-        try:
-            settings = seeing_all(half)
-            assert present(half, facts, settings) == [PresentOffsets(0, 5, 1, 1)]
-            with pytest.raises(CannotTellError, match="a row policy hides rows"):
-                require_all_rows(half, facts, settings)
-            require_all_rows(server, facts, seeing_all(server))
-        finally:
-            server.execute("DROP TABLE default.policed")
 
 
 def test_parts_that_are_merged_meanwhile_are_no_finding(server: Server, database: str) -> None:
@@ -161,8 +156,8 @@ def test_parts_that_are_merged_meanwhile_are_no_finding(server: Server, database
     require_all_rows(server, facts, {})
 
 
-def test_deleted_rows_are_noticed(embedded: Server, database: str) -> None:
-    facts = filled(embedded, f"{database}.t")
+def test_deleted_rows_are_noticed(embedded: Server, scratch: str) -> None:
+    facts = filled(embedded, f"{scratch}.t")
     since_ms = time.time_ns() // 1_000_000
     require_unchanged(embedded, facts, since_ms)
     embedded.execute(f"DELETE FROM {facts.target} WHERE _offset = 7")

@@ -18,6 +18,7 @@ LINEAGE = (
     Column("_partition", "UInt32"),
     Column("_offset", "UInt64"),
     Column("_row", "UInt32"),
+    Column("_source", "LowCardinality(String)"),
 )
 FACTS = TableFacts(
     url="http://one:8123",

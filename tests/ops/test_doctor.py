@@ -26,7 +26,7 @@ from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.fixtures import fresh_database
 from tests.support.kafka import Kafka
 
-LINEAGE = "_topic String, _partition UInt32, _offset UInt64, _row UInt32"
+LINEAGE = "_topic String, _partition UInt32, _offset UInt64, _row UInt32, _source String"
 WINDOW = "SETTINGS non_replicated_deduplication_window = 1000"
 
 

@@ -10,10 +10,10 @@ from sluice.clickhouse.capabilities import Capabilities
 from sluice.clickhouse.schema import Dependent, TableFacts
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import TerminalError, TransientError
-from sluice.core.text import Column, ConfigurationText, Sharding, TableText
+from sluice.core.text import Column, ConfigurationText, Route, Sharding, TableText
 from sluice.ops.doctor_decode import answer
 from sluice.ops.doctor_findings import Examination, Finding, refusal
-from sluice.ops.doctor_tables import check_dynamic, check_entry, check_table
+from sluice.ops.doctor_tables import check_dynamic, check_entry, check_shared, check_table
 from tests.ops.doctor_facts import ENTRY, FACTS, NEEDS, NEW, OLD, bad, plain, table
 
 
@@ -234,3 +234,53 @@ def test_whether_new_fields_can_get_columns(
     nothing = Examination("here")
     check_dynamic(nothing, facts, ENTRY, is_closed=True)
     assert nothing.findings == []
+
+
+NO_SOURCE = replace(FACTS, columns=tuple(c for c in FACTS.columns if c.name != "_source"))
+
+
+def test_entries_that_share_a_table_need_to_be_told_apart() -> None:
+    def shared(facts: TableFacts, *loaders: tuple[str, str, str], **more: object) -> list[str]:
+        found = Examination("here")
+        entries = [
+            (connector, replace(ENTRY, name=name, **more), topic)  # type: ignore[arg-type]
+            for connector, name, topic in loaders
+        ]
+        check_shared(found, facts, NEW, entries)
+        return [finding.what for finding in found.findings if finding.level == "error"]
+
+    entries = (("dc1", "a", "orders"), ("dc1", "b", "orders"))
+    connectors = (("dc1", "a", "orders"), ("dc2", "a", "orders"))
+    for both, who in ((entries, "table entries a and b"), (connectors, "connectors dc1 and dc2")):
+        (what,) = shared(NO_SOURCE, *both)
+        assert what.startswith(f"{who} both load a topic orders into shop.orders")
+        assert shared(FACTS, *both) == shared(NO_SOURCE, *both, lineage=False) == []
+    assert shared(NO_SOURCE, ("dc1", "a", "orders"), ("dc1", "b", "bids")) == []
+    found = Examination("here")
+    routes = [Route("header", "kind", value) for value in "ab"]
+    check_shared(
+        found,
+        NO_SOURCE,
+        NEW,
+        [("dc1", replace(ENTRY, name=route.value, route=route), "orders") for route in routes],
+    )
+    assert bad(found) == {}
+
+
+@pytest.mark.parametrize(
+    ("facts", "capabilities", "why", "mend"),
+    [
+        (NO_SOURCE, NEW, "no lineage column _source", "`_source` LowCardinality(String)"),
+        (NO_SOURCE, replace(OLD, settings=NEW.settings), "_source", "`_source` UInt64"),
+        (replace(FACTS, engine="ReplicatedSummingMergeTree"), NEW, "merges rows", "plain"),
+        (replace(FACTS, engine_full="M ORDER BY id TTL d + 1"), NEW, "a TTL", "plain"),
+    ],
+)
+def test_tables_that_a_probe_cannot_tell_of(
+    facts: TableFacts, capabilities: Capabilities, why: str, mend: str
+) -> None:
+    found = Examination("here")
+    check_entry(found, facts, capabilities, ENTRY)
+    (warning,) = bad(found).values()
+    assert (warning.check, warning.level) == ("probe", "warning")
+    assert why in warning.what and mend in warning.mend

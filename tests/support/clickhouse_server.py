@@ -16,19 +16,13 @@ from sluice.local.cluster.server import (
 
 __all__ = ["ClickHouseServer", "answers_ping", "clickhouse_available", "run_clickhouse"]
 
-#: Users besides `default` (no password): one with a password, one that may only read, and one to
-#: whom a row policy shows the first five offsets of default.policed only.
+#: Users besides `default` (no password): one with a password, one that may only read.
 _USERS = """<sluice><password>right-password</password>
             <networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota>
         </sluice>
         <reader><password></password>
             <networks><ip>::/0</ip></networks><profile>readonly</profile><quota>default</quota>
-        </reader>
-        <half><password></password>
-            <networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota>
-            <databases><default><policed><filter>_offset &lt; 5</filter></policed></default>
-            </databases>
-        </half>"""
+        </reader>"""
 
 
 @contextmanager

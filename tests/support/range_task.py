@@ -33,6 +33,7 @@ class Task:
     text: ConfigurationText
     #: When its range was first intended.
     since_ms: int = field(default_factory=time_ms)
+    generation: int = 0
 
     @property
     def block_range(self) -> Range:
@@ -41,7 +42,17 @@ class Task:
     def record(self, grant: int = 1, rest: Rest | None = None) -> Record:
         digest, deadline_ms = self.text.digest(), time_ms() + 60_000
         record = Record(
-            Kind.INTEND, 1, 1, 0, self.end, "a", 0, "topicid", digest, grant, deadline_ms
+            Kind.INTEND,
+            1,
+            1,
+            0,
+            self.end,
+            "a",
+            self.generation,
+            "topicid",
+            digest,
+            grant,
+            deadline_ms,
         )
         if rest is None:
             return record

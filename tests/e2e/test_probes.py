@@ -1,0 +1,153 @@
+"""What a probe may conclude: one range loaded by hand, then looked for, on the real parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sluice.clickhouse.vanishing import CannotTellError
+from sluice.config import Configuration, load
+from sluice.core.receipts import Loaded
+from sluice.spark.texts import read_text
+from tests.support.range_task import Task, time_ms
+from tests.support.world import COLUMNS, LINEAGE, Truth, World
+
+MESSAGES = 200
+WHOLE = ((0, MESSAGES),)
+
+
+def produced(world: World, table: str, lineage: str = LINEAGE, more: str = "") -> str:
+    """A table, and a topic of good messages."""
+    world.execute(
+        f"CREATE TABLE {table} ({COLUMNS}, {lineage}) ENGINE = MergeTree {more} ORDER BY id "
+        "SETTINGS non_replicated_deduplication_window = 100"
+    )
+    topic = f"orders-{table}"
+    world.create_topic(topic, 1)
+    world.produce(topic, MESSAGES, Truth(), partitions=1)
+    return topic
+
+
+def configured(world: World, entries: list[str], table: str, topic: str) -> Configuration:
+    lines = dict.fromkeys(entries, f'target = "{table}"')
+    path: Path = world.configure({name: [topic] for name in entries}, settings_of=lines)
+    return load(path, {})
+
+
+def task(configuration: Configuration, topic: str) -> Task:
+    return Task(configuration, topic, MESSAGES, read_text(configuration, "dc1"))
+
+
+def loaded(one: Task) -> None:
+    assert isinstance(outcome := one.load().outcome, Loaded), outcome
+
+
+def test_two_entries_on_one_table_are_told_apart(world: World) -> None:
+    """Of a range the first entry's block landed and the second's did not; or both did."""
+    topic = produced(world, "two")
+    both = task(configured(world, ["first", "second"], "two", topic), topic)
+    first = replace(both, text=replace(both.text, tables=both.text.tables[:1]))
+    loaded(first)
+    assert both.probe().rest == {"first": (), "second": WHOLE}
+    loaded(both)
+    found = both.probe()
+    assert found.error is None and found.rest == {"first": (), "second": ()}
+    assert world.count("two") == 2 * MESSAGES
+
+
+def test_rows_of_another_pipeline_are_not_ours(world: World) -> None:
+    topic = produced(world, "shared")
+    ours = configured(world, ["all"], "shared", topic)
+    other = replace(ours, pipeline="another")
+    loaded(task(other, topic))
+    assert task(other, topic).probe().rest == {"all": ()}
+    assert task(ours, topic).probe().rest == {"all": WHOLE}
+
+
+def test_what_was_loaded_before_a_rewind_is_not_what_comes_after_it(world: World) -> None:
+    topic = produced(world, "again")
+    before = task(configured(world, ["all"], "again", topic), topic)
+    loaded(before)
+    after = replace(before, generation=1)
+    assert after.probe().rest == {"all": WHOLE}
+    loaded(after)
+    assert after.probe().rest == {"all": ()} == before.probe().rest
+
+
+def test_without_the_column_a_probe_says_that_it_cannot_tell(world: World) -> None:
+    topic = produced(world, "bare", LINEAGE.partition(", _source")[0])
+    bare = task(configured(world, ["all"], "bare", topic), topic)
+    loaded(bare)
+    found = bare.probe()
+    assert isinstance(found.error, CannotTellError)
+    assert "has no lineage column _source" in str(found.error)
+    # Added meanwhile: rows of before say nothing.
+    world.execute("ALTER TABLE bare ADD COLUMN _source LowCardinality(String)")
+    found = task(configured(world, ["all"], "bare", topic), topic).probe()
+    assert isinstance(found.error, CannotTellError)
+    assert "nobody can tell who loaded them" in str(found.error)
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("ALTER TABLE gone DELETE WHERE id % 2 SETTINGS mutations_sync = 1", "has changed rows"),
+        ("DELETE FROM gone WHERE id % 2", "has changed rows"),
+        ("ALTER TABLE gone MODIFY TTL ts + INTERVAL 900 DAY", "a TTL that deletes rows"),
+    ],
+)
+def test_rows_that_were_deleted_are_not_missing(world: World, statement: str, why: str) -> None:
+    world.execute("DROP TABLE IF EXISTS gone")
+    topic = f"{produced(world, 'gone')}"
+    one = replace(task(configured(world, ["all"], "gone", topic), topic), since_ms=time_ms())
+    loaded(one)
+    world.execute(statement)
+    found = one.probe()
+    assert isinstance(found.error, CannotTellError), found
+    assert why in str(found.error)
+    world.delete_topic(topic)
+
+
+def test_engines_that_merge_rows_are_not_probed(world: World) -> None:
+    topic = "orders-sum"
+    world.create_topic(topic, 1)
+    world.produce(topic, MESSAGES, Truth(), partitions=1)
+    for engine, key, may in (
+        ("SummingMergeTree", "user_id", False),
+        ("ReplacingMergeTree", "user_id", False),
+        ("ReplacingMergeTree", "(id, _topic, _partition, _offset, _row, _source)", True),
+    ):
+        world.execute("DROP TABLE IF EXISTS sums")
+        world.execute(
+            f"CREATE TABLE sums ({COLUMNS}, {LINEAGE}) ENGINE = {engine} ORDER BY {key} "
+            "SETTINGS non_replicated_deduplication_window = 100"
+        )
+        one = task(configured(world, ["all"], "sums", topic), topic)
+        loaded(one)
+        world.execute("OPTIMIZE TABLE sums FINAL")
+        found = one.probe()
+        assert (found.error is None) == may, (engine, found.error)
+        assert may is False or found.rest == {"all": ()}
+
+
+def test_messages_of_several_rows_over_clickhouse_partitions(world: World) -> None:
+    """A server that dies between two parts of a block leaves some rows of each message."""
+    topic = "orders-halves"
+    world.execute(
+        f"CREATE TABLE halves (id UInt64, {LINEAGE}) ENGINE = MergeTree PARTITION BY id % 2 "
+        "ORDER BY id SETTINGS non_replicated_deduplication_window = 100"
+    )
+    world.create_topic(topic, 1)
+
+    def two(number: int) -> bytes:
+        return b'{"id":%d}\n{"id":%d}' % (2 * number, 2 * number + 1)
+
+    world.produce(topic, MESSAGES, Truth(), partitions=1, make=two)
+    path = world.configure({"halves": [topic]}, table_settings='rows = "many"')
+    halves = task(load(path, {}), topic)
+    assert isinstance(halves.load(grant=2).outcome, Loaded)
+    world.execute("ALTER TABLE halves DROP PARTITION 1")
+    found = halves.probe()
+    assert found.error is not None and "may be there in part" in str(found.error), found
