@@ -15,6 +15,7 @@ from sluice.core.ledger import Background
 from sluice.core.ranges import digest_of_rest
 from sluice.core.records import Kind, may_follow
 from sluice.core.text import ConfigurationText
+from sluice.core.tokens import row_source
 from sluice.ops.deciding import DecisionRefusedError, Plan
 from sluice.ops.decisions import apply, plan_resolve
 from sluice.ops.resolving import Outcome
@@ -27,7 +28,7 @@ from tests.support.kafka import Kafka
 
 CREATE = """
 CREATE TABLE {database}.orders
-(id UInt64, _topic String, _partition UInt32, _offset UInt64, _row UInt32)
+(id UInt64, _topic String, _partition UInt32, _offset UInt64, _row UInt32, _source String)
 ENGINE = MergeTree ORDER BY id SETTINGS non_replicated_deduplication_window = 1000
 """
 BACKGROUND = Background({"orders/s1": 0}, 1, {}, 64_000)
@@ -51,10 +52,17 @@ def execute(pipeline: Pipeline, statement: str) -> None:
         server.execute(statement.format(database=clickhouse.database, topic=pipeline.topic))
 
 
-def insert(pipeline: Pipeline, begin: int, end: int) -> None:
+def insert(pipeline: Pipeline, begin: int, end: int, generation: int = 0) -> None:
+    source = row_source(
+        pipeline=pipeline.configuration.pipeline,
+        connector="dc1",
+        topic_id=DOUBT.topic_id,
+        entry="orders",
+        generation=generation,
+    )
     execute(
         pipeline,
-        "INSERT INTO {database}.orders SELECT number, '{topic}', 0, number, 0 "
+        f"INSERT INTO {{database}}.orders SELECT number, '{{topic}}', 0, number, 0, '{source}' "
         f"FROM numbers({begin}, {end - begin})",
     )
 
@@ -163,11 +171,12 @@ def test_a_probe_needs_the_recorded_text(pipeline: Pipeline) -> None:
         resolve(pipeline, "probe")
 
 
-def test_a_rewound_partition_cannot_be_probed(pipeline: Pipeline) -> None:
+def test_a_rewound_partition_is_probed_for_what_came_after_it(pipeline: Pipeline) -> None:
     text = read_text(pipeline.configuration, "dc1")
     pipeline.drive(replace(DOUBT, generation=1), background=BACKGROUND, text=text)
-    with pytest.raises(TerminalError, match="rewound"):
-        resolve(pipeline, "probe")
+    insert(pipeline, 40, 60)
+    insert(pipeline, 40, 50, generation=1)
+    assert "without a row are: orders: 10 offsets, [50, 60)" in said(resolve(pipeline, "probe"))
 
 
 @pytest.mark.parametrize("outcome", ["loaded", "not-loaded", "probe"])

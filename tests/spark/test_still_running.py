@@ -70,7 +70,7 @@ def probe(urls: tuple[str, ...], text: ConfigurationText) -> ProbeFound:
     prober = ClickHouseProber(access, "p", KafkaAccess("dc1", "127.0.0.1:1"))
     found: SimpleQueue[ProbeFound] = SimpleQueue()
     try:
-        prober.submit(RANGE, RECORD, text, found.put, {})
+        prober.submit(RANGE, RECORD, text, found.put, {}, 1)
         return found.get(timeout=60)
     finally:
         prober.close()
