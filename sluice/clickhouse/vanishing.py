@@ -62,7 +62,7 @@ _SEEING_ALL = {
     ),
 }
 #: Those that every server has: an answer without them was cut off by one of them.
-_ALWAYS_KNOWN = {
+ALWAYS_KNOWN = {
     name: _SEEING_ALL[name]
     for name in (
         *("max_rows_to_read", "max_bytes_to_read", "max_rows_to_group_by", "max_rows_to_sort"),
@@ -152,14 +152,14 @@ def seeing_all(server: Server) -> dict[str, str]:
 
     :raises CannotTellError: the server does not say all of them.
     """
-    for first in (None, _ALWAYS_KNOWN, {**_ALWAYS_KNOWN, "limit": "0", "offset": "0"}):
+    for first in (None, ALWAYS_KNOWN, {**ALWAYS_KNOWN, "limit": "0", "offset": "0"}):
         rows = server.query(
             "SELECT name, value FROM system.settings WHERE has({names:Array(String)}, name)",
             {"names": sorted(_SEEING_ALL)},
             first,
         )
         found = {str(row["name"]): str(row["value"]) for row in rows}
-        if found.keys() >= _ALWAYS_KNOWN.keys():
+        if found.keys() >= ALWAYS_KNOWN.keys():
             wrong = {name for name in found if _differs(found[name], _SEEING_ALL[name])}
             # What was sent hides what the profile says.
             return {name: _SEEING_ALL[name] for name in wrong | (first or {}).keys()}

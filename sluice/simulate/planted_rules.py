@@ -185,8 +185,8 @@ def _probe_looks_into_one_shard() -> AbstractContextManager[None]:
     """What lies in other shards counts as missing."""
     real = probing.ClickHouseProber._missing
 
-    def missing(self: Any, block_range: Any, record: Any, table: Any) -> Any:
-        return real(self, block_range, record, replace(table, shards=table.shards[:1]))
+    def missing(self: Any, block_range: Any, record: Any, table: Any, since_ms: int) -> Any:
+        return real(self, block_range, record, replace(table, shards=table.shards[:1]), since_ms)
 
     return patched((probing.ClickHouseProber, "_missing", missing))
 
