@@ -16,7 +16,7 @@ from tests.support.broken_renames import Breakage, BreakingServer, run_breaking
 from tests.support.driver import Driver
 from tests.support.world import COLUMNS, Truth, World, assert_exact, wait_for
 
-PATIENCE = 90.0
+PATIENCE = 180.0
 ROWS = 100
 
 

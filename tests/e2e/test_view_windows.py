@@ -13,7 +13,7 @@ from sluice.chaos.proxy import Fault, Kind, Proxy
 from sluice.chaos.requests import Inserts
 from tests.support.world import Truth, World, assert_exact, wait_for
 
-PATIENCE = 90.0
+PATIENCE = 180.0
 ROWS = 100
 DAYS = 20
 
