@@ -108,10 +108,10 @@ def test_a_partitioned_table_behind_a_view_takes_more_entries_than_its_source(
     configuration = world.configure({"whole": ["orders-whole"]}, lease='"20s"', url=url_of(proxy))
     leave_in_doubt(world, proxy, configuration)
     for number in range(30):
-        world.execute(
-            f"INSERT INTO whole (id, ts) SELECT {10**12 + number * DAYS} + number, "
-            f"toDateTime('2025-01-01 00:00:00') + 86400 * number FROM numbers({DAYS})"
+        rows = (
+            f"({10**12 + number * DAYS + d}, '2025-02-{1 + d:02} 00:00:00')" for d in range(DAYS)
         )
+        world.execute(f"INSERT INTO whole (id, ts) VALUES {', '.join(rows)}")
     assert_for_a_person(world, configuration, "days")
 
 

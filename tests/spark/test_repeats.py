@@ -70,8 +70,8 @@ def test_a_repeat_that_all_windows_remember_is_sent(loader: Loader) -> None:
 def test_a_repeat_is_not_sent_once_the_window_of_a_view_moved(loader: Loader) -> None:
     with Server(loader.urls[0]) as server:
         for number in range(6):  # ten entries each, of which half of a hundred may be between
-            rows = f"SELECT number + {10 * number} FROM numbers(10)"
-            server.execute(f"INSERT INTO {loader.table}_sums (id) {rows}")
+            rows = ", ".join(f"({10 * number + row})" for row in range(10))
+            server.execute(f"INSERT INTO {loader.table}_sums (id) VALUES {rows}")
     with pytest.raises(ForgottenError, match=f"{loader.table}_sums on .* may not remember it"):
         loader.insert()
     assert stored(loader) == (0, 60)
