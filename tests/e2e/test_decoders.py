@@ -17,7 +17,7 @@ def test_a_worker_with_another_decoder_inserts_nothing(world: World) -> None:
     world.create_topic("decoders", 1)
     world.create_table("decoded")
     world.produce("decoders", 10, Truth(), partitions=1)
-    configuration = load(world.configure({"decoded": ["decoders"]}))
+    configuration = load(world.configure({"decoded": ["decoders"]}), {})
     text = read_text(configuration, "dc1")
     recorded = replace(text, decoder="chdb 99.9.9, rules 1")
     refused = Task(configuration, "decoders", 10, recorded).load(is_first=True).outcome
