@@ -134,9 +134,14 @@ def contains(intervals: tuple[Interval, ...], offset: int) -> bool:
     return at >= 0 and offset < intervals[at][1]
 
 
-def digest_of_rest(rest: dict[str, tuple[Interval, ...]]) -> str:
-    """12 hexadecimal digits that name what a probe found missing, by table entry (C12)."""
-    digest = hashlib.sha256()
+def digest_of_rest(rest: dict[str, tuple[Interval, ...]], attempt: int = 0) -> str:
+    """12 hexadecimal digits that name what a probe found missing, by table entry (C12).
+
+    :param attempt: of the record that names it. A server may know the block of an earlier attempt
+        without having it, and a probe looks when nothing of that can land any more: what is found
+        again has another name.
+    """
+    digest = hashlib.sha256(f"{attempt}\n".encode() if attempt else b"")
     for entry in sorted(rest):
         digest.update(f"{entry}\n".encode())
         for begin, end in normalize(rest[entry]):

@@ -262,6 +262,7 @@ def make_configuration(world: World) -> Configuration:
             Secret(""),
             "quorum" if plan.is_quorum else "single",
             inserts_max=plan.inserts_max,
+            insert_timeout_seconds=plan.insert_seconds,
         ),
         tables=tuple(
             TableConfiguration(

@@ -54,6 +54,7 @@ INSERT = {
     "insert: no room on the disk": 0.5,
     "insert: fails in any way": 2.0,
     "insert: reply of a proxy": 1.0,
+    "insert: answer cut off, lands late": 3.0,
     "insert: server dies between token and part": 2.0,
     "insert: slow": 1.5,
     "insert: hangs and lands late": 3.0,

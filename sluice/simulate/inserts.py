@@ -111,6 +111,10 @@ class Insertion:
         if fault == "insert: request lost":
             world.sleep(took_ms)
             raise ConnectionResetError("simulated")
+        if fault == "insert: answer cut off, lands late":
+            self._land_in_time()
+            world.sleep(took_ms)
+            raise ConnectionResetError("simulated")
         if fault == "insert: reply of a proxy":
             if rng.random() < 0.5:
                 self._land_in(rng.randrange(max(1, self.room_ms())))
@@ -198,14 +202,14 @@ class Insertion:
 
     def _wait_for_quorum(self) -> Reply:
         world = self._world
-        until = world.now + self._quorum_ms
+        until, lost = world.now + self._quorum_ms, world.quorums.lost
         while world.quorums.holds(self.table, self.token, self.block):
             if world.now >= min(until, self._end_ms):
                 if world.now >= self._end_ms:
                     raise TimeoutError("simulated")
                 return self._error("319")
             world.sleep(max(1, min(1_000, until - world.now, self._end_ms - world.now)))
-        return _OK
+        return _OK if world.quorums.lost == lost else self._error("319")
 
     def _parts(self) -> int:
         return len(self.table.partitions_of(self.block.rows))

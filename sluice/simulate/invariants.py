@@ -140,9 +140,9 @@ class Invariants:
         waiting = sum(
             max(0, record.grant - table.stored_of[key])
             for key, record in able.items()
-            if key not in table.landed
+            if key not in table.landed and not self._is_settled(key)
         )
-        usable = table.shape.window_blocks - 1
+        usable = table.shape.window_blocks // 2
         for key in able:
             first = table.own - table.first_landing.get(key, table.own)
             if first and first + waiting > usable:
@@ -153,6 +153,11 @@ class Invariants:
                     f"[{key[1]}, {key[2]}) may be inserted again into {table.shape.name} after "
                     f"{first} entries and {waiting} more, beyond {usable} (invariant 6)",
                 )
+
+    def _is_settled(self, key: _Key) -> bool:
+        """Whether all blocks of a range are stored, as far as there are any."""
+        position = self._world.broker.group.get(key[0])
+        return position is not None and position[0] >= key[2]
 
     # Rules 2, 4, 9 and 10: what is recorded
 

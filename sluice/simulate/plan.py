@@ -41,6 +41,7 @@ class Plan:
     :param malice: how often others use up what they may, when it does most harm.
     :param unrest: how often the world strikes by itself.
     :param unrest_of_jobs: how often a job is struck.
+    :param insert_seconds: the time-out of an insert.
     :param stops: how many faults may be drawn after which a partition has to stop.
     """
 
@@ -67,6 +68,7 @@ class Plan:
     malice: float = 0.0
     unrest: float = 1.0
     unrest_of_jobs: float = 1.0
+    insert_seconds: float = 30.0
     keep_alive_ms: int = 3_000
     late_ms_max: int = 0
     decoder: int = 0
@@ -113,7 +115,7 @@ _PACES: tuple[dict[str, Any], ...] = (
 def draw_plan(rng: random.Random) -> Plan:
     """The plan of a seed: sizes and limits, and which of the features it has."""
     is_calm = rng.random() < 0.35
-    lease_seconds = 30.0 if is_calm else rng.choice((8.0, 15.0, 30.0))
+    lease_seconds = rng.choice((30.0, 90.0)) if is_calm else rng.choice((8.0, 15.0, 30.0, 90.0))
     tokens = rng.random() < 0.75
     is_cluster = rng.random() < 0.3
     tables = []
@@ -146,6 +148,7 @@ def draw_plan(rng: random.Random) -> Plan:
         malice=rng.choice((0.0, 0.3, 0.9)),
         unrest=rng.choice((0.05, 0.15, 0.15, 0.4)),
         unrest_of_jobs=rng.choice((0.2, 0.6, 1.5)),
+        insert_seconds=rng.choice((4.0, 30.0)),
         **(_PACES[0] if is_calm else rng.choice(_PACES)),
     )
     return replace(plan, slots=1, shares_tasks=True) if rng.random() < 0.4 else plan

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.core.ledger import Background, LedgerView
-from sluice.core.ranges import digest_of_rest
 from sluice.simulate.patches import patched
 from sluice.spark import gathering, lane
 
@@ -23,9 +22,10 @@ def _same_probe_not_recorded() -> AbstractContextManager[None]:
     real = gathering.Gatherer._take_probe
 
     def take_probe(self: Any, found: Any) -> None:
-        real(self, found)
         state = self._states[found.source]
-        if state.record.rest == digest_of_rest(state.background.rest):
+        before = state.background.rest
+        real(self, found)
+        if state.record.rest and before == found.rest:
             state.is_probed = False
 
     return patched((gathering.Gatherer, "_take_probe", take_probe))

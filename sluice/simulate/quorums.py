@@ -31,6 +31,8 @@ class Quorums:
     def __init__(self, world: World) -> None:
         self._world = world
         self._open: list[_Open] = []
+        #: How many parts of all tables were lost.
+        self.lost = 0
 
     def is_open(self, table: Table) -> bool:
         """Whether an insert into this table waits for its quorum."""
@@ -84,3 +86,4 @@ class Quorums:
                 world.say(f"loses {each.part.identity}")
                 self._open.remove(each)
                 each.table.lose(each.part)
+                self.lost += 1

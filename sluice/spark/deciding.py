@@ -263,7 +263,7 @@ class Decider:
             renewed.record,
             kind=Kind.PROBE,
             text=text.digest(),
-            rest=digest_of_rest(background.rest),
+            rest=digest_of_rest(background.rest, renewed.record.attempt),
         )
         return Step(state.source, record, background, True)
 
