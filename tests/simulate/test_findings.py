@@ -161,3 +161,50 @@ def test_a_take_over_whose_group_changed_is_no_reason_to_stop() -> None:
         refuse(offset_of(replace(old, owner="rival")))
     with pytest.raises(TransientError, match="changed while"):
         refuse(CommittedOffset(3, None))
+
+
+def lapsed(world: World, source: TopicPartition, grant: int) -> PartitionState:
+    """A range in doubt whose lease is over."""
+    world.ends[source] = 20
+    state = world.settled(source)
+    state.record = world.group[source] = replace(
+        state.record,
+        kind=Kind.INTEND,
+        attempt=1,
+        end=10,
+        grant=grant,
+        deadline_ms=world.now - 60_000,
+    )
+    state.background = Background(marks={"t/s1": 0}, since_ms=world.now - 90_000)
+    return state
+
+
+def test_a_range_whose_lease_was_over_is_sent_again_only_beside_what_has_room_with_it() -> None:
+    """Ten entries may be used, and two ranges that are out may take eight of them. One in doubt
+    that may take three more waits, and nothing new is granted before it."""
+    sources = [P0, P1, TopicPartition("c", 0)]
+    world = World(sources, blocks=20)
+    mine, out = lapsed(world, P0, 3), lapsed(world, P1, 8)
+    out.out, out.record = True, replace(out.record, deadline_ms=world.now + 600_000)
+    new = world.settled(sources[2])
+    world.ends[sources[2]] = 10
+    lane = world.lane([mine, out, new])
+    new.waiting_since_ms, new.stable_end = 0, 10
+    assert lane._decider.plan(world.now, flush=True, stopping=False) == ([], [])
+    out.record = replace(out.record, grant=7)
+    steps, ready = lane._decider.plan(world.now, flush=True, stopping=False)
+    assert [(step.source, step.record.kind) for step in steps] == [(P0, Kind.RENEW)]
+    assert ready == []
+
+
+def test_what_a_probe_finds_again_is_loaded_under_another_name() -> None:
+    """A server that is not replicated may know the block of the first attempt and not have it."""
+    rest = {"t": ((0, 10),)}
+    assert digest_of_rest(rest, 2) != digest_of_rest(rest, 3)
+    world = World([P0])
+    world.ends[P0] = 10
+    state = probed(world)
+    before = state.record.rest
+    lane = world.lane([state])
+    lane.run({P0: 10}, 5.0)
+    assert world.commits[0].records[P0].rest not in ("", before)
