@@ -94,6 +94,14 @@ class SimulatedMonitor(WindowMonitor):
         self._read(self._servers())
         self.world.scheduler.spawn(self.world.process, self._run)
 
+    def _read_site(self, *parts: Any) -> Any:
+        found = super()._read_site(*parts)
+        for site, window in found.items():
+            if not site.target:
+                table = self.world.clickhouse.shards[site.shard][site.entry]
+                self.world.invariants.check_stamp(table, window.read_started_ms)
+        return found
+
 
 class SimulatedSchemaReader(SchemaReader):
     """The real reader of the tables' columns; its thread is an actor of the driver."""

@@ -69,6 +69,7 @@ class Invariants:
         self._recorded: set[tuple[TopicPartition, str]] = set()
         self._out: dict[tuple[Process, TopicPartition], Job] = {}
         self._tokens: dict[str, object] = {}
+        self._answered: dict[tuple[Process, int], int] = {}
 
     def _violate(self, source: TopicPartition, what: str) -> None:
         if source not in self._world.excused:
@@ -231,6 +232,20 @@ class Invariants:
         lacking = [part for part in table.unfetched.get(url, ()) if part.source == source]
         if any(begin <= row[0] < end for part in lacking for row in part.rows):
             self._violate(source, f"a probe looks at {url}, which lacks parts of the range")
+
+    # Rule 10: how old a look at a window is
+
+    def mark_answered(self, table: Table) -> None:
+        """A mark is read for the running process."""
+        self._answered[self._world.process, id(table)] = self._world.wall_ms()
+
+    def check_stamp(self, table: Table, read_started_ms: int) -> None:
+        """A look is as old as its question: what came after that may be missing in it."""
+        answered_ms = self._answered.get((self._world.process, id(table)), read_started_ms)
+        if read_started_ms > answered_ms:
+            late_ms = read_started_ms - answered_ms
+            name = table.shape.name
+            self._world.checks.violate(f"a look at {name} is {late_ms} ms younger than its mark")
 
     # The ledger, as `sluice verify` reads it
 

@@ -366,7 +366,7 @@ class Nemesis:
                 blocks = table.shape.window_blocks
                 # Beyond half of it the loader has to look, although the token is still known.
                 table.write_foreign(world.rng.choice((blocks // 2 + 1, 2 * blocks)))
-                if world.rng.random() < 0.4:
+                if world.rng.random() < 0.6:
                     table.drop_newest(world.rng.choice((2 * blocks, table.mark)))
 
     # Kafka

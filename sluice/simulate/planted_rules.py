@@ -157,17 +157,6 @@ def _lost_answers_are_transient() -> AbstractContextManager[None]:
     return patched((http, "reply_lost", reply_lost))
 
 
-def _probe_asks_one_replica() -> AbstractContextManager[None]:
-    """Only the first replica is asked whether inserts still run, and whether it has everything."""
-    real = probing.ClickHouseProber._quiet
-
-    def quiet(self: Any, url: str, *parts: Any) -> None:
-        if url == self._access.shards[parts[-1]][0]:
-            real(self, url, *parts)
-
-    return patched((probing.ClickHouseProber, "_quiet", quiet))
-
-
 def _probe_does_not_wait_for_replicas() -> AbstractContextManager[None]:
     """A probe looks at a replica that is behind."""
     return patched((probing, "replicas_in_sync", lambda *_: SyncState(True)))
@@ -287,7 +276,6 @@ def _second_attempts_insert() -> AbstractContextManager[None]:
 RULE_BUGS: dict[str, Plant] = {
     "newest-claim-only": _newest_claim_only,
     "largest-grant-only": _largest_grant_only,
-    "fallen-marks-are-believed": _fallen_marks_are_believed,
     "no-grace-after-the-lease": _no_grace_after_the_lease,
     "suspects-are-not-recorded": _suspects_are_not_recorded,
     "take-over-drops-suspects": _take_over_drops_suspects,
@@ -297,18 +285,13 @@ RULE_BUGS: dict[str, Plant] = {
     "errors-after-the-headers-are-not-read": _errors_after_the_headers_are_not_read,
     "undelivered-is-not-dropped": _undelivered_is_not_dropped,
     "lost-answers-are-transient": _lost_answers_are_transient,
-    "probe-asks-one-replica": _probe_asks_one_replica,
-    "probe-does-not-wait-for-replicas": _probe_does_not_wait_for_replicas,
     "probe-ignores-running-inserts": _probe_ignores_running_inserts,
     "probe-looks-into-one-shard": _probe_looks_into_one_shard,
-    "renewals-are-young": _renewals_are_young,
     "age-does-not-matter": _age_does_not_matter,
     "marks-are-stamped-after-reading": _marks_are_stamped_after_reading,
     "old-looks-are-good-enough": _old_looks_are_good_enough,
     "nobody-looks-at-windows": _nobody_looks_at_windows,
-    "restarted-servers-are-believed": _restarted_servers_are_believed,
     "successors-get-no-time": _successors_get_no_time,
     "stopped-commits-count": _stopped_commits_count,
     "the-smallest-shard-counts": _the_smallest_shard_counts,
-    "second-attempts-insert": _second_attempts_insert,
 }
