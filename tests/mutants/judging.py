@@ -34,7 +34,8 @@ class Map:
         found = sorted(
             (test["seconds"], name, test["server"])
             for name, test in self.tests.items()
-            if test["seconds"] <= SECONDS_OF_TEST_MAX and _calls(test["calls"], mutant)
+            if test["seconds"] <= SECONDS_OF_TEST_MAX
+            and (_calls(test["calls"], mutant) or _is_about(name, mutant))
         )
         plain = [name for _, name, server in found if not server]
         return plain, [name for _, name, server in found if server]
@@ -64,6 +65,12 @@ def _at(name: str, mutant: Mutant) -> bool:
     # What a module or a class says is used by all of its functions.
     above = not mutant.function or function.startswith(f"{mutant.function}.")
     return path == mutant.path and (above or function == mutant.function)
+
+
+def _is_about(test: str, mutant: Mutant) -> bool:
+    """Whether a test is in the file about a module, whose constants it may look at."""
+    folder, _, module = mutant.path.removesuffix(".py").rpartition("/")
+    return not mutant.function and test.startswith(f"tests/{folder}/test_{module}.py::")
 
 
 def _calls(names: Iterable[str], mutant: Mutant) -> bool:

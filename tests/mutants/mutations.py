@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.mutants.scope import NO_MATTER, SPEAKING, WORDS
+from tests.mutants.scope import FIGURES, NO_MATTER, SPEAKING, WORDS
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -189,6 +189,8 @@ class _Walker:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         names = {_text(target) for target in targets}
         if names & {"hint", "__slots__", "__all__"} or node.value is None:
+            return
+        if all(name.startswith(FIGURES) for name in names):
             return
         if isinstance(node, ast.AugAssign):
             self._drop(node)

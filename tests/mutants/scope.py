@@ -60,6 +60,19 @@ NO_MATTER = frozenset(
 #: Names that carry words or figures for people.
 WORDS = frozenset({"hint", "message", "detail", "why", "words"})
 
+#: What is counted or timed for people.
+FIGURES = (
+    "began",
+    "counters.",
+    "clocks.",
+    "self._alarmed_at_ms",
+    "self._counters",
+    "self.clocks",
+    "self.connects",
+    "self.held_back",
+    "loading.clocks",
+)
+
 #: Calls that speak or measure.
 SPEAKING = ("_logger.", "logger.", "log.", "warnings.", "self._metrics.", "metrics.")
 
