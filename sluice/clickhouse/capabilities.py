@@ -24,7 +24,9 @@ _ALWAYS = {
     "insert_deduplicate": "1",
     "deduplicate_insert": "enable",
     "deduplicate_blocks_in_dependent_materialized_views": "1",
+    # No limit; `spark.inserting` puts the block's grant here.
     "max_partitions_per_insert_block": "0",
+    "throw_on_max_partitions_per_insert_block": "1",
     "min_insert_block_size_rows": _BLOCK_ROWS_MAX,
     "min_insert_block_size_bytes": _BLOCK_BYTES_MAX,
     "use_strict_insert_block_limits": "0",

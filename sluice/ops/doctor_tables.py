@@ -194,8 +194,19 @@ def _check_views(found: Examination, facts: TableFacts, capabilities: Capabiliti
     found.warning(
         "views",
         f"feeds {names}: a range in doubt that left the window cannot be probed, and stops for "
-        "`sluice resolve`",
+        f"`sluice resolve`{_after_restart(facts)}",
         "Keep the windows large; see `window`.",
+    )
+
+
+def _after_restart(facts: TableFacts) -> str:
+    tables = (table for table, _ in _with_views(facts))
+    own = [table.target for table in tables if not table.replicated]
+    return (
+        f"; so does one whose server was started again meanwhile, since {', '.join(own)} may know "
+        "a block then that it has lost"
+        if own
+        else ""
     )
 
 

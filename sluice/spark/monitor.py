@@ -137,12 +137,13 @@ class WindowMonitor:
         with self._reading:
             windows: dict[Site, SiteWindow] = {}
             down: dict[str, SluiceError] = {}
+            runs: dict[str, str] = {}
             outages: dict[Site, SluiceError] = {}
             for site, (database, table) in self._tables.items():
                 try:
                     if site.shard in down:
                         raise down[site.shard]
-                    windows |= self._read_site(servers[site.shard], site, database, table)
+                    windows |= self._read_site(servers[site.shard], site, (database, table), runs)
                 except TransientError as error:
                     outages[site] = down[site.shard] = error
                 except SluiceError as error:
@@ -154,10 +155,13 @@ class WindowMonitor:
             self._outages = outages
 
     def _read_site(
-        self, servers: ShardReader, site: Site, database: str, table: str
+        self, servers: ShardReader, site: Site, table: tuple[str, str], runs: dict[str, str]
     ) -> dict[Site, SiteWindow]:
         """The windows of an entry's own table and of all that views behind it write to, the
-        process that serves them before their marks."""
+        process that serves them before their marks.
+
+        :param runs: by server, who served it when this reading began; what is read is added.
+        """
 
         def read(server: Server) -> dict[Site, SiteWindow]:
             started_ms = self._now_ms()
@@ -167,7 +171,7 @@ class WindowMonitor:
             known = self._facts.setdefault(site, {})
             described_ms, facts = known.get(server.url, (0, None))
             if facts is None or started_ms - described_ms > DESCRIBE_EVERY_MS:
-                facts = describe_table(server, database, table)
+                facts = describe_table(server, *table)
                 refuse_own_windows(facts, site.shard, servers.urls)
                 known[server.url] = (started_ms, facts)
             tables: dict[str, list[TableFacts]] = {}
@@ -177,19 +181,18 @@ class WindowMonitor:
                     tables.setdefault(target, []).append(there)
             crowded = self._read_crowding(server, site, facts, started_ms)
             found: dict[Site, SiteWindow] = {}
-            run = ""
             for target, on_replicas in tables.items():
                 at = replace(site, target=target)
                 # Where nothing is deduplicated, as on old servers, nobody relies on it.
                 has_own = not on_replicas[0].replicated and on_replicas[0].deduplicates
-                if has_own and not run:
-                    run = read_server_run(server)
+                if has_own and server.url not in runs:
+                    runs[server.url] = read_server_run(server)
                 mark = window_mark(server, on_replicas[0])
                 self._refuse_behind(at, server.url, mark, started_ms)
                 found[at] = replace(
                     narrowest(on_replicas, mark, started_ms),
                     crowding=0.0 if target else crowded,
-                    server=run if has_own else "",
+                    server=runs[server.url] if has_own else "",
                 )
             return found
 

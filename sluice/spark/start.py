@@ -44,7 +44,7 @@ from sluice.spark.beginning import AskGroup, Held, beginnings
 from sluice.spark.ports import Clock, FindCuts, Windows, no_cuts
 from sluice.spark.state import Claims, PartitionState, Suspect, sites_gone
 from sluice.spark.steps import Budget, Planner, marks_at
-from sluice.spark.stopped import Observed, stop_error
+from sluice.spark.stopped import Observed, UnresolvedError, resolved_together, stop_error
 
 _logger = logging.getLogger("sluice.lane")
 
@@ -82,6 +82,7 @@ class Started:
 
     :param elsewhere: other partitions whose last record in the ledger, as far as it was read,
         is in doubt.
+    :param refused: by digest, who decoded under a recorded text, and why it cannot be executed.
     """
 
     states: list[PartitionState] = field(default_factory=list)
@@ -90,6 +91,7 @@ class Started:
     canonical: dict[str, str] = field(default_factory=dict)
     batch: int = 0
     elsewhere: list[TopicPartition] = field(default_factory=list)
+    refused: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def add(self, more: Started) -> None:
         """Take in what a later take-over found; what is settled and retiring is let go."""
@@ -138,6 +140,9 @@ def take_over(
             continue
         records[item.source] = record
         entries.append(record_entry(item.source, record, state.background))
+    waiting = [s.source for s in started.states if isinstance(s.stopped, UnresolvedError)]
+    for line in resolved_together(parts.planner.text.connector, waiting):
+        _logger.error("%s", line)
     _refuse_change(parts, taken)
     if records:
         parts.recorder.finish_take_over(taken, Commit(records, tuple(entries)))
@@ -200,6 +205,7 @@ def _load_texts(parts: StartParts, view: LedgerView, started: Started) -> None:
         why = next((why for why in whys if why is not None), None)
         if why is not None:
             _logger.warning("recorded text %s cannot be executed today: %s", digest, why)
+            started.refused[digest] = recorded.decoder, why
             continue
         parts.watch(recorded)
         started.texts[digest] = recorded
@@ -271,7 +277,11 @@ def _decide(
     facts, why = _facts(parts, item, view, started, state, now_ms)
     decision = decide(facts)
     if decision.stops:
-        return state, record, stop_error(decision, item, why)
+        today = parts.planner.text
+        decoder, _ = started.refused.get(record.text, ("", ""))
+        is_known = facts.memory is Memory.HOLDS and decoder != today.decoder
+        earlier = decoder if is_known else ""
+        return state, record, stop_error(decision, item, why, today.connector, earlier)
     if decision is Decision.START:
         record = _settled_at(parts, item, begins[item.source])
     elif decision is Decision.CONSUME:
@@ -347,6 +357,8 @@ def _facts(
     if committed is Committed.IN_DOUBT and record is not None and not fresh:
         if record.text not in started.texts:
             executable, why = Executable.NO, "its configuration text cannot be executed any more"
+            _, refusal = started.refused.get(record.text, ("", ""))
+            why += f" ({refusal})" if refusal else ""
         # A replay looks again, freshly, before it is sent.
         forgotten = parts.planner.why_forgotten(state, text, parts.windows.current(), now_ms, 0)
         if forgotten != "":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sluice.core.errors import TerminalError
@@ -14,6 +14,10 @@ from sluice.core.replay import Decision, Topic
 
 class PartitionStoppedError(TerminalError):
     """A partition cannot be taken over without a person's decision."""
+
+
+class UnresolvedError(PartitionStoppedError):
+    """Only a person can say what became of the range in doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +75,41 @@ def cut_below(source: TopicPartition, recorded: EpochOffset, where: str) -> Part
     )
 
 
-def stop_error(decision: Decision, item: Observed, why: str) -> PartitionStoppedError:
+def resolved_together(connector: str, sources: Iterable[TopicPartition]) -> list[str]:
+    """What a person is told of partitions that wait for his word: for each topic, the one command
+    that decides all of them."""
+    numbers: dict[str, list[int]] = {}
+    for source in sorted(sources):
+        numbers.setdefault(source.topic, []).append(source.partition)
+    return [
+        f"{len(found)} partitions of topic {topic} wait for a person. Once the tables were looked "
+        "into, one command decides all that are alike: sluice resolve CONFIG "
+        f"--connector {connector} --topic {topic} "
+        f"--partition {' '.join(map(str, found))} --as loaded|not-loaded"
+        for topic, found in numbers.items()
+        if len(found) > 1
+    ]
+
+
+def stop_error(
+    decision: Decision, item: Observed, why: str, connector: str, decoder: str = ""
+) -> PartitionStoppedError:
     """The error of a decision that stops a partition.
 
     :param why: why its range cannot be replayed, where that is what stops it.
+    :param decoder: that would still replay it; "" where none does.
     """
     source, record = item.source, item.record
     where = f"{source}"
     held = f"[{item.log_begin}, {item.stable_end})"
-    which = f"--topic {source.topic} --partition {source.partition}"
+    which = f"--connector {connector} --topic {source.topic} --partition {source.partition}"
     position = record.begin if record else 0
+    earlier = (
+        f"Run the Sluice that decodes with {decoder} once more: ClickHouse still knows the blocks, "
+        "so it repeats the range as it was, and settles it. Or: "
+        if decoder
+        else ""
+    )
     texts: Mapping[Decision, tuple[str, str]] = {
         Decision.STOP_FOREIGN: (
             f"{where}: someone else committed offset "
@@ -112,10 +141,13 @@ def stop_error(decision: Decision, item: Observed, why: str) -> PartitionStopped
         ),
         Decision.STOP_RESOLVE: (
             f"{where}: [{position}, {record.end if record else position}) is in doubt: {why}",
-            f"Look into the table, then `sluice resolve CONFIG {which} --as loaded|not-loaded`.",
+            f"{earlier}Look into the table, then `sluice resolve CONFIG {which} "
+            "--as loaded|not-loaded`.",
         ),
     }
     if decision is Decision.STOP_LOG_END and item.cut and record is not None:
         return cut_below(source, record.log_end, item.cut)
     message, hint = texts[decision]
+    if decision is Decision.STOP_RESOLVE:
+        return UnresolvedError(message, hint)
     return PartitionStoppedError(message, hint)

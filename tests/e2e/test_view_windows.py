@@ -3,7 +3,7 @@ faster than that of the table behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,7 +11,7 @@ import pytest
 
 from sluice.chaos.proxy import Fault, Kind, Proxy
 from sluice.chaos.requests import Inserts
-from tests.support.world import Truth, World, assert_exact, wait_for
+from tests.support.world import Truth, World, assert_exact, order, wait_for
 
 PATIENCE = 180.0
 ROWS = 100
@@ -49,13 +49,23 @@ def url_of(proxy: Proxy) -> str:
     return f"http://127.0.0.1:{proxy.port}"
 
 
-def leave_in_doubt(world: World, proxy: Proxy, configuration: Path) -> None:
+def leave_in_doubt(
+    world: World,
+    proxy: Proxy,
+    configuration: Path,
+    table: str,
+    truth: Truth,
+    make: Callable[[int], bytes] = order,
+) -> None:
     """A driver whose block is stored, and that never hears of it, is killed."""
-    before = proxy.counters.dropped_replies
-    proxy.strike(Fault(Kind.DROP_REPLY))
+    records, rows = len(world._records()), world.count(table)
     driver = world.run(configuration)
-    lost = "an insert whose answer is lost"
-    wait_for(lambda: proxy.counters.dropped_replies > before, PATIENCE, lost)
+    wait_for(lambda: len(world._records()) > records, PATIENCE, "the take-over")
+    proxy.strike(Fault(Kind.DROP_REPLY))
+    first = truth.rows
+    world.produce(world.topics[-1], ROWS, truth, partitions=1, make=make, first=first)
+    world.wait_for_rows(table, rows + ROWS, driver, PATIENCE)
+    wait_for(lambda: proxy.counters.dropped_replies > 0, PATIENCE, "an answer that is lost")
     driver.kill()
     proxy.heal()
 
@@ -89,9 +99,8 @@ def test_another_source_fills_the_window_of_the_table_that_both_feed(
         world.create_table(source)
         create_view(world, source, "sums")
     world.create_topic("orders-one", 1)
-    world.produce("orders-one", ROWS, Truth(), partitions=1)
     configuration = world.configure({"one": ["orders-one"]}, lease='"20s"', url=url_of(proxy))
-    leave_in_doubt(world, proxy, configuration)
+    leave_in_doubt(world, proxy, configuration, "one", Truth())
     for number in range(120):
         world.execute(f"INSERT INTO other (id) VALUES ({10**12 + number})")
     assert_for_a_person(world, configuration, "sums")
@@ -104,9 +113,8 @@ def test_a_partitioned_table_behind_a_view_takes_more_entries_than_its_source(
     world.create_table("whole")
     create_view(world, "whole", "days")
     world.create_topic("orders-whole", 1)
-    world.produce("orders-whole", ROWS, Truth(), partitions=1, make=of_days)
     configuration = world.configure({"whole": ["orders-whole"]}, lease='"20s"', url=url_of(proxy))
-    leave_in_doubt(world, proxy, configuration)
+    leave_in_doubt(world, proxy, configuration, "whole", Truth(), of_days)
     for number in range(30):
         rows = (
             f"({10**12 + number * DAYS + d}, '2025-02-{1 + d:02} 00:00:00')" for d in range(DAYS)
@@ -164,14 +172,12 @@ def test_a_view_that_comes_and_goes_while_ranges_are_loaded(world: World, proxy:
     world.create_table("old")
     world.create_topic("orders-old", 1)
     truth = Truth()
-    world.produce("orders-old", ROWS, truth, partitions=1)
     configuration = world.configure({"old": ["orders-old"]}, lease='"20s"', url=url_of(proxy))
-    leave_in_doubt(world, proxy, configuration)
+    leave_in_doubt(world, proxy, configuration, "old", truth)
     create_view(world, "old", "young")
     world.drain(configuration)
     assert ids_of(world, "young") == (ROWS, ROWS)  # the repeat fed it
-    world.produce("orders-old", ROWS, truth, partitions=1, first=ROWS)
-    leave_in_doubt(world, proxy, configuration)
+    leave_in_doubt(world, proxy, configuration, "old", truth)
     world.execute("DROP TABLE old_young")
     world.drain(configuration)
     assert_exact(world, "old", truth)

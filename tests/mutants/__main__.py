@@ -100,7 +100,9 @@ def read_map(options: argparse.Namespace) -> Map:
             ended = tree.python("tests.mutants.reached", figures, 3600)
             print(ended.output[-600:], file=sys.stderr)
         tree.close()
-    return Map(json.loads(tests.read_text()), json.loads(seeds.read_text()))
+    calling = json.loads(seeds.read_text())
+    few = {name: [s for s in found if s <= options.seeds] for name, found in calling.items()}
+    return Map(json.loads(tests.read_text()), few)
 
 
 def _digests() -> dict[str, str]:
@@ -159,7 +161,11 @@ def run(options: argparse.Namespace, mutants: list[Mutant], texts: dict[str, byt
 
     with tempfile.TemporaryDirectory(prefix="sluice-mutants-") as folder:
         for number in range(options.processes):
-            trees.put(Tree(Path(folder) / f"tree{number}"))
+            tree = Tree(Path(folder) / f"tree{number}")
+            package = tree.folder / "sluice"
+            if any((package / path).read_bytes() != text for path, text in texts.items()):
+                raise SystemExit("the checkout changed meanwhile: begin again")
+            trees.put(tree)
         with ThreadPoolExecutor(options.processes) as pool:
             list(pool.map(one, todo))
         while not trees.empty():

@@ -137,6 +137,9 @@ def test_every_target_of_a_view_is_looked_at() -> None:
     assert "shop.deep (written by the view shop.second)" in found["window"].what
     assert "`deep` MODIFY SETTING non_replicated_deduplication_window" in found["window"].mend
     assert found["views"].level == "warning" and "shop.first, shop.second" in found["views"].what
+    assert "started again meanwhile, since shop.deep may know" in found["views"].what
+    replicated = replace(FACTS, dependents=(Dependent("shop.first", replace(FACTS, table="m")),))
+    assert "started again" not in table(replicated)["views"].what
     assert table(facts, OLD)["views"].level == "error"
     memory = Dependent("shop.first", plain(table="m", engine="Memory", window_blocks=0))
     assert "engine Memory" in table(replace(FACTS, dependents=(memory,)))["window"].what

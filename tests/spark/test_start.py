@@ -48,15 +48,17 @@ def text_of(*entries: str, topic: str) -> ConfigurationText:
     return ConfigurationText("p", "dc1", "chdb 1", 1 << 20, tables)
 
 
-def leave_in_doubt(group: Group, recorded: ConfigurationText, *more: LedgerEntry) -> None:
+def leave_in_doubt(
+    group: Group, recorded: ConfigurationText, *more: LedgerEntry, partition: int = 0
+) -> None:
     """A driver recorded a range of two entries, and is gone.
 
     :param more: what else it wrote to the ledger.
     """
-    group.kafka.produce(group.topic, numbered(20))
+    group.kafka.produce(group.topic, numbered(20), partition)
     topic_id = group.kafka.log.topics([group.topic])[group.topic][0]
     record = intend("old", 0, 10, topic_id=topic_id, text=recorded.digest())
-    source = group.sources[0]
+    source = group.sources[partition]
     old = group.recorder("old")
     entries = (
         text_entry(recorded.digest(), recorded.canonical()),
@@ -67,11 +69,17 @@ def leave_in_doubt(group: Group, recorded: ConfigurationText, *more: LedgerEntry
 
 
 def start(
-    group: Group, today: ConfigurationText, *, why: str | None, retiring: bool = False
+    group: Group,
+    today: ConfigurationText,
+    *,
+    why: str | None,
+    retiring: bool = False,
+    no_probe: str | None = None,
 ) -> tuple[Started, Recorder]:
     """A new driver under today's text.
 
     :param why: the recorded text cannot be executed.
+    :param no_probe: its tables cannot be probed.
     """
     world = World(group.sources, text_of("a", "b", topic=group.topic).tables)
 
@@ -87,7 +95,7 @@ def start(
         planner=Planner(today, "new", Limits(10, 1 << 20, 1000), 600.0),
         watch=lambda text: None,
         why_not_executable=lambda text, topic: why,
-        why_no_probe=lambda text, topic: None,
+        why_no_probe=lambda *_: no_probe,
         start="earliest",
         ask_group=lambda name, sources: Predecessor([], {}),
         now_ms=lambda: NOW,
@@ -130,6 +138,33 @@ def test_a_probe_under_a_text_with_all_its_tables_is_possible(group: Group) -> N
     today = replace(text_of("a", "b", topic=group.topic), range_bytes_max=2 << 20)
     started, _ = start(group, today, why="a column was retyped")
     assert started.states[0].stopped is None and started.states[0].probing
+
+
+def test_what_another_version_left_behind_views_is_settled_by_that_version_or_in_one_command(
+    kafka: Kafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether the rows of a fresh decode are the same nobody can prove. The version before makes
+    the same ones, and ClickHouse still knows the blocks."""
+    group = Group(kafka, 3)
+    try:
+        recorded = text_of("a", "b", topic=group.topic)
+        for number in range(3):
+            leave_in_doubt(group, recorded, partition=number)
+        today = replace(recorded, decoder="chdb 2")
+        why = "it was decoded by chdb 1, and today's decoder is chdb 2"
+        started, _ = start(group, today, why=why, no_probe="d.a feeds 1 materialized views")
+        for state in started.states:
+            assert why in str(state.stopped) and "feeds 1 materialized views" in str(state.stopped)
+            assert state.stopped is not None
+            assert state.stopped.hint.startswith("Run the Sluice that decodes with chdb 1 once")
+        assert (
+            f"sluice resolve CONFIG --connector dc1 --topic {group.topic} --partition 0 1 2 "
+            "--as loaded|not-loaded" in caplog.text
+        )
+        started, _ = start(group, recorded, why=None)
+        assert [state.stopped for state in started.states] == [None] * 3
+    finally:
+        group.close()
 
 
 def test_retired_partitions_are_found_by_their_records(
