@@ -27,6 +27,7 @@ from sluice.core.receipts import (
 from sluice.core.records import Kind, Record
 from sluice.core.text import Column, ConfigurationText, Route, Sharding, TableText
 from sluice.decode.messages.decoded import Block
+from sluice.decode.version import decoder_version
 from sluice.kafka.reader import Fault, RangeReader, ReadResult
 from sluice.spark import loading
 from sluice.spark.asking import OutdatedTextError
@@ -111,7 +112,9 @@ class Task:
 
     def load(self, monkeypatch: pytest.MonkeyPatch, attempt: int = 0) -> Outcome:
         end = len(self.reader.messages)
-        text = ConfigurationText("p", "dc1", "chdb 1", 1 << 20, self.tables, unrouted=self.unrouted)
+        text = ConfigurationText(
+            "p", "dc1", decoder_version(), 1 << 20, self.tables, unrouted=self.unrouted
+        )
         around = replace(
             NOWHERE,
             texts={text.digest(): text.canonical()},

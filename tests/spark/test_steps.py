@@ -199,14 +199,14 @@ def test_a_grant_is_twice_what_blocks_of_a_partitioned_table_took() -> None:
         (table_text("plain", ("a",)), table_text("days", ("a",), "toDate(ts)")),
     )
     planner = Planner(world.text, "me", Limits(10, 1 << 20, 1000), 600.0)
-    assert planner.grant("a") == 8
+    assert planner.grant("a", [], {}) == 8
     planner.learn("days", 3)
-    assert planner.grant("a") == 6
+    assert planner.grant("a", [], {}) == 6
     planner.learn("days", 9)
-    assert planner.grant("a") == 18
+    assert planner.grant("a", [], {}) == 18
     planner.learn("days", 2)
     planner.learn("plain", 50)
-    assert planner.grant("a") == 16, "it shrinks slowly, and by its own blocks only"
+    assert planner.grant("a", [], {}) == 16, "it shrinks slowly, and by its own blocks only"
     tables = tuple(replace(table, parked=table.entry == "days") for table in world.text.tables)
     planner.change(replace(world.text, tables=tables))
-    assert planner.grant("a") == 1
+    assert planner.grant("a", [], {}) == 1
