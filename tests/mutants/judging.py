@@ -70,7 +70,8 @@ def _at(name: str, mutant: Mutant) -> bool:
 def _is_about(test: str, mutant: Mutant) -> bool:
     """Whether a test is in the file about a module, whose constants it may look at."""
     folder, _, module = mutant.path.removesuffix(".py").rpartition("/")
-    return not mutant.function and test.startswith(f"tests/{folder}/test_{module}.py::")
+    is_above = not mutant.function or (mutant.function[0].isupper() and "." not in mutant.function)
+    return is_above and test.startswith(f"tests/{folder}/test_{module}.py::")
 
 
 def _calls(names: Iterable[str], mutant: Mutant) -> bool:

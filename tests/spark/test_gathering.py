@@ -142,11 +142,6 @@ def test_an_entry_that_is_parked_takes_its_range_out_only_if_nothing_is_stored(
         assert (state.outdated.entry, state.outdated.inserted) == ("t", ("u",))
 
 
-def test_a_failure_without_more_is_not_known_to_have_stored_nothing() -> None:
-    failed = Failed(InDoubtError("cut"))
-    assert (failed.entry, failed.is_unstored, failed.inserted) == ("", False, ())
-
-
 def test_every_altered_table_is_parked_and_no_other() -> None:
     """Of entries that are parked, a text that inserts them was unparked; of others it was not."""
     world = World([P0], tuple(table_text(name, ("a",)) for name in ("x", "y", "z")))
