@@ -415,3 +415,18 @@ def test_an_exception_that_stands_behind_rows_is_found_at_their_end() -> None:
         with pytest.raises(TerminalError) as terminal:
             Server(script.url).insert(plan(), valid)
         assert terminal.value.code == 60
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "code"),
+    [
+        ("X-ClickHouse-Exception-Code: 60\r\n", "Code: 241. DB::Exception: no", 60),
+        ("", "Code: 60. DB::Exception: no table", 60),
+    ],
+)
+def test_the_code_is_the_headers_or_else_the_texts(header: str, body: str, code: int) -> None:
+    answer = reply(body, 404, header)
+    with run_scripted(lambda c: c.sendall(answer)) as script:
+        with pytest.raises(TerminalError) as caught:
+            Server(script.url).insert(plan(), valid)
+        assert caught.value.code == code

@@ -8,7 +8,7 @@ import pytest
 
 from sluice.core.budget import Site
 from sluice.core.ledger import Background
-from sluice.core.ranges import EpochOffset, Range, TopicPartition
+from sluice.core.ranges import EpochOffset, Range, TopicPartition, digest_of_rest
 from sluice.core.receipts import NeedsGrant
 from sluice.core.records import Kind, Record
 from sluice.core.text import Sharding
@@ -116,3 +116,32 @@ def test_the_block_of_every_shard_is_compared_with_the_grant(grant: int) -> None
         return
     parts = {shard: part.clickhouse_partitions for shard, part in loading._split(text, decoded)}
     assert parts == dict(zip(SHARDS, (1, 2, 3), strict=True))
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_what_a_probe_found_is_recorded_under_marks_of_now(is_full: bool) -> None:
+    """Its blocks are new to the window: what was there before them says nothing of them."""
+    world = World([P0, P1], blocks=20)
+    state = in_doubt(world, P0, 4, -60_000)
+    state.background = replace(state.background, rest={"t": ((3, 5),)}, bytes_max=99)
+    state.is_probed = True
+    other = in_doubt(world, P1, 7 if is_full else 6, 600_000)
+    other.out = True
+    world.tables[Site("t", "s1")].mark = 0
+    world.now += 5_000
+    lane = world.lane([state, other])
+    steps, ready = lane._decider.plan(world.now, flush=True, stopping=False)
+    assert ready == []
+    if is_full:
+        assert steps == []
+        return
+    (step,) = steps
+    assert (step.record.kind, step.record.rest) == (
+        Kind.PROBE,
+        digest_of_rest({"t": ((3, 5),)}, 2),
+    )
+    assert step.record.deadline_ms == world.now + 600_000 and step.record.attempt == 2
+    assert step.background.since_ms == world.now
+    assert step.background.marks == {"t/s1": 0}
+    assert (step.background.rest, step.background.bytes_max) == ({"t": ((3, 5),)}, 99)
+    assert step.dispatch

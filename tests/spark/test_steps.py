@@ -210,3 +210,17 @@ def test_a_grant_is_twice_what_blocks_of_a_partitioned_table_took() -> None:
     tables = tuple(replace(table, parked=table.entry == "days") for table in world.text.tables)
     planner.change(replace(world.text, tables=tables))
     assert planner.grant("a", [], {}) == 1
+
+
+@pytest.mark.parametrize(("insert_ms", "is_kept"), [(14_999, False), (15_000, True)])
+def test_blocks_that_are_quick_again_get_no_more_time_than_configured(
+    world: World, insert_ms: int, is_kept: bool
+) -> None:
+    """Of all blocks of the range, the slowest counts."""
+    state = in_doubt(world)
+    state.insert_seconds = 120.0
+    assert world.planner.insert_seconds == 30.0
+    slow = replace(loaded().receipts[0], insert_ms=insert_ms)
+    quick = replace(slow, insert_ms=5)
+    world.planner.learn_time(state, replace(loaded(), receipts=(quick, slow, quick)))
+    assert state.insert_seconds == (120.0 if is_kept else 0.0)
