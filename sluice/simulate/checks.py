@@ -61,6 +61,8 @@ class Checks:
             entry = json.loads(stored.value or b"{}") if topic == self._world.plan.ledger else {}
             if entry.get("type") == "text":
                 self._texts.add(entry["digest"])
+            elif entry.get("type") == "record":
+                self._world.invariants.background_recorded(entry)
             elif entry.get("type") == "suspect":
                 of = TopicPartition(entry["topic"], entry["partition"])
                 suspects.setdefault(of, []).append(entry["deadline_ms"])

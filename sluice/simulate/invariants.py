@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sluice.core.anomalies import Judge
 from sluice.core.instances import Place
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 #: Clocks differ by less than this.
 SKEW_MS = 4_900
+
+#: Kinds of records that insert under the tokens of the one before.
+_REPEATS = ("renew", "retext", "widen")
 
 _Key = tuple[TopicPartition, int, int, str, str, int]
 
@@ -69,6 +72,7 @@ class Invariants:
         self._recorded: set[tuple[TopicPartition, str]] = set()
         self._out: dict[tuple[Process, TopicPartition], Job] = {}
         self._tokens: dict[str, object] = {}
+        self._backgrounds: dict[TopicPartition, dict[str, Any]] = {}
         self._answered: dict[tuple[Process, int], int] = {}
 
     def _violate(self, source: TopicPartition, what: str) -> None:
@@ -215,6 +219,18 @@ class Invariants:
                     f"[{begin}, {end}) is settled, may be inserted until {until}, and the ledger "
                     f"has only {suspects} (invariant 4)",
                 )
+
+    def background_recorded(self, entry: dict[str, Any]) -> None:
+        """What a range in doubt is remembered by is from before its first insert, whatever is
+        recorded since (rule 10)."""
+        source = TopicPartition(entry["topic"], entry["partition"])
+        now = {name: entry[name] for name in ("begin", "marks", "since_ms")}
+        before = self._backgrounds.get(source)
+        self._backgrounds[source] = now
+        if before is None or before["begin"] != now["begin"] or not before["marks"]:
+            return
+        if entry["kind"] in _REPEATS and now != before:
+            self._violate(source, f"a {entry['kind']} has another background: {now}, was {before}")
 
     # Rule 11: what a probe looks at
 

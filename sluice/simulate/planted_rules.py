@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.clickhouse import http
-from sluice.clickhouse.probe import SyncState
 from sluice.clickhouse.reactions import nothing_sent
 from sluice.core import budget, lease
 from sluice.core.budget import Claim, WindowState
@@ -50,18 +49,6 @@ def _largest_grant_only() -> AbstractContextManager[None]:
         return real(window, first, ended) - most
 
     return patched((steps, "room", room))
-
-
-def _fallen_marks_are_believed() -> AbstractContextManager[None]:
-    """A mark that fell says that nothing was inserted."""
-
-    def still_remembered(window: WindowState, mark: int) -> bool:
-        return window.mark - mark <= window.usable
-
-    return patched(
-        (steps, "still_remembered", still_remembered),
-        (inserting, "still_remembered", still_remembered),
-    )
 
 
 def _no_grace_after_the_lease() -> AbstractContextManager[None]:
@@ -157,11 +144,6 @@ def _lost_answers_are_transient() -> AbstractContextManager[None]:
     return patched((http, "reply_lost", reply_lost))
 
 
-def _probe_does_not_wait_for_replicas() -> AbstractContextManager[None]:
-    """A probe looks at a replica that is behind."""
-    return patched((probing, "replicas_in_sync", lambda *_: SyncState(True)))
-
-
 def _probe_ignores_running_inserts() -> AbstractContextManager[None]:
     """A probe that has found the lease over looks while a server still stores."""
     return patched(
@@ -231,13 +213,6 @@ def _nobody_looks_at_windows() -> AbstractContextManager[None]:
     )
 
 
-def _restarted_servers_are_believed() -> AbstractContextManager[None]:
-    """A plain table's server that was started again is thought to have all that it knows."""
-    return patched(
-        (steps, "is_same_run", lambda *_: True), (inserting, "is_same_run", lambda *_: True)
-    )
-
-
 def _successors_get_no_time() -> AbstractContextManager[None]:
     """Who is fenced takes over again at once, also from a successor."""
     return patched((recorder, "SUCCESSOR_PATIENCE_SECONDS", 0.0))
@@ -274,6 +249,8 @@ def _second_attempts_insert() -> AbstractContextManager[None]:
 
 
 RULE_BUGS: dict[str, Plant] = {
+    "renewals-are-young": _renewals_are_young,
+    "second-attempts-insert": _second_attempts_insert,
     "newest-claim-only": _newest_claim_only,
     "largest-grant-only": _largest_grant_only,
     "no-grace-after-the-lease": _no_grace_after_the_lease,

@@ -84,6 +84,8 @@ class Worker(Process):
         #: What the range that it loads was sent with.
         self.record: Record | None = None
         self.inserting: list[Inserter] = []
+        #: How often Spark started its task before.
+        self.attempt = 0
         #: What happens when its task is about to insert, once.
         self.before_insert: Callable[[], None] | None = None
         #: What strikes its next insert; by chance if there is nothing.
@@ -242,6 +244,7 @@ class _JobRun:
         world.tasks_running += 1
         try:
             world.sleep(delay_ms)
+            worker.attempt = attempt
             reports = load_task(self._around, assignments, attempt)
             for report, assignment in zip(reports, assignments, strict=True):
                 self._note(report, assignment)

@@ -163,6 +163,8 @@ class World:
         """What the running task was sent with."""
         worker = self.process
         assert isinstance(worker, Worker) and worker.record is not None
+        if worker.attempt:
+            self.checks.violate(f"a task that was started again inserts {worker.record} (rule 10)")
         return worker.record
 
     def before_insert(self, plan: InsertPlan) -> None:
