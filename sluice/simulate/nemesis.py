@@ -354,8 +354,11 @@ class Nemesis:
         world.adversary.write_foreign(table, world.rng.randrange(1, 8))
 
     def _drop_newest(self) -> None:
+        """No more of them than others may write: a mark that is what it was before says that nothing
+        came."""
         table = self._world.rng.choice(list(self._world.clickhouse.tables()))
-        table.drop_newest(self._world.rng.randrange(1, 4 * table.shape.window_blocks))
+        written = table.shape.window_blocks // 2 - 1 - self._world.adversary.allowance(table)
+        table.drop_newest(written)
 
     def _flood_windows(self) -> None:
         """More than a window: only while nobody looked at it for longer than any lease."""
@@ -366,8 +369,6 @@ class Nemesis:
                 blocks = table.shape.window_blocks
                 # Beyond half of it the loader has to look, although the token is still known.
                 table.write_foreign(world.rng.choice((blocks // 2 + 1, 2 * blocks)))
-                if world.rng.random() < 0.6:
-                    table.drop_newest(world.rng.choice((2 * blocks, table.mark)))
 
     # Kafka
 

@@ -18,7 +18,7 @@ from sluice.kafka import recorder, transactions
 from sluice.kafka.errors import UnknownCommitError
 from sluice.simulate import wire
 from sluice.simulate.patches import patched
-from sluice.spark import connector, inserting, lane, leases, loading, probing, start, state, steps
+from sluice.spark import inserting, lane, leases, loading, probing, state, steps
 from sluice.spark.monitor import WindowMonitor
 from sluice.spark.state import Claims, PartitionState
 from sluice.spark.steps import Planner
@@ -69,18 +69,6 @@ def _suspects_are_not_recorded() -> AbstractContextManager[None]:
         return tuple(e for e in entries if e.body["type"] != "suspect"), letters
 
     return patched((steps, "settling", settling))
-
-
-def _take_over_drops_suspects() -> AbstractContextManager[None]:
-    """A successor does not take in what the ledger says of late inserts."""
-    real = start.take_over
-
-    def take_over(*parts: Any, **named: Any) -> Any:
-        started = real(*parts, **named)
-        started.suspects = []
-        return started
-
-    return patched((connector, "take_over", take_over))
 
 
 def _suspects_end_with_their_lease() -> AbstractContextManager[None]:
@@ -192,19 +180,6 @@ def _marks_are_stamped_after_reading() -> AbstractContextManager[None]:
     return patched((WindowMonitor, "_read_site", read_site))
 
 
-def _old_looks_are_good_enough() -> AbstractContextManager[None]:
-    """A range is repeated on what the windows held before it came back."""
-    real = Planner.why_forgotten
-
-    def why_forgotten(self: Any, found: Any, text: Any, windows: Any, now: int, _: int) -> Any:
-        return real(self, found, text, windows, now, 0)
-
-    return patched(
-        (Planner, "why_forgotten", why_forgotten),
-        (inserting, "_require_remembered", lambda *_: None),
-    )
-
-
 def _nobody_looks_at_windows() -> AbstractContextManager[None]:
     """A repeat, or a failover, is sent without a look at what came into the window since."""
     return patched(
@@ -231,18 +206,6 @@ def _stopped_commits_count() -> AbstractContextManager[None]:
     return patched((transactions, "_commit", commit))
 
 
-def _the_smallest_shard_counts() -> AbstractContextManager[None]:
-    """Of a range's blocks the smallest one is compared with the grant."""
-    real = loading._Loading._split
-
-    def split(self: Any, table: Any, decoded: Any) -> Any:
-        parts = self.workshop.splitter("", table, decoded.columns).split(decoded)
-        least = min(block.clickhouse_partitions for _, block in parts)
-        return real(self, table, replace(decoded, clickhouse_partitions=least))
-
-    return patched((loading._Loading, "_split", split))
-
-
 def _second_attempts_insert() -> AbstractContextManager[None]:
     """A task that Spark started again inserts without a look of the driver."""
     return patched((loading, "_refused", lambda *_: None))
@@ -255,7 +218,6 @@ RULE_BUGS: dict[str, Plant] = {
     "largest-grant-only": _largest_grant_only,
     "no-grace-after-the-lease": _no_grace_after_the_lease,
     "suspects-are-not-recorded": _suspects_are_not_recorded,
-    "take-over-drops-suspects": _take_over_drops_suspects,
     "suspects-end-with-their-lease": _suspects_end_with_their_lease,
     "inserts-outlive-their-lease": _inserts_outlive_their_lease,
     "unknown-status-is-success": _unknown_status_is_success,
@@ -266,9 +228,7 @@ RULE_BUGS: dict[str, Plant] = {
     "probe-looks-into-one-shard": _probe_looks_into_one_shard,
     "age-does-not-matter": _age_does_not_matter,
     "marks-are-stamped-after-reading": _marks_are_stamped_after_reading,
-    "old-looks-are-good-enough": _old_looks_are_good_enough,
     "nobody-looks-at-windows": _nobody_looks_at_windows,
     "successors-get-no-time": _successors_get_no_time,
     "stopped-commits-count": _stopped_commits_count,
-    "the-smallest-shard-counts": _the_smallest_shard_counts,
 }
