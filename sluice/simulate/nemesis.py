@@ -354,8 +354,7 @@ class Nemesis:
         world.adversary.write_foreign(table, world.rng.randrange(1, 8))
 
     def _drop_newest(self) -> None:
-        """No more of them than others may write: a mark that is what it was before says that nothing
-        came."""
+        """No more than others may write: a mark that is as before says that nothing came."""
         table = self._world.rng.choice(list(self._world.clickhouse.tables()))
         written = table.shape.window_blocks // 2 - 1 - self._world.adversary.allowance(table)
         table.drop_newest(written)
