@@ -56,7 +56,7 @@ def insert(pipeline: Pipeline, begin: int, end: int, generation: int = 0) -> Non
     source = row_source(
         pipeline=pipeline.configuration.pipeline,
         connector="dc1",
-        topic_id=DOUBT.topic_id,
+        topic_id=pipeline.topic_id,
         entry="orders",
         generation=generation,
     )
