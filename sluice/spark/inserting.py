@@ -43,7 +43,7 @@ from sluice.spark.failover import (
 )
 from sluice.spark.leases import HeldLease
 from sluice.spark.taking_turns import BlockTurn
-from sluice.spark.workshop import Workshop
+from sluice.spark.workshop import Manner, Workshop
 
 #: So many equal answers, this far apart, are a function of the block.
 SAME_ANSWERS = 3
@@ -173,14 +173,8 @@ def _insert_into(
     is_bound = workshop.checked[url, record_text, table.entry, shard] or not manner.tokens
 
     def check() -> float:
-        require_same_table(
-            server,
-            table,
-            shard,
-            tokens=manner.tokens,
-            zone_matters=is_bound,
-            is_first=is_first,
-        )
+        told = {"tokens": manner.tokens, "zone_matters": is_bound, "is_first": is_first}
+        require_same_table(server, table, shard, **told)
         return mine.before_sending(min(seconds, lease.check(server.clock_ms())))
 
     try:
@@ -188,12 +182,9 @@ def _insert_into(
     except _RefusedValuesError as refused:
         raise _final(refused, server, table, assignment.block_range, offer) from None
     except TerminalServerError as error:
-        if _PARTITIONS_MAX in manner.settings and is_too_many_partitions(error):
-            # Of a view's table: the block itself was counted before.
-            need = NeedsGrant(table.entry, 2 * assignment.record.grant, views=True)
-            raise NeedsGrantError(need) from error
-        is_unstored = offer.is_clean and _stored_nothing(server, table, error)
-        raise BlockRefusedError(table.entry, error, is_unstored=is_unstored) from error
+        raise _refused_block(
+            error, server, table, manner, assignment.record.grant, offer
+        ) from error
     if not is_first:
         _require_same_run(server, assignment, shard, f"{table.target} on {url} has the block")
     return Receipt(
@@ -210,6 +201,22 @@ def _insert_into(
         acknowledged_at_ms=time.time_ns() // 1_000_000,
         messages=None if decoded.messages == decoded.rows else decoded.messages,
     )
+
+
+def _refused_block(
+    error: TerminalServerError,
+    server: Server,
+    table: TableText,
+    manner: Manner,
+    grant: int,
+    offer: Offer,
+) -> SluiceError:
+    """What a server's refusal of a block means."""
+    if _PARTITIONS_MAX in manner.settings and is_too_many_partitions(error):
+        # Of a view's table: the block itself was counted before.
+        return NeedsGrantError(NeedsGrant(table.entry, 2 * grant, views=True))
+    is_unstored = offer.is_clean and _stored_nothing(server, table, error)
+    return BlockRefusedError(table.entry, error, is_unstored=is_unstored)
 
 
 class _RefusedValuesError(TransientError):
