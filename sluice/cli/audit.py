@@ -78,6 +78,9 @@ def _where(report: AuditReport) -> Iterator[str]:
                 for begin, end in getattr(table, f"{what}_at"):
                     source = f"{partition.connector} {partition.topic}[{partition.partition}]"
                     yield f"{what}: {source} offsets [{begin}, {end}) in {table.target}"
+            for who, rows in table.foreign_sources.items():
+                source = f"{partition.connector} {partition.topic}[{partition.partition}]"
+                yield f"foreign: {rows} rows of {source} in {table.target} were loaded by {who}"
             if table.misplaced:
                 source = f"{partition.connector} {partition.topic}[{partition.partition}]"
                 yield (

@@ -206,7 +206,7 @@ def lineage_columns(table: TableConfiguration, facts: TableFacts) -> tuple[str, 
     if table.lineage is False:
         return ()
     columns = {column.name: column for column in facts.columns}
-    present = tuple(name for name in LINEAGE_TYPES if _carries(columns.get(name)))
+    present = tuple(name for name in LINEAGE_TYPES if carries(columns.get(name)))
     missing = [name for name in LINEAGE_TYPES if name not in present and name != SOURCE]
     if table.lineage is True and missing:
         names = ", ".join(missing)
@@ -218,7 +218,7 @@ def lineage_columns(table: TableConfiguration, facts: TableFacts) -> tuple[str, 
     return present
 
 
-def _carries(column: Column | None) -> bool:
+def carries(column: Column | None) -> bool:
     """Whether a column takes a lineage value. What says nothing of who loaded it has to be empty
     in `_source`: with a default of its own it would name somebody."""
     if column is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from sluice.spark.texts import access_of, lineage_columns, tables_of_connector
 from sluice.verify.audit_chunk import EXAMPLES_MAX, Tally
 from sluice.verify.audit_piece import Judge, Judged, Piece, PieceTable, judge_in_worker
 from sluice.verify.audit_source import Letters, PartitionLog, SourceReader
-from sluice.verify.audit_tables import TableReader
+from sluice.verify.audit_tables import Loaders, TableReader
 
 _logger = logging.getLogger("sluice.audit")
 
@@ -46,6 +46,7 @@ class TableAudit:
     :param missing_at: the first intervals of offsets; likewise the others.
     :param misplaced: rows in another shard than the sharding of now says: there once, but a
         Distributed table that skips shards does not find them.
+    :param foreign_sources: foreign rows that others loaded, by what their `_source` says.
     """
 
     entries: tuple[str, ...]
@@ -62,6 +63,7 @@ class TableAudit:
     doubled_at: list[Interval] = field(default_factory=list)
     foreign_at: list[Interval] = field(default_factory=list)
     misplaced: int = 0
+    foreign_sources: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -92,7 +94,8 @@ class AuditReport:
     :param skipped: tombstones.
     :param missing: settled messages with neither row nor dead letter.
     :param doubled: rows and dead letters beyond the first of a message and entry.
-    :param foreign: rows and dead letters of offsets that the logs do not hold.
+    :param foreign: rows and dead letters of offsets that the logs do not hold, and rows of these
+        topics whose `_source` says that somebody else loaded them.
     :param unaudited: entries that cannot be looked at: their rows carry no offset.
     """
 
@@ -114,6 +117,9 @@ class _Group:
 
     :param shards: that they load it into.
     :param sharding: that all of them have; None: nobody can tell a row's shard.
+    :param whose: rows are theirs; None where rows do not say who loaded them.
+    :param known: who else of the configuration loads the topic into the table, they included; for
+        the first group of a table, which looks for rows of others.
     """
 
     entries: tuple[str, ...]
@@ -121,6 +127,15 @@ class _Group:
     routes: tuple[tuple[str, Route | None], ...]
     shards: tuple[str, ...]
     sharding: Sharding | None
+    whose: Loaders | None = None
+    known: Loaders | None = None
+
+    @property
+    def not_others(self) -> Loaders | None:
+        """Their rows; those that nobody of the configuration loaded as well, in the first group."""
+        if self.known is None or self.whose is None:
+            return self.whose
+        return Loaders(tuple(n for n in self.known.names if n not in self.whose.names), but=True)
 
 
 #: Does pieces of work somewhere else and gives the results in their order:
@@ -143,16 +158,20 @@ def audit(
         cannot be told apart.
     :raises TransientError: a server does not answer, or messages expire while it runs.
     """
-    refuse_ambiguous(configuration)
     partitions: list[PartitionAudit] = []
     unaudited: set[str] = set()
     with ExitStack() as stack:
         readers = _open_tables(configuration, stack, unaudited)
-        for connector in configuration.connectors:
-            source = SourceReader(configuration, connector)
-            groups = _groups(configuration, source.counts, readers, unaudited)
+        told_apart = {target for target, reader in readers.items() if reader.tells}
+        sources = [
+            SourceReader(configuration, each, told_apart) for each in configuration.connectors
+        ]
+        refuse_ambiguous(configuration, readers, sources)
+        logs = [source.logs() for source in sources]
+        for source, found in zip(sources, logs, strict=True):
+            groups = _groups(configuration, source, sources, readers, unaudited)
             judge = _judging(configuration, source, spread, stack)
-            partitions += _Auditor(connector.name, source, groups, chunk_offsets, judge).run()
+            partitions += _Auditor(source, found, groups, chunk_offsets, judge).run()
     tables = [table for partition in partitions for table in partition.tables]
     return AuditReport(
         produced=sum(partition.produced for partition in partitions),
@@ -191,24 +210,36 @@ def _judging(
     return elsewhere
 
 
-def refuse_ambiguous(configuration: Configuration) -> None:
-    """An audit, and a probe as well, would take the rows of one connector for another's.
+def refuse_ambiguous(
+    configuration: Configuration,
+    readers: dict[str, TableReader],
+    sources: Sequence[SourceReader],
+) -> None:
+    """Without `_source` in each row an audit would take those of one connector for another's.
 
     :raises ConfigurationError: rows of two connectors carry the same lineage.
     """
     loaders: dict[tuple[str, str], str] = {}
-    for connector in configuration.connectors:
-        for table in tables_of_connector(configuration, connector.name):
+    for source in sources:
+        connector = source.access.connector
+        for table in tables_of_connector(configuration, connector):
             if table.lineage is False:
                 continue
-            for topic in filter(table.takes, sorted(connector.topics)):
-                other = loaders.setdefault((topic, table.target), connector.name)
-                if other != connector.name:
+            for topic in filter(table.takes, sorted(source.counts)):
+                other = loaders.setdefault((topic, table.target), connector)
+                if other != connector and not _told_apart(readers[table.target], topic):
                     raise ConfigurationError(
-                        f"connectors {other} and {connector.name} both load a topic {topic} into "
+                        f"connectors {other} and {connector} both load a topic {topic} into "
                         f"{table.target}: their rows carry the same lineage",
-                        "Give each connector a table of its own, or a topic of another name.",
+                        "Give the table the column _source (`sluice doctor` has the statement) "
+                        "before anything is loaded, or each connector a table of its own, or a "
+                        "topic of another name.",
                     )
+
+
+def _told_apart(reader: TableReader, topic: str) -> bool:
+    """Whether each row of a topic says who loaded it."""
+    return reader.tells and not reader.has_nameless(topic)
 
 
 def _open_tables(
@@ -248,29 +279,50 @@ def _carries_offsets(entry: TableConfiguration, reader: TableReader) -> bool:
 
 def _groups(
     configuration: Configuration,
-    topics: Iterable[str],
+    source: SourceReader,
+    sources: Sequence[SourceReader],
     readers: dict[str, TableReader],
     unaudited: set[str],
 ) -> dict[str, list[_Group]]:
-    """By topic. Entries that load the same topic into the same table are judged together."""
-    found: dict[str, list[_Group]] = {}
-    for topic in topics:
+    """By topic. Entries that load the same topic into the same table are judged together, where
+    not each row says which of them loaded it."""
+    found: dict[str, list[_Group]] = {topic: [] for topic in source.counts}
+    for topic, groups in found.items():
         by_target: dict[str, list[TableConfiguration]] = {}
         for entry in configuration.tables_of(topic):
             by_target.setdefault(entry.target, []).append(entry)
         for target, entries in sorted(by_target.items()):
-            names = tuple(entry.name for entry in entries)
-            if not unaudited.intersection(names):
-                shards = _shards_of(configuration, target)
-                shardings = {(entry.sharding, configuration.shards_of(entry)) for entry in entries}
-                sharding = (
-                    entries[0].sharding if shardings == {(entries[0].sharding, shards)} else None
-                )
-                routes = tuple((entry.name, entry.route) for entry in entries)
-                group = _Group(names, readers[target], routes, shards, sharding)
-                found.setdefault(topic, []).append(group)
-        found.setdefault(topic, [])
+            if unaudited.intersection(entry.name for entry in entries):
+                continue
+            reader, shards = readers[target], _shards_of(configuration, target)
+            if not reader.tells:
+                groups.append(_group(configuration, entries, reader, shards))
+                continue
+            is_clear = _told_apart(reader, topic)
+            nameless = () if is_clear else ("",)
+            known: Loaders | None = Loaders(
+                tuple(n for s in sources for e in entries for n in s.loaders(topic, e.name))
+                + nameless
+            )
+            for together in [[entry] for entry in entries] if is_clear else [entries]:
+                mine = tuple(n for e in together for n in source.loaders(topic, e.name))
+                group = _group(configuration, together, reader, shards)
+                groups.append(replace(group, whose=Loaders(mine + nameless), known=known))
+                known = None
     return found
+
+
+def _group(
+    configuration: Configuration,
+    entries: Sequence[TableConfiguration],
+    reader: TableReader,
+    shards: tuple[str, ...],
+) -> _Group:
+    names = tuple(entry.name for entry in entries)
+    shardings = {(entry.sharding, configuration.shards_of(entry)) for entry in entries}
+    sharding = entries[0].sharding if shardings == {(entries[0].sharding, shards)} else None
+    routes = tuple((entry.name, entry.route) for entry in entries)
+    return _Group(names, reader, routes, shards, sharding)
 
 
 class _Auditor:
@@ -278,22 +330,24 @@ class _Auditor:
 
     def __init__(
         self,
-        connector: str,
         source: SourceReader,
+        logs: list[PartitionLog],
         groups: dict[str, list[_Group]],
         chunk_offsets: int,
         judge: JudgeAll,
     ) -> None:
-        self._connector = connector
+        self._connector = source.access.connector
         self._source = source
+        self._logs = logs
         self._groups = groups
         self._chunk_offsets = chunk_offsets
         self._judge = judge
         self._letters: Letters = {}
 
     def run(self) -> list[PartitionAudit]:
-        """1. What is settled. 2. Dead letters. 3. All pieces. 4. What lies outside."""
-        logs = self._source.logs()
+        """What is settled was read before. 1. Dead letters. 2. All pieces. 3. What lies
+        outside, or is of others."""
+        logs = self._logs
         self._letters = self._source.letters()
         audits = {log.source: self._empty(log) for log in logs}
         tallies = {log.source: [Tally() for _ in self._groups[log.source.topic]] for log in logs}
@@ -334,6 +388,7 @@ class _Auditor:
                     group.routes,
                     self._dead(log.source, group, begin, end),
                     {name: log.empty[name] for name in group.entries if name in log.empty},
+                    group.whose,
                 )
                 for group in self._groups[log.source.topic]
             )
@@ -354,18 +409,26 @@ class _Auditor:
         """Add what lies outside the log. A row beyond the stable end may be of a message
         that came meanwhile, so the end is read again until it stands still or none is."""
         source, end = log.source, log.stable_end
-        outside = group.reader.outside(source, log.log_begin, end)
+        outside = group.reader.outside(source, log.log_begin, end, group.whose)
         for _ in range(_END_ROUNDS):
             fresh = self._source.stable_end(source) if outside.above else end
             if fresh == end:
                 break
             end = fresh
-            outside = group.reader.outside(source, log.log_begin, end)
+            outside = group.reader.outside(source, log.log_begin, end, group.whose)
         if outside.above and len(tally.foreign_at) < EXAMPLES_MAX:
             tally.foreign_at.append((end, outside.last + 1))
         found = _table_audit(group, tally, tally.foreign + outside.above, outside.below)
         if group.sharding is not None:
-            found.misplaced = group.reader.misplaced(source, log.log_begin, end, group.sharding)
+            found.misplaced = group.reader.misplaced(
+                source, log.log_begin, end, group.sharding, group.whose
+            )
+        if group.known is not None:
+            others, first, last = group.reader.others(source, log.log_begin, group.known)
+            found.foreign += sum(others.values())
+            found.foreign_sources = others
+            if others and len(found.foreign_at) < EXAMPLES_MAX:
+                found.foreign_at.append((first, last))
         return found
 
     def _unknown_partitions(self) -> list[PartitionAudit]:
@@ -373,11 +436,15 @@ class _Auditor:
         found: dict[TopicPartition, PartitionAudit] = {}
         for topic, groups in self._groups.items():
             for group in groups:
-                for number, rows in group.reader.beyond(topic, self._source.counts[topic]).items():
+                count = self._source.counts[topic]
+                for number, rows in group.reader.beyond(topic, count, group.not_others).items():
                     source = TopicPartition(topic, number)
                     empty = PartitionAudit(self._connector, topic, number, 0, 0, None, 0, 0)
                     partition = found.setdefault(source, empty)
-                    partition.tables.append(_table_audit(group, Tally(), rows, 0))
+                    table = _table_audit(group, Tally(), rows, 0)
+                    if group.known is not None:
+                        table.foreign_sources, _, _ = group.reader.others(source, 0, group.known)
+                    partition.tables.append(table)
         return [found[source] for source in sorted(found)]
 
 

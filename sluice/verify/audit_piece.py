@@ -21,7 +21,7 @@ from sluice.kafka.errors import RangeVanishedError
 from sluice.kafka.reader import RangeReader, Seen
 from sluice.spark.assignment import ClickHouseAccess
 from sluice.verify.audit_chunk import Chunk, Counts, Flags, Held, Tally, counts_of, flags_of
-from sluice.verify.audit_tables import TableReader
+from sluice.verify.audit_tables import Loaders, TableReader
 
 _NO_LIMIT = 1 << 62
 
@@ -34,6 +34,7 @@ class PieceTable:
     :param dead: sorted offsets of dead letters within the piece.
     :param shards: names of those that hold it.
     :param empty: by entry, offsets of messages that made no row there and need not.
+    :param whose: rows count; None where rows do not say who loaded them.
     """
 
     database: str
@@ -42,6 +43,7 @@ class PieceTable:
     entries: tuple[tuple[str, Route | None], ...]
     dead: NDArray[np.uint64]
     empty: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
+    whose: Loaders | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class Judge:
         """
         source, begin, end = piece.source, piece.begin, piece.end
         rows = [
-            self._pool.submit(self._reader_of(table).counts, source, begin, end)
+            self._pool.submit(self._reader_of(table).counts, source, begin, end, table.whose)
             for table in piece.tables
         ]
         copies = [np.full(end - begin, len(table.entries), np.int32) for table in piece.tables]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sluice.config.model import Configuration, ConnectorConfiguration
 from sluice.core.ranges import Interval, TopicPartition, subtract
 from sluice.core.records import InvalidRecordError, decode
+from sluice.core.tokens import row_source
 from sluice.kafka.clients import make_admin
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.dead_letters import read_dead_letters
@@ -38,6 +39,7 @@ class History:
     :param begin: where the pipeline began.
     :param position: everything below is settled.
     :param skipped: what `sluice adopt` and `rewind` went past.
+    :param generation: the last one of its records.
     """
 
     begin: int
@@ -45,6 +47,7 @@ class History:
     skipped: list[Interval] = field(default_factory=list)
     #: By table entry, messages that made no row and need not.
     empty: dict[str, list[Interval]] = field(default_factory=dict)
+    generation: int = 0
 
     def take(self, entry: dict[str, Any]) -> None:
         """Take the next record in."""
@@ -56,6 +59,11 @@ class History:
                 self.begin = min(self.begin, begin)
                 self.skipped = [(b, min(e, begin)) for b, e in self.skipped if b < begin]
         self.position = begin
+        try:
+            record = decode(begin, str(entry.get("metadata", "")))
+        except InvalidRecordError:
+            return
+        self.generation = max(self.generation, record.generation)
 
     def assigned(self, settled: int) -> list[Interval]:
         """The offsets whose rows must be there."""
@@ -82,22 +90,29 @@ class PartitionLog:
 class SourceReader:
     """Reads one connector.
 
+    :param told_apart: see `config.topics.why_refused`.
     :raises TransientError: the brokers do not answer.
     """
 
-    def __init__(self, configuration: Configuration, connector: ConnectorConfiguration) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        connector: ConnectorConfiguration,
+        told_apart: Collection[str] = frozenset(),
+    ) -> None:
         self._configuration = configuration
         self.access = kafka_access(configuration, connector.name)
         self._cluster = Cluster(self.access)
         self._admin = make_admin(self.access)
         self._log = SourceLog(self._admin)
         self._group = configuration.group(connector.name)
-        self.counts = {
-            topic: count
-            for topic, (_, count) in self._log.topics(
-                topics_to_load(configuration, connector.name, self._log)
-            ).items()
-        }
+        self._lane = f"{configuration.pipeline}.{connector.name}"
+        found = self._log.topics(
+            topics_to_load(configuration, connector.name, self._log, told_apart)
+        )
+        self.counts = {topic: count for topic, (_, count) in found.items()}
+        self._topic_ids = {topic: identity for topic, (identity, _) in found.items()}
+        self._generation = 0
 
     def logs(self) -> list[PartitionLog]:
         """Every partition, as it is at this moment."""
@@ -109,21 +124,25 @@ class SourceReader:
         committed = look(self.access, self._group, sources, _OPEN_PATIENCE_SECONDS).found
         begins, ends = self._log.begins(sources), self._log.stable_ends(sources)
         histories = self._histories()
+        for history in histories.values():
+            self._generation = max(self._generation, history.generation)
         logs = []
         for source in sources:
-            history = histories.get(source)
-            settled = None if history is None else history.position
+            past = histories.get(source)
+            settled = None if past is None else past.position
             found = committed[source]
             if found is not None:
                 try:
-                    settled = decode(found.offset, found.metadata).begin
+                    record = decode(found.offset, found.metadata)
+                    settled = record.begin
+                    self._generation = max(self._generation, record.generation)
                 except InvalidRecordError:
                     pass  # someone else's; the ledger's last word counts
             assigned: list[Interval] = []
             if settled is not None:
-                history = history or History(begins[source], settled)
-                assigned = history.assigned(settled)
-            empty = {} if history is None else history.empty
+                past = past or History(begins[source], settled)
+                assigned = past.assigned(settled)
+            empty = {} if past is None else past.empty
             logs.append(
                 PartitionLog(
                     source,
@@ -136,6 +155,22 @@ class SourceReader:
             )
         return logs
 
+    def loaders(self, topic: str, entry: str) -> tuple[str, ...]:
+        """What `_source` says in rows of an entry: those of each generation that `logs` found,
+        and of one that begins meanwhile. Nothing if the topic is not read here."""
+        if topic not in self.counts:
+            return ()
+        return tuple(
+            row_source(
+                pipeline=self._configuration.pipeline,
+                connector=self.access.connector,
+                topic_id=self._topic_ids[topic],
+                entry=entry,
+                generation=generation,
+            )
+            for generation in range(self._generation + 2)
+        )
+
     def stable_end(self, source: TopicPartition) -> int:
         """Last stable offset, fresh."""
         return self._log.stable_ends([source])[source]
@@ -147,6 +182,8 @@ class SourceReader:
             if topic not in self._cluster.topics:
                 continue
             for letter in read_dead_letters(self.access, topic):
+                if letter.lane and letter.lane != self._lane:
+                    continue  # of somebody else who reads a topic of this name
                 key = (TopicPartition(letter.topic, letter.partition), letter.table)
                 found.setdefault(key, array("Q")).append(letter.offset)
         return {key: np.sort(np.array(offsets, np.uint64)) for key, offsets in found.items()}

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from sluice.clickhouse.http import Server
-from sluice.clickhouse.probe import replicas_in_sync
+from sluice.clickhouse.probe import replicas_in_sync, source_literal
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.ranges import TopicPartition
-from sluice.core.text import Sharding
+from sluice.core.text import SOURCE, Sharding
 from sluice.decode.sharding.function import sharding_key
 from sluice.spark.assignment import ClickHouseAccess
+from sluice.spark.texts import carries
 from sluice.verify.audit_chunk import Counts
 
 _logger = logging.getLogger("sluice.audit")
@@ -38,7 +39,7 @@ FROM (
             SELECT toInt64(_offset) AS o, ROW AS r, count() AS n
             FROM {database:Identifier}.{table:Identifier}
             WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
-                AND _offset >= {begin:UInt64} AND _offset < {end:UInt64}
+                AND _offset >= {begin:UInt64} AND _offset < {end:UInt64} WHOSE
             GROUP BY o, r
         )
         GROUP BY o
@@ -51,22 +52,47 @@ _OUTSIDE = """
 SELECT countIf(_offset < {begin:UInt64}) AS below, countIf(_offset >= {end:UInt64}) AS above,
     toUInt64(max(_offset)) AS last
 FROM {database:Identifier}.{table:Identifier}
-WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
+WHERE _topic = {topic:String} AND _partition = {partition:UInt32} WHOSE
 """
 
 _MISPLACED = """
 SELECT count() AS n FROM {database:Identifier}.{table:Identifier}
 WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
     AND _offset >= {begin:UInt64} AND _offset < {end:UInt64}
-    AND (KEY) % {shards:UInt64} != {place:UInt64}
+    AND (KEY) % {shards:UInt64} != {place:UInt64} WHOSE
+"""
+
+_OTHERS = """
+SELECT toString(_source) AS who, count() AS n, toUInt64(min(_offset)) AS first,
+    toUInt64(max(_offset)) AS last
+FROM {database:Identifier}.{table:Identifier}
+WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
+    AND _offset >= {begin:UInt64} WHOSE
+GROUP BY who ORDER BY who
+"""
+
+_NAMELESS = """
+SELECT 1 AS n FROM {database:Identifier}.{table:Identifier}
+WHERE _topic = {topic:String} AND _source = SOURCE LIMIT 1
 """
 
 _PARTITIONS = """
 SELECT toUInt64(_partition) AS partition, count() AS n
 FROM {database:Identifier}.{table:Identifier}
-WHERE _topic = {topic:String} AND _partition >= {count:UInt32}
+WHERE _topic = {topic:String} AND _partition >= {count:UInt32} WHOSE
 GROUP BY partition ORDER BY partition
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Loaders:
+    """Who loads rows, as the column `_source` says it; "" said nothing, before it was added.
+
+    :param but: everybody but these.
+    """
+
+    names: tuple[str, ...]
+    but: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +131,29 @@ class TableReader:
         for server, _ in self._places:
             server.close()
 
-    def counts(self, source: TopicPartition, begin: int, end: int) -> tuple[Counts, Counts]:
+    @property
+    def tells(self) -> bool:
+        """Whether rows say who loaded them, on each shard."""
+        return all(
+            any(column.name == SOURCE and carries(column) for column in facts.columns)
+            for _, facts in self._places
+        )
+
+    def has_nameless(self, topic: str) -> bool:
+        """Whether rows of a topic say nothing of who loaded them, as from before the column
+        `_source` was added."""
+        return any(
+            server.query(
+                _NAMELESS.replace("SOURCE", source_literal(facts, "")),
+                _names(facts, topic),
+                timeout_seconds=_TIMEOUT_SECONDS,
+            )
+            for server, facts in self._places
+        )
+
+    def counts(
+        self, source: TopicPartition, begin: int, end: int, whose: Loaders | None = None
+    ) -> tuple[Counts, Counts]:
         """For each offset of [begin, end): its rows, and how many differ in `_row`.
 
         Rows of a message stand in one shard together, so the same ones in another are doubled."""
@@ -114,6 +162,7 @@ class TableReader:
         for server, facts in self._places:
             has_row = any(column.name == "_row" for column in facts.columns)
             query = _RUNS.replace("ROW", "toUInt64(_row)" if has_row else "toUInt64(0)")
+            query = query.replace("WHOSE", _whose(facts, whose))
             rows = server.query(
                 query,
                 {**_names(facts, source.topic), "partition": source.partition}
@@ -126,12 +175,14 @@ class TableReader:
                 different[inside] = np.maximum(different[inside], int(row["different"]))
         return found, different
 
-    def outside(self, source: TopicPartition, begin: int, end: int) -> Outside:
+    def outside(
+        self, source: TopicPartition, begin: int, end: int, whose: Loaders | None = None
+    ) -> Outside:
         """Rows of the partition below begin, and from end on."""
         below = above = last = 0
         for server, facts in self._places:
             row = server.query(
-                _OUTSIDE,
+                _OUTSIDE.replace("WHOSE", _whose(facts, whose)),
                 {**_names(facts, source.topic), "partition": source.partition}
                 | {"begin": begin, "end": end},
                 timeout_seconds=_TIMEOUT_SECONDS,
@@ -141,13 +192,39 @@ class TableReader:
             last = max(last, int(row["last"]))
         return Outside(below, above, last)
 
-    def misplaced(self, source: TopicPartition, begin: int, end: int, sharding: Sharding) -> int:
+    def others(
+        self, source: TopicPartition, begin: int, known: Loaders
+    ) -> tuple[dict[str, int], int, int]:
+        """Rows from begin on that none of these loaded, by what `_source` says; the first of
+        their offsets, and the last plus 1."""
+        found: dict[str, int] = {}
+        first, end = 1 << 64, 0
+        for server, facts in self._places:
+            for row in server.query(
+                _OTHERS.replace("WHOSE", _whose(facts, Loaders(known.names, but=True))),
+                {**_names(facts, source.topic), "partition": source.partition, "begin": begin},
+                timeout_seconds=_TIMEOUT_SECONDS,
+            ):
+                who = str(row["who"])
+                found[who] = found.get(who, 0) + int(row["n"])
+                first, end = min(first, int(row["first"])), max(end, int(row["last"]) + 1)
+        return found, first, end
+
+    def misplaced(
+        self,
+        source: TopicPartition,
+        begin: int,
+        end: int,
+        sharding: Sharding,
+        whose: Loaders | None = None,
+    ) -> int:
         """Rows of [begin, end) that stand in another shard than this sharding says; 0 where the
         server cannot tell.
         """
         found = 0
         for place, (server, facts) in enumerate(self._places):
-            query = _MISPLACED.replace("KEY", sharding_key(sharding, facts.columns))
+            query = _MISPLACED.replace("WHOSE", _whose(facts, whose))
+            query = query.replace("KEY", sharding_key(sharding, facts.columns))
             try:
                 row = server.query(
                     query,
@@ -161,18 +238,26 @@ class TableReader:
             found += int(row["n"])
         return found
 
-    def beyond(self, topic: str, count: int) -> dict[int, int]:
+    def beyond(self, topic: str, count: int, whose: Loaders | None = None) -> dict[int, int]:
         """Rows by partition, for partitions from `count` on."""
         found: dict[int, int] = {}
         for server, facts in self._places:
             for row in server.query(
-                _PARTITIONS,
+                _PARTITIONS.replace("WHOSE", _whose(facts, whose)),
                 {**_names(facts, topic), "count": count},
                 timeout_seconds=_TIMEOUT_SECONDS,
             ):
                 partition = int(row["partition"])
                 found[partition] = found.get(partition, 0) + int(row["n"])
         return found
+
+
+def _whose(facts: TableFacts, whose: Loaders | None) -> str:
+    """The condition on `_source`."""
+    if whose is None or not whose.names:
+        return ""
+    names = ", ".join(source_literal(facts, name) for name in whose.names)
+    return f"AND _source {'NOT IN' if whose.but else 'IN'} ({names})"
 
 
 def _names(facts: TableFacts, topic: str) -> dict[str, str | int | list[str] | list[int]]:

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,12 +20,15 @@ from sluice.config import Configuration
 from sluice.core.errors import ConfigurationError
 from sluice.core.receipts import DeadLetter
 from sluice.core.records import Kind, Record, encode
+from sluice.core.tokens import row_source, source_number
 from sluice.kafka.dead_letters import wrap
+from sluice.kafka.log import SourceLog
 from sluice.verify.audit import AuditReport, TableAudit, audit
 from tests.config.support import load_text
 from tests.support.kafka import Kafka, numbered
 
 LINEAGE = "_topic String, _partition UInt32, _offset UInt64, _row UInt32"
+SOURCES = ("LowCardinality(String)", "String", "UInt64")
 
 
 @dataclass
@@ -70,26 +74,48 @@ durability = "single"
         partition: int = 0,
         table: str = "orders",
         row: int = 0,
+        by: str | int | None = None,
     ) -> None:
-        values = ", ".join(f"({o}, '{topic}', {partition}, {o}, {row})" for o in offsets)
+        """:param by: what the column `_source` says, where the table has it."""
+        last = "" if by is None else f", {by!r}"
+        values = ", ".join(f"({o}, '{topic}', {partition}, {o}, {row}{last})" for o in offsets)
         self.server.execute(f"INSERT INTO {self.database}.{table} VALUES {values}")
 
-    def settle(self, topic: str, offset: int, partition: int = 0, start: int = 0) -> None:
+    def loader(self, topic: str, kind: str, **more: Any) -> str | int:
+        """What `_source` of this type says of rows that this pipeline loads."""
+        log = SourceLog(self.kafka.admin)
+        known = {"pipeline": self.name, "connector": "dc1", "entry": "orders", "generation": 0}
+        found = row_source(**{"topic_id": log.topics([topic])[topic][0], **known, **more})
+        return source_number(found) if kind == "UInt64" else found
+
+    def settle(
+        self,
+        topic: str,
+        offset: int,
+        partition: int = 0,
+        start: int = 0,
+        generation: int = 0,
+        connector: str = "dc1",
+    ) -> None:
         """The group and the ledger say that everything from start to offset is settled."""
         for begin in (start, offset):
-            self.record(topic, begin, partition)
-        record = Record(Kind.SETTLE, 1, 0, offset, offset, "run-1", 0, "topicid", "text", 0, 0)
+            self.record(topic, begin, partition, connector=connector)
+        record = Record(
+            Kind.SETTLE, 1, 0, offset, offset, "run-1", generation, "topicid", "text", 0, 0
+        )
         self.kafka.commit_as_consumer(
-            f"sluice.{self.name}.dc1", topic, offset, encode(record), partition
+            f"sluice.{self.name}.{connector}", topic, offset, encode(record), partition
         )
 
-    def record(self, topic: str, begin: int, partition: int = 0, why: str = "") -> None:
-        body = {"type": "record", "connector": "dc1", "topic": topic, "partition": partition}
+    def record(
+        self, topic: str, begin: int, partition: int = 0, why: str = "", connector: str = "dc1"
+    ) -> None:
+        body = {"type": "record", "connector": connector, "topic": topic, "partition": partition}
         body |= {"begin": begin, "end": begin} | ({"why": why} if why else {})
         self._append(f"sluice.{self.name}.ledger", [json.dumps({**body, "at_ms": 0}).encode()])
 
-    def dead_letter(self, topic: str, offset: int, entry: str = "orders") -> None:
-        letter = DeadLetter(topic, 0, offset, None, None, b"x", (), "json", "bad", entry)
+    def dead_letter(self, topic: str, offset: int, entry: str = "orders", lane: str = "") -> None:
+        letter = DeadLetter(topic, 0, offset, None, None, b"x", (), "json", "bad", entry, lane=lane)
         envelope = wrap(letter, 1_000_000)
         name = f"sluice.{self.name}.dead-letters"
         self._append(name, [])
@@ -317,3 +343,90 @@ def test_holes_everywhere_stay_fast_and_exact(embedded_scene: Scene) -> None:
     report = audit(scene.configuration(topic), 60_000)
     assert sums(report) == (count, count // 2, 0, 0, count // 2, 0, 0)
     assert time.monotonic() - begun < 15
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_what_two_pipelines_on_one_table_lose_is_listed(embedded_scene: Scene, kind: str) -> None:
+    """Rows of another pipeline at the same offsets of a topic of the same name hide nothing."""
+    scene = embedded_scene
+    scene.create(lineage=f"{LINEAGE}, _source {kind}")
+    topic = scene.kafka.topic()
+    scene.kafka.produce(topic, numbered(10))
+    mine = scene.loader(topic, kind)
+    theirs = scene.loader(topic, kind, pipeline="another", topic_id="othercluster")
+    scene.load(topic, [o for o in range(10) if o not in (3, 4)], by=mine)
+    scene.load(topic, range(12), by=theirs)
+    scene.load(topic, [1], partition=7, by=theirs)
+    scene.settle(topic, 10)
+    configuration = scene.configuration(topic)
+    report = audit(configuration, 4)
+    assert sums(report) == (10, 8, 0, 0, 2, 0, 13)
+    known, unknown = (partition.tables[0] for partition in report.partitions)
+    assert known.missing_at == [(3, 5)]
+    assert (known.foreign_sources, known.foreign_at) == ({str(theirs): 12}, [(0, 12)])
+    assert (unknown.foreign, unknown.foreign_sources) == (1, {str(theirs): 1})
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_rows_of_each_generation_and_from_before_the_column_are_ours(
+    embedded_scene: Scene, kind: str
+) -> None:
+    scene = embedded_scene
+    scene.create(lineage=f"{LINEAGE}, _source {kind}")
+    topic = scene.kafka.topic()
+    scene.kafka.produce(topic, numbered(10))
+    scene.load(topic, range(3), by=0 if kind == "UInt64" else "")
+    scene.load(topic, range(3, 6), by=scene.loader(topic, kind))
+    scene.load(topic, range(5, 9), by=scene.loader(topic, kind, generation=3))
+    scene.settle(topic, 10, generation=3)
+    report = audit(scene.configuration(topic))
+    assert sums(report) == (10, 9, 0, 0, 1, 1, 0)
+    assert (only(report).missing_at, only(report).doubled_at) == ([(9, 10)], [(5, 6)])
+    former = scene.loader(topic, kind, topic_id="formertopic")
+    scene.load(topic, [9], by=former)
+    report = audit(scene.configuration(topic))
+    assert sums(report) == (10, 9, 0, 0, 1, 1, 1)
+    assert only(report).foreign_sources == {str(former): 1}
+
+
+def test_entries_and_connectors_that_rows_tell_apart_are_judged_each_for_itself(
+    embedded_scene: Scene,
+) -> None:
+    scene = embedded_scene
+    scene.create(lineage=f"{LINEAGE}, _source String")
+    topic = scene.kafka.topic()
+    scene.kafka.produce(topic, numbered(4))
+    entry = f'topics = ["{topic}"]\n'
+    twin = f'[[connector]]\nname = "dc2"\nbrokers = "{scene.kafka.brokers}"\n{entry}'
+    tables = "".join(
+        f'[[table]]\nname = "{name}"\ntarget = "orders"\n{entry}' for name in ("one", "two")
+    )
+    configuration = scene.configuration(topic, tables, twin)
+
+    def load(offsets: Iterable[int], connector: str, name: str) -> None:
+        by = scene.loader(topic, "String", connector=connector, entry=name)
+        scene.load(topic, offsets, by=by)
+
+    load([0, 1, 2, 3, 3], "dc1", "one")
+    load([0, 1, 3], "dc1", "two")
+    load([0, 1, 2, 3], "dc2", "one")
+    load([0, 1, 2], "dc2", "two")
+    scene.dead_letter(topic, 3, "two", f"{scene.name}.dc2")
+    for connector in ("dc1", "dc2"):
+        scene.settle(topic, 4, connector=connector)
+    report = audit(configuration, 3)
+    found = {
+        (partition.connector, table.entries): (table.loaded, table.missing_at, table.doubled_at)
+        for partition in report.partitions
+        for table in partition.tables
+    }
+    assert found == {
+        ("dc1", ("one",)): (4, [], [(3, 4)]),
+        ("dc1", ("two",)): (3, [(2, 3)], []),
+        ("dc2", ("one",)): (4, [], []),
+        ("dc2", ("two",)): (3, [], []),
+    }
+    assert (report.foreign, report.dead_lettered) == (0, 1)
+    scene.load(topic, [0], by="")  # from before the column was added: nobody knows whose
+    with pytest.raises(ConfigurationError, match="dc1 and dc2 both load"):
+        audit(configuration)
