@@ -67,12 +67,14 @@ class Loader:
     def text(self) -> TableText:
         with Server(self.servers[-1].url) as server:
             columns = describe_table(server, "default", self.table).columns
+            zone = str(server.query("SELECT timezone() AS zone")[0]["zone"])
         paths = (("s1", self.path),) if self.path else ()
         quorum = self.recorded_quorum or (self.quorum if self.durability == "quorum" else 1)
         return replace(
             table_text(self.table, ("a",)),
             database="default",
             columns=columns,
+            time_zone=zone,
             lineage=COLUMNS[1:],
             zookeeper_paths=paths,
             quorums=(("s1", quorum),) if quorum > 1 else (),
