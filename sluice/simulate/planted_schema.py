@@ -67,12 +67,6 @@ def _only_first_attempts_ask() -> AbstractContextManager[None]:
     return patched((loading._Loading, "decode_first", decode_first))
 
 
-def _widened_to_what_cannot_be_executed() -> AbstractContextManager[None]:
-    """A range gets columns for one of its tables, while another one was altered as well, on a
-    server that hashes all that it stores."""
-    return patched((changes.SchemaChanges, "_executable", changes.SchemaChanges._widened))
-
-
 SCHEMA_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "repeat-under-todays-text": _repeat_under_todays_text,
     "hashes-without-columns": _hashes_without_columns,
@@ -80,5 +74,4 @@ SCHEMA_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "text-is-not-recorded": _text_is_not_recorded,
     "text-changed-after-insert": _text_changed_after_insert,
     "only-first-attempts-ask-for-columns": _only_first_attempts_ask,
-    "widened-to-what-cannot-be-executed": _widened_to_what_cannot_be_executed,
 }

@@ -291,7 +291,9 @@ def _decide(
             record = _fresh_probe(parts, item, state, started, now_ms)
         state.suspect_until_ms = record.deadline_ms
         state.back_at_ms = now_ms
-        record = parts.planner.renew(state, now_ms).record
+        # Ownership changes hands, the lease does not: the budget decides who may insert again.
+        owner, attempt = parts.planner.owner, record.attempt + 1
+        record = replace(record, kind=Kind.RENEW, owner=owner, attempt=attempt)
         _logger.warning("%s is in doubt; it is loaded again, identically", state.block_range)
     elif decision is Decision.PROBE:
         # Ownership changes hands, the lease does not: nobody gets more time to insert.
