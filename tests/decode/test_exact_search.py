@@ -8,7 +8,7 @@ import random
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from decimal import Context, Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from sluice.core.text import Column
 from sluice.decode.engine.session import run
 from tests.decode.test_exact_values import load
 
-EXACT = Context(prec=1000)
+EXACT = Context(prec=1000, Emin=MIN_EMIN, Emax=MAX_EMAX)
 #: The exact value of a text as this type; None: it is none.
 Exact = Callable[[str], Any]
 
