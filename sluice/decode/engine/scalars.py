@@ -113,7 +113,9 @@ def scalar_reader(node: TypeNode, place: Place, widest_integer: str) -> Reader:
             node,
             place,
             _whole,
-            lambda value: f"({_no_number(value)} OR ifNull({unfit(_whole(value))}, 1))",
+            lambda value: (
+                f"({_no_number(value)} OR ifNull({unfit(_whole(value))} OR {_cut(value)}, 1))"
+            ),
             False,
             _no_number,
         )
@@ -329,12 +331,22 @@ def _not_finite(value: str) -> str:
 
 
 #: Holds every integer of up to 128 bits, and shows fractions.
-_WHOLE = "Decimal(76, 20)"
+_WHOLE_SCALE = 20
+_WHOLE = f"Decimal(76, {_WHOLE_SCALE})"
 
 
 def _whole(value: str) -> str:
     """Text as a number, NULL if it is none of so many digits."""
     return f"accurateCastOrNull({value}, '{_WHOLE}')"
+
+
+def _cut(value: str) -> str:
+    """Whether the number of this text has digits behind those that `_whole` keeps; NULL: its
+    exponent is beyond 32 bits. 1e-21 would be 0 there."""
+    behind = f"length(extract({value}, '\\\\.([0-9]*[1-9])'))"
+    said = f"extract({value}, '[eE][+]?(-?[0-9]+)$')"
+    exponent = f"if(empty({said}), 0, accurateCastOrNull({said}, 'Int32'))"
+    return f"(match({value}, '[.eE]') AND {behind} - {exponent} > {_WHOLE_SCALE})"
 
 
 def _integer_unfit(name: str) -> Expression:

@@ -170,7 +170,7 @@ def _holds(node: TypeNode, test: Callable[[TypeNode], bool]) -> bool:
 
 def _is_integer(node: TypeNode) -> bool:
     """Where a sign alone, or nothing, is 0."""
-    return re.fullmatch("U?Int(8|16|32|64|128)|Time(64)?", node.name) is not None
+    return re.fullmatch("U?Int(8|16|32|64|128)|Time(64)?|Interval.*", node.name) is not None
 
 
 def _is_wide(node: TypeNode) -> bool:
