@@ -58,7 +58,8 @@ def test_from_a_topic_to_its_rows(world: World) -> None:
     assert columns["gift"] == "Nullable(Bool)"
     assert columns["user agent"] == "LowCardinality(String)"
     found = world.query(
-        "SELECT * EXCEPT (_topic, _partition, _offset, _row) FROM first_orders ORDER BY order_id"
+        "SELECT * EXCEPT (_topic, _partition, _offset, _row, _source) FROM first_orders "
+        "ORDER BY order_id"
     )
     assert [as_sent(row) for row in found] == [plain(seen) for seen in events]
     again = world.sluice(*init)

@@ -360,7 +360,7 @@ def test_the_window_is_read_from_any_replica_and_a_probe_names_the_one_it_lacks(
         prober = ClickHouseProber(access, "p", KafkaAccess("dc1", "127.0.0.1:1"))
         record = Record(RecordKind.INTEND, 1, 1, 0, ROWS, "a", 0, "topic", "text", 1, 0)
         with pytest.raises(ReplicaMissingError) as raised:
-            prober._missing(Range(TopicPartition("a", 0), 0, ROWS), record, loader.text)
+            prober._missing(Range(TopicPartition("a", 0), 0, ROWS), record, loader.text, NOW_MS)
         prober.close()
         assert "all 2 replicas of shard s1, and 1 of them" in raised.value.message
         assert first.url in raised.value.message

@@ -275,9 +275,11 @@ def test_a_probe_finds_the_union_and_only_the_rest_is_loaded(shards: Shards) -> 
     assert [receipt.shard for receipt in loaded.receipts] == ["s2"]
     assert_spread(shards, "union", truth)
     assert sent.probe().rest == {"union": ()}
+    with Server(shards.urls[0]) as server:
+        (loaded_by,) = server.query("SELECT DISTINCT _source FROM union")
     shards.execute(
-        "INSERT INTO union (id, _topic, _partition, _offset, _row) "
-        "VALUES (4, 'orders-union', 0, 4, 0)",
+        "INSERT INTO union (id, _topic, _partition, _offset, _row, _source) "
+        "VALUES (4, 'orders-union', 0, 4, 0, '{}')".format(loaded_by["_source"]),
         1,
     )
     error: SluiceError | None = sent.probe().error
