@@ -16,7 +16,6 @@ from sluice.cli.arguments import (
     add_command,
     add_json,
 )
-from sluice.config.model import READERS
 from sluice.local.bench_settings import ORDER_FORMATS, BenchSettings
 
 _DEFAULTS = BenchSettings()
@@ -108,8 +107,9 @@ def _add_load(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--reader",
-        choices=READERS,
+        type=_a_reader,
         default=_DEFAULTS.reader,
+        metavar="librdkafka|wire",
         help="what reads the ranges (default: librdkafka)",
     )
     parser.add_argument(
@@ -166,6 +166,15 @@ def _add_number(parser: CommandParser, option: str, default: int, what: str) -> 
         metavar="N",
         help=f"{what} (default: {default:,})",
     )
+
+
+def _a_reader(text: str) -> str:
+    # Here, so that the help does not load the model of the configuration.
+    from sluice.config.model import READERS
+
+    if text not in READERS:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(READERS)}")
+    return text
 
 
 def _a_share(text: str) -> float:

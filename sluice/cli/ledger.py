@@ -23,7 +23,6 @@ from sluice.cli.exit import ExitStatus
 from sluice.cli.output import json_text
 from sluice.cli.stopping import stop_on_signals
 from sluice.cli.tables import cell_text
-from sluice.core import rests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,6 +128,8 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
             yield f"decided: {entry['why']}"
         yield f"owner {entry['owner']}"
         for name, offsets in entry.get("rest", {}).items():
+            from sluice.core import rests  # here, so that the help stays quick
+
             yield f"{rests.count(offsets)} offsets missing in {name}"
     elif kind == "receipt":
         yield f"{entry['entry']} ({entry['target']}) in shard {entry['shard']}"

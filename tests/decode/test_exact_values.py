@@ -292,6 +292,45 @@ def test_an_empty_header_is_no_number() -> None:
     assert found == ([["2", 5], ["3", None]], {0: PARSE})
 
 
+# Decimals ---------------------------------------------------------------------------------------
+
+#: Digits behind the last one that is kept, however they are written.
+CUT_AWAY = (
+    *("1e-2147483648", "1e-400", "-1e-70", "1e-99999999999999999999", f"1e-{'9' * 5000}"),
+    *("1." + "0" * 76 + "1", "1." + "0" * 42 + "1e0", "0." + "0" * 80 + "1e60"),
+)
+
+
+@pytest.mark.parametrize("text", CUT_AWAY)
+@pytest.mark.parametrize("type_text", ["Decimal(9, 2)", "Decimal(38, 20)", "Decimal(76, 10)"])
+def test_digits_that_a_decimal_has_no_room_for_are_never_cut(type_text: str, text: str) -> None:
+    for column, wrap in (
+        (type_text, "{}"),
+        (f"Nullable({type_text})", "{}"),
+        (f"Array({type_text})", "[{}]"),
+    ):
+        for value in (text, f'"{text}"'):
+            assert in_json(column, wrap.format(value)) == RANGE, (column, value)
+        value = wrap.format(text).encode()
+        assert one("CSV", [Column("a", column)], b'"%b"' % value) == RANGE, column
+        assert one("TSV", [Column("a", column)], value) == RANGE, column
+    assert in_json(f"Tuple(a {type_text})", f'{{"a":{text}}}') == RANGE
+    assert one("TSV", [Column("a", f"Tuple(a {type_text})")], b"(%b)" % text.encode()) == RANGE
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("0e-400", "0"), ("100e-2", "1"), ("0.00e-5", "0"), ("12e-1", "1.2")]
+)
+def test_an_exponent_that_cuts_nothing_is_a_number(text: str, expected: str) -> None:
+    for column, wrap in (("Decimal(9, 2)", "{}"), ("Array(Decimal(9, 2))", "[{}]")):
+        found: Any = expected if wrap == "{}" else [expected]
+        for value in (text, f'"{text}"'):
+            assert in_json(column, wrap.format(value)) == found, (column, value)
+        value = wrap.format(text).encode()
+        assert one("CSV", [Column("a", column)], b'"%b"' % value) == [found]
+        assert one("TSV", [Column("a", column)], value) == [found]
+
+
 # Dates ------------------------------------------------------------------------------------------
 
 

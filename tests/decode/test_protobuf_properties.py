@@ -144,7 +144,8 @@ LINE_ENDS = [end.encode() for end in "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"]
 @settings(max_examples=200, deadline=None)
 @given(values=st.lists(mutated(), min_size=1, max_size=8), refuses_unknown=st.booleans())
 def test_both_walks_say_the_same(values: list[bytes], refuses_unknown: bool) -> None:
-    tables = ProtobufFiles(DESCRIPTORS).named("Order").tables
+    targets = {column.name: column.type for column in COLUMNS}
+    tables = ProtobufFiles(DESCRIPTORS).named("Order").tables_for(targets, refuses_unknown)
     text = b"".join(values)
     ends = np.cumsum([len(value) for value in values]).astype(np.int64)
     begins = np.concatenate(([0], ends[:-1])).astype(np.int64)

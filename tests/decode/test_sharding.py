@@ -234,10 +234,11 @@ REFUSED = [
     (Sharding("expression", expression="user + now()"), "depends on now", "messages fill"),
     (Sharding("expression", expression="(SELECT 1) + user"), "depends on subquery", "messages"),
     (Sharding("expression", expression="arrayJoin([user])"), "arrayJoin", "messages fill"),
-    (Sharding("expression", expression="sum(user)"), "cannot be compiled", "Correct it"),
-    (Sharding("expression", expression="count() OVER (ORDER BY id)"), "cannot be", "Correct it"),
+    (Sharding("expression", expression="sum(user)"), "depends on sum", "messages fill"),
+    (Sharding("expression", expression="count() OVER (ORDER BY id)"), "on count", "messages"),
     (Sharding("expression", expression="user +"), "cannot be parsed", "server"),
-    (Sharding("expression", expression="nothing(user)"), "cannot be compiled", "Correct it"),
+    (Sharding("expression", expression="nothing(user)"), "depends on nothing", "messages"),
+    (Sharding("expression", expression="intDiv(user)"), "cannot be compiled", "Correct it"),
 ]
 
 

@@ -206,7 +206,9 @@ def test_text_of_an_envelope() -> None:
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moments, "_library", lambda: None)
     values = ('{"a":"12"}', '{"a":"2026"}', '{"b":"12"}')
-    first, *others = said(text_of("JSONEachRow", Column("a", "DateTime")), *values)
+    first, *others = said(
+        text_of("JSONEachRow", Column("a", "DateTime"), Column("b", "String")), *values
+    )
     assert first == no_year("12", "DateTime")
     assert [row[0] for row in others] == ["2026-01-01 00:00:00", "1970-01-01 00:00:00"]
 

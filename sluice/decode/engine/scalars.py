@@ -428,12 +428,17 @@ def _decimal_unfit(target: str, precision: int, scale: int) -> Expression:
     # As many digits before the point as the target; more of them are no value of this type.
     wide = f"Decimal(76, {76 - before})"
     # Beyond 38 digits, cut digits do not show there, nor do those of a number with an exponent.
-    cut = f"[eE]|\\\\.[0-9]{{{scale}}}[0-9]*[1-9]"
+    behind_last = f"\\\\.[0-9]{{{scale}}}[0-9]*[1-9][0-9]*$"
+    cut = f"[eE]|{behind_last}"
 
     def unfit(value: str) -> str:
         number = f"accurateCastOrNull({value}, '{wide}')"
         tests = [_no_number(value), f"isNull({number})"]
         tests.append(f"ifNull({number} != trunc({number}, {scale}), 1)")
+        # An exponent may be so small that no digit is left, which reads as 0; and of more digits
+        # than these the wide decimal cuts some without a trace. Fewer never reach so far.
+        tests.append(f"({number} = 0 AND match({value}, '^[^eE]*[1-9]'))")
+        tests.append(f"match({value}, '[0-9.]{{39}}[eE]|{behind_last}')")
         if precision > 38:
             tests[1:] = [f"isNull(accurateCastOrNull({value}, {literal(target)}))"]
             tests.append(f"match({value}, '{cut}')")

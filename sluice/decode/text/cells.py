@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from decimal import Context, Decimal
 from typing import Any
 
 from sluice.decode.engine.bare_numbers import decimal_shape, shows_cut_digits
@@ -29,6 +28,7 @@ from sluice.decode.text.misread import (
     Fields,
     Misread,
     Numeral,
+    exact_number,
     faults_of,
     holds_moment,
     inner_types,
@@ -49,7 +49,6 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _PLAIN = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _PLAIN_DIGITS = 18
 _TWO_SIGNS = re.compile(r"\s*'?[+-][+-]")
-_EXACT = Context(prec=1000)
 _VALUE_CHARACTERS_MAX = 100
 _ERROR_CHARACTERS_MAX = 300
 
@@ -284,8 +283,8 @@ def _reason(value: str, node: TypeNode) -> str:
         low, high = (0, 2**256) if node.name == "UInt256" else (-(2**255), 2**255)
         return "" if len(value) < 100 and low <= int(value) < high else OUT_OF_RANGE
     precision, scale = decimal_shape(node)
-    number = Decimal(value, _EXACT).normalize(_EXACT) if len(value) < 900 else Decimal(0)
-    _, digits, exponent = number.as_tuple()
-    assert isinstance(exponent, int)
-    fits = number == 0 or (exponent >= -scale and len(digits) + exponent <= precision - scale)
-    return "" if fits and len(value) < 900 else OUT_OF_RANGE
+    found = exact_number(value)
+    assert found is not None
+    digits, power = found
+    fits = digits == 0 or (power >= -scale and digits + power <= precision - scale)
+    return "" if fits else OUT_OF_RANGE

@@ -17,7 +17,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from decimal import Context, Decimal
 from typing import Any, Protocol
 
 import numpy as np
@@ -415,13 +414,24 @@ def _unfit_as_it_is(value: str, node: TypeNode) -> Misread | None:
 def _keeps(value: str, scale: int) -> bool:
     """Whether a number has no digit, but 0, behind so many of its fraction; also of what is
     none."""
-    if len(value) > _DIGITS_MAX:
-        return False
-    try:
-        exponent = Decimal(value).normalize(_EXACT).as_tuple().exponent
-    except ArithmeticError:
-        return True
-    return not isinstance(exponent, int) or exponent >= -scale
+    number = exact_number(value)
+    return number is None or number == (0, 0) or number[1] >= -scale
+
+
+def exact_number(value: str) -> tuple[int, int] | None:
+    """How many digits a decimal number has, zeros at both ends left out, and the power of ten of
+    the last one; (0, 0) for 0, None for what is no number. Exact for any length and exponent."""
+    found = _DECIMAL.fullmatch(value)
+    if found is None:
+        return None
+    whole, fraction, exponent = found[1], found[2] or "", found[3] or "0"
+    digits = (whole + fraction).lstrip("0")
+    kept = digits.rstrip("0")
+    if not kept:
+        return 0, 0
+    # Python refuses to read integers of thousands of digits; these are beyond all types.
+    power = int(exponent) if len(exponent) < _DIGITS_MAX else int(exponent[:_DIGITS_MAX])
+    return len(kept), power - len(fraction) + len(digits) - len(kept)
 
 
 #: Beyond these, a float is infinite.
@@ -430,8 +440,8 @@ _FLOATS = {
     "Float32": 3.4028235677973366e38,
     "BFloat16": 3.3961775292304957e38,
 }
+_DECIMAL = re.compile(r"[+-]?(?=\.?[0-9])([0-9]*)\.?([0-9]*)(?:[eE]([+-]?[0-9]+))?")
 _DIGITS_MAX = 900
-_EXACT = Context(prec=1000)
 
 
 def _misread_variant(value: str, node: TypeNode, cuts: bool) -> Misread | None:
