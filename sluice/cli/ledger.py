@@ -143,6 +143,8 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
         yield f"{entry['seconds']['total']} s"
     elif kind == "text":
         yield f"{entry['digest']}, {len(entry['text'])} characters"
+    elif kind == "checkpoint":
+        yield f"the last records of {len(entry['records'])} partitions"
     elif kind == "suspect":
         yield f"may still be inserted until {_time(int(entry['deadline_ms']))}"
     elif kind == "unreadable":

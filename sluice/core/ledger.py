@@ -7,11 +7,12 @@ commits the offsets they speak about. Pure: `sluice.kafka.ledger` reads and writ
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from sluice.core import rests
-from sluice.core.ranges import Interval, Range, TopicPartition
+from sluice.core.ranges import Interval, Range, TopicPartition, intervals_of
 from sluice.core.receipts import DeadLetter, Loaded, Receipt, Stages
 from sluice.core.records import Record, encode
 from sluice.core.server_runs import ServerRuns
@@ -155,6 +156,56 @@ def suspect_entry(block_range: Range, deadline_ms: int, marks: Marks) -> LedgerE
     return LedgerEntry(block_range.source, body)
 
 
+#: About 400 bytes each, so that a message stays far below what brokers take.
+CHECKPOINT_RECORDS_MAX = 500
+
+
+def checkpoint_entries(
+    last: Iterable[LedgerEntry], others: Iterable[TopicPartition] | None
+) -> tuple[LedgerEntry, ...]:
+    """Records once more, so that who starts need not read back to when each partition last had
+    work. In several parts, which are written in one transaction.
+
+    :param last: the last record of each partition, as it was committed.
+    :param others: partitions that have, or may have, a record further back. Every other one that
+        stands in no part has none at all. None: nobody knows.
+    """
+    bodies = [
+        {"topic": entry.source.topic, "partition": entry.source.partition, **entry.body}
+        for entry in last
+        if entry.source is not None
+    ]
+    size = CHECKPOINT_RECORDS_MAX
+    parts = [bodies[begin : begin + size] for begin in range(0, max(1, len(bodies)), size)]
+    body = {"type": "checkpoint", "parts": len(parts)}
+    first: dict[str, Any] = {"others": None if others is None else _numbers_of(others)}
+    return tuple(
+        LedgerEntry(
+            None, body | {"part": number, "records": records} | (first if not number else {})
+        )
+        for number, records in enumerate(parts)
+    )
+
+
+def _numbers_of(sources: Iterable[TopicPartition]) -> dict[str, tuple[Interval, ...]]:
+    numbers: dict[str, list[int]] = {}
+    for source in sources:
+        numbers.setdefault(source.topic, []).append(source.partition)
+    return {topic: intervals_of(found) for topic, found in numbers.items()}
+
+
+def others_in(checkpoint: Mapping[str, Any]) -> frozenset[TopicPartition] | None:
+    """What the first part of a checkpoint says of partitions with older records."""
+    if checkpoint["others"] is None:
+        return None
+    return frozenset(
+        TopicPartition(str(topic), number)
+        for topic, intervals in checkpoint["others"].items()
+        for begin, end in intervals
+        for number in range(int(begin), int(end))
+    )
+
+
 def encode_entry(connector: str, now_ms: int, entry: LedgerEntry) -> tuple[bytes, bytes]:
     """Key and value of the ledger message."""
     body: dict[str, Any] = {"connector": connector, "at_ms": now_ms}
@@ -174,12 +225,15 @@ class LedgerView:
     :param texts: canonical texts by digest.
     :param suspects: entries whose deadline may not have passed.
     :param complete: whether the ledger was read from its very beginning.
+    :param recorded: all partitions that have a record anywhere in the ledger, and perhaps more;
+        None: nobody knows.
     """
 
     records: dict[TopicPartition, dict[str, Any]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     suspects: list[dict[str, Any]] = field(default_factory=list)
     complete: bool = False
+    recorded: frozenset[TopicPartition] | None = None
 
     def metadata(self, source: TopicPartition) -> str | None:
         """The last record of a partition as the ledger has it."""

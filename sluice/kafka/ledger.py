@@ -10,7 +10,7 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from sluice.core.ledger import LedgerView
+from sluice.core.ledger import LedgerView, others_in
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
 from sluice.kafka.errors import KafkaTerminalError, StalledError, kafka_error
@@ -85,6 +85,7 @@ def read_view(
     sources: Iterable[TopicPartition],
     texts_of: Callable[[str], str | None],
     since_ms: int | None,
+    uncommitted: Iterable[TopicPartition] = (),
 ) -> LedgerView:
     """Read the ledger backwards until it answers for all partitions.
 
@@ -94,23 +95,30 @@ def read_view(
     :param texts_of: digest of the text that a record's metadata names; None to need none.
     :param since_ms: everything younger is read in any case, for the suspects; and more, where what
         is read tells of longer leases than today's. None: suspects are of no interest.
+    :param uncommitted: partitions of which the group holds nothing. A checkpoint that says that
+        they have no record is enough; for the others a record is looked for to the very beginning.
     """
-    wanted = set(sources)
+    wanted, uncommitted = set(sources), set(uncommitted)
     peek = make_unstable_reader(access, LEDGER_READER_GROUP)
     try:
         low, high = _ends(peek, topic)
     finally:
         peek.close()
     view, stop, chunk, newest_ms = LedgerView(), high, FIRST_CHUNK_ENTRIES, 0
+    checkpoints = _Checkpoints()
     while True:
         begin = max(low, stop - chunk)
-        times = _read_chunk(access, topic, begin, stop, view)
+        times = _read_chunk(access, topic, begin, stop, view, checkpoints)
         newest_ms = max(newest_ms, times.newest_ms)
         if since_ms is not None:
             since_ms = min(since_ms, newest_ms - 2 * times.lease_ms)
         view.complete = begin == low
+        view.recorded = checkpoints.recorded
+        if view.recorded is not None or view.complete:
+            view.recorded = (view.recorded or frozenset()) | view.records.keys()
+        new = set() if view.recorded is None else uncommitted - view.recorded
         needed = {texts_of(str(entry["metadata"])) for entry in view.records.values()} - {None}
-        found = wanted <= view.records.keys() and needed <= view.texts.keys()
+        found = wanted <= view.records.keys() | new and needed <= view.texts.keys()
         is_past = since_ms is None or times.oldest_ms < since_ms
         if view.complete or (found and is_past):
             return view
@@ -130,7 +138,37 @@ class _Times:
     lease_ms: int = 0
 
 
-def _read_chunk(access: KafkaAccess, topic: str, begin: int, end: int, view: LedgerView) -> _Times:
+class _Checkpoints:
+    """What checkpoints say of all partitions, once all parts of one were read."""
+
+    def __init__(self) -> None:
+        self.recorded: frozenset[TopicPartition] | None = None
+        self._parts: dict[int, dict[int, dict[str, Any]]] = {}
+
+    def take(self, entry: dict[str, Any]) -> None:
+        """One part. The parts of one transaction were written at one time."""
+        parts = self._parts.setdefault(int(entry["at_ms"]), {})
+        parts[int(entry["part"])] = entry
+        if len(parts) < int(entry["parts"]):
+            return
+        others = others_in(parts[0])
+        if others is not None:
+            own = (record for part in parts.values() for record in part["records"])
+            self.recorded = (self.recorded or frozenset()) | others | set(map(_source, own))
+
+
+def _source(entry: dict[str, Any]) -> TopicPartition:
+    return TopicPartition(entry["topic"], entry["partition"])
+
+
+def _read_chunk(
+    access: KafkaAccess,
+    topic: str,
+    begin: int,
+    end: int,
+    view: LedgerView,
+    checkpoints: _Checkpoints,
+) -> _Times:
     """Add an older chunk to the view; what is there already is younger and stays."""
     records: dict[TopicPartition, dict[str, Any]] = {}
     suspects: list[dict[str, Any]] = []
@@ -144,7 +182,10 @@ def _read_chunk(access: KafkaAccess, topic: str, begin: int, end: int, view: Led
         if entry["type"] == "text":
             view.texts.setdefault(entry["digest"], entry["text"])
         elif entry["type"] == "record":
-            records[TopicPartition(entry["topic"], entry["partition"])] = entry
+            records[_source(entry)] = entry
+        elif entry["type"] == "checkpoint":
+            checkpoints.take(entry)
+            records |= {_source(record): record for record in entry["records"]}
         elif entry["type"] == "suspect":
             suspects.append(entry)
     view.records = records | view.records

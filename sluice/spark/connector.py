@@ -295,6 +295,7 @@ class _Assembly:
             texts=started.texts,
             batch=started.batch,
             take_over_new=self._take_over_new,
+            recorded=started.recorded,
         )
 
     def _take_over_new(self, sources: list[TopicPartition]) -> Started:
@@ -305,9 +306,11 @@ class _Assembly:
         configuration = self.configuration
         lease_ms = int(configuration.batch.lease_seconds * 1000)
 
-        def read_ledger(sources: list[TopicPartition]) -> LedgerView:
-            since_ms = now_ms() - 2 * lease_ms
-            return read_view(self.kafka, configuration.ledger_topic, sources, text_needed, since_ms)
+        def read_ledger(
+            sources: list[TopicPartition], uncommitted: list[TopicPartition]
+        ) -> LedgerView:
+            since_ms, topic = now_ms() - 2 * lease_ms, configuration.ledger_topic
+            return read_view(self.kafka, topic, sources, text_needed, since_ms, uncommitted)
 
         return StartParts(
             recorder=self.recorder,

@@ -26,6 +26,7 @@ from sluice.core.records import Kind, may_follow
 from sluice.core.text import ConfigurationText
 from sluice.spark.assignment import ClickHouseAccess, Job, Surroundings
 from sluice.spark.changes import SchemaChanges
+from sluice.spark.checkpoints import Checkpoints
 from sluice.spark.counters import Counters, Waits
 from sluice.spark.deciding import Decider
 from sluice.spark.dispatching import assigned, grouped
@@ -58,6 +59,7 @@ class Lane:
     :param texts: the texts that can be executed, by digest.
     :param batch: number of the last batch that is committed.
     :param take_over_new: called for partitions that appeared; takes them over.
+    :param recorded: all partitions that have a record in the ledger; None: nobody knows.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Lane:
         texts: Mapping[str, ConfigurationText],
         batch: int,
         take_over_new: Callable[[list[TopicPartition]], Started],
+        recorded: frozenset[TopicPartition] | None = None,
     ) -> None:
         self.name = name
         self.states = {state.source: state for state in states}
@@ -123,6 +126,7 @@ class Lane:
         self.look_at_topics = self._topics.request
         self.batch = batch
         self._take_over_new = take_over_new
+        self._checkpoints = Checkpoints(self.states, recorded)
         self._observe_again_at_ms = 0
         self._worked_at_ms = parts.now_ms()
         self._round_at_ms = parts.now_ms()
@@ -290,6 +294,7 @@ class Lane:
         self._texts.update(started.texts)
         self._around = replace(self._around, texts={**self._around.texts, **started.canonical})
         self._claims.suspect(started.suspects)
+        self._checkpoints.took_over(started.states, started.recorded)
         self.states.update({state.source: state for state in started.states})
 
     def _let_go(self, state: PartitionState) -> None:
@@ -310,6 +315,7 @@ class Lane:
             commit = Commit(
                 {step.source: step.record for step in numbered},
                 (
+                    *self._checkpoints.due(now_ms, self._around.texts),
                     *self._schema.entries(step.record.text for step in numbered),
                     *(entry for step in numbered for entry in step.entries),
                 ),
@@ -329,6 +335,7 @@ class Lane:
             )
             return []
         self.batch += 1
+        self._checkpoints.committed(commit.entries)
         self._schema.recorded(step.record.text for step in numbered)
         self._record_failures = 0
         self.counters.batches += 1

@@ -53,7 +53,8 @@ _logger = logging.getLogger("sluice.lane")
 class StartParts:
     """The world around a take-over.
 
-    :param read_ledger: the view for these partitions; see `sluice.kafka.ledger.read_view`.
+    :param read_ledger: the view for these partitions, of the second ones of which the group holds
+        nothing; see `sluice.kafka.ledger.read_view`.
     :param watch: makes `windows` watch the sites of a recorded text too.
     :param why_not_executable: why a recorded text cannot be executed for a topic, or None.
     :param why_no_probe: why a text's tables of a topic cannot be probed, or None.
@@ -64,7 +65,7 @@ class StartParts:
 
     recorder: Recorder
     log: SourceLog
-    read_ledger: Callable[[list[TopicPartition]], LedgerView]
+    read_ledger: Callable[[list[TopicPartition], list[TopicPartition]], LedgerView]
     windows: Windows
     planner: Planner
     watch: Callable[[ConfigurationText], None]
@@ -83,6 +84,8 @@ class Started:
     :param elsewhere: other partitions whose last record in the ledger, as far as it was read,
         is in doubt.
     :param refused: by digest, who decoded under a recorded text, and why it cannot be executed.
+    :param recorded: all partitions that have a record in the ledger, and perhaps more; None:
+        nobody knows.
     """
 
     states: list[PartitionState] = field(default_factory=list)
@@ -92,6 +95,7 @@ class Started:
     batch: int = 0
     elsewhere: list[TopicPartition] = field(default_factory=list)
     refused: dict[str, tuple[str, str]] = field(default_factory=dict)
+    recorded: frozenset[TopicPartition] | None = None
 
     def add(self, more: Started) -> None:
         """Take in what a later take-over found; what is settled and retiring is let go."""
@@ -100,6 +104,7 @@ class Started:
         self.texts |= more.texts
         self.canonical |= more.canonical
         self.batch = more.batch
+        self.recorded = more.recorded
 
 
 def text_needed(metadata: str) -> str | None:
@@ -118,8 +123,11 @@ def take_over(
     :raises StartRefusedError: a new topic cannot begin where `start` says.
     """
     taken = parts.recorder.take_over(sources)
-    view = parts.read_ledger(sources)
+    uncommitted = [source for source, found in taken.found.items() if found is None]
+    view = parts.read_ledger(sources, uncommitted)
     started = Started(batch=batch)
+    if view.recorded is not None:
+        started.recorded = view.recorded.union(sources)
     _load_texts(parts, view, started)
     observed = _observe(parts, taken, view, sources)
     started.batch = 1 + max([batch, *(o.record.batch for o in observed if o.record)])

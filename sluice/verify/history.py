@@ -206,6 +206,8 @@ def ledger_event(connector: str, place: Place, message: LogMessage) -> Event | N
         at_ms = int(body["at_ms"])
         if body["type"] == "text":
             return _text(connector, place, at_ms, body)
+        if body["type"] == "checkpoint":
+            return None  # it repeats records
         source = TopicPartition(str(body["topic"]), int(body["partition"]))
         if body["type"] == "record":
             return _record(connector, source, place, at_ms, body)

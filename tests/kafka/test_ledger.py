@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from sluice.core import ledger as core_ledger
 from sluice.core.ledger import (
     Background,
     Commit,
     CommittedOffset,
     LedgerEntry,
+    checkpoint_entries,
     encode_entry,
     record_entry,
     suspect_entry,
@@ -112,6 +114,60 @@ def test_it_is_read_backwards_only_as_far_as_needed(
     assert with_text.metadata(source) == encode(last)
     old = read_view(access, group.ledger, [source], no_text, 0)
     assert old.complete, "everything that is younger must be read"
+
+
+IDLE, NEW, GONE = (TopicPartition("t", number) for number in (1, 2, 3))
+
+
+def long_ledger(kafka: Kafka, others: list[TopicPartition] | None, parts: int = 1) -> str:
+    """Records of two partitions at the very beginning, a checkpoint with one of them, and many
+    records of a third one before and after it."""
+    ledger, at_ms = kafka.topic(1), NOW
+
+    def record(source: TopicPartition, number: int = 0) -> tuple[bytes, bytes]:
+        made = replace(SETTLED, begin=number, end=number)
+        return encode_entry("dc1", at_ms + number, record_entry(source, made, Background()))
+
+    written = [record(GONE), record(IDLE)]
+    written += [record(TopicPartition("t", 0), number) for number in range(50)]
+    repeated = [IDLE, *(TopicPartition("t", 10 + number) for number in range(parts - 1))]
+    last = [record_entry(source, SETTLED, Background()) for source in repeated]
+    entries = checkpoint_entries(last, others)
+    assert len(entries) == parts
+    written += [encode_entry("dc1", at_ms + 50, entry) for entry in entries]
+    written += [record(TopicPartition("t", 0), number) for number in range(51, 60)]
+    kafka.produce(ledger, written)
+    return ledger
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+@pytest.mark.parametrize("chunk", [1, 2, 7])
+def test_a_checkpoint_answers_for_idle_and_for_new_partitions(
+    kafka: Kafka, chunk: int, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever chunks its parts are read in."""
+    monkeypatch.setattr(ledger_module, "FIRST_CHUNK_ENTRIES", chunk)
+    monkeypatch.setattr(core_ledger, "CHECKPOINT_RECORDS_MAX", 1)
+    ledger = long_ledger(kafka, [GONE], parts)
+    view = read_view(kafka.access(), ledger, [IDLE, NEW], no_text, ANY_AGE, [NEW])
+    assert not view.complete
+    assert view.metadata(IDLE) == encode(SETTLED) and view.metadata(NEW) is None
+    assert view.recorded is not None and NEW not in view.recorded
+    assert view.recorded >= {GONE, IDLE, TopicPartition("t", 0)}
+
+
+def test_what_a_checkpoint_does_not_know_is_looked_for_to_the_beginning(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "FIRST_CHUNK_ENTRIES", 5)
+    ledger = long_ledger(kafka, [GONE])
+    view = read_view(kafka.access(), ledger, [GONE], no_text, ANY_AGE, [GONE])
+    assert view.complete and view.metadata(GONE) == encode(SETTLED)
+    # The group holds an offset of it, so somebody recorded it.
+    assert read_view(kafka.access(), ledger, [NEW], no_text, ANY_AGE, []).complete
+    nobody_knows = long_ledger(kafka, None)
+    view = read_view(kafka.access(), nobody_knows, [NEW], no_text, ANY_AGE, [NEW])
+    assert view.complete and view.recorded == {GONE, IDLE, TopicPartition("t", 0)}
 
 
 def test_aborted_entries_are_not_there(group: Group) -> None:

@@ -384,6 +384,7 @@ class World(Inbox):
         states: list[PartitionState] | None = None,
         suspects: list[Suspect] | None = None,
         take_over_new: Callable[[list[TopicPartition]], Started] | None = None,
+        recorded: frozenset[TopicPartition] | None = None,
     ) -> Lane:
         """The lane under test, over all partitions of this world."""
         around = Surroundings(
@@ -418,6 +419,7 @@ class World(Inbox):
             {self.text.digest(): self.text},
             1,
             take_over_new or (lambda sources: Started()),
+            recorded,
         )
 
     def canonical(self, digest: str) -> str:

@@ -83,8 +83,8 @@ def start(
     """
     world = World(group.sources, text_of("a", "b", topic=group.topic).tables)
 
-    def read_ledger(sources: list[TopicPartition]) -> LedgerView:
-        return read_view(group.kafka.access(), group.ledger, sources, text_needed, 0)
+    def read_ledger(sources: list[TopicPartition], uncommitted: list[TopicPartition]) -> LedgerView:
+        return read_view(group.kafka.access(), group.ledger, sources, text_needed, 0, uncommitted)
 
     recorder = group.recorder("new")
     parts = StartParts(

@@ -20,6 +20,7 @@ from sluice.core.ledger import (
     Background,
     Commit,
     LedgerEntry,
+    checkpoint_entries,
     receipt_entry,
     record_entry,
     settled_entry,
@@ -72,6 +73,7 @@ class Driving:
         entries = (
             text_entry(self.text.digest(), self.text.canonical()),
             record_entry(self.source, self.record, Background()),
+            *checkpoint_entries([record_entry(self.source, self.record, Background())], []),
         )
         recorder.finish_take_over(taken, Commit({self.source: self.record}, entries))
         self.recorder: Recorder = recorder
