@@ -74,7 +74,17 @@ class Checks:
             if source not in self._world.excused:
                 self._check_record(source, offset, transaction, letters, parked)
             self._check_foreign(source, offset, transaction)
+        self._check_budget(transaction)
         self._check_texts(TRANSACTIONS_OVERTAKE_MS)
+
+    def _check_budget(self, transaction: Transaction) -> None:
+        """What is granted together has room."""
+        group = {**self._world.broker.group, **transaction.offsets}
+        recorded = {source: self.recorded(offset) for source, offset in group.items()}
+        records = {source: record for source, record in recorded.items() if record is not None}
+        for source in transaction.offsets:
+            if records[source].kind is Kind.INTEND:
+                self._world.invariants.check_grants(source, records)
 
     def _written(self, transaction: Transaction, topic: str) -> Counter[Place]:
         """Where the messages are from that a transaction writes to a topic of letters."""

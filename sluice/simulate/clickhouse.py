@@ -109,10 +109,11 @@ class Table:
     views: list[Table] = field(default_factory=list)
     #: By replica, what it has not fetched yet.
     unfetched: dict[str, list[Part]] = field(default_factory=dict)
-    #: Parts that were stored for Sluice; and, by range, how many there were before its first one,
-    #: whose blocks are stored wholly, and how many there are.
+    #: Parts that were stored for Sluice; and, by range, how many there were before its first one
+    #: and when that was, whose blocks are stored wholly, and how many there are.
     own: int = 0
     first_landing: dict[object, int] = field(default_factory=dict)
+    first_landed_at: dict[object, int] = field(default_factory=dict)
     landed: set[object] = field(default_factory=set)
     stored_of: Counter[object] = field(default_factory=Counter)
     #: Called with what the window has just forgotten.

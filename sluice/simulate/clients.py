@@ -19,6 +19,8 @@ from sluice.simulate.kafka import Broker, Headers, Stored, Transaction
 if TYPE_CHECKING:
     from sluice.simulate.world import World
 
+#: A driver that was fenced gives its successor so long at least.
+SUCCESSOR_MS = 2_500
 _TIMESTAMP = ck.TIMESTAMP_CREATE_TIME
 
 
@@ -29,9 +31,6 @@ class AbandonedError(Exception):
 def _fail(code: int, text: str, *, fatal: bool = False, retriable: bool = False) -> NoReturn:
     raise ck.KafkaException(ck.KafkaError(code, text, fatal, retriable, False))
 
-
-def _fenced() -> NoReturn:
-    _fail(ck.KafkaError._FENCED, "the epoch is old", fatal=True)
 
 
 def _timed_out(what: str) -> NoReturn:
@@ -178,8 +177,27 @@ class SimulatedProducer:
             if world.now > until:
                 _timed_out("a transaction of this id is being decided")
             world.sleep(20)
+        self._check_patience()
         self._epoch = epoch
         self._initialised_at = world.now
+
+    def _fail_fenced(self) -> NoReturn:
+        """Tell it that somebody initialised its id later."""
+        driver = self._world.driver
+        if self._identity.endswith(driver.owner):
+            driver.fenced_at = self._world.now
+        _fail(ck.KafkaError._FENCED, "the epoch is old", fatal=True)
+
+    def _check_patience(self) -> None:
+        """A driver that was fenced lets its successor record before it fences it in turn."""
+        driver = self._world.driver
+        waited_ms = self._world.now - driver.fenced_at
+        if self._identity.endswith(driver.owner) and driver.fenced_at:
+            driver.fenced_at = 0
+            if waited_ms < SUCCESSOR_MS and not driver.lane_run._stopping.is_set():
+                self._world.checks.violate(
+                    f"{driver.name} fences its successor {waited_ms} ms after it was fenced (rule 4)"
+                )
 
     def begin_transaction(self) -> None:
         """Local only."""
@@ -220,7 +238,7 @@ class SimulatedProducer:
             world.sleep(int(timeout * 1000))
             _timed_out("sending offsets")
         if transaction.state != "open":
-            _fenced()
+            self._fail_fenced()
         world.broker.add_offsets(
             transaction,
             {TopicPartition(o.topic, o.partition): (o.offset, o.metadata) for o in offsets},
@@ -246,7 +264,7 @@ class SimulatedProducer:
         if fault == "commit: outcome unknown" and world.rng.random() < 0.5:
             _fail(ck.KafkaError._STATE, "the outcome is not known")
         if not broker.commit(transaction):
-            _fenced()
+            self._fail_fenced()
         if fault == "commit hangs":
             world.hang()
         if fault == "commit: outcome unknown":
@@ -263,7 +281,7 @@ class SimulatedProducer:
             world.sleep(int(timeout * 1000))
             _timed_out("aborting")
         if transaction.state != "open":
-            _fenced()
+            self._fail_fenced()
         world.broker.abort(transaction)
 
 

@@ -233,6 +233,8 @@ class Driver(Process):
         self.application = Application(world, self, self.decoder)
         self.lane_run = SimulatedRun(world, self.application)
         self.has_ended = False
+        #: When it last heard that its id was initialised again; 0: never, or it took it back since.
+        self.fenced_at = 0
         self._world = world
 
     def main(self) -> None:

@@ -169,6 +169,10 @@ class Insertion:
                 self._is_pending, self._mine.is_over = False, True
                 if not connection.is_dropped and world.now < until:
                     self._store(None)
+                    late_ms = world.now - self._end_ms
+                    world.checks.violate(
+                        f"a block arrives {late_ms} ms after its POST had to end (invariant 1)"
+                    )
 
             world.scheduler.at(self._timeout_ms + world.rng.randrange(1, 20_000), arrive)
         world.sleep(self._timeout_ms)

@@ -7,7 +7,7 @@ windows could be asked for at worst, what was recorded, sent and looked at.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,8 @@ class Invariants:
         self._tokens: dict[str, object] = {}
         self._backgrounds: dict[TopicPartition, dict[str, Any]] = {}
         self._answered: dict[tuple[Process, int], int] = {}
+        #: The marks of a table that a process was told, and when by its clock.
+        self._seen: dict[tuple[Process | None, int], list[tuple[int, int]]] = {}
 
     def _violate(self, source: TopicPartition, what: str) -> None:
         if source not in self._world.excused:
@@ -118,6 +120,23 @@ class Invariants:
             if (driver, source) in self._out:
                 self._violate(source, f"{record} is sent while its former task is out")
             self._out[driver, source] = job
+        self._check_claims(driver)
+
+    def _check_claims(self, process: Process) -> None:
+        """Who grants entries counts every late insert of what is settled (rule 10)."""
+        lane = getattr(process, "lane_run").lane
+        world = self._world
+        held = max((s.deadline_ms for s in lane._claims.suspects), default=0)
+        for each in self.inserters():
+            record = each.record
+            is_ours = world.owner_of(each.source) == getattr(process, "owner")
+            if is_ours and self._is_settled(key_of(each.source, record)):
+                if held < record.deadline_ms and each.source in lane.states:
+                    self._violate(
+                        each.source,
+                        f"[{record.begin}, {record.end}) is settled and may be inserted until "
+                        f"{record.deadline_ms}, and who grants entries does not count it (rule 10)",
+                    )
 
     def came_back(self, driver: Process, job: Job) -> None:
         """A job has ended, as its driver knows it."""
@@ -133,7 +152,16 @@ class Invariants:
         missing = [part for part in parts if part not in token]
         if missing:
             self._violate(source, f"the token {token} lacks {', '.join(missing)} (rule 7)")
-        table.first_landing.setdefault(key_of(source, record), table.own)
+        key, now = key_of(source, record), self._world.now
+        table.first_landing.setdefault(key, table.own)
+        age_ms = now - table.first_landed_at.setdefault(key, now)
+        seconds = table.shape.seconds
+        if seconds is not None and age_ms > seconds * 1000:
+            self._violate(
+                source,
+                f"{token} is inserted again {age_ms} ms after it was first stored, and "
+                f"{table.shape.name} keeps its blocks for {seconds} s (rule 10)",
+            )
 
     def check_budget(self, table: Table) -> None:
         """Whatever may still come, a block that may be repeated is remembered (invariant 6)."""
@@ -197,6 +225,34 @@ class Invariants:
         if before.in_doubt and record.begin == before.end:
             self._check_suspects(source, before, suspects)
 
+    def check_grants(self, source: TopicPartition, records: Mapping[TopicPartition, Record]) -> None:
+        """A new range is granted what is left of half of a window: by all that may still insert,
+        and by what came into it since the oldest of them (rule 10)."""
+        world = self._world
+        for table in world.clickhouse.tables():
+            key = f"{table.shape.name}/{table.shard}"
+            marks = {of: each["marks"].get(key) for of, each in self._backgrounds.items()}
+            held = {
+                of: record.grant
+                for of, record in records.items()
+                if record.in_doubt and record.deadline_ms > world.now and marks.get(of) is not None
+            }
+            if source not in held or held.keys() & world.excused.keys():
+                continue
+            driver = self._driver_of(records[source])
+            planned_at = records[source].deadline_ms - int(world.plan.lease_seconds * 1000)
+            told = self._seen.get((driver, id(table)), ())
+            # The last one may be part of a look that was not over yet.
+            seen = [mark for at, mark in told if at <= planned_at][-2:-1]
+            created = max(seen, default=0) - min(marks[of] for of in held)
+            usable = table.shape.window_blocks // 2
+            if max(0, created) + sum(held.values()) > usable:
+                self._violate(
+                    source,
+                    f"{held} are granted, and {created} entries came into {key} since the oldest "
+                    f"mark: more than {usable} (rule 10)",
+                )
+
     def _check_size(self, source: TopicPartition, record: Record) -> None:
         driver = self._driver_of(record)
         if driver is not None:
@@ -213,7 +269,7 @@ class Invariants:
             begin, end = each.record.begin, each.record.end
             is_of_it = settled.begin <= begin and end <= settled.end and begin < end
             until = each.record.deadline_ms
-            if is_of_it and until > self._world.now + SKEW_MS and max(suspects, default=0) < until:
+            if is_of_it and until > self._world.now - SKEW_MS and max(suspects, default=0) < until:
                 self._violate(
                     source,
                     f"[{begin}, {end}) is settled, may be inserted until {until}, and the ledger "
@@ -253,7 +309,9 @@ class Invariants:
 
     def mark_answered(self, table: Table) -> None:
         """A mark is read for the running process."""
-        self._answered[self._world.process, id(table)] = self._world.wall_ms()
+        key = (self._world.process, id(table))
+        self._answered[key] = self._world.wall_ms()
+        self._seen.setdefault(key, []).append((self._world.wall_ms(), table.mark - table.fallen))
 
     def check_stamp(self, table: Table, read_started_ms: int) -> None:
         """A look is as old as its question: what came after that may be missing in it."""

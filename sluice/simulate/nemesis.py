@@ -24,6 +24,8 @@ DRIVERS_MAX = 3
 #: Producers wait while so many offsets are not settled: the drain would only take longer.
 LAG_MAX = 50
 PARTITIONS_MAX = 3
+#: The longest time without any driver.
+LONG_OUTAGE_MS = 600_000
 
 
 class Nemesis:
@@ -120,8 +122,12 @@ class Nemesis:
             return world.rng.randrange(3_000)
         if point < 0.85:
             return world.rng.randrange(int(world.plan.lease_seconds * 1000))
-        world.scheduler.at(world.plan.quiet_ms + 1_000, self._flood_windows)
-        return world.plan.quiet_ms + 2_000
+        if world.rng.random() < 0.5:
+            world.scheduler.at(world.plan.quiet_ms + 1_000, self._flood_windows)
+            return world.plan.quiet_ms + 2_000
+        # Nothing is written meanwhile: only the age of blocks tells that they may be forgotten.
+        seconds = max((t.shape.seconds or 0 for t in world.clickhouse.tables()), default=0)
+        return max(world.plan.quiet_ms, min(seconds * 1_000, LONG_OUTAGE_MS)) + 2_000
 
     # Producers
 
@@ -335,7 +341,7 @@ class Nemesis:
         """Until a person mends the table, and says so."""
         world = self._world
         for_ms = for_ms or world.rng.choice((20_000, 400_000))
-        refusal = world.rng.choice((ACCESS_DENIED, VIOLATED_CONSTRAINT))
+        refusal = world.rng.choice((ACCESS_DENIED, VIOLATED_CONSTRAINT, VIOLATED_CONSTRAINT))
         for table in world.clickhouse.of_name(PARKABLE):
             table.refuses_until, table.refusal = world.now + for_ms, refusal
         world.scheduler.at(for_ms, self._ask_again)

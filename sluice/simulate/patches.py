@@ -137,7 +137,7 @@ def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
         (http, "time", clock),
         (probe, "time", clock),
         (assignment, "Server", make_server),
-        (monitor, "COUNT_PARTS_EVERY_MS", 1000),
+        (monitor, "COUNT_PARTS_EVERY_MS", 5000),
         (monitor, "READ_EVERY_SECONDS", world.plan.windows_every_seconds),
         (inserting, "time", clock),
         (refreshing, "POLL_SECONDS", 2.0),

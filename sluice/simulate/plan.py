@@ -137,7 +137,7 @@ def draw_plan(rng: random.Random) -> Plan:
         bytes_max=rng.choice((5_000, 8_000)),
         slots=3 if is_calm else rng.choice((1, 2, 3)),
         stops=rng.choice((0, 0, 0, 0, 1, 2)),
-        refuses=rng.random() < 0.3,
+        refuses=rng.random() < 0.4,
         is_calm=is_calm,
         has_lineage=not tokens or rng.random() < 0.85,
         dynamic=RULES if rng.random() < 0.4 else None,

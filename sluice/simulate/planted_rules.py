@@ -57,7 +57,7 @@ def _no_grace_after_the_lease() -> AbstractContextManager[None]:
     def has_expired(deadline: int, now_ms: int) -> bool:
         return lease.has_expired(deadline, now_ms, 0)
 
-    return patched((lane, "has_expired", has_expired), (state, "has_expired", has_expired))
+    return patched(*((module, "has_expired", has_expired) for module in (lane, state, steps)))
 
 
 def _suspects_are_not_recorded() -> AbstractContextManager[None]:

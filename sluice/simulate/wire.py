@@ -55,7 +55,11 @@ class SimulatedServer(Server):
                 self._world.faults.note("lease over before the insert")
                 raise
 
-        return super().insert(plan, check, timeout_seconds)
+        reply = super().insert(plan, check, timeout_seconds)
+        refused = self._connection.refused if isinstance(self._connection, Connection) else None
+        if refused is not None:
+            self._world.checks.violate(f"an insert counts as done, and was answered {refused!r}")
+        return reply
 
 
 class Connection:
@@ -75,6 +79,8 @@ class Connection:
         self.is_dropped = False
         #: Of which a part is still on its way.
         self.undelivered: Inserter | None = None
+        #: What the last insert was refused with; None: it was not.
+        self.refused: bytes | None = None
 
     def close(self) -> None:
         """Nothing is sent on it any more."""
@@ -162,7 +168,10 @@ class Connection:
         end_ms = self.checked_at + int(timeout_seconds * 1000) - insertion.deadline_ms
         if end_ms > LATE_END_MS:
             world.checks.violate(f"an insert may go on {end_ms} ms beyond its lease (invariant 1)")
-        return insertion.answer()
+        reply = insertion.answer()
+        is_done = reply.status == 200 and not (reply.header_code or reply.body)
+        self.refused = None if is_done else reply.body
+        return reply
 
 
 def connecting(world: World) -> Callable[..., Connection]:

@@ -357,7 +357,7 @@ class Lane:
             self.counters.settled(state.loaded)
             _logger.debug("%s is settled: %d rows", state.block_range, state.loaded.rows)
             self._claims.end(now_ms, state.background.marks, state.record.grant)
-            if state.suspect_until_ms > now_ms:
+            if not has_expired(state.suspect_until_ms, now_ms):
                 self._claims.suspects.append(
                     Suspect(state.background.marks, state.suspect_until_ms)
                 )

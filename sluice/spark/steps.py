@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from sluice.core.budget import Site, WindowState, room, still_remembered, still_young
 from sluice.core.errors import TerminalError
-from sluice.core.lease import deadline_ms, lease_seconds_max
+from sluice.core.lease import deadline_ms, has_expired, lease_seconds_max
 from sluice.core.ledger import (
     Background,
     LedgerEntry,
@@ -502,7 +502,7 @@ def settling(
     batch, attempt = state.record.batch, state.record.attempt
     entries = [receipt_entry(state.block_range, batch, attempt, r) for r in loaded.receipts]
     entries.append(settled_entry(state.block_range, batch, attempt, loaded))
-    if state.suspect_until_ms > now_ms:
+    if not has_expired(state.suspect_until_ms, now_ms):
         entries.append(
             suspect_entry(state.block_range, state.suspect_until_ms, state.background.marks)
         )

@@ -121,11 +121,15 @@ def test_a_settled_range_is_empty_at_its_end_and_says_what_it_was(world: World) 
     assert settling(replace(state, loaded=None), NOW) == ((), ())
 
 
-@pytest.mark.parametrize(("until_ms", "is_suspect"), [(NOW, False), (NOW + 1, True)])
+@pytest.mark.parametrize(
+    ("until_ms", "is_suspect"),
+    [(NOW + 1, True), (NOW - 9_000, True), (NOW - 11_000, False), (0, False)],
+)
 def test_a_settled_range_of_which_an_insert_may_come_says_so(
     world: World, until_ms: int, is_suspect: bool
 ) -> None:
-    """To the driver after this one, too: with the marks from before its first insert."""
+    """To the driver after this one, too: with the marks from before its first insert. A server may
+    store for a while after the lease what it has wholly received."""
     state = in_doubt(world)
     state.loaded = loaded()
     state.suspect_until_ms = until_ms
