@@ -32,7 +32,6 @@ def _fail(code: int, text: str, *, fatal: bool = False, retriable: bool = False)
     raise ck.KafkaException(ck.KafkaError(code, text, fatal, retriable, False))
 
 
-
 def _timed_out(what: str) -> NoReturn:
     _fail(ck.KafkaError._TIMED_OUT, what, retriable=True)
 
@@ -213,6 +212,7 @@ class SimulatedProducer:
         size += sum(len(name) + len(content or b"") for name, content in headers)
         own = (world.plan.letters, world.plan.parking)
         if size > world.plan.letter_bytes_max and topic in own:
+            world.checks.violate(f"a message of {size} bytes is sent to {topic}, which takes less")
             _fail(ck.KafkaError.MSG_SIZE_TOO_LARGE, f"{size} bytes")
         if transaction.state == "open":
             stored = Stored(value, key, tuple(headers), timestamp_ms=world.now)

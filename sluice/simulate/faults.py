@@ -54,7 +54,7 @@ INSERT = {
     "insert: no room on the disk": 0.5,
     "insert: fails in any way": 2.0,
     "insert: reply of a proxy": 1.0,
-    "insert: answer cut off, lands late": 4.0,
+    "insert: answer cut off, lands late": 6.0,
     "insert: server dies between token and part": 2.0,
     "insert: slow": 1.5,
     "insert: hangs and lands late": 5.0,
@@ -74,7 +74,7 @@ JOB = {
     "task started again after the first one died": 2.0,
     "speculative copy": 2.0,
     "task waits for an executor": 2.0,
-    "task waits for an executor whose clock is behind": 4.0,
+    "task waits for an executor whose clock is behind": 8.0,
     "Spark is gone": 0.4,
 }
 
@@ -89,7 +89,7 @@ NEMESIS = {
     "driver killed": 6.0,
     "driver killed, its tasks live on": 6.0,
     "driver paused": 4.0,
-    "driver paused beyond lease and window": 3.0,
+    "driver paused beyond lease and window": 8.0,
     "duplicate driver": 4.0,
     "two drivers take over at once": 14.0,
     "partition appears under a zombie": 3.0,
@@ -121,7 +121,7 @@ STOPPING = {
     "log truncated": 1.0,
     "messages expired": 1.0,
     "topic created again": 1.0,
-    "ledger lost": 0.5,
+    "ledger lost": 1.0,
 }
 
 #: Drawn by what is produced, not by chance at a call.
@@ -167,7 +167,9 @@ ALL_KINDS = tuple(dict.fromkeys([kind for table in _TABLES for kind in table] + 
 
 
 #: What has to come together by chance; some hundreds of seeds may do without.
-RARE = frozenset({"shards left with different columns", "part lost before its quorum came"})
+RARE = frozenset(
+    {"shards left with different columns", "part lost before its quorum came", "ledger lost"}
+)
 
 #: Of each kind in a seed: two fifths of them never strike, and one in ten strikes all the time.
 SWARM = (0.0, 0.0, 0.0, 0.0, 0.5, 1.0, 1.0, 2.0, 4.0, 10.0)

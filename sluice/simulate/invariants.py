@@ -225,7 +225,9 @@ class Invariants:
         if before.in_doubt and record.begin == before.end:
             self._check_suspects(source, before, suspects)
 
-    def check_grants(self, source: TopicPartition, records: Mapping[TopicPartition, Record]) -> None:
+    def check_grants(
+        self, source: TopicPartition, records: Mapping[TopicPartition, Record]
+    ) -> None:
         """A new range is granted what is left of half of a window: by all that may still insert,
         and by what came into it since the oldest of them (rule 10)."""
         world = self._world

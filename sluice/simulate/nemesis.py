@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sluice.simulate.world import World
 
 #: How often the world strikes by itself, compared with a call; and for the faults that stop.
-_SHARE, _STOPPING_SHARE = 0.02, 0.1
+_SHARE, _STOPPING_SHARE = 0.02, 0.2
 DRIVERS_MAX = 3
 #: Producers wait while so many offsets are not settled: the drain would only take longer.
 LAG_MAX = 50
@@ -120,7 +120,7 @@ class Nemesis:
         point = world.rng.random()
         if self._is_healed or point < 0.6:
             return world.rng.randrange(3_000)
-        if point < 0.85:
+        if point < 0.75:
             return world.rng.randrange(int(world.plan.lease_seconds * 1000))
         if world.rng.random() < 0.5:
             world.scheduler.at(world.plan.quiet_ms + 1_000, self._flood_windows)
@@ -137,10 +137,23 @@ class Nemesis:
         world = self._world
         every_ms = world.plan.produce_every_ms
         if world.checks.lag() < LAG_MAX:
-            world.produce(world.rng.choice(world.sources()), world.rng.randrange(1, 10))
+            self._produce_some(world.rng.choice(world.sources()))
         else:
             every_ms *= 10
         world.scheduler.at(world.rng.randrange(50, every_ms), self._produce)
+
+    def _produce_some(self, source: TopicPartition) -> None:
+        """A batch; where producers use transactions, each has its own, and some are aborted."""
+        world, rng = self._world, self._world.rng
+        if not world.plan.in_transactions:
+            world.produce(source, rng.randrange(1, 10))
+            return
+        transaction = Transaction("producer", 0)
+        world.produce(source, rng.randrange(1, 6), transaction)
+        self._open.append((source, transaction))
+        outcome = "aborted" if rng.random() < 0.1 else "committed"
+        delay_ms = rng.randrange(rng.choice((20, 300, 5_000)))
+        world.scheduler.at(delay_ms, lambda: self._close(source, transaction, outcome))
 
     def _foreign_transaction(self, outcome: str) -> None:
         world, rng = self._world, self._world.rng

@@ -38,6 +38,7 @@ class Plan:
     :param shards: the names of the shards; rows go to them by their offsets.
     :param is_quorum: blocks wait for two replicas.
     :param lag_ms: how long a replica may be behind the others.
+    :param in_transactions: producers write in transactions.
     :param malice: how often others use up what they may, when it does most harm.
     :param unrest: how often the world strikes by itself.
     :param unrest_of_jobs: how often a job is struck.
@@ -65,6 +66,7 @@ class Plan:
     shards: tuple[str, ...] = ("s1",)
     is_quorum: bool = False
     lag_ms: int = 200
+    in_transactions: bool = False
     malice: float = 0.0
     unrest: float = 1.0
     unrest_of_jobs: float = 1.0
@@ -145,6 +147,7 @@ def draw_plan(rng: random.Random) -> Plan:
         shards=("s1", "s2") if rng.random() < 0.3 else ("s1",),
         is_quorum=is_cluster and rng.random() < 0.5,
         lag_ms=rng.choice((200, 5_000, 60_000)),
+        in_transactions=rng.random() < 0.25,
         malice=rng.choice((0.0, 0.3, 0.9)),
         unrest=rng.choice((0.05, 0.15, 0.15, 0.4)),
         unrest_of_jobs=rng.choice((0.2, 0.6, 1.5)),

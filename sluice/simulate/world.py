@@ -17,7 +17,7 @@ from sluice.simulate.decoding import make_message
 from sluice.simulate.driver import Driver, make_configuration
 from sluice.simulate.faults import ANYWHERE, INSERT, Faults
 from sluice.simulate.invariants import Invariants
-from sluice.simulate.kafka import Broker, Log
+from sluice.simulate.kafka import Broker, Log, Transaction
 from sluice.simulate.nemesis import Nemesis
 from sluice.simulate.plan import draw_plan
 from sluice.simulate.quorums import Quorums
@@ -293,7 +293,9 @@ class World:
             for number in range(len(self.broker.topics[topic]))
         ]
 
-    def produce(self, source: TopicPartition, count: int) -> None:
+    def produce(
+        self, source: TopicPartition, count: int, transaction: Transaction | None = None
+    ) -> None:
         """Messages of all kinds."""
         log = self.broker.log(source)
         for _ in range(count):
@@ -302,7 +304,7 @@ class World:
             stored, fault = make_message(self.rng, self.messages, self.now, oversize)
             if fault is not None:
                 self.faults.note(fault)
-            log.append(stored)
+            log.append(stored, transaction)
 
     # The run
 

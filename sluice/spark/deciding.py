@@ -209,23 +209,25 @@ class Decider:
         left_ms = state.record.deadline_ms - now_ms
         if left_ms > self._planner.lease_left_ms(state) and state.outdated is None:
             return None, True
-        if not self._has_room_again(state, budget, now_ms):
+        if not self._has_room_again(state, budget, now_ms, state.record.grant):
             return None, False
         return self._schema.again(state, now_ms), False
 
-    def _has_room_again(self, state: PartitionState, budget: Budget, now_ms: int) -> bool:
-        """Whether a range may be sent again within the budget. While its lease runs it is among
-        the claims; then its grant was given to others."""
+    def _has_room_again(
+        self, state: PartitionState, budget: Budget, now_ms: int, grant: int
+    ) -> bool:
+        """Whether a range may be sent again with this grant within the budget. While its lease
+        runs it is among the claims; then its grant was given to others."""
         if state.may_insert(now_ms):
             return True
         sites = budget.sites(self.text_of(state), state.source.topic)
-        has_room = budget.take_again(sites, state.record.grant, state.background.marks)
+        has_room = budget.take_again(sites, grant, state.background.marks)
         if has_room is None:
             _logger.warning(
                 "%s is probed before it is loaded again: a repeat of up to %d blocks would come "
                 "after more than half of a deduplication window",
                 state.block_range,
-                state.record.grant,
+                grant,
             )
             state.probing = True
         return bool(has_room)
@@ -234,13 +236,18 @@ class Decider:
         """The same range with the grant that one of its blocks needs."""
         need = state.grant_wanted
         assert need is not None
-        held = state.record.grant if state.may_insert(now_ms) else 0
+        grant, is_claim = need.entries, state.may_insert(now_ms)
         try:
             sites = budget.sites(self.text_of(state), state.source.topic)
-            if not held and not self._has_room_again(state, budget, now_ms):
-                return None
-            if budget.take(sites, need.entries, held or state.record.grant, need.entry):
-                return self._planner.renew(state, now_ms, grant=need.entries)
+            budget.require_possible(sites, grant, need.entry)
+            # All of it at once: with only what it had, it would keep from others what they need to
+            # go on, and wait for the rest for ever.
+            if (
+                budget.take(sites, grant, state.record.grant, need.entry)
+                if is_claim
+                else self._has_room_again(state, budget, now_ms, grant)
+            ):
+                return self._planner.renew(state, now_ms, grant=grant)
         except WindowTooSmallError as error:
             self._stop(state, error)
         return None

@@ -141,20 +141,28 @@ class Budget:
         :param entry: the table entry whose block needs so much, where that is known.
         :raises WindowTooSmallError: the grant can never be given; names the narrowest window.
         """
-        windows = [(site, self.windows[site]) for site in sites if site in self.windows]
-        if len(windows) < len(sites):
+        if any(site not in self.windows for site in sites):
             return False
-        # A range whose blocks go to one table by several ways takes the grant once for each.
+        self.require_possible(sites, grant, entry)
         blocks = Counter(self._place(site) for site in sites)
-        for site, window in sorted(windows, key=lambda item: item[1].state.usable):
-            if grant * blocks[self._place(site)] > window.state.usable:
-                raise too_small(site, grant, window, entry, blocks[self._place(site)])
         needed = {place: (grant - held) * count for place, count in blocks.items()}
         if any(self._room(place).left < needs for place, needs in needed.items()):
             return False
         for place, needs in needed.items():
             self._room(place).left -= needs
         return True
+
+    def require_possible(self, sites: list[Site], grant: int, entry: str = "") -> None:
+        """See that every window that was read could give the grant if nobody else held any.
+
+        :raises WindowTooSmallError: names the narrowest window that could not.
+        """
+        windows = [(site, self.windows[site]) for site in sites if site in self.windows]
+        # A range whose blocks go to one table by several ways takes the grant once for each.
+        blocks = Counter(self._place(site) for site, _ in windows)
+        for site, window in sorted(windows, key=lambda item: item[1].state.usable):
+            if grant * blocks[self._place(site)] > window.state.usable:
+                raise too_small(site, grant, window, entry, blocks[self._place(site)])
 
     def take_again(self, sites: list[Site], grant: int, marks: Marks) -> bool | None:
         """Take the grant for a range that is to be repeated and that is no claim any more, since

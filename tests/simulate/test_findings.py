@@ -12,6 +12,7 @@ import pytest
 from sluice.core.errors import ForeignHandsError, OwnerChangedError, TransientError
 from sluice.core.ledger import Background, Commit, CommittedOffset, LedgerView
 from sluice.core.ranges import TopicPartition, digest_of_rest
+from sluice.core.receipts import NeedsGrant
 from sluice.core.records import Kind, Record, encode
 from sluice.kafka.errors import KafkaUnavailableError
 from sluice.kafka.recorder import Recorder, TakeOver
@@ -208,3 +209,18 @@ def test_what_a_probe_finds_again_is_loaded_under_another_name() -> None:
     lane = world.lane([state])
     lane.run({P0: 10}, 5.0)
     assert world.commits[0].records[P0].rest not in ("", before)
+
+
+def test_a_range_that_needs_a_larger_grant_after_its_lease_takes_all_of_it_or_is_probed() -> None:
+    """Nine entries came since, of ten that may be used: the grant of one would have room, that of
+    two has not. Taking the first each time, it would keep every grant from the others for ever."""
+    world = World([P0, P1], blocks=20)
+    state, new = lapsed(world, P0, 1), world.settled(P1)
+    state.grant_wanted = NeedsGrant("t", 2)
+    world.ends[P1], new.waiting_since_ms, new.stable_end = 10, 0, 10
+    (table,) = world.tables.values()
+    table.mark = 9
+    lane = world.lane([state, new])
+    steps, _ = lane._decider.plan(world.now, flush=True, stopping=False)
+    assert state.probing
+    assert [step.source for step in steps] == [P1]
