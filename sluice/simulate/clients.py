@@ -195,7 +195,7 @@ class SimulatedProducer:
             driver.fenced_at = 0
             if waited_ms < SUCCESSOR_MS and not driver.lane_run._stopping.is_set():
                 self._world.checks.violate(
-                    f"{driver.name} fences its successor {waited_ms} ms after it was fenced (rule 4)"
+                    f"{driver.name} fences its successor {waited_ms} ms after it was fenced itself"
                 )
 
     def begin_transaction(self) -> None:

@@ -109,7 +109,7 @@ class Invariants:
 
     # Rules 1 and 10: what is sent
 
-    def sent(self, driver: Process, job: Job, slots: int) -> None:
+    def sent(self, driver: Driver, job: Job, slots: int) -> None:
         """A driver gives a job to Spark."""
         if len(job.tasks) > slots:
             self._world.checks.violate(f"{len(job.tasks)} tasks in a job for {slots} slots")
@@ -122,21 +122,21 @@ class Invariants:
             self._out[driver, source] = job
         self._check_claims(driver)
 
-    def _check_claims(self, process: Process) -> None:
+    def _check_claims(self, driver: Driver) -> None:
         """Who grants entries counts every late insert of what is settled (rule 10)."""
-        lane = getattr(process, "lane_run").lane
-        world = self._world
+        lane, world = driver.lane_run.lane, self._world
+        assert lane is not None
         held = max((s.deadline_ms for s in lane._claims.suspects), default=0)
         for each in self.inserters():
-            record = each.record
-            is_ours = world.owner_of(each.source) == getattr(process, "owner")
-            if is_ours and self._is_settled(key_of(each.source, record)):
-                if held < record.deadline_ms and each.source in lane.states:
-                    self._violate(
-                        each.source,
-                        f"[{record.begin}, {record.end}) is settled and may be inserted until "
-                        f"{record.deadline_ms}, and who grants entries does not count it (rule 10)",
-                    )
+            source, record = each.source, each.record
+            is_ours = source in lane.states and world.owner_of(source) == driver.owner
+            is_late = is_ours and self._is_settled(key_of(source, record))
+            if is_late and held < record.deadline_ms:
+                self._violate(
+                    source,
+                    f"[{record.begin}, {record.end}) is settled and may be inserted until "
+                    f"{record.deadline_ms}, and who grants entries does not count it (rule 10)",
+                )
 
     def came_back(self, driver: Process, job: Job) -> None:
         """A job has ended, as its driver knows it."""

@@ -30,6 +30,7 @@ from sluice.spark.tasks import load_task
 from sluice.spark.workshop import Workshop
 
 if TYPE_CHECKING:
+    from sluice.simulate.driver import Driver
     from sluice.simulate.world import World
 
 #: Attempts of a task before Spark gives the job up.
@@ -98,7 +99,7 @@ class Application:
     :param decoder: version of the engine that its workers have.
     """
 
-    def __init__(self, world: World, driver: Process, decoder: int) -> None:
+    def __init__(self, world: World, driver: Driver, decoder: int) -> None:
         self.slots = world.plan.slots
         self.workers: dict[Worker, None] = {}
         self._world = world
@@ -167,7 +168,7 @@ class _JobRun:
         self,
         application: Application,
         world: World,
-        driver: Process,
+        driver: Driver,
         job: Job,
         around: Surroundings,
         finished: Callable[[Any], None],
