@@ -29,7 +29,8 @@ def archive_path() -> Path:
     """Where the archive of this Java and this environment's Spark is, if it was made."""
     found = importlib.util.find_spec("pyspark")
     assert found is not None and found.origin is not None, "pyspark is not installed"
-    jars = Path(found.origin).parent / "jars"
+    # As PySpark names them to Java, also in an environment that a link leads to.
+    jars = Path(found.origin).resolve().parent / "jars"
     made_of = f"{_release_of_java()}\n{jars}\n{jars.stat().st_mtime_ns}"
     name = hashlib.sha256(made_of.encode()).hexdigest()[:12]
     return Path(sys.prefix) / "share" / "sluice" / f"spark-classes-{name}.jsa"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -80,6 +81,19 @@ def test_another_java_has_another_archive(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "release").write_text('JAVA_VERSION="99"')
     assert len({ours, other, archive_path()}) == 3
     assert archive_options() == ""
+
+
+def test_an_environment_behind_a_link_has_the_same_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark names its jars to Java without the link."""
+    ours = archive_path()
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None and found.origin is not None
+    (tmp_path / "pyspark").symlink_to(Path(found.origin).parent)
+    found.origin = str(tmp_path / "pyspark" / "__init__.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: found)
+    assert archive_path() == ours
 
 
 def test_set_up_goes_on_where_none_can_be_made(
