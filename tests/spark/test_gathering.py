@@ -106,10 +106,14 @@ def test_a_job_that_is_lost_leaves_a_suspect_and_a_failure(gathering: Gathering)
     state, lost = gathering.state, JobLostError("its executor was lost")
     gathering.gatherer.take(JobResult(gathering.job, error=lost))
     assert state.suspect_until_ms == state.record.deadline_ms
-    assert (state.failures, state.out) == (1, False)
+    assert (state.failures, state.out, state.untouched) == (1, False, False)
+    assert state.back_at_ms == gathering.world.now
     assert state.retry_at_ms > gathering.world.now
     state.stop(TerminalError("before"))
+    state.out, state.suspect_until_ms, state.untouched = True, 0, True
     gathering.gatherer.take(JobResult(gathering.job, error=lost))
+    assert (state.out, state.untouched) == (False, False)
+    assert state.suspect_until_ms == state.record.deadline_ms, "it may still insert"
     assert state.failures == 1 and gathering.counters.failures == {"JobLostError": 1}
 
 

@@ -15,7 +15,7 @@ from sluice.core.records import Kind
 from sluice.spark import steps as steps_module
 from sluice.spark.state import Claims, PartitionState, Suspect
 from sluice.spark.steps import Budget, Planner, Step, bounded, refresh, settle, settling
-from tests.spark.lane_world import START_MS, World, table_text
+from tests.spark.lane_world import START_MS, Table, World, table_text
 
 P0 = TopicPartition("a", 0)
 NOW = START_MS + 5_000
@@ -228,3 +228,69 @@ def test_blocks_that_are_quick_again_get_no_more_time_than_configured(
     quick = replace(slow, insert_ms=5)
     world.planner.learn_time(state, replace(loaded(), receipts=(quick, slow, quick)))
     assert state.insert_seconds == (120.0 if is_kept else 0.0)
+
+
+T, U = Site("t", "s1"), Site("u", "s1")
+
+
+def two_tables() -> World:
+    """Ten entries of the one window may be used, six of the other one."""
+    world = World([P0], (table_text("t", ("a",)), table_text("u", ("a",))), blocks=20)
+    world.tables[U].blocks = 12
+    return world
+
+
+@pytest.mark.parametrize("full", [T, U])
+def test_a_repeat_whose_lease_is_over_needs_room_in_each_window(full: Site) -> None:
+    """Its own entries and those created since its marks; one window without room is enough."""
+    world, marks = two_tables(), {"t/s1": 0, "u/s1": 0}
+    world.tables[full].fill({T: 8, U: 4}[full])
+    assert budget(world).take_again([T, U], 2, marks) is True
+    assert budget(world).take_again([T, U], 3, marks) is None
+    assert budget(world).take_again([T, U], 2, {"t/s1": -1, "u/s1": -1}) is None
+    # A window without a mark (its view came later) counts from now.
+    other = {T: "u/s1", U: "t/s1"}[full]
+    assert budget(world).take_again([T, U], 6, {other: 0}) is True
+
+
+def test_what_a_repeat_takes_is_a_claim_as_old_as_its_marks() -> None:
+    world = two_tables()
+    world.tables[T].fill(3)
+    one = budget(world)
+    assert one.take_again([T], 2, {"t/s1": 1}) is True
+    assert not one.take([T], 10 - 2 - 2 + 1) and one.take([T], 10 - 2 - 2)
+    two = budget(world)
+    assert two.take_again([T], 2, {"t/s1": 1}) is True
+    # A second one that is older shares what is left, with what was created since its marks.
+    assert two.take_again([T], 10 - 3 - 2 + 1, {"t/s1": 0}) is False
+    three = budget(world)
+    assert three.take_again([T], 2, {"t/s1": 1}) is True
+    assert three.take_again([T], 10 - 3 - 2, {"t/s1": 0}) is True
+    assert not three.take([T], 1)
+
+
+@pytest.mark.parametrize("held", [T, U])
+def test_while_a_repeat_waits_nothing_new_is_granted_where_it_needs_room(held: Site) -> None:
+    world, marks = two_tables(), {"t/s1": 0, "u/s1": 0}
+    one = budget(world)
+    assert one.take([held], 4)
+    assert one.take_again([T, U], {T: 7, U: 3}[held], marks) in (None, False)
+    if held is U:
+        assert not one.take([T], 1) and not one.take([U], 1)
+
+
+def test_a_repeat_waits_for_a_window_that_was_not_read() -> None:
+    one = budget(two_tables())
+    assert one.take_again([T, Site("unread", "s1")], 1, {"t/s1": 0}) is False
+    assert one.take([T], 10), "nothing was taken before"
+
+
+def test_two_blocks_of_a_repeat_that_go_to_one_window_take_it_twice() -> None:
+    """Views of two tables write to a third one."""
+    world = two_tables()
+    behind = [Site(entry, "s1", "d.shared") for entry in ("t", "u")]
+    for site in behind:
+        world.tables[site] = Table(20)
+    marks = {site.key: 0 for site in behind}
+    assert budget(world).take_again(behind, 5, marks) is True
+    assert budget(world).take_again(behind, 6, marks) is None
