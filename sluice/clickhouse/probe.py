@@ -47,6 +47,19 @@ class PresentOffsets:
         return self.rows > self.rows_distinct
 
 
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """Rows [first, beyond) of a message that are in the table.
+
+    :param doubled: some of them more than once.
+    """
+
+    offset: int
+    first: int
+    beyond: int
+    doubled: bool
+
+
 def running_query_ids(server: Server, prefix: str) -> list[str]:
     """Query ids with this prefix that run on this server now, sorted."""
     rows = server.query(
@@ -175,6 +188,38 @@ def present_offsets(
     ]
 
 
+def stored_rows(
+    server: Server,
+    facts: TableFacts,
+    topic: str,
+    partition: int,
+    begin: int,
+    end: int,
+    source: str,
+    settings: Mapping[str, str] | None = None,
+    timeout_seconds: float = PRESENT_TIMEOUT_SECONDS,
+) -> list[StoredRun]:
+    """Which rows of the messages of [begin, end) one loader has put into the table. Call it after
+    `present_offsets`, which sees that all rows say who loaded them.
+
+    :param facts: of a table with a column `_row`.
+    :returns: sorted by offset and row.
+    """
+    rows = server.query(
+        _STORED.replace("SOURCE", source_literal(facts, source)),
+        {
+            **{"database": facts.database, "table": facts.table, "topic": topic},
+            **{"partition": partition, "begin": begin, "end": end},
+        },
+        settings,
+        timeout_seconds,
+    )
+    return [
+        StoredRun(int(r["o"]), int(r["first"]), int(r["last"]) + 1, int(r["most"]) > 1)
+        for r in rows
+    ]
+
+
 def source_literal(facts: TableFacts, source: str) -> str:
     """A value of the column `_source` of this table; "" is what says nothing."""
     types = {column.name: column.type for column in facts.columns}
@@ -216,4 +261,28 @@ FROM (
 )
 GROUP BY found, different, run
 ORDER BY first
+"""
+
+# Inside out: how often each (offset, _row) is there; the rows of each offset in one sorted array;
+# runs of rows without gaps, as above.
+_STORED = """
+SELECT o, min(r) AS first, max(r) AS last, max(most) AS most
+FROM (
+    SELECT o, most, r, toInt64(r) - toInt64(place) AS run
+    FROM (
+        SELECT o, max(n) AS most, arraySort(groupArray(r)) AS found
+        FROM (
+            SELECT toUInt64(_offset) AS o, toUInt64(_row) AS r, count() AS n
+            FROM {database:Identifier}.{table:Identifier}
+            WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
+                AND _offset >= {begin:UInt64} AND _offset < {end:UInt64}
+                AND _source = SOURCE
+            GROUP BY o, r
+        )
+        GROUP BY o
+    )
+    ARRAY JOIN found AS r, arrayEnumerate(found) AS place
+)
+GROUP BY o, run
+ORDER BY o, first
 """

@@ -20,6 +20,7 @@ from sluice.core.server_runs import ServerRuns
 #: Marks of the windows, by `Site.key`.
 Marks = dict[str, int]
 Rest = dict[str, tuple[Interval, ...]]
+Stored = dict[str, rests.StoredRows]
 
 # Their fields are plain values, `queueing` aside: `asdict`, which looks into each, takes 20 us a
 # range [measured].
@@ -47,6 +48,8 @@ class Background:
     :param marks: of the windows, taken before the range could first be inserted.
     :param since_ms: when the range was first intended.
     :param rest: what a probe found missing, by table entry.
+    :param stored: of entries whose messages have several rows, those rows of `rest` that the probe
+        found.
     :param bytes_max: size above which nobody ever inserted this range (rule 12).
     :param servers: of shards with tables that are not replicated, the process that served them
         when the marks were taken. One that is missing is unknown: such a table may know a block
@@ -58,6 +61,7 @@ class Background:
     rest: Rest = field(default_factory=dict)
     bytes_max: int = 0
     servers: ServerRuns = field(default_factory=dict)
+    stored: Stored = field(default_factory=dict)
 
 
 def record_entry(
@@ -83,6 +87,10 @@ def record_entry(
     if background.rest:
         body["rest"] = {
             entry: rests.written(intervals) for entry, intervals in background.rest.items()
+        }
+    if background.stored:
+        body["stored"] = {
+            entry: rests.written_rows(rows) for entry, rows in background.stored.items()
         }
     if background.servers:
         body["servers"] = background.servers
@@ -251,6 +259,7 @@ class LedgerView:
             rest={name: rests.read(offsets) for name, offsets in entry.get("rest", {}).items()},
             bytes_max=int(entry["bytes_max"]),
             servers={str(s): str(run) for s, run in entry.get("servers", {}).items()},
+            stored={name: rests.read_rows(rows) for name, rows in entry.get("stored", {}).items()},
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -134,9 +134,14 @@ def contains(intervals: tuple[Interval, ...], offset: int) -> bool:
     return at >= 0 and offset < intervals[at][1]
 
 
-def digest_of_rest(rest: dict[str, tuple[Interval, ...]], attempt: int = 0) -> str:
+def digest_of_rest(
+    rest: dict[str, tuple[Interval, ...]],
+    attempt: int = 0,
+    stored: Mapping[str, tuple[tuple[int, int, int], ...]] | None = None,
+) -> str:
     """12 hexadecimal digits that name what a probe found missing, by table entry (C12).
 
+    :param stored: rows of these offsets that are not missing.
     :param attempt: of the record that names it. A server may know the block of an earlier attempt
         without having it, and a probe looks when nothing of that can land any more: what is found
         again has another name.
@@ -146,4 +151,6 @@ def digest_of_rest(rest: dict[str, tuple[Interval, ...]], attempt: int = 0) -> s
         digest.update(f"{entry}\n".encode())
         for begin, end in normalize(rest[entry]):
             digest.update(f"{begin}-{end}\n".encode())
+        for offset, first, beyond in (stored or {}).get(entry, ()):
+            digest.update(f"{offset}/{first}-{beyond}\n".encode())
     return digest.hexdigest()[:12]

@@ -8,6 +8,7 @@ written as bits: 0.17 bytes for each offset of the range, whatever is missing.
 from __future__ import annotations
 
 import base64
+import json
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -51,4 +52,28 @@ def read(value: Any) -> tuple[Interval, ...]:
         elif not is_set and begin is not None:
             found.append((first + begin, first + place))
             begin = None
+    return tuple(found)
+
+
+#: Rows of messages of several rows: an offset, the first of its rows, and behind the last one.
+StoredRows = tuple[tuple[int, int, int], ...]
+
+
+def written_rows(rows: StoredRows) -> str:
+    """Rows as text. Each offset counts from the one before it, so that messages of equally many
+    rows, one after the other, take next to nothing."""
+    before, steps = 0, []
+    for offset, first, beyond in rows:
+        steps.append((offset - before, first, beyond))
+        before = offset
+    text = json.dumps(steps, separators=(",", ":")).encode()
+    return base64.b64encode(zlib.compress(text)).decode()
+
+
+def read_rows(text: str) -> StoredRows:
+    """What was written."""
+    found, offset = [], 0
+    for step, first, beyond in json.loads(zlib.decompress(base64.b64decode(text))):
+        offset += step
+        found.append((offset, first, beyond))
     return tuple(found)

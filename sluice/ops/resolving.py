@@ -13,7 +13,7 @@ from sluice.clickhouse.window import window_mark
 from sluice.config.model import Configuration, TableConfiguration
 from sluice.core.budget import Site
 from sluice.core.errors import TerminalError
-from sluice.core.ledger import Background, Marks, Rest
+from sluice.core.ledger import Background, Marks, Rest, Stored
 from sluice.core.ranges import Range, digest_of_rest
 from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText, parse_text
@@ -130,13 +130,14 @@ def _as_probed(
     situation: Situation, facts: PartitionFacts, record: Record
 ) -> tuple[Decided, list[str]]:
     source = facts.source
-    rest = _missing(situation, facts, record)
+    probed = _missing(situation, facts, record)
+    rest = probed.rest
     found = ", ".join(f"{entry}: {_shown(rest[entry])}" for entry in sorted(rest))
     said = [f"{source}: probed [{record.begin}, {record.end}); without a row are: {found}"]
     if not any(rest.values()):
         decision, more = _as_loaded(situation, facts, record, "resolve --as probe: nothing missing")
         return decision, [*said, *more]
-    decision = _as_rest(situation, facts, record, rest, "resolve --as probe")
+    decision = _as_rest(situation, facts, record, rest, "resolve --as probe", probed.stored)
     return decision, [
         *said,
         f"{source}: {shown_state(facts)} stays to be loaded, but only those offsets, under a "
@@ -145,7 +146,12 @@ def _as_probed(
 
 
 def _as_rest(
-    situation: Situation, facts: PartitionFacts, record: Record, rest: Rest, why: str
+    situation: Situation,
+    facts: PartitionFacts,
+    record: Record,
+    rest: Rest,
+    why: str,
+    stored: Stored | None = None,
 ) -> Decided:
     """A probe's record. Its deadline is 0: nobody was ever allowed to insert for it, and the
     next driver renews it before it is loaded."""
@@ -154,13 +160,14 @@ def _as_rest(
         kind=Kind.PROBE,
         attempt=record.attempt + 1,
         deadline_ms=0,
-        rest=digest_of_rest(rest),
+        rest=digest_of_rest(rest, stored=stored),
     )
     background = Background(
         marks=_marks(situation, facts),
         since_ms=situation.now_ms,
         rest=rest,
         bytes_max=facts.background.bytes_max or situation.configuration.batch.range_bytes_max,
+        stored=stored or {},
     )
     return decided(situation, facts, probe, background, why)
 
@@ -200,7 +207,7 @@ def _marks(situation: Situation, facts: PartitionFacts) -> Marks:
     return marks
 
 
-def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> Rest:
+def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> ProbeFound:
     """What a probe finds missing, by table entry.
 
     :raises SluiceError: it cannot tell.
@@ -233,7 +240,7 @@ def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> Res
         if isinstance(found.error, TerminalError) and not isinstance(found.error, DoubledRowsError):
             found.error.hint = _LOOK
         raise found.error
-    return found.rest
+    return found
 
 
 def _shown(intervals: Sequence[tuple[int, int]]) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.password import read_password
 from sluice.clickhouse.tls import Tls
-from sluice.core.ledger import Marks, Rest
+from sluice.core.ledger import Marks, Rest, Stored
 from sluice.core.ranges import Range
 from sluice.core.records import Record
 from sluice.core.server_runs import ServerRuns
@@ -105,6 +105,7 @@ class Assignment:
 
     :param record: the committed record that allows it.
     :param rest: for a probe's record, the offsets to load by table entry; else empty.
+    :param stored: rows of `rest` that are in their table.
     :param bytes_max: above it nobody inserts (rule 12).
     :param sent_at_ms: the driver's wall time when it was sent.
     :param is_first: no other task was ever sent this range, so what this one refuses, nobody
@@ -129,6 +130,7 @@ class Assignment:
     servers: ServerRuns = field(default_factory=dict)
     since_ms: int = 0
     insert_seconds: float = 0.0
+    stored: Stored = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,7 +270,7 @@ class Decider:
             renewed.record,
             kind=Kind.PROBE,
             text=text.digest(),
-            rest=digest_of_rest(background.rest, renewed.record.attempt),
+            rest=digest_of_rest(background.rest, renewed.record.attempt, background.stored),
         )
         return Step(state.source, record, background, True)
 

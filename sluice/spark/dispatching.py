@@ -32,6 +32,7 @@ def assigned(state: PartitionState, now_ms: int, looks_for_fields: bool) -> Assi
         block_range=state.block_range,
         record=state.record,
         rest=state.background.rest,
+        stored=state.background.stored,
         bytes_max=state.background.bytes_max,
         sent_at_ms=now_ms,
         is_first=state.record.attempt == 1 and not state.sent,

@@ -298,11 +298,18 @@ class Gatherer:
             return
         state.probing, state.is_probed = False, True
         state.background = Background(
-            since_ms=now_ms, rest=found.rest, bytes_max=state.background.bytes_max
+            since_ms=now_ms,
+            rest=found.rest,
+            bytes_max=state.background.bytes_max,
+            stored=found.stored,
         )
         missing = sum(end - begin for rest in found.rest.values() for begin, end in rest)
+        rows = sum(end - begin for rows in found.stored.values() for _, begin, end in rows)
         _logger.warning(
-            "%s was probed: %d of its offsets have no row yet", state.block_range, missing
+            "%s was probed: %d of its offsets have no row yet%s",
+            state.block_range,
+            missing,
+            f", or not all of theirs: {rows} rows are there" if rows else "",
         )
 
     def _or_wait(self, state: PartitionState, error: SluiceError) -> SluiceError:

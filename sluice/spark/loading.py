@@ -39,6 +39,7 @@ from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Block, Decoded
 from sluice.decode.messages.fault import NO_ROUTE
 from sluice.decode.schema.registry import UnknownSchemasError
+from sluice.decode.sharding.stored import without_rows
 from sluice.decode.text.fields import new_fields
 from sluice.kafka.reader import Fault, RangeReader, ReadResult, read_originals
 from sluice.kafka.readers import Reader
@@ -282,6 +283,9 @@ class _Loading:
         )
         with router.messages_of(table.entry) as buffer:
             decoded = decoder.decode(buffer, source.topic, source.partition, loaded_by)
+            stored = self.assignment.stored.get(table.entry)
+            if stored:
+                decoded = without_rows(table, decoded, stored)
             given = buffer.messages
             found = new_fields(table, buffer, decoded)
             if found:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from sluice.core.budget import Site, WindowState
 from sluice.core.errors import SluiceError
 from sluice.core.health import ReplicaHealth
-from sluice.core.ledger import Commit, Rest
+from sluice.core.ledger import Commit, Rest, Stored
 from sluice.core.ranges import EpochOffset, Range, TopicPartition
 from sluice.core.records import Record
 from sluice.core.text import ConfigurationText
@@ -125,11 +125,16 @@ class Jobs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProbeFound:
-    """What a probe found missing in each table entry, or why it could not tell."""
+    """What a probe found missing in each table entry, or why it could not tell.
+
+    :param stored: of entries whose messages have several rows, those rows of `rest` that are not
+        missing.
+    """
 
     source: TopicPartition
     rest: Rest
     error: SluiceError | None = None
+    stored: Stored = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
 from sluice.clickhouse.insert import query_id_prefix
-from sluice.clickhouse.probe import present_offsets, replicas_in_sync, running_query_ids
+from sluice.clickhouse.probe import (
+    StoredRun,
+    present_offsets,
+    replicas_in_sync,
+    running_query_ids,
+    stored_rows,
+)
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.vanishing import (
     CannotTellError,
@@ -22,9 +29,10 @@ from sluice.clickhouse.vanishing import (
     why_rows_go,
 )
 from sluice.core.errors import SluiceError, TerminalError, TransientError
-from sluice.core.ledger import Rest
+from sluice.core.ledger import Rest, Stored
 from sluice.core.ranges import Interval, Range, contains, intervals_of, subtract
 from sluice.core.records import Record
+from sluice.core.rests import StoredRows, written_rows
 from sluice.core.routing import Looked, looked, takes
 from sluice.core.text import SOURCE, ConfigurationText, TableText
 from sluice.core.tokens import block_token, row_source
@@ -35,6 +43,8 @@ from sluice.spark.ports import ProbeFound
 from sluice.spark.shards import on_shard
 
 _NO_LIMIT = 1 << 62
+#: Brokers take messages of a megabyte, and a record may name several entries.
+STORED_BYTES_MAX = 250_000
 #: What tells one message's row from another's. A probe needs `_source`, too.
 NEEDED_LINEAGE = frozenset({"_topic", "_partition", "_offset"})
 
@@ -73,11 +83,6 @@ def why_no_probe(facts: TableFacts, lineage: Collection[str], rows: str) -> str 
     dependents = len(list(facts.all_dependents()))
     if dependents:
         return f"{facts.target} feeds {dependents} materialized views, which a probe cannot see"
-    if rows == "many" and facts.partition_key:
-        return (
-            f"{facts.target} is partitioned by {facts.partition_key}, so a message of several rows "
-            "may be there in part"
-        )
     return why_rows_go(facts)
 
 
@@ -108,6 +113,27 @@ def first_overlap(
             first, second = sorted((shard, other))
             return (begin, min(end, other_end)), (first, second)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a shard has of a range.
+
+    :param rows: of messages of several rows that may be there in part; see `StoredRows`.
+    """
+
+    offsets: list[Interval]
+    rows: list[tuple[int, int, int]]
+
+
+def _bounded(block_range: Range, table: TableText, rows: StoredRows) -> StoredRows:
+    """:raises CannotTellError: they are more than the ledger takes."""
+    if len(written_rows(rows)) > STORED_BYTES_MAX:
+        raise CannotTellError(
+            f"{block_range} cannot be probed: {table.target} has rows of its messages in "
+            f"{len(rows)} pieces, more than the ledger takes"
+        )
+    return rows
 
 
 class ClickHouseProber:
@@ -157,13 +183,16 @@ class ClickHouseProber:
         since_ms: int,
     ) -> None:
         try:
-            rest: Rest = {
-                table.entry: known[table.entry]
-                if table.entry in known
-                else self._missing(block_range, record, table, since_ms)
-                for table in text.tables_of(block_range.source.topic)
-            }
-            finished(ProbeFound(block_range.source, rest))
+            rest: Rest = {}
+            stored: Stored = {}
+            for table in text.tables_of(block_range.source.topic):
+                if table.entry in known:
+                    rest[table.entry] = known[table.entry]
+                    continue
+                rest[table.entry], rows = self._missing(block_range, record, table, since_ms)
+                if rows:
+                    stored[table.entry] = rows
+            finished(ProbeFound(block_range.source, rest, stored=stored))
         except SluiceError as error:
             finished(ProbeFound(block_range.source, {}, error))
         except Exception as error:
@@ -172,9 +201,14 @@ class ClickHouseProber:
 
     def _missing(
         self, block_range: Range, record: Record, table: TableText, since_ms: int
-    ) -> tuple[Interval, ...]:
-        """The union over the shards: each message has its rows in one of them. All of them are
-        quiet before the first is looked at."""
+    ) -> tuple[tuple[Interval, ...], StoredRows]:
+        """The offsets that are missing, and which of their rows are not.
+
+        The union over the shards: each message has its rows in one of them. All of them are
+        quiet before the first is looked at. A server that stores a block in several parts may have
+        some rows of a message of several rows, and only who decodes it again knows how many it
+        has: there the whole range is to be loaded but for the rows that were found.
+        """
         for shard in table.shards:
             self._require_all(block_range, shard)
         for shard in table.shards:
@@ -183,10 +217,11 @@ class ClickHouseProber:
             for url in sorted(self._gone.get(shard, ())):
                 if self._still_serves(url, table):
                     self._quiet(url, block_range, record, table, shard)
-        present = {
+        found_in = {
             shard: self._present(block_range, record, table, shard, since_ms)
             for shard in table.shards
         }
+        present = {shard: found.offsets for shard, found in found_in.items()}
         twice = first_overlap(present)
         if twice is not None:
             (begin, end), shards = twice
@@ -194,17 +229,21 @@ class ClickHouseProber:
                 f"{table.target}: offsets [{begin}, {end}) of {block_range.source} have rows in "
                 f"the shards {' and '.join(shards)}"
             )
+        stored = tuple(sorted(row for found in found_in.values() for row in found.rows))
+        if stored:
+            return ((block_range.begin, block_range.end),), _bounded(block_range, table, stored)
         found = [interval for intervals in present.values() for interval in intervals]
         missing = subtract((block_range.begin, block_range.end), found)
         if table.route is None or not missing:
-            return missing
+            return missing, ()
         # Most gaps may be messages of other entries; what is recorded names each gap.
-        return intervals_of(o for o in self._routed(block_range, table) if contains(missing, o))
+        routed = self._routed(block_range, table)
+        return intervals_of(offset for offset in routed if contains(missing, offset)), ()
 
     def _present(
         self, block_range: Range, record: Record, table: TableText, shard: str, since_ms: int
-    ) -> list[Interval]:
-        """Offsets that have their rows in a shard.
+    ) -> _Found:
+        """What a shard has of a range.
 
         :raises CannotTellError: rows may have gone, are hidden, or do not say who loaded them.
         """
@@ -218,22 +257,18 @@ class ClickHouseProber:
             settings = seeing_all(server)
             require_unchanged(server, facts, since_ms)
             require_all_rows(server, facts, settings)
-            present = present_offsets(
-                server,
-                facts,
-                source.topic,
-                source.partition,
-                block_range.begin,
-                block_range.end,
-                row_source(
-                    pipeline=self._pipeline,
-                    connector=self._kafka.connector,
-                    topic_id=record.topic_id,
-                    entry=table.entry,
-                    generation=record.generation,
-                ),
-                settings,
+            loaded_by = row_source(
+                pipeline=self._pipeline,
+                connector=self._kafka.connector,
+                topic_id=record.topic_id,
+                entry=table.entry,
+                generation=record.generation,
             )
+            where = (source.topic, source.partition, block_range.begin, block_range.end, loaded_by)
+            present = present_offsets(server, facts, *where, settings)
+            rows: list[StoredRun] = []
+            if table.rows == "many" and facts.partition_key:
+                rows = stored_rows(server, facts, *where, settings)
             # Whoever deletes after the first look is seen by the second.
             require_unchanged(server, facts, since_ms)
         for run in present:
@@ -242,7 +277,10 @@ class ClickHouseProber:
                     f"{table.target}: offsets [{run.begin}, {run.end}) of {source} "
                     f"have {run.rows} rows each"
                 )
-        return [(run.begin, run.end) for run in present]
+        return _Found(
+            [(run.begin, run.end) for run in present],
+            [(row.offset, row.first, row.beyond) for row in rows],
+        )
 
     def _require_all(self, block_range: Range, shard: str) -> None:
         """:raises ReplicaMissingError: names each replica of the shard that does not answer."""

@@ -442,7 +442,7 @@ class Planner:
             rest="",
             deadline_ms=deadline_ms(now_ms, self.lease_seconds),
         )
-        return Step(state.source, record, replace(state.background, rest={}), True)
+        return Step(state.source, record, replace(state.background, rest={}, stored={}), True)
 
     def remembered(
         self,

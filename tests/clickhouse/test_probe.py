@@ -14,9 +14,11 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import query_id_of, query_id_prefix
 from sluice.clickhouse.probe import (
     PresentOffsets,
+    StoredRun,
     present_offsets,
     replicas_in_sync,
     running_query_ids,
+    stored_rows,
 )
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.sql import literal
@@ -78,6 +80,24 @@ def test_present_offsets(server: Server, database: str) -> None:
         PresentOffsets(9, 10, 1, 1),
         PresentOffsets(20, 21, 1, 1),
     ]
+
+
+def test_stored_rows(server: Server, database: str) -> None:
+    facts = table(server, database)
+    for row in (0, 1, 2, 5):
+        add(server, database, 3, 5, row=row)
+    add(server, database, 7, 8, row=9)
+    add(server, database, 7, 8, row=9)  # doubled
+    add(server, database, 3, 5, row=4, source="other/dc1/topic/entry/0")
+    add(server, database, 3, 5, row=4, partition=2)
+    assert stored_rows(server, facts, "o's", 1, 0, 100, ME) == [
+        StoredRun(3, 0, 3, False),
+        StoredRun(3, 5, 6, False),
+        StoredRun(4, 0, 3, False),
+        StoredRun(4, 5, 6, False),
+        StoredRun(7, 9, 10, True),
+    ]
+    assert [r.offset for r in stored_rows(server, facts, "o's", 1, 4, 7, ME)] == [4, 4]
 
 
 def test_present_offsets_without_row_numbers(server: Server, database: str) -> None:

@@ -69,6 +69,13 @@ def test_a_digest_tells_entries_apart_but_not_their_order() -> None:
     assert digest_of_rest({"a": one, "b": two}) == digest_of_rest({"b": two, "a": one})
     assert digest_of_rest({"a": one, "b": two}) != digest_of_rest({"a": two, "b": one})
     assert digest_of_rest({"a": one}) != digest_of_rest({"a": one, "b": ()})
+    stored = {"a": ((3, 0, 2),)}
+    assert digest_of_rest({"a": one}) == digest_of_rest({"a": one}, stored={})
+    assert digest_of_rest({"a": one}) != digest_of_rest({"a": one}, stored=stored)
+    for other in ((3, 0, 1), (3, 1, 2), (4, 0, 2)):
+        assert digest_of_rest({"a": one}, stored={"a": (other,)}) != digest_of_rest(
+            {"a": one}, stored=stored
+        )
     assert digest_of_rest({"a": ((3, 5),)}) != digest_of_rest({"a": ((3, 6),)})
 
 

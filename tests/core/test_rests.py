@@ -44,3 +44,18 @@ def test_a_shard_that_lacks_its_block_of_the_largest_range_fits_the_ledger() -> 
     assert len(value) < 300_000
     view = LedgerView(records={source: json.loads(value)})
     assert view.background(source).rest == {"orders": missing}
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2**62), st.integers(0, 10**6), st.integers(0, 10**6)), max_size=50
+    )
+)
+def test_rows_are_read_as_they_were_written(rows: list[tuple[int, int, int]]) -> None:
+    stored = tuple(sorted(rows))
+    assert rests.read_rows(json.loads(json.dumps(rests.written_rows(stored)))) == stored
+
+
+def test_many_messages_of_equally_many_rows_are_short() -> None:
+    rows = tuple((offset, 0, 3) for offset in range(10**9, 10**9 + 250_000))
+    assert len(rests.written_rows(rows)) < 10_000

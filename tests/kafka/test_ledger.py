@@ -46,7 +46,8 @@ def text_of(metadata: str) -> str | None:
 def test_what_was_recorded_is_found(group: Group) -> None:
     source = group.sources[0]
     driver = group.owning("a")
-    background = Background({"orders/s1": 5}, NOW, {"orders": ((1, 3), (5, 6))}, 1000)
+    rest, stored = {"orders": ((1, 3), (5, 6))}, {"orders": ((2, 0, 1), (5, 1, 4))}
+    background = Background({"orders/s1": 5}, NOW, rest, 1000, stored=stored)
     record = intend("a", 0, 10)
     suspect = suspect_entry(Range(source, 0, 5), NOW + 1, {"orders/s1": 2})
     driver.record(

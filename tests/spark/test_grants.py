@@ -13,6 +13,7 @@ from sluice.core.receipts import NeedsGrant
 from sluice.core.records import Kind, Record
 from sluice.core.text import Sharding
 from sluice.spark.assignment import Assignment
+from sluice.spark.dispatching import assigned
 from sluice.spark.failover import NeedsGrantError
 from sluice.spark.leases import HeldLease
 from sluice.spark.loading import _Loading
@@ -123,7 +124,8 @@ def test_what_a_probe_found_is_recorded_under_marks_of_now(is_full: bool) -> Non
     """Its blocks are new to the window: what was there before them says nothing of them."""
     world = World([P0, P1], blocks=20)
     state = in_doubt(world, P0, 4, -60_000)
-    state.background = replace(state.background, rest={"t": ((3, 5),)}, bytes_max=99)
+    rest, stored = {"t": ((3, 5),)}, {"t": ((3, 0, 2),)}
+    state.background = replace(state.background, rest=rest, bytes_max=99, stored=stored)
     state.is_probed = True
     other = in_doubt(world, P1, 7 if is_full else 6, 600_000)
     other.out = True
@@ -138,10 +140,13 @@ def test_what_a_probe_found_is_recorded_under_marks_of_now(is_full: bool) -> Non
     (step,) = steps
     assert (step.record.kind, step.record.rest) == (
         Kind.PROBE,
-        digest_of_rest({"t": ((3, 5),)}, 2),
+        digest_of_rest(rest, 2, stored),
     )
     assert step.record.deadline_ms == world.now + 600_000 and step.record.attempt == 2
     assert step.background.since_ms == world.now
     assert step.background.marks == {"t/s1": 0}
-    assert (step.background.rest, step.background.bytes_max) == ({"t": ((3, 5),)}, 99)
+    assert (step.background.rest, step.background.bytes_max) == (rest, 99)
+    assert step.background.stored == stored
+    state.background = step.background
+    assert assigned(state, world.now, False).stored == stored
     assert step.dispatch

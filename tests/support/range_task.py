@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from sluice.config import Configuration
-from sluice.core.ledger import Rest
+from sluice.core.ledger import Rest, Stored
 from sluice.core.ranges import Range, TopicPartition, digest_of_rest
 from sluice.core.receipts import TaskReport
 from sluice.core.records import Kind, Record
@@ -59,7 +59,12 @@ class Task:
         return replace(record, kind=Kind.PROBE, attempt=2, rest=digest_of_rest(rest))
 
     def load(
-        self, grant: int = 1, rest: Rest | None = None, *, is_first: bool = False
+        self,
+        grant: int = 1,
+        rest: Rest | None = None,
+        *,
+        is_first: bool = False,
+        stored: Stored | None = None,
     ) -> TaskReport:
         configuration = self.configuration
         around = Surroundings(
@@ -69,8 +74,16 @@ class Task:
             texts={self.text.digest(): self.text.canonical()},
         )
         record = self.record(grant, rest)
+        if stored:
+            record = replace(record, rest=digest_of_rest(rest or {}, stored=stored))
         assignment = Assignment(
-            self.block_range, record, rest or {}, 1 << 26, time_ms(), is_first=is_first
+            self.block_range,
+            record,
+            rest or {},
+            1 << 26,
+            time_ms(),
+            is_first=is_first,
+            stored=stored or {},
         )
         return load_range(around, assignment, 0)
 
