@@ -4,6 +4,7 @@ faster than that of the table behind them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,6 +12,7 @@ import pytest
 
 from sluice.chaos.proxy import Fault, Kind, Proxy
 from sluice.chaos.requests import Inserts
+from tests.support.driver import Driver
 from tests.support.world import Truth, World, assert_exact, order, wait_for
 
 PATIENCE = 180.0
@@ -54,23 +56,42 @@ def url_of(proxy: Proxy) -> str:
     return f"http://127.0.0.1:{proxy.port}"
 
 
+@dataclass(frozen=True)
+class Loading:
+    """A topic of one partition, the table that it is loaded into, and how its messages are made."""
+
+    table: str
+    topic: str
+    make: Callable[[int], bytes] = order
+    truth: Truth = field(default_factory=Truth)
+
+
 def leave_in_doubt(
     world: World,
     proxy: Proxy,
     configuration: Path,
-    table: str,
-    truth: Truth,
-    make: Callable[[int], bytes] = order,
+    loadings: list[Loading],
+    driver: Driver | None = None,
 ) -> None:
-    """A driver whose block is stored, and that never hears of it, is killed."""
-    records, rows = len(world._records()), world.count(table)
-    driver = world.run(configuration)
-    wait_for(lambda: len(world._records()) > records, PATIENCE, "the take-over")
+    """A driver whose blocks are stored, and that never hears of it, is killed.
+
+    :param driver: one that runs; a new one if left out.
+    """
+    records = len(world._records())
+    if driver is None:
+        driver = world.run(configuration)
+        wait_for(
+            lambda: len(world._records()) >= records + len(loadings), PATIENCE, "the take-over"
+        )
+    dropped = proxy.counters.dropped_replies
     proxy.strike(Fault(Kind.DROP_REPLY))
-    first = truth.rows
-    world.produce(world.topics[-1], ROWS, truth, partitions=1, make=make, first=first)
-    world.wait_for_rows(table, rows + ROWS, driver, PATIENCE)
-    wait_for(lambda: proxy.counters.dropped_replies > 0, PATIENCE, "an answer that is lost")
+    for each in loadings:
+        first = each.truth.rows
+        world.produce(each.topic, ROWS, each.truth, partitions=1, make=each.make, first=first)
+    for each in loadings:
+        world.wait_for_rows(each.table, each.truth.rows, driver, PATIENCE)
+    lost = dropped + len(loadings)
+    wait_for(lambda: proxy.counters.dropped_replies >= lost, PATIENCE, "answers that are lost")
     driver.kill()
     proxy.heal()
 
@@ -81,51 +102,46 @@ def ids_of(world: World, table: str) -> tuple[object, object]:
     return row["n"], row["u"]
 
 
-def assert_for_a_person(world: World, configuration: Path, target: str) -> None:
-    """The next driver sends nothing again, names the table, and goes on after a person's word."""
-    second = world.run(configuration, "--until-caught-up")
-    assert second.wait() == 1, second.text()[-4000:]
-    assert "sluice resolve" in second.text()
-    assert f"blocks came to default.{target} in shard s1" in second.text()
-    assert ids_of(world, target) == (ROWS, ROWS)
-    topic = world.topics[-1]
-    which = ("--connector", "dc1", "--topic", topic, "--partition", "0", "--take-over")
-    done = world.sluice("resolve", str(configuration), *which, "--as", "loaded", "--yes")
-    assert done.returncode == 0, done.stderr
-    world.drain(configuration)
-    assert ids_of(world, target) == (ROWS, ROWS)
-
-
-def test_another_source_fills_the_window_of_the_table_that_both_feed(
+def test_what_left_the_window_of_a_table_behind_a_view_is_for_a_person(
     world: World, proxy: Proxy
 ) -> None:
+    """One of them is filled by another source, one by blocks that take more entries there, since
+    it is partitioned, than in their table, whose window has room. The next driver sends nothing
+    again, names the tables, and goes on after a person's word."""
     create_target(world, "sums", window=100)
     for source in ("one", "other"):
         world.create_table(source)
         create_view(world, source, "sums")
-    world.create_topic("orders-one", 1)
-    configuration = world.configure({"one": ["orders-one"]}, lease='"20s"', url=url_of(proxy))
-    leave_in_doubt(world, proxy, configuration, "one", Truth())
-    for number in range(120):
-        world.execute(f"INSERT INTO other (id) VALUES ({10**12 + number})")
-    assert_for_a_person(world, configuration, "sums")
-
-
-def test_a_partitioned_table_behind_a_view_takes_more_entries_than_its_source(
-    world: World, proxy: Proxy
-) -> None:
     create_target(world, "days", window=200, partition_by="PARTITION BY toDate(ts)")
     world.create_table("whole")
     create_view(world, "whole", "days")
-    world.create_topic("orders-whole", 1)
-    configuration = world.configure({"whole": ["orders-whole"]}, lease='"20s"', url=url_of(proxy))
-    leave_in_doubt(world, proxy, configuration, "whole", Truth(), of_few_days)
+    loadings = [Loading("one", "orders-one"), Loading("whole", "orders-whole", of_few_days)]
+    for each in loadings:
+        world.create_topic(each.topic, 1)
+    topics = {each.table: [each.topic] for each in loadings}
+    configuration = world.configure(topics, lease='"20s"', url=url_of(proxy))
+    leave_in_doubt(world, proxy, configuration, loadings)
+    for number in range(120):
+        world.execute(f"INSERT INTO other (id) VALUES ({10**12 + number})")
     for number in range(30):
         rows = (
             f"({10**12 + number * DAYS + d}, '2025-02-{1 + d:02} 00:00:00')" for d in range(DAYS)
         )
         world.execute(f"INSERT INTO whole (id, ts) VALUES {', '.join(rows)}")
-    assert_for_a_person(world, configuration, "days")
+
+    second = world.run(configuration, "--until-caught-up")
+    assert second.wait() == 1, second.text()[-4000:]
+    assert "sluice resolve" in second.text()
+    for target in ("sums", "days"):
+        assert f"blocks came to default.{target} in shard s1" in second.text()
+        assert ids_of(world, target) == (ROWS, ROWS)
+    for each in loadings:
+        which = ("--connector", "dc1", "--topic", each.topic, "--partition", "0", "--take-over")
+        done = world.sluice("resolve", str(configuration), *which, "--as", "loaded", "--yes")
+        assert done.returncode == 0, done.stderr
+    world.drain(configuration)
+    for target in ("sums", "days"):
+        assert ids_of(world, target) == (ROWS, ROWS)
 
 
 def test_blocks_get_a_grant_for_what_they_take_behind_views(world: World) -> None:
@@ -176,14 +192,14 @@ def test_a_view_that_comes_and_goes_while_ranges_are_loaded(world: World, proxy:
     create_target(world, "young", window=1000)
     world.create_table("old")
     world.create_topic("orders-old", 1)
-    truth = Truth()
+    old = Loading("old", "orders-old")
     configuration = world.configure({"old": ["orders-old"]}, lease='"20s"', url=url_of(proxy))
-    leave_in_doubt(world, proxy, configuration, "old", truth)
+    leave_in_doubt(world, proxy, configuration, [old])
     create_view(world, "old", "young")
-    world.drain(configuration)
-    assert ids_of(world, "young") == (ROWS, ROWS)  # the repeat fed it
-    leave_in_doubt(world, proxy, configuration, "old", truth)
+    driver = world.run(configuration)
+    world.wait_for_rows("young", ROWS, driver, PATIENCE)  # the repeat fed it
+    leave_in_doubt(world, proxy, configuration, [old], driver)
     world.execute("DROP TABLE old_young")
     world.drain(configuration)
-    assert_exact(world, "old", truth)
+    assert_exact(world, "old", old.truth)
     assert ids_of(world, "young") == (2 * ROWS, 2 * ROWS)
