@@ -16,7 +16,6 @@ from tests.support.cutting import run_link
 from tests.support.follower import Follower, run_follower
 from tests.support.world import LINEAGE, World, wait_for
 
-OLD, NEW = 1, 2
 #: Messages of the old schema and of the new one, by turns of three.
 MESSAGES = 150
 #: For a machine on which ten others work.
@@ -25,21 +24,31 @@ PATIENCE = 300.0
 
 @dataclass(frozen=True)
 class Encoding:
-    """How messages of a format are made, and their two schemas."""
+    """How messages of a format are made, and their two schemas with the numbers of these."""
 
     format: str
     kind: str
-    old: str
-    new: str
+    old: tuple[int, str]
+    new: tuple[int, str]
 
-    def message(self, schema: int, number: int) -> bytes:
-        head = struct.pack(">BI", 0, schema)
+    def message(self, number: int) -> bytes:
+        """The number-th one of a topic."""
+        head = struct.pack(">BI", 0, (self.new if is_new(number) else self.old)[0])
         note = f"n{number}".encode()
         if self.kind == "AVRO":
             body = varint(number << 1)
-            return head + body + (varint(len(note) << 1) + note if schema == NEW else b"")
+            return head + body + (varint(len(note) << 1) + note if is_new(number) else b"")
         body = b"\x08" + varint(number)
-        return head + b"\0" + body + (b"\x12" + varint(len(note)) + note if schema == NEW else b"")
+        has_note = b"\x12" + varint(len(note)) + note if is_new(number) else b""
+        return head + b"\0" + body + has_note
+
+    def messages(self) -> list[bytes]:
+        return [self.message(number) for number in range(MESSAGES)]
+
+
+def is_new(number: int) -> bool:
+    """Whether the new schema is that of a topic's number-th message."""
+    return number % 3 == 2
 
 
 def varint(value: int) -> bytes:
@@ -56,21 +65,25 @@ def avro(*fields: tuple[str, str]) -> str:
 
 
 AVRO = Encoding(
-    "AvroConfluent", "AVRO", avro(("id", "long")), avro(("id", "long"), ("note", "string"))
+    "AvroConfluent",
+    "AVRO",
+    (1, avro(("id", "long"))),
+    (2, avro(("id", "long"), ("note", "string"))),
 )
 _PROTO = 'syntax = "proto3"; message Order { int64 id = 1; %s}'
-PROTOBUF = Encoding("ProtobufConfluent", "PROTOBUF", _PROTO % "", _PROTO % "string note = 2; ")
-BOTH = pytest.mark.parametrize("encoding", [AVRO, PROTOBUF], ids=["avro", "protobuf"])
+PROTOBUF = Encoding(
+    "ProtobufConfluent",
+    "PROTOBUF",
+    (11, _PROTO % ""),
+    (12, _PROTO % "string note = 2; "),
+)
+BOTH = (AVRO, PROTOBUF)
 
 
 @pytest.fixture
 def follower() -> Iterator[Follower]:
     with run_follower() as running:
         yield running
-
-
-def schema_of(number: int) -> int:
-    return NEW if number % 3 == 2 else OLD
 
 
 def produce(world: World, topic: str, values: list[bytes]) -> None:
@@ -80,108 +93,125 @@ def produce(world: World, topic: str, values: list[bytes]) -> None:
     producer.flush()
 
 
+def learn(follower: Follower, encoding: Encoding, *schemas: tuple[int, str]) -> None:
+    """The registry knows these from now on."""
+    for number, text in schemas:
+        follower.schemas[number] = encoding.kind, text
+
+
 def configure(
-    world: World, url: str, follower: Follower, encoding: Encoding, name: str, **batch: object
+    world: World, url: str, follower: Follower, topics: dict[str, Encoding], **batch: object
 ) -> Path:
-    """Two tables of one topic: nothing of either may be loaded before all schemas are known."""
-    world.create_topic(name, 1)
-    tables = {table: [name] for table in (f"{name}_a", f"{name}_b")}
-    for table in tables:
-        world.execute(
-            f"CREATE TABLE {table} (id UInt64, note String, {LINEAGE}) ENGINE = MergeTree "
-            "ORDER BY id SETTINGS non_replicated_deduplication_window = 10000"
-        )
+    """Two tables of each topic: nothing of either may be loaded before all schemas are known."""
+    tables: dict[str, list[str]] = {}
+    formats: dict[str, str] = {}
+    for topic, encoding in topics.items():
+        world.create_topic(topic, 1)
+        for table in (f"{topic}_a", f"{topic}_b"):
+            tables[table] = [topic]
+            formats[table] = f'format = "{encoding.format}"'
+            world.execute(
+                f"CREATE TABLE {table} (id UInt64, note String, {LINEAGE}) ENGINE = MergeTree "
+                "ORDER BY id SETTINGS non_replicated_deduplication_window = 10000"
+            )
     patience = batch.pop("patience")
-    path = world.configure(tables, url=url, table_settings=f'format = "{encoding.format}"', **batch)
+    path = world.configure(tables, url=url, settings_of=formats, **batch)
     registry = f'[registry]\nurl = "{follower.url}"\npatience = "{patience}"\n'
     path.write_text(f"{path.read_text()}\n{registry}[dead_letters]\nmax_ratio = 1.0\n")
     return path
 
 
-def assert_every_message_is_one_row(world: World, name: str, bad: frozenset[int]) -> None:
-    for table in (f"{name}_a", f"{name}_b"):
+def assert_every_message_is_one_row(world: World, topic: str) -> None:
+    for table in (f"{topic}_a", f"{topic}_b"):
         found = world.query(f"SELECT _offset, id, note FROM {table} ORDER BY _offset, note")
         expected = [
-            {"_offset": n, "id": n, "note": f"n{n}" if schema_of(n) == NEW else ""}
-            for n in range(MESSAGES)
-            if n not in bad
+            {"_offset": n, "id": n, "note": f"n{n}" if is_new(n) else ""} for n in range(MESSAGES)
         ]
         assert found == expected
 
 
-@BOTH
-def test_a_schema_that_is_not_there_yet_is_waited_for(
-    world: World, follower: Follower, encoding: Encoding
-) -> None:
+def test_a_schema_that_is_not_there_yet_is_waited_for(world: World, follower: Follower) -> None:
     """The first acknowledgement is lost, and the registry learns the schema then, at the latest."""
-    name = f"late_{encoding.kind.lower()}"
-    follower.schemas[OLD] = encoding.kind, encoding.old
+    topics = {f"late_{encoding.kind.lower()}": encoding for encoding in BOTH}
+    for encoding in BOTH:
+        learn(follower, encoding, encoding.old)
     with run_link(world.clickhouse.url) as link:
-        path = configure(world, link.url, follower, encoding, name, patience="2m")
-        produce(world, name, [encoding.message(schema_of(n), n) for n in range(MESSAGES)])
+        path = configure(world, link.url, follower, topics, patience="2m")
+        for topic, encoding in topics.items():
+            produce(world, topic, encoding.messages())
         link.lose()
         driver = world.run(path, "--until-caught-up")
+        refusals = [f"does not know schema {encoding.new[0]}" for encoding in BOTH]
         wait_for(
-            lambda: link.lost > 0 or "does not know schema 2" in driver.text(),
+            lambda: link.lost > 0 or all(words in driver.text() for words in refusals),
             PATIENCE,
-            "a lost acknowledgement, or a refusal",
+            "a lost acknowledgement, or refusals",
         )
-        follower.schemas[NEW] = encoding.kind, encoding.new
+        for encoding in BOTH:
+            learn(follower, encoding, encoding.new)
         wait_for(lambda: link.lost > 0, PATIENCE, "a lost acknowledgement")
         link.heal()
         assert driver.wait(PATIENCE) == 0, driver.text()[-4000:]
     assert world.dead_letters() == []
-    assert_every_message_is_one_row(world, name, frozenset())
+    for topic in topics:
+        assert_every_message_is_one_row(world, topic)
 
 
-@BOTH
 def test_a_schema_that_is_deleted_while_its_rows_are_in_doubt_makes_no_dead_letter(
-    world: World, follower: Follower, encoding: Encoding
+    world: World, follower: Follower
 ) -> None:
-    name = f"deleted_{encoding.kind.lower()}"
-    follower.schemas[OLD] = encoding.kind, encoding.old
-    follower.schemas[NEW] = encoding.kind, encoding.new
+    topics = {f"deleted_{encoding.kind.lower()}": encoding for encoding in BOTH}
+    for encoding in BOTH:
+        learn(follower, encoding, encoding.old, encoding.new)
+
+    def stored(topic: str) -> set[str]:
+        return {t for t in (f"{topic}_a", f"{topic}_b") if world.count(t) == MESSAGES}
+
     with run_link(world.clickhouse.url) as link:
-        batch = {"patience": "1s", "lease": '"20s"'}
-        path = configure(world, link.url, follower, encoding, name, **batch)
-        produce(world, name, [encoding.message(schema_of(n), n) for n in range(MESSAGES)])
+        path = configure(world, link.url, follower, topics, patience="1s", lease='"20s"')
+        for topic, encoding in topics.items():
+            produce(world, topic, encoding.messages())
         link.lose()
         driver = world.run(path)
-        wait_for(lambda: link.lost > 0, PATIENCE, "a lost acknowledgement")
+        wait_for(
+            lambda: link.lost >= len(topics) and all(map(stored, topics)),
+            PATIENCE,
+            "a lost acknowledgement of each topic",
+        )
         driver.kill()
-        del follower.schemas[NEW]
+        for encoding in BOTH:
+            del follower.schemas[encoding.new[0]]
         link.heal()
         second = world.drain(path, PATIENCE)
         judged = world.sluice("audit", str(path))
     assert judged.returncode == 0, judged.stdout + judged.stderr
-    assert "was probed" in second.text()
-    # One of the tables had its rows; of the other one nobody had inserted anything.
-    stored = {t for t in ("a", "b") if world.count(f"{name}_{t}") == MESSAGES}
-    letters = world.dead_letters()
-    new = [(0, n) for n in range(MESSAGES) if schema_of(n) == NEW]
-    assert letters == new * (2 - len(stored)) and stored
-    for table in {"a", "b"} - stored:
-        rows = world.query(f"SELECT _offset FROM {name}_{table} ORDER BY _offset")
-        assert [r["_offset"] for r in rows] == [n for n in range(MESSAGES) if (0, n) not in new]
+    probed = [line for line in second.text().splitlines() if "was probed" in line]
+    assert all([line for line in probed if f"{topic}[0]" in line] for topic in topics), probed
+    # One of a topic's tables had its rows; of the other one nobody had inserted anything.
+    new, letters = [n for n in range(MESSAGES) if is_new(n)], 0
+    for topic in topics:
+        has = stored(topic)
+        assert has
+        for table in {f"{topic}_a", f"{topic}_b"} - has:
+            letters += 1
+            rows = world.query(f"SELECT _offset FROM {table} ORDER BY _offset")
+            assert [r["_offset"] for r in rows] == [n for n in range(MESSAGES) if n not in new]
+    assert sorted(world.dead_letters()) == sorted([(0, n) for n in new] * letters)
 
 
 def test_bytes_that_are_no_header_become_dead_letters_without_a_wait_for_each_range(
     world: World, follower: Follower
 ) -> None:
     """A third of the messages names another number each."""
-    follower.schemas[OLD] = "AVRO", AVRO.old
+    learn(follower, AVRO, AVRO.old)
     count, dice = 3_000, random.Random(3)
     batch = {"patience": "5s", "max_messages": 200}
-    path = configure(world, world.clickhouse.url, follower, AVRO, "garbage", **batch)
-    bad = {n for n in range(count) if n % 3 == 2}
-    produce(
-        world,
-        "garbage",
-        [
-            AVRO.message(dice.randrange(10**6, 1 << 32) if n in bad else OLD, n)
-            for n in range(count)
-        ],
-    )
+    path = configure(world, world.clickhouse.url, follower, {"garbage": AVRO}, **batch)
+    bad = {n for n in range(count) if is_new(n)}
+    values = [AVRO.message(n) for n in range(count)]
+    for n in bad:
+        values[n] = struct.pack(">BI", 0, dice.randrange(10**6, 1 << 32)) + values[n][5:]
+    produce(world, "garbage", values)
     driver = world.drain(path, PATIENCE)
     letters = sorted(world.dead_letters())
     assert letters == sorted((0, n) for n in bad for _ in range(2))

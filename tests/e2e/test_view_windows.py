@@ -15,7 +15,7 @@ from sluice.chaos.requests import Inserts
 from tests.support.driver import Driver
 from tests.support.world import Truth, World, assert_exact, order, wait_for
 
-PATIENCE = 180.0
+PATIENCE = 300.0
 ROWS = 100
 DAYS = 20
 

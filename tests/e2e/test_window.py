@@ -6,7 +6,15 @@ import json
 import time
 from pathlib import Path
 
-from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, assert_letters
+from tests.support.world import (
+    COLUMNS,
+    LINEAGE,
+    Truth,
+    World,
+    assert_exact,
+    assert_letters,
+    wait_for,
+)
 
 
 def test_a_replay_after_the_window_was_overrun_is_probed(world: World) -> None:
@@ -44,10 +52,12 @@ def test_without_lineage_only_a_person_can_resolve(world: World) -> None:
     driver = world.run(configuration)
     world.wait_for_rows("bare", 10_000, driver)
     driver.kill()
+    quiet_at = time.monotonic() + 16  # the lease and its grace
     _overrun(world, "bare", 130)
     second = world.run(configuration, "--until-caught-up")
     assert second.wait() == 1
     assert "sluice resolve" in second.text()
+    wait_for(lambda: time.monotonic() >= quiet_at, 16, "the end of the lease")
     _remove_and_resolve(world, configuration)
     world.drain(configuration)
     rows = world.query("SELECT count() AS n, uniqExact(id) AS u FROM bare WHERE id < 1000000000000")
@@ -58,7 +68,6 @@ def _remove_and_resolve(world: World, configuration: Path) -> None:
     """What a person does: make sure that nothing of the ranges is there, then say so.
 
     `id` is produced round robin over four partitions, so it tells partition and offset."""
-    time.sleep(16)  # the lease and its grace
     status = json.loads(world.sluice("status", str(configuration), "--json").stdout)
     doubtful = [item for item in status if item["intent"]["state"] == "in doubt"]
     assert doubtful
