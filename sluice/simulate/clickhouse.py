@@ -116,6 +116,9 @@ class Table:
     first_landed_at: dict[object, int] = field(default_factory=dict)
     landed: set[object] = field(default_factory=set)
     stored_of: Counter[object] = field(default_factory=Counter)
+    #: Of each part of Sluice's, how many there were with it; and of those that were given up.
+    created_at: dict[object, int] = field(default_factory=dict)
+    given_up: list[int] = field(default_factory=list)
     #: Called with what the window has just forgotten.
     forgotten: Callable[[Table, object], None] = lambda table, identity: None
 
@@ -173,13 +176,15 @@ class Table:
             return False
         self._remember(part.identity)
         self.own += 1
+        self.created_at[part.identity] = self.own
         for offset, number, _ in part.rows:
             self.rows.setdefault((part.source, offset), Counter())[number] += 1
         return True
 
     def lose(self, part: Part) -> None:
         """A part whose quorum never came is given up: its rows go, and its identity."""
-        self.window.pop(part.identity, None)
+        if self.window.pop(part.identity, None) is not None:
+            self.given_up.append(self.created_at.pop(part.identity, 0))
         for offset, number, _ in part.rows:
             counts = self.rows[part.source, offset]
             counts[number] -= 1
@@ -195,6 +200,12 @@ class Table:
         self.lose(part)
         if at is not None:
             self.window[identity] = at
+            self.created_at[identity] = self.given_up.pop()
+
+    def entries_since(self, key: object) -> int:
+        """Entries of Sluice's that came since the first block of a range, and are not given up."""
+        first = self.first_landing.get(key, self.own)
+        return self.own - first - sum(number > first for number in self.given_up)
 
     def knows(self, token: str | None, block: Block) -> bool:
         """Whether any part of a block is in the window."""

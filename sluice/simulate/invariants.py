@@ -177,8 +177,8 @@ class Invariants:
         )
         usable = table.shape.window_blocks // 2
         for key in able:
-            first = table.own - table.first_landing.get(key, table.own)
-            if first and first + waiting > usable:
+            first = table.entries_since(key)
+            if first > 0 and first + waiting > usable:
                 if key[0] in world.excused or "ledger lost" in world.excused.values():
                     continue
                 self._violate(
