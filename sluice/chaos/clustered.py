@@ -220,6 +220,11 @@ class ClusterStage:
                     raise TerminalError(f"{server.url} stays behind: {why}", "Read its log.")
                 time.sleep(0.5)
 
+    @property
+    def rows_per_event(self) -> int:
+        """There is one table entry."""
+        return 1
+
     def ledger(self, center: Center) -> list[Mapping[str, object]]:
         """Everything in the ledger of a connector."""
         return [entry for _, entry in entries(center.access, self.configuration.ledger_topic)]

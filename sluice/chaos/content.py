@@ -123,14 +123,16 @@ def _judge(
             examples.append(f"{what}: partition {partition}, {len(where)} offsets: {shown}")
 
 
-def rows_in(url: str, table: str, topic: str, partition: int) -> Rows:
+def rows_in(url: str, table: str, topic: str, partition: int, source: int | None = None) -> Rows:
     """All rows of one partition of a topic, doubled ones as often as they are there.
 
+    :param source: only those whose `_source` is this number.
     :raises TerminalError: the server does not answer with rows.
     """
     query = (
         f"SELECT _offset, order_id FROM {table} WHERE _topic = '{topic}' "
-        f"AND _partition = {partition} ORDER BY _offset FORMAT RowBinary"
+        f"AND _partition = {partition} {'' if source is None else f'AND _source = {source}'} "
+        "ORDER BY _offset FORMAT RowBinary"
     )
     with urllib.request.urlopen(url, data=query.encode(), timeout=_TIMEOUT_SECONDS) as reply:
         raw = reply.read()

@@ -18,6 +18,7 @@ class ChaosReport:
     :param seconds: while faults struck.
     :param rows: events that had to become rows.
     :param broken: events that had to become dead letters.
+    :param rows_per_event: likewise dead letters: one of each table entry.
     :param faults: how often each struck, by name.
     :param missed: strikes that found nothing to strike at.
     :param replayed: ranges that were recorded again under the same token.
@@ -48,22 +49,24 @@ class ChaosReport:
     violations: tuple[str, ...]
     layout: Layout | None = None
     replicas: ReplicaFindings | None = None
+    rows_per_event: int = 1
 
     @property
     def problems(self) -> list[str]:
         """Everything that is not as promised; empty if every row is there once."""
         audited, content = self.audited, self.content
+        rows, broken = self.rows * self.rows_per_event, self.broken * self.rows_per_event
         compared = [
-            ("rows in the table", content.loaded, self.rows),
+            ("rows in the table", content.loaded, rows),
             ("lost", content.lost, 0),
             ("doubled", content.doubled, 0),
             ("foreign", content.foreign, 0),
             ("altered", content.altered, 0),
-            ("dead letters", content.letters, self.broken),
+            ("dead letters", content.letters, broken),
             ("dead letters missing", content.letters_missing, 0),
             ("dead letters doubled", content.letters_doubled, 0),
             ("dead letters of good events", content.letters_foreign, 0),
-            ("audit: loaded", audited.loaded, self.rows),
+            ("audit: loaded", audited.loaded, rows),
             ("audit: lost", audited.missing, 0),
             ("audit: doubled", audited.doubled, 0),
             ("audit: foreign", audited.foreign, 0),
@@ -149,8 +152,8 @@ class ChaosReport:
         content = self.content
         struck = sum(self.faults.values())
         rows: list[tuple[str, object, str]] = [
-            ("rows produced", self.rows, f"in {self.seconds:.0f} s, seed {self.seed}"),
-            ("loaded", content.loaded, ""),
+            ("events produced", self.rows, f"in {self.seconds:.0f} s, seed {self.seed}"),
+            ("loaded", content.loaded, f"{self.rows_per_event} of each event"),
             ("dead-lettered", content.letters, f"of {self.broken:,} broken events"),
             ("skipped", self.audited.skipped, "messages without a value"),
             ("faults", struck, f"and {self.missed} that found nothing to strike at"),

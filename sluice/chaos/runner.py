@@ -47,6 +47,9 @@ class _Stage(Scene, Protocol):
     @property
     def configuration(self) -> Configuration: ...
 
+    @property
+    def rows_per_event(self) -> int: ...
+
     def record_kinds(self) -> Counter[str]: ...
 
 
@@ -280,4 +283,5 @@ def _report(plan: ChaosPlan, stage: _Stage, ran: _Ran, content: ContentReport) -
             *drivers.violations,
             *([f"drivers' logs name {bugs} bugs"] if bugs else []),
         ),
+        rows_per_event=stage.rows_per_event,
     )

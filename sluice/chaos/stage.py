@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sluice.chaos.cluster import SparkCluster, running_cluster, spark_settings
@@ -21,9 +21,11 @@ from sluice.chaos.scene import SingleServer, Victim, victim_program
 from sluice.chaos.schedule import Strike, Target
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration, load
-from sluice.kafka.clients import KafkaAccess
+from sluice.core.tokens import row_source, source_number
+from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.ledger import entries
+from sluice.kafka.log import SourceLog
 from sluice.local.broker import PROXY_VARIABLE
 from sluice.local.children import free_ports
 from sluice.local.orders import COLUMNS, LINEAGE
@@ -31,6 +33,8 @@ from sluice.local.producing import PARTITIONS, create_topic
 from sluice.local.running import Broker, ClickHouse, running_clickhouse
 
 TOPIC = TABLE = "orders"
+#: Table entries that load the topic into the one table: each message becomes a row of each.
+ENTRIES = (TOPIC, "again")
 PIPELINE, CONNECTOR = "chaos", "local"
 #: Small on purpose: the budget, the lease and the probe have work to do.
 WINDOW = 100
@@ -64,8 +68,11 @@ database = "default"
 shards = {{ s1 = ["http://127.0.0.1:{clickhouse_port}"] }}
 durability = "single"
 
+"""
+
+_ENTRY = """
 [[table]]
-name = "{topic}"
+name = "{entry}"
 target = "{table}"
 topics = ["{topic}"]
 format = "JSONEachRow"
@@ -131,14 +138,37 @@ class Stage:
         is_broker = strike.target is Target.BROKER
         return [victim_program(self.broker if is_broker else self.clickhouse)]
 
+    @property
+    def rows_per_event(self) -> int:
+        """One of each table entry."""
+        return len(ENTRIES)
+
     def compare(self, truth: Truth) -> ContentReport:
-        """Every row and every dead letter against what was produced."""
-        letters = read_dead_letters(self.access, self.configuration.dead_letters_topic)
-        return compare(
-            truth,
-            lambda partition: rows_in(self.clickhouse.url, TABLE, TOPIC, partition),
-            ((letter.partition, letter.offset) for letter in letters),
-        )
+        """Every row and every dead letter of each entry against what was produced."""
+        letters = list(read_dead_letters(self.access, self.configuration.dead_letters_topic))
+        topic_id, *_ = SourceLog(make_admin(self.access)).topics([TOPIC])[TOPIC]
+        known = {"pipeline": PIPELINE, "connector": CONNECTOR, "topic_id": topic_id}
+        sources = {
+            entry: source_number(row_source(**known, entry=entry, generation=0))
+            for entry in ENTRIES
+        }
+        found = [
+            compare(
+                truth,
+                lambda partition, source=source: rows_in(  # type: ignore[misc]
+                    self.clickhouse.url, TABLE, TOPIC, partition, source
+                ),
+                ((each.partition, each.offset) for each in letters if each.table == entry),
+            )
+            for entry, source in sources.items()
+        ]
+        together = sum(found[1:], found[0])
+        with Server(self.clickhouse.url) as server:
+            (others,) = server.query(
+                f"SELECT count() AS n FROM {TABLE} WHERE _topic = '{TOPIC}' "
+                f"AND _source NOT IN ({', '.join(map(str, sources.values()))})"
+            )
+        return replace(together, foreign=together.foreign + int(others["n"]))
 
     def record_kinds(self) -> Counter[str]:
         """How often each kind of record stands in the ledger: intend, renew, probe, …"""
@@ -215,11 +245,11 @@ def running_stage(folder: Path, standalone: bool, say: Callable[[str], None]) ->
                 connector=CONNECTOR,
                 kafka_port=kafka_link.port,
                 topic=TOPIC,
-                table=TABLE,
                 max_messages=_MAX_MESSAGES,
                 lease_seconds=LEASE_SECONDS,
                 clickhouse_port=clickhouse_link.port,
             )
+            + "".join(_ENTRY.format(entry=each, table=TABLE, topic=TOPIC) for each in ENTRIES)
         )
         configuration = load(path, os.environ)
         positions = Positions(access, configuration.group(CONNECTOR), TOPIC, PARTITIONS)

@@ -27,7 +27,7 @@ def test_a_short_run_is_exact() -> None:
         assert name in told.getvalue()
     fields = json.loads(json.dumps(report.fields()))
     assert (fields["lost"], fields["doubled"], fields["exact"]) == (0, 0, True)
-    assert fields["loaded"] == report.rows
+    assert fields["loaded"] == 2 * report.rows
     assert "Every row exactly once." in report.lines()
 
 
