@@ -330,7 +330,7 @@ def test_a_probe_asks_a_replica_that_is_gone_too_while_it_serves(
     try:
         assert begins_before_the_end(first.url, Tls(), plan.path, {}, still_runs)
         wait_for(lambda: not still_runs(), 30, "the end of the insert")
-        assert prober._missing(block_range, record, text, NOW_MS) == ((0, 10),)
+        assert prober._missing(block_range, record, text, NOW_MS) == (((0, 10),), ())
     finally:
         prober.close()
 

@@ -105,7 +105,7 @@ def test_new_ranges_are_loaded_under_the_new_text_which_is_recorded_with_the_fir
     assert old != new
     assert world.texts(P0)[0] == ("INTEND", 0, old)
     assert ("INTEND", 10, new) in world.texts(P0)
-    (commit,) = [c for c in world.commits if any(e.body["type"] == "text" for e in c.entries)]
+    (commit,) = [c for c in world.commits if any(e.body.get("digest") == new for e in c.entries)]
     assert commit.records[P0].text == new and commit.records[P0].kind is Kind.INTEND
     assert commit.entries[0].body["text"] == world.now_text.canonical()
     assert world.arounds[-1].texts[new] == world.now_text.canonical()

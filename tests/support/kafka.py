@@ -169,7 +169,7 @@ class Kafka:
         return self.log.stable_ends([source])[source]
 
     @staticmethod
-    def until(condition: Callable[[], bool], timeout_seconds: float = 20.0) -> None:
+    def until(condition: Callable[[], bool], timeout_seconds: float = 60.0) -> None:
         """Wait for something that surely comes."""
         deadline = time.monotonic() + timeout_seconds
         while not condition():

@@ -225,7 +225,7 @@ class World:
     def count(self, table: str) -> int:
         return int(str(self.query(f"SELECT count() AS n FROM {table}")[0]["n"]))
 
-    def wait_for_rows(self, table: str, rows: int, driver: Driver, seconds: float = 90) -> None:
+    def wait_for_rows(self, table: str, rows: int, driver: Driver, seconds: float = 240) -> None:
         """Until the table holds so many rows; the driver must live meanwhile."""
 
         def has_rows() -> bool:
