@@ -38,13 +38,14 @@ class RunResult:
 
 
 @contextmanager
-def on_one_processor(number: int = -1) -> Iterator[None]:
+def on_one_processor(number: int | None = None) -> Iterator[None]:
     """Turns are handed over between threads; on one processor that is much faster.
 
-    :param number: which of those that are allowed; the last one if left out.
+    :param number: which of those that are allowed; if left out, another one in each process.
     """
     before = os.sched_getaffinity(0)
     allowed = sorted(before)
+    number = os.getpid() if number is None else number
     os.sched_setaffinity(0, {allowed[number % len(allowed)]})
     try:
         yield

@@ -180,7 +180,7 @@ class Decider:
         if state.probing or state.probe_out or now_ms < state.retry_at_ms:
             return None, False
         if state.shorten_to is not None:
-            return self._planner.shorten(state, state.shorten_to, now_ms), False
+            return self._shorten(state, state.shorten_to, budget, now_ms), False
         if self._outage(sites_of(self.text_of(state), state.source.topic)):
             return None, False
         if state.is_probed:
@@ -212,6 +212,23 @@ class Decider:
         if not self._has_room_again(state, budget, now_ms, state.record.grant):
             return None, False
         return self._schema.again(state, now_ms), False
+
+    def _shorten(self, state: PartitionState, end: int, budget: Budget, now_ms: int) -> Step | None:
+        """A shorter range of which nobody inserted anything. While its lease runs its grant is
+        among the claims; then it went to others, and is taken anew, under marks of now."""
+        step = self._planner.shorten(state, end, now_ms)
+        if state.may_insert(now_ms):
+            return step
+        sites = budget.sites(self.text_of(state), state.source.topic)
+        try:
+            if not budget.take(sites, state.record.grant):
+                return None
+        except WindowTooSmallError as error:
+            self._stop(state, error)
+            return None
+        marks, servers = marks_at(sites, budget.windows)
+        background = replace(step.background, marks=marks, since_ms=now_ms, servers=servers)
+        return replace(step, background=background)
 
     def _has_room_again(
         self, state: PartitionState, budget: Budget, now_ms: int, grant: int

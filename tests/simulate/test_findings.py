@@ -224,3 +224,21 @@ def test_a_range_that_needs_a_larger_grant_after_its_lease_takes_all_of_it_or_is
     steps, _ = lane._decider.plan(world.now, flush=True, stopping=False)
     assert state.probing
     assert [step.source for step in steps] == [P1]
+
+
+def test_a_range_that_is_cut_shorter_after_its_lease_is_granted_anew() -> None:
+    """Its task said only after its lease that the range is too heavy: its grant is no claim any
+    more, and others hold eight of the ten entries that may be used."""
+    world = World([P0, P1], blocks=20)
+    mine, out = lapsed(world, P0, 3), lapsed(world, P1, 8)
+    mine.shorten_to = 5
+    out.out, out.record = True, replace(out.record, deadline_ms=world.now + 600_000)
+    (table,) = world.tables.values()
+    table.mark = 2
+    out.background = replace(out.background, marks={"t/s1": 2})
+    lane = world.lane([mine, out])
+    assert lane._decider.plan(world.now, flush=True, stopping=False) == ([], [])
+    out.record = replace(out.record, grant=7)
+    ((step,), _) = lane._decider.plan(world.now, flush=True, stopping=False)
+    assert (step.record.kind, step.record.end) == (Kind.SHORTEN, 5)
+    assert step.background.marks == {"t/s1": 2}
