@@ -24,7 +24,7 @@ def _stored_is_parked() -> AbstractContextManager[None]:
         self: Any, block_range: Range, record: Record, table: TableText, since_ms: int
     ) -> Any:
         if table.parked:
-            return ((block_range.begin, block_range.end),)
+            return ((block_range.begin, block_range.end),), ()
         return real(self, block_range, record, table, since_ms)
 
     return patched((ClickHouseProber, "_missing", missing))
