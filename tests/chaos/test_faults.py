@@ -56,7 +56,7 @@ class Play:
         ), self.last_words()
         report = self.stage.compare(self.truth)
         assert report.is_exact, report
-        assert report.loaded == self.truth.rows
+        assert report.loaded == self.truth.rows * self.stage.rows_per_event
         assert not self.stage.drivers.violations
 
     def last_words(self) -> str:

@@ -22,7 +22,7 @@ class Client:
     """One connection, kept alive."""
 
     def __init__(self, port: int) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
 
     def send(
         self,
