@@ -20,8 +20,6 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_mutated_messages(table_format: str, way: str) -> None:
     attacked = subject(table_format, **WAYS[way])
-    seen: set[str] = set()
-    for seed in range(3):
-        seen |= attack(attacked, random.Random(f"{table_format} {way} {seed}"), 120, 2)
+    seen = attack(attacked, random.Random(f"{table_format} {way} 0"), 120, 2)
     # With drop-row, a message of bad rows only is an empty one.
     assert "row" in seen and seen & {"bad", "empty"}, "mutants of one kind attack nothing"
