@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sluice.simulate.clickhouse import Table
+from sluice.simulate.clickhouse import Block, Table
 
 if TYPE_CHECKING:
     from sluice.simulate.world import World
@@ -41,6 +41,15 @@ class Adversary:
         if count > 0:
             self._written[id(table)].append((self._world.now, count))
             table.write_foreign(count)
+
+    def load_as_others(self, table: Table, block: Block) -> None:
+        """What Sluice may not have loaded, another pipeline has: it says so in each row."""
+        world = self._world
+        if world.faults.is_on and world.rng.random() < world.plan.malice / 2:
+            world.faults.note("rows of another pipeline")
+            for offset, _, _ in block.rows:
+                table.others[block.source, offset] += 1
+            self.write_foreign(table, 1)
 
     def before_store(self, table: Table, token: str) -> None:
         """A block is about to be stored: if it is a repeat, others may push it out just now."""

@@ -209,7 +209,10 @@ class Checks:
         for source, state in lane.states.items() if lane is not None else ():
             if state.stopped is None or source in self._world.excused:
                 continue
-            if state.record.in_doubt and "no lineage column" in str(state.stopped):
+            if source in self._world.cut_logs and "leader epoch" in str(state.stopped):
+                # It was recorded, but not committed yet, when the log was cut.
+                self._world.excused[source] = "log cut"
+            elif state.record.in_doubt and "no lineage column" in str(state.stopped):
                 # No driver can tell what is missing, now or later: it must never be repeated.
                 self._world.faults.note("range that only a person resolves")
                 self._world.excused[source] = "no lineage"

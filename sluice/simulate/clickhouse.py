@@ -21,6 +21,8 @@ class Block(bytes):
     source: TopicPartition
     rows: tuple[Row, ...]
     columns: tuple[str, ...]
+    #: Who loads it, as its lineage column `_source` says.
+    loader: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ COLUMNS = (
     Column("_row", "UInt32"),
     Column("_source", "String"),
 )
+#: What rows of another pipeline say of who loaded them.
+OTHERS = "another/pipeline"
 #: So many may be added.
 ADDED_MAX = 4
 
@@ -112,8 +116,13 @@ class Table:
     #: Parts that were stored for Sluice; and, by range, how many there were before its first one
     #: and when that was, whose blocks are stored wholly, and how many there are.
     own: int = 0
+    #: Who loaded the row of an offset; and how many rows of it another pipeline has there.
+    loaders: dict[tuple[TopicPartition, int], str] = field(default_factory=dict)
+    others: Counter[tuple[TopicPartition, int]] = field(default_factory=Counter)
     first_landing: dict[object, int] = field(default_factory=dict)
     first_landed_at: dict[object, int] = field(default_factory=dict)
+    #: By range, the columns that the server hashed with its block when it was stored first.
+    hashed_with: dict[object, tuple[Column, ...]] = field(default_factory=dict)
     landed: set[object] = field(default_factory=set)
     stored_of: Counter[object] = field(default_factory=Counter)
     #: Of each part of Sluice's, how many there were with it; and of those that were given up.
@@ -160,6 +169,8 @@ class Table:
             part = Part(identity, block.source, rows)
             if self._insert_part(part, deduplicates=manner.deduplicates):
                 stored.append(part)
+                for row in rows:
+                    self.loaders[block.source, row[0]] = block.loader
         if parts_max is None and (stored or manner.deduplicates_views):
             inner = replace(manner, deduplicates=manner.deduplicates_views)
             for view in self.views:
@@ -265,18 +276,24 @@ class Table:
             identity, _ = self.window.popitem(last=False)
             self.forgotten(self, identity)
 
-    def present(self, url: str, source: TopicPartition, begin: int, end: int) -> dict[int, int]:
-        """Rows of each offset, as a replica shows them."""
-        found = {}
+    def present(
+        self, url: str, source: TopicPartition, begin: int, end: int, loader: str | None
+    ) -> dict[int, int]:
+        """Rows of each offset, as a replica shows them.
+
+        :param loader: whose rows; None: everybody's.
+        """
+        found = Counter[int]()
         for offset in range(begin, end):
-            counts = self.rows.get((source, offset))
-            if counts is not None and (number := counts.total()):
-                found[offset] = number
+            if loader is None or loader == OTHERS:
+                found[offset] += self.others[source, offset]
+            if loader is None or loader == self.loaders.get((source, offset)):
+                found[offset] += self.rows.get((source, offset), Counter[int]()).total()
         for part in self.unfetched.get(url, ()):
             for offset, _, _ in part.rows if part.source == source else ():
-                if offset in found:
+                if loader is None or loader == self.loaders.get((source, offset)):
                     found[offset] -= 1
-        return {offset: number for offset, number in found.items() if number}
+        return {offset: number for offset, number in found.items() if number > 0}
 
 
 @dataclass(slots=True)

@@ -5,12 +5,12 @@ They take and give confluent_kafka's own types, so that the code above them is t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import confluent_kafka as ck
 
-from sluice.core.ranges import EpochOffset, TopicPartition
+from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
 from sluice.kafka.errors import KafkaUnavailableError, UnknownCommitError
 from sluice.kafka.log import SourceLog, TopicMissingError
 from sluice.simulate import faults
@@ -315,7 +315,16 @@ class SimulatedLog(SourceLog):
         self, sources: Iterable[TopicPartition], *, partial: bool = False
     ) -> dict[TopicPartition, EpochOffset]:
         ends = self.stable_ends(sources, partial=partial)
-        return {source: EpochOffset(end) for source, end in ends.items()}
+        world = self._world
+        if not world.plan.has_epochs:
+            return {source: EpochOffset(end) for source, end in ends.items()}
+        found = {}
+        for source, end in ends.items():
+            log = world.broker.log(source)
+            former, former_end, until = log.former
+            is_former = world.now < until and world.rng.random() < 0.5
+            found[source] = EpochOffset(*((former_end, former) if is_former else (end, log.epoch)))
+        return found
 
     def log_ends(
         self, sources: Iterable[TopicPartition], *, partial: bool = False
@@ -339,6 +348,27 @@ class SimulatedLog(SourceLog):
                 raise KafkaUnavailableError("listing offsets")
             asked.remove(world.rng.choice(asked))
         return {source: int(read(world.broker.log(source))) for source in asked}
+
+
+def finding_cuts(world: World) -> Callable[..., dict[TopicPartition, str]]:
+    """Stands for `sluice.kafka.cuts.find_cuts`."""
+
+    def find_cuts(
+        access: object, points: Mapping[TopicPartition, EpochOffset]
+    ) -> dict[TopicPartition, str]:
+        if not points:
+            return {}
+        fault = world.call("leader epochs", faults.LIST_OFFSETS)
+        if fault is not None or world.broker.unreachable_until > world.now:
+            raise KafkaUnavailableError("asking for leader epochs")
+        cuts = {}
+        for source, point in points.items():
+            end = world.broker.log(source).epoch_end(point.epoch)
+            if point.epoch != EPOCH_UNKNOWN and point.offset > end:
+                cuts[source] = f"simulated: epoch {point.epoch} ended at {end}"
+        return cuts
+
+    return find_cuts
 
 
 def _arrive(broker: Broker, transaction: Transaction) -> None:

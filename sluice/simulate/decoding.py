@@ -161,6 +161,6 @@ class VersionedDecoder:
         block = Block(len(rows))
         block.source = TopicPartition(topic, partition)
         block.rows = tuple(rows)
-        block.columns = self._columns
+        block.columns, block.loader = self._columns, source
         parts = len({clickhouse_partition(row, self._divisor) for row in rows})
         return DecodedRows(block, len(rows), self._columns, tuple(bad), parts, "", len(rows))

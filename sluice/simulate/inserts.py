@@ -33,7 +33,7 @@ STORE_MS = 4_900
 #: What the machine of a client goes on sending if nobody stops it.
 UNBOUNDED_MS = 90_000
 _OK = Reply(200, None, '{"written_rows":"1"}', b"")
-_INTO = re.compile(r"INSERT INTO `d`\.`(\w+)`")
+_INTO = re.compile(r"INSERT INTO `d`\.`(\w+)` \(([^)]*)\) FORMAT Native$")
 
 
 def table_in(query: str) -> str:
@@ -61,6 +61,7 @@ class Insertion:
         self._host = connection.host
         self.block = block
         self.table: Table = self._host.tables[table_in(keys["query"])]
+        self._check_columns(keys["query"])
         self.token = keys.get("insert_deduplication_token")
         self._query_id = keys["query_id"]
         self._quorum = int(keys.get("insert_quorum", "1"))
@@ -89,6 +90,17 @@ class Insertion:
         self._dies_between = False
         self._mine = world.invariants.insert_begins(block.source, record, self.table)
 
+    def _check_columns(self, query: str) -> None:
+        """The statement names each column of the block in its order (rule 8); what it does not
+        name is filled by the server."""
+        match = _INTO.match(query)
+        assert match is not None, query
+        named = tuple(name.strip("`") for name in match.group(2).split(", "))
+        if named != self.block.columns:
+            self._world.checks.violate(
+                f"an insert of the columns {self.block.columns} names {named} (rule 8)"
+            )
+
     # What the client gets
 
     def answer(self) -> Reply:
@@ -105,6 +117,8 @@ class Insertion:
         refused = self._refused()
         if refused is not None and fault is None:
             return refused
+        if fault is not None:
+            world.adversary.load_as_others(self.table, self.block)
         took_ms = rng.randrange(2, 60)
         if fault in _BEFORE:
             return self._error(rng.choice(_BEFORE[fault]))
@@ -180,6 +194,9 @@ class Insertion:
 
     def _stored(self, fault: str | None, took_ms: int) -> Reply:
         world, rng = self._world, self._world.rng
+        if world.plan.inserts_take_ms and fault is None:
+            took_ms = min(world.plan.inserts_take_ms + took_ms, max(1, self.room_ms()))
+            world.faults.note("insert: slower than its time-out")
         if fault == "insert: slow":
             took_ms = max(took_ms, min(rng.randrange(5_000, 29_900), self.room_ms()))
         parts_max = None
@@ -278,6 +295,8 @@ class Insertion:
             world.checks.storing(self.token, table.shape.name, self.block)
             world.adversary.before_store(table, self.token)
             world.invariants.stored(table, self.block.source, self._record, self.token)
+        if self.token is None and parts_max != 0:
+            world.invariants.stored_by_hash(table, self.block.source, self._record, self._columns)
         before = table.deduplicated
         parts = table.insert(self.token, self.block, self._columns, parts_max, self._manner)
         if table.deduplicated > before:

@@ -15,6 +15,7 @@ from sluice.core.anomalies import Judge
 from sluice.core.instances import Place
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record, encode
+from sluice.core.text import Column
 from sluice.kafka.tail import LogMessage
 from sluice.simulate.clickhouse import Table
 from sluice.simulate.kafka import Transaction
@@ -73,6 +74,7 @@ class Invariants:
         self._out: dict[tuple[Process, TopicPartition], Job] = {}
         self._tokens: dict[str, object] = {}
         self._backgrounds: dict[TopicPartition, dict[str, Any]] = {}
+        self._cut: dict[TopicPartition, int] = {}
         self._answered: dict[tuple[Process, int], int] = {}
         #: The marks of a table that a process was told, and when by its clock.
         self._seen: dict[tuple[Process | None, int], list[tuple[int, int]]] = {}
@@ -163,6 +165,20 @@ class Invariants:
                 f"{table.shape.name} keeps its blocks for {seconds} s (rule 10)",
             )
 
+    def stored_by_hash(
+        self, table: Table, source: TopicPartition, record: Record, columns: tuple[Column, ...]
+    ) -> None:
+        """A server that hashes what it stores knows a block again only while its table has the
+        columns that it had when the block came first (rule 8)."""
+        before = table.hashed_with.setdefault(key_of(source, record), columns)
+        if before != columns:
+            names = [column.name for column in columns if column not in before]
+            self._violate(
+                source,
+                f"{record} is inserted again into {table.shape.name}, which has the columns "
+                f"{', '.join(names)} since (rule 8)",
+            )
+
     def check_budget(self, table: Table) -> None:
         """Whatever may still come, a block that may be repeated is remembered (invariant 6)."""
         world = self._world
@@ -222,6 +238,10 @@ class Invariants:
             self._violate(source, f"{record} lengthens a lease without an attempt")
         if record.kind is Kind.INTEND:
             self._check_size(source, record)
+            if record.epoch >= self._cut.get(source, 1 << 31):
+                world.checks.violate(
+                    f"{source}: {record} is intended in a log that was cut below what was recorded"
+                )
         if before.in_doubt and record.begin == before.end:
             self._check_suspects(source, before, suspects)
 
@@ -244,9 +264,9 @@ class Invariants:
             driver = self._driver_of(records[source])
             planned_at = records[source].deadline_ms - int(world.plan.lease_seconds * 1000)
             told = self._seen.get((driver, id(table)), ())
-            # The last one may be part of a look that was not over yet.
-            seen = [mark for at, mark in told if at <= planned_at][-2:-1]
-            created = max(seen, default=0) - min(marks[of] for of in held)
+            # The last one may be part of a look that was not over yet, and one may have fallen.
+            seen = [mark for at, mark in told if at <= planned_at][-3:]
+            created = min(seen, default=0) - min(marks[of] for of in held)
             usable = table.shape.window_blocks // 2
             if max(0, created) + sum(held.values()) > usable:
                 self._violate(
@@ -289,6 +309,10 @@ class Invariants:
             return
         if entry["kind"] in _REPEATS and now != before:
             self._violate(source, f"a {entry['kind']} has another background: {now}, was {before}")
+
+    def cut(self, source: TopicPartition, epoch: int) -> None:
+        """A log was cut below what is recorded; its leader is of this epoch."""
+        self._cut[source] = epoch
 
     # Rule 11: what a probe looks at
 

@@ -48,6 +48,28 @@ class Log:
         self.begin = 0
         self.places: list[Place] = []
         self.opened: dict[Transaction, int] = {}
+        #: Leader epochs that this log knows, each with its first offset.
+        self.epochs: list[tuple[int, int]] = [(0, 0)]
+        #: What a former leader still says, and until when: it does not know yet.
+        self.former: tuple[int, int, int] = (0, 0, 0)
+
+    @property
+    def epoch(self) -> int:
+        """Of the present leader."""
+        return self.epochs[-1][0]
+
+    def elect(self, cut_at: int | None, former_until_ms: int) -> None:
+        """Another leader; an unclean one lacks everything from an offset on."""
+        epoch = self.epoch + 1
+        self.former = (self.epoch, self.stable_end, former_until_ms)
+        if cut_at is not None:
+            self.truncate(cut_at)
+        kept = [(number, first) for number, first in self.epochs if first < self.end]
+        self.epochs = [*(kept or [(0, 0)]), (epoch, self.end)]
+
+    def epoch_end(self, epoch: int) -> int:
+        """Where an epoch ended, as OffsetForLeaderEpoch says it."""
+        return next((first for number, first in self.epochs if number > epoch), self.end)
 
     @property
     def end(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from sluice.simulate.decoding import make_message
 from sluice.simulate.driver import Driver
 from sluice.simulate.faults import NEMESIS, STOPPING
 from sluice.simulate.inserts import ACCESS_DENIED, VIOLATED_CONSTRAINT
-from sluice.simulate.kafka import Log, Transaction
+from sluice.simulate.kafka import Log, Stored, Transaction
 from sluice.simulate.plan import PARKABLE
 from sluice.simulate.scheduler import Process
 from sluice.simulate.spark import Worker
@@ -26,6 +27,8 @@ LAG_MAX = 50
 PARTITIONS_MAX = 3
 #: The longest time without any driver.
 LONG_OUTAGE_MS = 600_000
+#: Nothing is paused for so long and wakes up by itself.
+HUNG_MS = 24 * 3_600_000
 
 
 class Nemesis:
@@ -57,15 +60,20 @@ class Nemesis:
             "a table refuses its blocks": self._refuse_blocks,
             "foreign writer fills the window": self._fill_window,
             "foreign writer floods the window": self._flood_windows,
+            "rows of another pipeline": self._load_as_others,
             "newest foreign parts are dropped": self._drop_newest,
             "Kafka outage": self._kafka_outage,
             "foreign transaction stays open": lambda: self._foreign_transaction("committed"),
             "foreign transaction is aborted": lambda: self._foreign_transaction("aborted"),
             "offsets with holes": self._make_holes,
+            "open transaction of others in the ledger": self._hold_ledger,
             "partitions added": self._add_partition,
             "foreign commit": self._foreign_commit,
             "offsets expired": self._expire_offsets,
+            "another leader": lambda: self._elect(None),
+            "end of a log lost, and filled again": self._lose_end,
             "log truncated": self._truncate,
+            "log cut below what is recorded, and filled again": self._cut,
             "messages expired": self._expire_messages,
             "topic created again": self._create_again,
             "ledger lost": self._lose_ledger,
@@ -100,6 +108,9 @@ class Nemesis:
             table.refuses_until = 0
         self._ask_again()
         for process in world.scheduler.processes():
+            if process.paused_until - world.now > HUNG_MS:
+                world.scheduler.kill(process)  # somebody looks at what still hangs
+                continue
             late = world.now + world.rng.randrange(world.plan.quiet_ms)
             process.paused_until = min(process.paused_until, late)
         for driver in world.drivers:
@@ -167,6 +178,21 @@ class Nemesis:
         self._open.append((source, transaction))
         delay_ms = rng.randrange(rng.choice((3_000, 60_000, 400_000)))
         world.scheduler.at(delay_ms, lambda: self._close(source, transaction, outcome))
+
+    def _hold_ledger(self) -> None:
+        """Another connector writes to the same ledger, and leaves its transaction open."""
+        world = self._world
+        transaction = Transaction("other", 0)
+        entry = {"connector": "other", "at_ms": world.now, "type": "note"}
+        stored = Stored(json.dumps(entry).encode(), b"other", (), 0, world.now)
+        log = world.broker.topics[world.plan.ledger][0]
+        log.append(stored, transaction)
+
+        def end() -> None:
+            transaction.state = world.rng.choice(("committed", "aborted"))
+            log.mark(transaction)
+
+        world.scheduler.at(world.rng.randrange(world.rng.choice((2_000, 60_000))), end)
 
     def _close(self, source: TopicPartition, transaction: Transaction, outcome: str) -> None:
         if transaction.state == "open" and source not in self._held_back:
@@ -372,6 +398,16 @@ class Nemesis:
         table = world.rng.choice(list(world.clickhouse.tables()))
         world.adversary.write_foreign(table, world.rng.randrange(1, 8))
 
+    def _load_as_others(self) -> None:
+        """Another pipeline loads the same messages into the same table: one entry of its window."""
+        world, rng = self._world, self._world.rng
+        table = rng.choice(list(world.clickhouse.tables()))
+        source = rng.choice(world.sources())
+        end = world.broker.log(source).end
+        for offset in range(rng.randrange(end + 1), end):
+            table.others[source, offset] += 1
+        world.adversary.write_foreign(table, 1)
+
     def _drop_newest(self) -> None:
         """No more than others may write: a mark that is as before says that nothing came."""
         table = self._world.rng.choice(list(self._world.clickhouse.tables()))
@@ -418,6 +454,49 @@ class Nemesis:
         self._excuse("log truncated", source)
         log = world.broker.log(source)
         log.truncate(world.rng.randrange(log.end // 2, log.end + 1))
+
+    def _elect(self, cut_at: int | None, source: TopicPartition | None = None) -> None:
+        """Where nobody tells epochs, nobody can tell either that a log was cut and filled again."""
+        world = self._world
+        if not world.plan.has_epochs:
+            return
+        log = world.broker.log(source or world.rng.choice(world.sources()))
+        log.elect(cut_at, world.now + world.rng.randrange(3_000))
+
+    def _lose_end(self) -> None:
+        """An unclean leader lacks messages that nobody has recorded yet. Others are written under
+        their offsets: those are what counts."""
+        world, rng = self._world, self._world.rng
+        source = rng.choice(world.sources())
+        log, record = (
+            world.broker.log(source),
+            world.checks.recorded(world.broker.group.get(source)),
+        )
+        if record is None or not world.plan.has_epochs or source in world.excused:
+            return
+        world.cut_logs.add(source)
+        before = log.end
+        self._elect(rng.randrange(min(record.end, before), before + 1), source)
+        world.produce(source, before - log.end + rng.randrange(3))
+
+    def _cut(self) -> None:
+        """It lacks what is recorded; in place of it there are other messages."""
+        world, rng = self._world, self._world.rng
+        source = rng.choice(world.sources())
+        log, record = (
+            world.broker.log(source),
+            world.checks.recorded(world.broker.group.get(source)),
+        )
+        if record is None or not record.end or not world.plan.has_epochs:
+            return
+        if record.epoch < 0 or source in world.excused:
+            return
+        self._excuse("log cut", source)
+        world.cut_logs.add(source)
+        before = log.end
+        self._elect(rng.randrange(record.end), source)
+        world.invariants.cut(source, log.epoch)
+        world.produce(source, before - log.end + rng.randrange(1, 9))
 
     def _expire_messages(self) -> None:
         world = self._world

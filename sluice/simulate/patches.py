@@ -158,6 +158,7 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         (connector, "make_admin", lambda access: None),
         (connector, "SourceLog", lambda admin: clients.SimulatedLog(world)),
         (connector, "ensure_own_topics", lambda admin, names: None),
+        (connector, "find_cuts", clients.finding_cuts(world)),
         (connector, "message_bytes_max", lambda admin, name: world.plan.letter_bytes_max),
         (connector, "uuid", SimpleNamespace(uuid4=read_owner)),
         (connector, "WindowMonitor", bound(driver.SimulatedMonitor)),

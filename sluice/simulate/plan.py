@@ -39,10 +39,12 @@ class Plan:
     :param is_quorum: blocks wait for two replicas.
     :param lag_ms: how long a replica may be behind the others.
     :param in_transactions: producers write in transactions.
+    :param has_epochs: brokers tell leader epochs.
     :param malice: how often others use up what they may, when it does most harm.
     :param unrest: how often the world strikes by itself.
     :param unrest_of_jobs: how often a job is struck.
     :param insert_seconds: the time-out of an insert.
+    :param inserts_take_ms: what each insert takes at least; more than its time-out in some worlds.
     :param stops: how many faults may be drawn after which a partition has to stop.
     """
 
@@ -67,10 +69,12 @@ class Plan:
     is_quorum: bool = False
     lag_ms: int = 200
     in_transactions: bool = False
+    has_epochs: bool = False
     malice: float = 0.0
     unrest: float = 1.0
     unrest_of_jobs: float = 1.0
     insert_seconds: float = 30.0
+    inserts_take_ms: int = 0
     keep_alive_ms: int = 3_000
     late_ms_max: int = 0
     decoder: int = 0
@@ -130,6 +134,8 @@ def draw_plan(rng: random.Random) -> Plan:
             partition_divisor=0 if name == "plain" else 3 if is_calm else rng.choice((1, 2)),
         )
         tables.append(shape)
+    insert_seconds = rng.choice((4.0, 30.0))
+    is_slow = insert_seconds < lease_seconds / 4 and rng.random() < 0.2
     plan = Plan(
         tokens=tokens,
         tables=tuple(tables),
@@ -148,10 +154,12 @@ def draw_plan(rng: random.Random) -> Plan:
         is_quorum=is_cluster and rng.random() < 0.5,
         lag_ms=rng.choice((200, 5_000, 60_000)),
         in_transactions=rng.random() < 0.25,
+        has_epochs=rng.random() < 0.7,
         malice=rng.choice((0.0, 0.3, 0.9)),
         unrest=rng.choice((0.05, 0.15, 0.15, 0.4)),
         unrest_of_jobs=rng.choice((0.2, 0.6, 1.5)),
-        insert_seconds=rng.choice((4.0, 30.0)),
+        insert_seconds=insert_seconds,
+        inserts_take_ms=rng.randrange(4_500, 7_000) if is_slow else 0,
         **(_PACES[0] if is_calm else rng.choice(_PACES)),
     )
     return replace(plan, slots=1, shares_tasks=True) if rng.random() < 0.4 else plan

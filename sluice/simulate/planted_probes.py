@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from sluice.clickhouse import probe
 from sluice.core.ledger import Background, LedgerView
+from sluice.kafka import ledger, recorder
 from sluice.simulate.patches import patched
-from sluice.spark import gathering, lane
+from sluice.spark import gathering, lane, probing
 
 
 def _probe_before_lease_end() -> AbstractContextManager[None]:
@@ -41,8 +44,35 @@ def _rest_is_forgotten() -> AbstractContextManager[None]:
     return patched((LedgerView, "background", background))
 
 
+def _probe_counts_everybodys_rows() -> AbstractContextManager[None]:
+    """Rows of the same offsets that another pipeline loaded count as loaded."""
+    real = probe.present_offsets
+
+    def present_offsets(server: Any, *parts: Any) -> Any:
+        asked = server.query
+
+        def query(sql: str, *more: Any) -> Any:
+            return asked(re.sub("AND _source = '[^']+'", "", sql), *more)
+
+        server.query = query
+        return real(server, *parts)
+
+    return patched((probing, "present_offsets", present_offsets))
+
+
+def _ledger_is_read_to_its_stable_end() -> AbstractContextManager[None]:
+    """What lies behind an open transaction of another producer is not read."""
+
+    def make_unstable_reader(*parts: Any) -> Any:
+        return recorder.make_consumer(*parts)  # type: ignore[attr-defined]
+
+    return patched((ledger, "make_unstable_reader", make_unstable_reader))
+
+
 PROBE_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "probe-before-lease-end": _probe_before_lease_end,
     "same-probe-not-recorded": _same_probe_not_recorded,
     "rest-is-forgotten": _rest_is_forgotten,
+    "probe-counts-everybodys-rows": _probe_counts_everybodys_rows,
+    "ledger-is-read-to-its-stable-end": _ledger_is_read_to_its_stable_end,
 }

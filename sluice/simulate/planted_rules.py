@@ -18,8 +18,9 @@ from sluice.kafka import recorder, transactions
 from sluice.kafka.errors import UnknownCommitError
 from sluice.simulate import wire
 from sluice.simulate.patches import patched
-from sluice.spark import inserting, lane, leases, loading, probing, state, steps
+from sluice.spark import connector, inserting, lane, leases, loading, probing, state, steps
 from sluice.spark.monitor import WindowMonitor
+from sluice.spark.observing import TopicObserver
 from sluice.spark.state import Claims, PartitionState
 from sluice.spark.steps import Planner
 
@@ -193,6 +194,16 @@ def _successors_get_no_time() -> AbstractContextManager[None]:
     return patched((recorder, "SUCCESSOR_PATIENCE_SECONDS", 0.0))
 
 
+def _cuts_are_not_looked_for() -> AbstractContextManager[None]:
+    """A log whose leader has changed is thought to hold what it held."""
+    return patched((connector, "find_cuts", lambda *_: {}))
+
+
+def _former_leaders_are_believed() -> AbstractContextManager[None]:
+    """Whatever leader answers, its end counts."""
+    return patched((TopicObserver, "_verified", lambda self, ends: ends))
+
+
 def _stopped_commits_count() -> AbstractContextManager[None]:
     """A commit that was interrupted counts as done."""
     real = transactions._commit
@@ -230,5 +241,7 @@ RULE_BUGS: dict[str, Plant] = {
     "marks-are-stamped-after-reading": _marks_are_stamped_after_reading,
     "nobody-looks-at-windows": _nobody_looks_at_windows,
     "successors-get-no-time": _successors_get_no_time,
+    "cuts-are-not-looked-for": _cuts_are_not_looked_for,
+    "former-leaders-are-believed": _former_leaders_are_believed,
     "stopped-commits-count": _stopped_commits_count,
 }

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.simulate.patches import patched
-from sluice.spark import changes, loading
+from sluice.spark import changes, comparing, inserting, loading
 from sluice.spark.state import PartitionState
 from sluice.spark.steps import Planner, Step
 
@@ -22,6 +22,21 @@ def _repeat_under_todays_text() -> AbstractContextManager[None]:
         return replace(step, record=replace(step.record, text=self.digest))
 
     return patched((Planner, "renew", renew))
+
+
+def _hashes_without_columns() -> AbstractContextManager[None]:
+    """A server that hashes what it stores is thought to know a block again whatever columns
+    were added meanwhile."""
+    return patched(
+        (comparing, "why_other_hash", lambda *_: None),
+        (inserting, "require_same_table", lambda *_, **__: None),
+    )
+
+
+def _tasks_do_not_look() -> AbstractContextManager[None]:
+    """Only the driver looks at the columns, before it sends a range again: a task that sleeps
+    inserts into a table that has more columns by then."""
+    return patched((inserting, "require_same_table", lambda *_, **__: None))
 
 
 def _text_is_not_recorded() -> AbstractContextManager[None]:
@@ -54,6 +69,8 @@ def _only_first_attempts_ask() -> AbstractContextManager[None]:
 
 SCHEMA_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "repeat-under-todays-text": _repeat_under_todays_text,
+    "hashes-without-columns": _hashes_without_columns,
+    "tasks-do-not-look": _tasks_do_not_look,
     "text-is-not-recorded": _text_is_not_recorded,
     "text-changed-after-insert": _text_changed_after_insert,
     "only-first-attempts-ask-for-columns": _only_first_attempts_ask,

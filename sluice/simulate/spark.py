@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 ATTEMPTS_MAX = 3
 #: So long after its end Spark is found to be gone by a driver that has no job out.
 GONE_MS = 2_000
+#: Longer than any run.
+NEVER_MS = 1 << 40
 
 
 class SimulatedWorkshop(Workshop):
@@ -106,6 +108,7 @@ class Application:
         self._driver = driver
         self._decoder = decoder
         self._free: list[Worker] = []
+        self._runs: dict[int, _JobRun] = {}
         self.is_gone = False
         self._told_when_gone: list[Callable[[SparkGoneError], None]] = []
 
@@ -117,7 +120,10 @@ class Application:
         """Workers do not end here."""
 
     def cancel(self, job: Job) -> None:
-        """Tasks come back here, or are lost by themselves."""
+        """End a job that does not come back, and the workers that hang in it."""
+        run = self._runs.get(id(job))
+        if run is not None:
+            self._world.scheduler.at(1, run.cancel)
 
     def submit(self, job: Job, around: Surroundings, finished: Callable[[Any], None]) -> None:
         """Start a job; one of Spark's faults may strike it."""
@@ -129,10 +135,12 @@ class Application:
         invariants.sent(self._driver, job, self.slots)
 
         def ended(result: Any) -> None:
+            del self._runs[id(job)]
             invariants.came_back(self._driver, job)
             finished(result)
 
-        _JobRun(self, self._world, self._driver, job, around, ended).start()
+        self._runs[id(job)] = run = _JobRun(self, self._world, self._driver, job, around, ended)
+        run.start()
 
     def end(self, *, tasks_live_on: bool) -> None:
         """The driver is gone; so are its workers, unless they do not know it yet."""
@@ -216,6 +224,10 @@ class _JobRun:
         elif fault == "driver killed, its task wakes under another engine":
             worker = self._workers[index]
             worker.before_insert = lambda: self._change_engine(index, worker)
+        elif fault == "task never comes back":
+            worker = self._workers[index]
+            # In, or after, its inserts.
+            world.scheduler.at(rng.randrange(2, 200), lambda: self._hang(worker))
         elif fault == "driver killed after half an insert":
             worker = self._workers[index]
             worker.before_insert = lambda: self._insert_half(worker)
@@ -342,6 +354,17 @@ class _JobRun:
         world.plan.decoder += 1
         world.kill(self._driver, tasks_live_on=True)
         world.scheduler.at(world.rng.randrange(500), world.ensure_driver)
+
+    def _hang(self, worker: Worker) -> None:
+        """Whatever becomes of its job: nobody hears of it again."""
+        if self._world.faults.is_on:
+            worker.paused_until = self._world.now + NEVER_MS
+
+    def cancel(self) -> None:
+        """The driver gives the job up: Spark ends its workers."""
+        for worker in self._workers:
+            self._world.scheduler.kill(worker)
+        self._end(JobResult(self._job, error=JobLostError("simulated: cancelled")))
 
     def _lose(self, fault: str) -> None:
         if self._is_over:

@@ -34,7 +34,7 @@ class OffsetSplitter:
             if rows:
                 block = Block(len(rows))
                 block.source, block.columns = decoded.native.source, decoded.native.columns
-                block.rows = rows
+                block.rows, block.loader = rows, decoded.native.loader
                 count = len({clickhouse_partition(row, divisor) for row in rows})
                 part = replace(
                     decoded,

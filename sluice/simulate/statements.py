@@ -43,6 +43,9 @@ _PRESENT = re.compile(
 )
 
 
+_LOADER = re.compile(rf"AND _source = {_TEXT}")
+
+
 @dataclass(frozen=True, slots=True)
 class Statement:
     """A kind of statement.
@@ -259,6 +262,18 @@ def _identities(world: World, host: Host, sql: str) -> Rows:
     return rows
 
 
+def _rows_in(world: World, host: Host, sql: str) -> dict[int, int]:
+    """How many rows of each offset a statement counts."""
+    match = _PRESENT.search(sql)
+    assert match is not None, sql
+    name, topic, partition, begin, end = match.groups()
+    table, loader = _named(host, name), _LOADER.search(sql)
+    assert table is not None
+    source = TopicPartition(topic, int(partition))
+    whose = loader.group(1) if loader is not None else None
+    return table.present(host.url, source, int(begin), int(end), whose)
+
+
 def _present(world: World, host: Host, sql: str) -> Rows:
     match = _PRESENT.search(sql)
     assert match is not None, sql
@@ -270,7 +285,7 @@ def _present(world: World, host: Host, sql: str) -> Rows:
     world.invariants.probed(table, host.url, source, int(begin), int(end))
     return [
         {"first": offset, "last": offset, "found": count, "different": 1}
-        for offset, count in table.present(host.url, source, int(begin), int(end)).items()
+        for offset, count in _rows_in(world, host, sql).items()
     ]
 
 
@@ -278,8 +293,8 @@ def _settings_of_a_reader(world: World, host: Host, sql: str) -> Rows:
     return [{"name": name, "value": value} for name, value in ALWAYS_KNOWN.items()]
 
 
-def _nobodys_rows(world: World, host: Host, sql: str) -> Rows:
-    return [{"n": 0}]
+def _count(world: World, host: Host, sql: str) -> Rows:
+    return [{"n": sum(_rows_in(world, host, sql).values())}]
 
 
 def _nothing(world: World, host: Host, sql: str) -> Rows:
@@ -292,7 +307,7 @@ STATEMENTS = (
     Statement("FROM system.mutations", "mutations", _nothing),
     Statement("SELECT name, rows, active FROM system.parts", "parts", _nothing),
     Statement("SELECT _part AS part", "", _nothing),
-    Statement("SELECT count() AS n FROM `d`", "", _nobodys_rows),
+    Statement("SELECT count() AS n FROM `d`", "", _count),
     Statement("ARRAY JOIN offsets AS o", "present offsets", _present),
     Statement("AS base, ", "server run", _server_run, True),
     Statement("FROM system.processes", "processes", _processes),

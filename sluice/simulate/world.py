@@ -74,6 +74,8 @@ class World:
         self.looking: dict[Process, None] = {}
         self.active_at = 0
         self.excused: dict[TopicPartition, str] = {}
+        #: Partitions whose logs lost their ends.
+        self.cut_logs: set[TopicPartition] = set()
         self._steps = steps
         self._healed_at: tuple[int, int] | None = None
         self._look_in = LOOK_EVERY
