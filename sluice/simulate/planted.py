@@ -45,7 +45,7 @@ from sluice.spark import (
 )
 from sluice.spark.ports import SiteWindow
 from sluice.spark.state import Claims, PartitionState
-from sluice.spark.steps import Planner, settle
+from sluice.spark.steps import Budget, Planner, settle
 
 Plant = Callable[[], AbstractContextManager[None]]
 
@@ -327,6 +327,7 @@ def _unknown_commit_is_lost() -> AbstractContextManager[None]:
 def _window_never_forgets() -> AbstractContextManager[None]:
     """A range in doubt is always repeated, whatever the windows say (B1)."""
     return patched(
+        (Budget, "take_again", lambda *_: True),
         (Planner, "remembered", lambda *_: True),
         (inserting, "_require_remembered", lambda *_: None),
     )
