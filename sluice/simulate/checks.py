@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS, InvalidRecordError, Kind, Record, decode
-from sluice.simulate.clickhouse import Block, Row
+from sluice.simulate.clickhouse import Block, Row, Table
 from sluice.simulate.decoding import judge
 from sluice.simulate.kafka import Offset, Transaction
 from sluice.simulate.plan import PARKABLE
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 #: Source, offset, table.
 Place = tuple[TopicPartition, int, str]
+
+#: What a probe says of tables in which it cannot tell what is missing.
+_UNPROBABLE = (
+    "has no lineage column",
+    "materialized views, which a probe cannot see",
+    "which keeps one row of each sorting key",
+)
 
 #: What two transactions of one producer decide may be seen in another order for so long.
 TRANSACTIONS_OVERTAKE_MS = 100
@@ -212,7 +219,7 @@ class Checks:
             if source in self._world.cut_logs and "leader epoch" in str(state.stopped):
                 # It was recorded, but not committed yet, when the log was cut.
                 self._world.excused[source] = "log cut"
-            elif state.record.in_doubt and "no lineage column" in str(state.stopped):
+            elif state.record.in_doubt and any(why in str(state.stopped) for why in _UNPROBABLE):
                 # No driver can tell what is missing, now or later: it must never be repeated.
                 self._world.faults.note("range that only a person resolves")
                 self._world.excused[source] = "no lineage"
@@ -266,9 +273,23 @@ class Checks:
                     source not in world.excused and offset >= world.broker.log(source).stable_end
                 ):
                     self.violate(f"{source} {offset} in {name} is foreign")
+            for view in table.views:
+                self._compare_view(table, view)
         for (source, offset, name), count in self._letters.items():
             if count > 1 and source not in world.excused:
                 self.violate(f"{source} {offset} has {count} dead letters of {name}")
+
+    def _compare_view(self, table: Table, view: Table) -> None:
+        """What a view writes is what its table has, each row once."""
+        excused = self._world.excused
+        for place in sorted(table.rows.keys() | view.rows.keys()):
+            rows, behind = table.rows.get(place, Counter()), view.rows.get(place, Counter())
+            if place[0] not in excused and +rows != +behind:
+                self.violate(
+                    f"{place[0]} {place[1]}: {dict(rows)} in {table.shape.name}, and "
+                    f"{dict(behind)} in {view.shape.name}"
+                )
+                return
 
 
 def _origin(headers: dict[str, bytes | None]) -> Place:

@@ -33,6 +33,7 @@ class TableShape:
         partition; 0: not partitioned.
     :param seconds: of the window, for a Replicated table; None where time does not count.
     :param view: the target of a materialized view behind it, with a window of its own.
+    :param merges: its engine merges rows away.
     """
 
     name: str
@@ -40,6 +41,7 @@ class TableShape:
     seconds: int | None
     partition_divisor: int
     view: TableShape | None = None
+    merges: bool = False
 
     @property
     def is_replicated(self) -> bool:
@@ -293,7 +295,11 @@ class Table:
             for offset, _, _ in part.rows if part.source == source else ():
                 if loader is None or loader == self.loaders.get((source, offset)):
                     found[offset] -= 1
-        return {offset: number for offset, number in found.items() if number > 0}
+        return {
+            offset: number
+            for offset, number in found.items()
+            if number > 0 and not (self.shape.merges and offset % 3 == 0)
+        }
 
 
 @dataclass(slots=True)
@@ -326,6 +332,10 @@ class ClickHouse:
         """Every table in every shard, targets of views aside."""
         for tables in self.shards.values():
             yield from tables.values()
+
+    def with_views(self) -> list[Table]:
+        """Every table in every shard, and the targets of their views."""
+        return [each for table in self.tables() for each in (table, *table.views)]
 
     def of_name(self, name: str) -> list[Table]:
         """A table in each shard."""

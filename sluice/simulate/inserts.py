@@ -293,7 +293,8 @@ class Insertion:
             world.faults.note("late insert after the lease")
         if self.token is not None and parts_max != 0:
             world.checks.storing(self.token, table.shape.name, self.block)
-            world.adversary.before_store(table, self.token)
+            for each in (table, *table.views):
+                world.adversary.before_store(each, self.token)
             world.invariants.stored(table, self.block.source, self._record, self.token)
         if self.token is None and parts_max != 0:
             world.invariants.stored_by_hash(table, self.block.source, self._record, self._columns)

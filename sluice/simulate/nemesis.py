@@ -395,7 +395,7 @@ class Nemesis:
     def _fill_window(self) -> None:
         """As much as others may write within one lease: less than half of the window."""
         world = self._world
-        table = world.rng.choice(list(world.clickhouse.tables()))
+        table = world.rng.choice(world.clickhouse.with_views())
         world.adversary.write_foreign(table, world.rng.randrange(1, 8))
 
     def _load_as_others(self) -> None:
@@ -419,7 +419,8 @@ class Nemesis:
         world = self._world
         if world.now - world.active_at > world.plan.quiet_ms:
             world.faults.note("window overrun")
-            for table in world.clickhouse.tables():
+            every = world.clickhouse.with_views()
+            for table in every if world.rng.random() < 0.5 else [world.rng.choice(every)]:
                 blocks = table.shape.window_blocks
                 # Beyond half of it the loader has to look, although the token is still known.
                 table.write_foreign(world.rng.choice((blocks // 2 + 1, 2 * blocks)))

@@ -127,11 +127,17 @@ def draw_plan(rng: random.Random) -> Plan:
     tables = []
     for name in TOPICS:
         is_replicated = is_cluster or rng.random() < 0.3
+        windows = _CALM_WINDOWS if is_calm else _WINDOWS[name]
+        seconds = int(lease_seconds * rng.choice((6, 6, 10, 60))) if is_replicated else None
+        divisor = 0 if name == "plain" else 3 if is_calm else rng.choice((1, 2))
+        view = TableShape(f"{name}_target", rng.choice(windows), seconds, rng.choice((0, divisor)))
         shape = TableShape(
             name=name,
-            window_blocks=rng.choice(_CALM_WINDOWS if is_calm else _WINDOWS[name]),
-            seconds=int(lease_seconds * rng.choice((6, 6, 10, 60))) if is_replicated else None,
-            partition_divisor=0 if name == "plain" else 3 if is_calm else rng.choice((1, 2)),
+            window_blocks=rng.choice(windows),
+            seconds=seconds,
+            partition_divisor=divisor,
+            view=view if rng.random() < 0.15 else None,
+            merges=rng.random() < 0.1,
         )
         tables.append(shape)
     insert_seconds = rng.choice((4.0, 30.0))

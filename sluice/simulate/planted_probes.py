@@ -12,7 +12,7 @@ from sluice.clickhouse import probe
 from sluice.core.ledger import Background, LedgerView
 from sluice.kafka import ledger, recorder
 from sluice.simulate.patches import patched
-from sluice.spark import gathering, lane, probing
+from sluice.spark import gathering, inserting, lane, monitor, probing
 
 
 def _probe_before_lease_end() -> AbstractContextManager[None]:
@@ -60,6 +60,22 @@ def _probe_counts_everybodys_rows() -> AbstractContextManager[None]:
     return patched((probing, "present_offsets", present_offsets))
 
 
+def _merged_rows_are_counted() -> AbstractContextManager[None]:
+    """What a merging engine merged away counts as missing."""
+    return patched((probing, "why_rows_go", lambda *_: None))
+
+
+def _windows_of_views_do_not_count() -> AbstractContextManager[None]:
+    """Only the table's own window is looked at, not those of the tables that its views write to."""
+
+    def own_only(facts: Any) -> Any:
+        return iter([("", facts)])
+
+    return patched(
+        (monitor, "tables_with_windows", own_only), (inserting, "tables_with_windows", own_only)
+    )
+
+
 def _ledger_is_read_to_its_stable_end() -> AbstractContextManager[None]:
     """What lies behind an open transaction of another producer is not read."""
 
@@ -73,6 +89,8 @@ PROBE_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "probe-before-lease-end": _probe_before_lease_end,
     "same-probe-not-recorded": _same_probe_not_recorded,
     "rest-is-forgotten": _rest_is_forgotten,
+    "merged-rows-are-counted": _merged_rows_are_counted,
+    "windows-of-views-do-not-count": _windows_of_views_do_not_count,
     "probe-counts-everybodys-rows": _probe_counts_everybodys_rows,
     "ledger-is-read-to-its-stable-end": _ledger_is_read_to_its_stable_end,
 }

@@ -122,7 +122,8 @@ def _tables(world: World, host: Host, sql: str) -> Rows:
     settings = f"{kind}_deduplication_window = {shape.window_blocks}"
     if shape.seconds is not None:
         settings += f", replicated_deduplication_window_seconds = {shape.seconds}"
-    engine = "ReplicatedMergeTree" if shape.is_replicated else "MergeTree"
+    engine = "ReplacingMergeTree" if shape.merges else "MergeTree"
+    engine = f"Replicated{engine}" if shape.is_replicated else engine
     return [
         {
             "uuid": "",
