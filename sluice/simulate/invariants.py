@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sluice.core.anomalies import Judge
+from sluice.core.budget import Site
 from sluice.core.instances import Place
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record, encode
@@ -238,6 +239,7 @@ class Invariants:
             self._violate(source, f"{record} lengthens a lease without an attempt")
         if record.kind is Kind.INTEND:
             self._check_size(source, record)
+            self._check_marks(source)
             if record.epoch >= self._cut.get(source, 1 << 31):
                 world.checks.violate(
                     f"{source}: {record} is intended in a log that was cut below what was recorded"
@@ -274,6 +276,18 @@ class Invariants:
                     f"{held} are granted, and {created} entries came into {key} since the oldest "
                     f"mark: more than {usable} (rule 10)",
                 )
+
+    def _check_marks(self, source: TopicPartition) -> None:
+        """A range is remembered by a mark of every window that its blocks take entries of."""
+        world = self._world
+        marks = self._backgrounds[source]["marks"]
+        for table in world.clickhouse.tables():
+            name = table.shape.name
+            targets = ["", *(f"d.{view.shape.name}" for view in table.views)]
+            sites = [Site(name, table.shard, target) for target in targets]
+            lacking = [site.name for site in sites if site.key not in marks]
+            if marks.keys() & {site.key for site in sites} and lacking:
+                self._violate(source, f"{marks} has no mark of {', '.join(lacking)} (rule 10)")
 
     def _check_size(self, source: TopicPartition, record: Record) -> None:
         driver = self._driver_of(record)

@@ -130,13 +130,16 @@ def draw_plan(rng: random.Random) -> Plan:
         windows = _CALM_WINDOWS if is_calm else _WINDOWS[name]
         seconds = int(lease_seconds * rng.choice((6, 6, 10, 60))) if is_replicated else None
         divisor = 0 if name == "plain" else 3 if is_calm else rng.choice((1, 2))
-        view = TableShape(f"{name}_target", rng.choice(windows), seconds, rng.choice((0, divisor)))
+        view = None
+        if rng.random() < 0.15:
+            target = f"{name}_target"
+            view = TableShape(target, windows[0], seconds, rng.choice((0, divisor)))
         shape = TableShape(
             name=name,
-            window_blocks=rng.choice(windows),
+            window_blocks=rng.choice(windows if view is None else windows[-1:]),
             seconds=seconds,
             partition_divisor=divisor,
-            view=view if rng.random() < 0.15 else None,
+            view=view,
             merges=rng.random() < 0.1,
         )
         tables.append(shape)
