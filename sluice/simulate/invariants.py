@@ -77,6 +77,9 @@ class Invariants:
         self._backgrounds: dict[TopicPartition, dict[str, Any]] = {}
         self._cut: dict[TopicPartition, int] = {}
         self._answered: dict[tuple[Process, int], int] = {}
+        #: When a driver's job with a partition came back, and when it was told a table's mark last.
+        self._back_at: dict[tuple[Process, TopicPartition], int] = {}
+        self._told_at: dict[tuple[Process, int], int] = {}
         #: The marks of a table that a process was told, and when by its clock.
         self._seen: dict[tuple[Process | None, int], list[tuple[int, int]]] = {}
 
@@ -123,7 +126,23 @@ class Invariants:
             if (driver, source) in self._out:
                 self._violate(source, f"{record} is sent while its former task is out")
             self._out[driver, source] = job
+            if record.kind is Kind.RENEW and not assignment.is_first:
+                self._check_look(driver, source, record)
         self._check_claims(driver)
+
+    def _check_look(self, driver: Driver, source: TopicPartition, record: Record) -> None:
+        """A range that came back is repeated on what the windows held since (rule 10)."""
+        back_at = self._back_at.get((driver, source), 0)
+        marks = self._backgrounds[source]["marks"]
+        for table in self._world.clickhouse.tables():
+            key = f"{table.shape.name}/{table.shard}"
+            told_at = self._told_at.get((driver, id(table)), back_at)
+            if key in marks and told_at < back_at:
+                self._violate(
+                    source,
+                    f"{record} is sent again {self._world.now - back_at} ms after it came back, on "
+                    f"what {key} held before (rule 10)",
+                )
 
     def _check_claims(self, driver: Driver) -> None:
         """Who grants entries counts every late insert of what is settled (rule 10)."""
@@ -144,7 +163,9 @@ class Invariants:
     def came_back(self, driver: Process, job: Job) -> None:
         """A job has ended, as its driver knows it."""
         for assignment in job.assignments:
-            self._out.pop((driver, assignment.block_range.source), None)
+            source = assignment.block_range.source
+            self._out.pop((driver, source), None)
+            self._back_at[driver, source] = self._world.now
 
     def stored(self, table: Table, source: TopicPartition, record: Record, token: str) -> None:
         """A block is about to be stored: its token names it alone (rule 7)."""
@@ -351,6 +372,7 @@ class Invariants:
         """A mark is read for the running process."""
         key = (self._world.process, id(table))
         self._answered[key] = self._world.wall_ms()
+        self._told_at[key] = self._world.now
         self._seen.setdefault(key, []).append((self._world.wall_ms(), table.mark - table.fallen))
 
     def check_stamp(self, table: Table, read_started_ms: int) -> None:

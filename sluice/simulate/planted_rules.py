@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.clickhouse import http
+from sluice.clickhouse.probe import SyncState
 from sluice.clickhouse.reactions import nothing_sent
 from sluice.core import budget, lease
 from sluice.core.budget import Claim, WindowState
@@ -18,7 +19,7 @@ from sluice.kafka import recorder, transactions
 from sluice.kafka.errors import UnknownCommitError
 from sluice.simulate import wire
 from sluice.simulate.patches import patched
-from sluice.spark import connector, inserting, lane, leases, loading, probing, state, steps
+from sluice.spark import connector, inserting, lane, leases, loading, probing, start, state, steps
 from sluice.spark.monitor import WindowMonitor
 from sluice.spark.observing import TopicObserver
 from sluice.spark.state import Claims, PartitionState
@@ -223,6 +224,43 @@ def _second_attempts_insert() -> AbstractContextManager[None]:
     return patched((loading, "_refused", lambda *_: None))
 
 
+def _take_over_drops_suspects() -> AbstractContextManager[None]:
+    """A successor does not take in what the ledger says of late inserts."""
+    real = start.take_over
+
+    def take_over(*parts: Any, **named: Any) -> Any:
+        started = real(*parts, **named)
+        started.suspects = []
+        return started
+
+    return patched((connector, "take_over", take_over))
+
+
+def _old_looks_are_good_enough() -> AbstractContextManager[None]:
+    """A range is repeated on what the windows held before it came back."""
+    real = Planner.why_forgotten
+
+    def why_forgotten(self: Any, found: Any, text: Any, windows: Any, now: int, _: int) -> Any:
+        return real(self, found, text, windows, now, 0)
+
+    return patched(
+        (Planner, "why_forgotten", why_forgotten),
+        (inserting, "_require_remembered", lambda *_: None),
+    )
+
+
+def _restarted_servers_are_believed() -> AbstractContextManager[None]:
+    """A plain table's server that was started again is thought to have all that it knows."""
+    return patched(
+        (steps, "is_same_run", lambda *_: True), (inserting, "is_same_run", lambda *_: True)
+    )
+
+
+def _probe_does_not_wait_for_replicas() -> AbstractContextManager[None]:
+    """A probe looks at a replica that is behind."""
+    return patched((probing, "replicas_in_sync", lambda *_: SyncState(True)))
+
+
 RULE_BUGS: dict[str, Plant] = {
     "renewals-are-young": _renewals_are_young,
     "second-attempts-insert": _second_attempts_insert,
@@ -244,5 +282,9 @@ RULE_BUGS: dict[str, Plant] = {
     "successors-get-no-time": _successors_get_no_time,
     "cuts-are-not-looked-for": _cuts_are_not_looked_for,
     "former-leaders-are-believed": _former_leaders_are_believed,
+    "take-over-drops-suspects": _take_over_drops_suspects,
+    "old-looks-are-good-enough": _old_looks_are_good_enough,
+    "restarted-servers-are-believed": _restarted_servers_are_believed,
+    "probe-does-not-wait-for-replicas": _probe_does_not_wait_for_replicas,
     "stopped-commits-count": _stopped_commits_count,
 }

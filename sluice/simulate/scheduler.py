@@ -13,6 +13,8 @@ import zlib
 from collections.abc import Callable
 
 START_MS = 1_800_000_000_000
+#: So often it is looked whether a paused process was woken early.
+PAUSE_LOOK_MS = 600_000
 
 
 class KilledError(BaseException):
@@ -195,7 +197,8 @@ class Scheduler:
                     self.failure = error
                     return self._main
             elif actor.process.paused_until > self.now:
-                self._wake_at(actor, actor.process.paused_until - self.now)
+                left_ms = actor.process.paused_until - self.now
+                self._wake_at(actor, min(left_ms, PAUSE_LOOK_MS))
             else:
                 self.steps += 1
                 return actor
