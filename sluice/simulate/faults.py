@@ -58,7 +58,7 @@ INSERT = {
     "insert: server dies between token and part": 2.0,
     "insert: slow": 1.5,
     "insert: hangs and lands late": 5.0,
-    "insert: hangs and never lands": 1.0,
+    "insert: hangs and never lands": 2.5,
 }
 
 #: What may strike a job or a task of Spark.
@@ -104,7 +104,7 @@ NEMESIS = {
     "ClickHouse outage": 4.0,
     "ClickHouse restart": 2.0,
     "ClickHouse read-only for a while": 2.0,
-    "a table refuses its blocks": 5.0,
+    "a table refuses its blocks": 8.0,
     "foreign writer fills the window": 14.0,
     "foreign writer floods the window": 4.0,
     "newest foreign parts are dropped": 4.0,

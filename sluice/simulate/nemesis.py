@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sluice.simulate.world import World
 
 #: How often the world strikes by itself, compared with a call; and for the faults that stop.
-_SHARE, _STOPPING_SHARE = 0.02, 0.2
+_SHARE, _STOPPING_SHARE = 0.03, 0.2
 DRIVERS_MAX = 3
 #: Producers wait while so many offsets are not settled: the drain would only take longer.
 LAG_MAX = 50
@@ -163,7 +163,7 @@ class Nemesis:
         world.produce(source, rng.randrange(1, 6), transaction)
         self._open.append((source, transaction))
         outcome = "aborted" if rng.random() < 0.1 else "committed"
-        delay_ms = rng.randrange(rng.choice((20, 300, 5_000)))
+        delay_ms = rng.randrange(rng.choice((20, 3_000, 30_000)))
         world.scheduler.at(delay_ms, lambda: self._close(source, transaction, outcome))
 
     def _foreign_transaction(self, outcome: str) -> None:

@@ -131,7 +131,7 @@ def draw_plan(rng: random.Random) -> Plan:
         seconds = int(lease_seconds * rng.choice((6, 6, 10, 60))) if is_replicated else None
         divisor = 0 if name == "plain" else 3 if is_calm else rng.choice((1, 2))
         view = None
-        if rng.random() < 0.15:
+        if rng.random() < 0.06:
             target = f"{name}_target"
             view = TableShape(target, windows[0], seconds, rng.choice((0, divisor)))
         shape = TableShape(
@@ -140,11 +140,11 @@ def draw_plan(rng: random.Random) -> Plan:
             seconds=seconds,
             partition_divisor=divisor,
             view=view,
-            merges=rng.random() < 0.1,
+            merges=rng.random() < 0.03,
         )
         tables.append(shape)
     insert_seconds = rng.choice((4.0, 30.0))
-    is_slow = insert_seconds < lease_seconds / 4 and rng.random() < 0.2
+    is_slow = insert_seconds < lease_seconds / 4 and rng.random() < 0.1
     plan = Plan(
         tokens=tokens,
         tables=tuple(tables),
