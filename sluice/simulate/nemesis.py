@@ -380,7 +380,7 @@ class Nemesis:
         """Until a person mends the table, and says so."""
         world = self._world
         for_ms = for_ms or world.rng.choice((20_000, 400_000))
-        refusal = world.rng.choice((ACCESS_DENIED, VIOLATED_CONSTRAINT, VIOLATED_CONSTRAINT))
+        refusal = world.rng.choice((ACCESS_DENIED, VIOLATED_CONSTRAINT))
         for table in world.clickhouse.of_name(PARKABLE):
             table.refuses_until, table.refusal = world.now + for_ms, refusal
         world.scheduler.at(for_ms, self._ask_again)
