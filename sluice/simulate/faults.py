@@ -19,7 +19,7 @@ INITIALISE = {"init fails": 1.5, "init hangs": 0.3, "init is slow": 20.0, **ANYW
 SEND = {
     "send of offsets fails": 1.5,
     "send of offsets: reply lost": 1.5,
-    "send of offsets hangs": 0.3,
+    "send of offsets hangs": 0.6,
     **ANYWHERE,
 }
 COMMIT = {
@@ -48,15 +48,15 @@ INSERT = {
     "insert: partial over ClickHouse partitions": 7.0,
     "insert: quorum error after storing": 2.0,
     "insert: quorum error before storing": 1.0,
-    "insert: table is read-only": 1.0,
-    "insert: too many queries": 1.0,
-    "insert: too many parts": 0.5,
-    "insert: no room on the disk": 0.5,
+    "insert: table is read-only": 2.0,
+    "insert: too many queries": 2.0,
+    "insert: too many parts": 1.5,
+    "insert: no room on the disk": 1.5,
     "insert: fails in any way": 2.0,
-    "insert: reply of a proxy": 1.0,
+    "insert: reply of a proxy": 2.0,
     "insert: answer cut off, lands late": 6.0,
     "insert: server dies between token and part": 2.0,
-    "insert: slow": 1.5,
+    "insert: slow": 2.5,
     "insert: hangs and lands late": 5.0,
     "insert: hangs and never lands": 2.5,
 }
@@ -76,7 +76,7 @@ JOB = {
     "task never comes back": 3.0,
     "task waits for an executor": 2.0,
     "task waits for an executor whose clock is behind": 8.0,
-    "Spark is gone": 0.4,
+    "Spark is gone": 1.0,
 }
 
 #: The same where the world is calm: mostly tasks that come late, while windows fill.
@@ -114,7 +114,7 @@ NEMESIS = {
     "foreign transaction is aborted": 4.0,
     "offsets with holes": 6.0,
     "open transaction of others in the ledger": 6.0,
-    "partitions added": 1.5,
+    "partitions added": 2.5,
     "another leader": 6.0,
     "end of a log lost, and filled again": 3.0,
 }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sluice.simulate.world import World
 
 #: How often the world strikes by itself, compared with a call; and for the faults that stop.
-_SHARE, _STOPPING_SHARE = 0.03, 0.2
+_SHARE, _STOPPING_SHARE = 0.03, 0.4
 DRIVERS_MAX = 3
 #: Producers wait while so many offsets are not settled: the drain would only take longer.
 LAG_MAX = 50
@@ -83,7 +83,9 @@ class Nemesis:
         """Begin to produce; in some worlds a table refuses its blocks soon, and for long."""
         self._produce()
         if self._world.plan.refuses:
-            self._world.scheduler.at(5_000, lambda: self._refuse_blocks(900_000))
+            # Before the first block, or soon after it.
+            delay_ms = self._world.rng.choice((0, 5_000))
+            self._world.scheduler.at(delay_ms, lambda: self._refuse_blocks(900_000))
 
     def strike(self) -> None:
         """Called before each event; mostly nothing happens."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from sluice.clickhouse import http, probe
 from sluice.core.packing import RANGES_OF_TASK, share_of_task
+from sluice.core.text import ConfigurationText
 from sluice.kafka import ledger, reader, recorder, transactions
 from sluice.simulate import clients, driver, new_fields, splitting, wire
 from sluice.simulate.spark import Worker, range_loader
@@ -134,6 +136,7 @@ def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
         (http, "give_up_after", wire.give_up_after),
         (http, "drop", wire.drop),
         (http, "exchange", wire.exchange),
+        (http, "urlencode", wire.encoded),
         (http, "time", clock),
         (probe, "time", clock),
         (assignment, "Server", make_server),
@@ -153,6 +156,8 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         return SimpleNamespace(hex=world.driver.owner.removeprefix("run-"))
 
     return [
+        # The same few texts are written out again and again.
+        (ConfigurationText, "canonical", lru_cache(maxsize=64)(ConfigurationText.canonical)),
         (deciding, "share_of_task", _tiny if world.plan.shares_tasks else share_of_task),
         (connector, "now_ms", world.wall_ms),
         (connector, "make_admin", lambda access: None),

@@ -144,13 +144,13 @@ def draw_plan(rng: random.Random) -> Plan:
         )
         tables.append(shape)
     insert_seconds = rng.choice((4.0, 30.0))
-    is_slow = insert_seconds < lease_seconds / 4 and rng.random() < 0.1
+    is_slow = insert_seconds < lease_seconds / 4 and rng.random() < 0.2
     plan = Plan(
         tokens=tokens,
         tables=tuple(tables),
         partitions={"a": rng.choice((1, 2)), "b": rng.choice((1, 2))},
         lease_seconds=lease_seconds,
-        messages_max=rng.choice((2, 3) if is_calm else (2, 4, 10)),
+        messages_max=rng.choice((2, 3) if is_calm else (2, 4, 10, 10)),
         bytes_max=rng.choice((5_000, 8_000)),
         slots=3 if is_calm else rng.choice((1, 2, 3)),
         stops=rng.choice((0, 0, 0, 0, 1, 2)),

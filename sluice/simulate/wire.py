@@ -7,11 +7,12 @@ their rows, inserts, and what their errors mean.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from email.utils import formatdate
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from sluice.clickhouse.connection import Address, Reply, Request
 from sluice.clickhouse.http import InsertReply, Server
@@ -124,7 +125,7 @@ class Connection:
 
         :raises OSError: no reply.
         """
-        keys = dict(parse_qsl(request.path.partition("?")[2], keep_blank_values=True))
+        keys = _parsed(request.path.partition("?")[2])
         if keys.get("query", "").startswith("INSERT"):
             reply = self._insert(request, keys, timeout_seconds)
         else:
@@ -172,6 +173,21 @@ class Connection:
         is_done = reply.status == 200 and not (reply.header_code or reply.body)
         self.refused = None if is_done else reply.body
         return reply
+
+
+@lru_cache(maxsize=64)
+def _parsed(keys: str) -> dict[str, str]:
+    return dict(parse_qsl(keys, keep_blank_values=True))
+
+
+@lru_cache(maxsize=64)
+def _encoded(keys: tuple[tuple[str, str], ...]) -> str:
+    return urlencode(keys)
+
+
+def encoded(keys: Mapping[str, str]) -> str:
+    """Stands for `urlencode`: nearly all queries carry the same settings."""
+    return _encoded(tuple(keys.items()))
 
 
 def connecting(world: World) -> Callable[..., Connection]:
