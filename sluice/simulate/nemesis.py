@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sluice.core.ranges import TopicPartition
+from sluice.core.records import Record
 from sluice.simulate.decoding import make_message
 from sluice.simulate.driver import Driver
 from sluice.simulate.faults import NEMESIS, STOPPING
@@ -466,34 +467,46 @@ class Nemesis:
         log = world.broker.log(source or world.rng.choice(world.sources()))
         log.elect(cut_at, world.now + world.rng.randrange(3_000))
 
+    def _recorded(
+        self, is_usable: Callable[[Record], bool]
+    ) -> tuple[TopicPartition, Record] | None:
+        """A partition of which something is recorded, and the record."""
+        world = self._world
+        found = []
+        for source in world.sources():
+            record = world.checks.recorded(world.broker.group.get(source))
+            if record is not None and source not in world.excused and is_usable(record):
+                found.append((source, record))
+        return world.rng.choice(found) if found and world.plan.has_epochs else None
+
     def _lose_end(self) -> None:
         """An unclean leader lacks messages that nobody has recorded yet. Others are written under
         their offsets: those are what counts."""
         world, rng = self._world, self._world.rng
-        source = rng.choice(world.sources())
-        log, record = (
-            world.broker.log(source),
-            world.checks.recorded(world.broker.group.get(source)),
-        )
-        if record is None or not world.plan.has_epochs or source in world.excused:
+        chosen = self._recorded(lambda record: True)
+        if chosen is None:
             return
+        source, record = chosen
+        log = world.broker.log(source)
         world.cut_logs.add(source)
         before = log.end
         self._elect(rng.randrange(min(record.end, before), before + 1), source)
         world.produce(source, before - log.end + rng.randrange(3))
 
     def _cut(self) -> None:
-        """It lacks what is recorded; in place of it there are other messages."""
+        """It lacks what is recorded; in place of it there are other messages. Where nothing is
+        settled yet, it waits: a range in doubt is refused by its task anyway."""
         world, rng = self._world, self._world.rng
-        source = rng.choice(world.sources())
-        log, record = (
-            world.broker.log(source),
-            world.checks.recorded(world.broker.group.get(source)),
+        may_wait = rng.random() < 0.7 and not self._is_healed
+        chosen = self._recorded(
+            lambda record: record.end > 0 <= record.epoch and not (may_wait and record.in_doubt)
         )
-        if record is None or not record.end or not world.plan.has_epochs:
+        if chosen is None:
+            if may_wait and world.plan.has_epochs:
+                world.scheduler.at(500, self._cut)
             return
-        if record.epoch < 0 or source in world.excused:
-            return
+        source, record = chosen
+        log = world.broker.log(source)
         self._excuse("log cut", source)
         world.cut_logs.add(source)
         before = log.end

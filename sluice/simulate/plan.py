@@ -161,7 +161,7 @@ def draw_plan(rng: random.Random) -> Plan:
         inserts_max=rng.choice((1, 2, INSERTS_MAX)),
         shards=("s1", "s2") if rng.random() < 0.3 else ("s1",),
         is_quorum=is_cluster and rng.random() < 0.5,
-        lag_ms=rng.choice((200, 5_000, 60_000)),
+        lag_ms=rng.choice((200, 5_000, 60_000, 150_000)),
         in_transactions=rng.random() < 0.25,
         has_epochs=rng.random() < 0.7,
         malice=rng.choice((0.0, 0.3, 0.9)),
