@@ -56,7 +56,9 @@ class Quorums:
         self._open += waiting
         if waiting and world.faults.is_on and world.rng.random() < _DIES_SHARE:
             holder.down_until = world.now + world.rng.randrange(10_000, 60_000)
-        lag_ms = world.rng.randrange(world.rng.choice((20, 4_000, world.plan.lag_ms, world.plan.lag_ms)))
+        lag_ms = world.rng.randrange(
+            world.rng.choice((20, 4_000, world.plan.lag_ms, world.plan.lag_ms))
+        )
 
         def fetch() -> None:
             lacking = table.unfetched[host.url]
