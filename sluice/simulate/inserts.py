@@ -123,6 +123,8 @@ class Insertion:
         if fault in _BEFORE:
             return self._error(rng.choice(_BEFORE[fault]))
         if fault == "insert: request lost":
+            # However long its worker sleeps before it hears of that.
+            self._mine.is_over = True
             world.sleep(took_ms)
             raise ConnectionResetError("simulated")
         if fault == "insert: answer cut off, lands late":
@@ -178,6 +180,7 @@ class Insertion:
 
             self._is_pending = True
             connection.undelivered = self._mine
+            self._mine.sends_until_ms = until
 
             def arrive() -> None:
                 self._is_pending, self._mine.is_over = False, True

@@ -48,6 +48,8 @@ class Inserter:
 
     :param table: of an insert; None for a task, which may insert into all tables of its topic.
     :param worker: of a task; None for an insert.
+    :param sends_until_ms: when the machine stops sending what no server has wholly got yet, whether
+        its process lives or not; None: a server has it.
     """
 
     source: TopicPartition
@@ -57,6 +59,7 @@ class Inserter:
     #: The names of the windows that a task may add to.
     sites: Collection[str] = ()
     is_over: bool = False
+    sends_until_ms: int | None = None
 
     def reaches(self, table: Table) -> bool:
         """Whether it may insert into this table."""
@@ -108,6 +111,9 @@ class Invariants:
         return [each for each in self._inserters if source in (None, each.source)]
 
     def _may_insert(self, each: Inserter) -> bool:
+        until_ms = each.sends_until_ms
+        if until_ms is not None and self._world.now >= until_ms:
+            return False
         if each.is_over or each.worker is None:
             return not each.is_over
         begins_until = each.record.deadline_ms + SKEW_MS
@@ -287,9 +293,11 @@ class Invariants:
             driver = self._driver_of(records[source])
             planned_at = records[source].deadline_ms - int(world.plan.lease_seconds * 1000)
             told = self._seen.get((driver, id(table)), ())
-            # The last one may be part of a look that was not over yet, and one may have fallen.
+            # The last one may be part of a look that was not over yet, and one may have fallen; one
+            # that came while the driver slept in its round, after its lease was counted from, too.
             seen = [mark for at, mark in told if at <= planned_at][-3:]
-            created = min(seen, default=0) - min(marks[of] for of in held)
+            later = [mark for at, mark in told if at > planned_at]
+            created = min([*seen, *later], default=0) - min(marks[of] for of in held)
             usable = table.shape.window_blocks // 2
             if max(0, created) + sum(held.values()) > usable:
                 self._violate(
