@@ -20,7 +20,7 @@ READY := .venv/.ready
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test bench simulate chaos mutants check clean
+.PHONY: help setup setup-tests demo test golden bench simulate chaos mutants check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -39,6 +39,9 @@ demo: $(READY)  ## a million rows through kills and restarts, each audited
 
 test: setup-tests  ## all tests, by three processes with servers of their own; PYTEST="-k name" for some
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile $(PYTEST)
+
+golden: $(READY)  ## write anew what every format makes of fixed messages (tests/golden), after a change that is meant
+	@$(BIN)/python -m tests.golden
 
 bench: $(READY)  ## rows/s and CPU per row; ROWS=3000000 SERVER=embedded|URL FORMAT=JSONEachRow BENCH="--rates 1000,10000"
 	@$(BIN)/sluice bench --rows $(ROWS) --server $(SERVER) --format $(FORMAT) $(BENCH)

@@ -20,6 +20,9 @@ from tests.decode.protobuf_support import COLUMNS as PROTOBUF_COLUMNS
 from tests.decode.protobuf_support import SCHEMA as PROTOBUF_SCHEMA
 from tests.decode.protobuf_support import Order
 
+#: Of schemas in the registry: the same in every process, whatever ran before.
+_AVRO_NUMBER, _PROTOBUF_NUMBER = 501, 502
+
 _AVRO = record(
     ("id", "long"),
     ("n", ["null", "int"]),
@@ -72,7 +75,8 @@ def _avro_body(chance: random.Random) -> bytes:
 
 
 def _avro_confluent() -> tuple[Subject, ...]:
-    number = SCHEMAS.add(_AVRO)
+    number = _AVRO_NUMBER
+    SCHEMAS.texts[number] = RegisteredSchema("AVRO", json.dumps(_AVRO))
     text = fuzzed_table(
         "AvroConfluent", _AVRO_COLUMNS, options=(("registry", URL),), schemas=(number,)
     )
@@ -125,7 +129,7 @@ def _order(chance: random.Random) -> bytes:
         order.opt = number
         order.text = "x"
         order.wrapped.value = "w"
-    raw: bytes = order.SerializeToString()
+    raw: bytes = order.SerializeToString(deterministic=True)
     return raw
 
 
@@ -135,7 +139,7 @@ def _protobuf() -> tuple[Subject, ...]:
 
 
 def _protobuf_confluent() -> tuple[Subject, ...]:
-    number = SCHEMAS.add({})
+    number = _PROTOBUF_NUMBER
     SCHEMAS.texts[number] = RegisteredSchema("PROTOBUF", PROTOBUF_SCHEMA)
     text = fuzzed_table(
         "ProtobufConfluent", PROTOBUF_COLUMNS, options=(("registry", URL),), schemas=(number,)
