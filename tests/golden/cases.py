@@ -1,4 +1,4 @@
-"""The messages: the examples of docs/FORMATS.md, kept ones, and mutants of a fixed seed.
+"""The messages: the examples of docs/FORMATS.md, kept ones, values, and mutants of a fixed seed.
 
 `inputs/` holds, for each format, messages from the tests of decoding: a line is a table text (what
 differs from `tests.decode.support.table`) and blocks of messages. Write new ones at its end.
@@ -22,14 +22,15 @@ from tests.decode.fuzz.mutants import mutated
 from tests.decode.fuzz.subject import Subject
 from tests.decode.fuzz.subjects import subjects_of
 from tests.decode.support import table
+from tests.golden.values import value_tables
 from tests.test_format_examples import RECEIVED_MS, examples, text_of
 
 INPUTS = Path(__file__).parent / "inputs"
 TOPIC, PARTITION = "orders", 3
 #: Messages of a block of mutants, three of four mutated.
-MUTANTS, MUTANTS_OF_FILES = 72, 16
+MUTANTS, MUTANTS_OF_FILES = 36, 16
 #: Messages of a block in which one of twenty-five is mutated.
-MOSTLY_GOOD = 100
+MOSTLY_GOOD = 75
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ def cases_of(table_format: str) -> Iterator[Case]:
     """All of a format, in the order of its file."""
     yield from _examples(table_format)
     yield from _kept(table_format)
+    for kind, text, messages in value_tables(table_format):
+        yield Case(f"values/{kind}", text, messages, _no_facts(len(messages)))
     for number, subject in enumerate(subjects_of(table_format)):
         chance = random.Random(f"golden {table_format} {number}")
         yield from _fuzzed(f"mutants/{number}", subject, chance, is_first=not number)

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from sluice.core.errors import SluiceError
+from sluice.core.text import TableText
 from sluice.decode.engine.session import run
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.port import TableDecoder
 from tests.decode.support import FIRST_OFFSET, fill
 from tests.golden.cases import PARTITION, TOPIC, Case, cases_of
 
@@ -31,14 +33,19 @@ def digest(parts: Iterable[str | bytes]) -> str:
 
 
 def outcomes_of(table_format: str) -> Iterator[tuple[Case, list[str]]]:
-    """Each case of a format with its lines: one of the block, then one of each message."""
+    """Each case of a format with its lines: one of the block, then one of each message.
+
+    A table text has one decoder, as with a worker.
+    """
+    decoders: dict[TableText, TableDecoder] = {}
     for case in cases_of(table_format):
-        yield case, list(_lines(case))
+        yield case, list(_lines(case, decoders))
 
 
-def decoded(case: Case) -> Decoded:
-    """As a worker does it."""
-    decoder = make_decoder(case.text)
+def _decoded(case: Case, decoders: dict[TableText, TableDecoder]) -> Decoded:
+    if case.text not in decoders:
+        decoders[case.text] = make_decoder(case.text)
+    decoder = decoders[case.text]
     with MessageBuffer(framing_of(case.text)) as buffer:
         decoder.watch(buffer)
         fill(buffer, list(case.messages))
@@ -46,10 +53,10 @@ def decoded(case: Case) -> Decoded:
         return decoder.decode(buffer, TOPIC, PARTITION, SOURCE)
 
 
-def _lines(case: Case) -> Iterator[str]:
+def _lines(case: Case, decoders: dict[TableText, TableDecoder]) -> Iterator[str]:
     head = f"= {case.name}: {len(case.messages)} messages {digest(case.messages)}"
     try:
-        made = decoded(case)
+        made = _decoded(case, decoders)
     except SluiceError as error:
         yield f"{head}; {type(error).__name__}: {error}"
         return
@@ -62,7 +69,7 @@ def _lines(case: Case) -> Iterator[str]:
         columns = zip(names, zip(*(row.split("\t") for row in rows), strict=True), strict=True)
         head += "; " + " ".join(f"{name}={digest(cells)}" for name, cells in columns)
     yield head
-    said = {bad.index: f"bad {bad.reason} ({bad.column}) {bad.error}" for bad in made.bad}
+    said = {bad.index: _refused(bad) for bad in made.bad}
     said |= {(offset - FIRST_OFFSET) // 2: "empty" for offset in made.empty}
     of_messages: dict[int, list[str]] = {}
     for offset, row in zip(made.offsets.tolist(), rows, strict=True):
@@ -85,6 +92,11 @@ def _read(made: Decoded) -> tuple[list[str], list[str], list[str]]:
         text = run(query, "TSVWithNamesAndTypes").bytes().decode(errors="backslashreplace")
     names, types, *rows = text.split("\n")[:-1]
     return names.split("\t"), types.split("\t"), rows
+
+
+def _refused(bad: BadMessage) -> str:
+    words = bad.error.encode(errors="backslashreplace").decode()
+    return f"bad {bad.reason} ({bad.column}) {words}"
 
 
 def _shown(rows: list[str]) -> str:
