@@ -15,6 +15,7 @@ from sluice.core.ranges import TopicPartition, digest_of_rest
 from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText
 from sluice.spark.changes import SchemaChanges
+from sluice.spark.parking import why_not_parked
 from sluice.spark.ports import Windows
 from sluice.spark.state import Claims, PartitionState, sites_gone
 from sluice.spark.steps import (
@@ -32,6 +33,9 @@ from sluice.spark.steps import (
 from sluice.spark.stopped import unprobable
 
 _logger = logging.getLogger("sluice.lane")
+
+#: How long a range that cannot be parked waits until its table is looked at again.
+PARTLY_STORED_MS = 30_000
 
 
 class Decider:
@@ -273,6 +277,12 @@ class Decider:
         """What a probe found is recorded before it is loaded (rule 11). Its blocks are new to
         the window, so they need room in it like those of a new range."""
         text, windows = self.text_of(state), budget.windows
+        waits = why_not_parked(text, state.block_range, state.background.stored)
+        if waits is not None:
+            _logger.warning("%s", waits)
+            state.is_probed, state.probing = False, True
+            state.retry_at_ms = now_ms + PARTLY_STORED_MS
+            return None
         sites = budget.sites(text, state.source.topic)
         try:
             if not budget.take(sites, state.record.grant):

@@ -283,13 +283,15 @@ class _Loading:
         )
         with router.messages_of(table.entry) as buffer:
             decoded = decoder.decode(buffer, source.topic, source.partition, loaded_by)
-            stored = self.assignment.stored.get(table.entry)
-            if stored:
-                decoded = without_rows(table, decoded, stored)
             given = buffer.messages
             found = new_fields(table, buffer, decoded)
+            stored = self.assignment.stored.get(table.entry)
             if found:
+                # The range is refused, and decoded again: then these messages may make the rows
+                # that a probe has found.
                 self.fields[table.entry] = found
+            elif stored:
+                decoded = without_rows(table, decoded, stored)
             self._keep_values(buffer, decoded)
         self.clocks.decode += time.monotonic() - began
         return decoded, given

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from sluice.core.budget import Site
 from sluice.core.errors import SluiceError
-from sluice.core.ledger import Rest
+from sluice.core.ledger import Rest, Stored
 from sluice.core.planning import Limits
 from sluice.core.ranges import Range
 from sluice.core.text import ConfigurationText
@@ -114,6 +114,25 @@ def known_rest(text: ConfigurationText, block_range: Range, rest: Rest) -> Rest:
 def parked_in(text: ConfigurationText, topic: str) -> list[str]:
     """The entries of a topic that a text parks."""
     return [table.entry for table in text.tables_of(topic) if table.parked]
+
+
+def why_not_parked(text: ConfigurationText, block_range: Range, stored: Stored) -> str | None:
+    """Why messages of a range cannot be parked under a text; None if they can.
+
+    Who replays a parked message loads all of its rows: those that are in the table already would be
+    doubled. So the range waits until its table takes blocks again.
+
+    :param stored: rows of messages of several rows that a probe has found.
+    """
+    for entry in parked_in(text, block_range.source.topic):
+        offsets = sorted({offset for offset, _, _ in stored.get(entry, ())})
+        if offsets:
+            return (
+                f"{block_range} waits: table entry {entry} is parked, and its table has rows of "
+                f"{len(offsets)} messages of the range, the first at offset {offsets[0]}, maybe "
+                f"not all of them. {_HOW_BACK}"
+            )
+    return None
 
 
 def limits_of(text: ConfigurationText, topic: str, limits: Limits) -> Limits:

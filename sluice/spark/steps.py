@@ -131,7 +131,9 @@ class Budget:
 
         What one block needed must not stop the partitions whose blocks need less.
         """
-        usable = [self.windows[site].state.usable for site in sites if site in self.windows]
+        known = [site for site in sites if site in self.windows]
+        blocks = Counter(map(self._place, known))
+        usable = [self.windows[site].state.usable // blocks[self._place(site)] for site in known]
         return max(1, min([grant, *usable]))
 
     def take(self, sites: list[Site], grant: int, held: int = 0, entry: str = "") -> bool:

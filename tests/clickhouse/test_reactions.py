@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pickle
 
+import chdb
 import pytest
 
 from sluice.clickhouse.reactions import (
     ANALYSIS_CODES,
+    DATA_CODES,
     KEEPER_CODES,
     REACTIONS,
     STRUCTURE_CODES,
@@ -30,6 +32,36 @@ SAME_BLOCK = [319, 159, 394, 999, 244, 225, 236, 235, 384]
 THEN_NEXT = [209, 210, 32]
 NEXT_REPLICA = [242, 279, 243, 75]
 BACK_OFF_IN_DOUBT = [286, 285, 241, 203]
+
+#: What an expression of the table, or of a view, says of a value.
+VALUE_NAMES = [
+    "ARGUMENT_OUT_OF_BOUND",
+    "BAD_ARGUMENTS",
+    "CANNOT_CONVERT_TYPE",
+    "CANNOT_PARSE_BOOL",
+    "CANNOT_PARSE_DATE",
+    "CANNOT_PARSE_DATETIME",
+    "CANNOT_PARSE_DOMAIN_VALUE_FROM_STRING",
+    "CANNOT_PARSE_ESCAPE_SEQUENCE",
+    "CANNOT_PARSE_INPUT_ASSERTION_FAILED",
+    "CANNOT_PARSE_IPV4",
+    "CANNOT_PARSE_IPV6",
+    "CANNOT_PARSE_NUMBER",
+    "CANNOT_PARSE_QUOTED_STRING",
+    "CANNOT_PARSE_TEXT",
+    "CANNOT_PARSE_UUID",
+    "CANNOT_READ_ALL_DATA",
+    "DECIMAL_OVERFLOW",
+    "FUNCTION_THROW_IF_VALUE_IS_NON_ZERO",
+    "ILLEGAL_DIVISION",
+    "ILLEGAL_TYPE_OF_ARGUMENT",
+    "INCORRECT_DATA",
+    "SIZES_OF_ARRAYS_DONT_MATCH",
+    "TOO_LARGE_ARRAY_SIZE",
+    "TOO_LARGE_STRING_SIZE",
+    "UNKNOWN_ELEMENT_OF_ENUM",
+    "VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE",
+]
 
 
 def error(code: int, text: str = "", read_only: bool = False, status: int = 500) -> ServerError:
@@ -237,6 +269,20 @@ def test_codes_of_refusals_that_say_more() -> None:
     assert {8, 10, 16, 20, 44, 47, 50, 53, 70, 368} == STRUCTURE_CODES
     assert {16, 60, 62, 81, 115, 192, 193, 194, 195, 291, 452, 497, 516} == ANALYSIS_CODES
     assert {225, 242, 244, 999} == KEEPER_CODES
+
+
+def test_codes_have_the_names_that_the_engine_gives_them() -> None:
+    """So that a number that is wrong, or missing among those about values, is seen."""
+    with chdb.connect(":memory:") as engine:
+        answer = engine.query("SELECT number, errorCodeToName(number) FROM numbers(1100)", "TSV")
+    named = (line.split("\t") for line in str(answer).splitlines())
+    names = {int(number): name for number, name in named}
+    # 18.16 has it, today's servers do not.
+    names[368] = "BAD_TYPE_OF_FIELD"
+    assert {code: reaction.name for code, reaction in REACTIONS.items()} == {
+        code: names[code] for code in REACTIONS
+    }
+    assert sorted(names[code] for code in DATA_CODES) == VALUE_NAMES
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from sluice.core.dead_letters import PARKED
+from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import InDoubtError, TerminalError, TransientError
-from sluice.core.ledger import Rest
+from sluice.core.ledger import Rest, Stored
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import (
     DeadLetter,
@@ -105,6 +106,7 @@ class Task:
     unrouted: str = "ignore"
     grant: int = 1
     rest: Rest = field(default_factory=dict)
+    stored: Stored = field(default_factory=dict)
     is_first: bool = True
     letter_bytes_max: int = 1 << 20
     inserted: list[tuple[str, str, int]] = field(default_factory=list)
@@ -129,7 +131,13 @@ class Task:
         monkeypatch.setattr(loading, "_workshop", shop)
         monkeypatch.setattr(loading, "insert_block", self.insert)
         assignment = Assignment(
-            Range(SOURCE, 0, end), record, self.rest, 1 << 20, 0, is_first=self.is_first
+            Range(SOURCE, 0, end),
+            record,
+            self.rest,
+            1 << 20,
+            0,
+            is_first=self.is_first,
+            stored=self.stored,
         )
         report = loading.load_range(around, assignment, attempt)
         assert (report.block_range, report.batch) == (assignment.block_range, 7)
@@ -249,6 +257,23 @@ def test_messages_of_several_rows_and_of_none(monkeypatch: pytest.MonkeyPatch) -
     assert outcome.passed == {"many": 2}
     assert outcome.dropped_rows == {"many": 1}
     assert [(o, table) for o, table, _ in letters(outcome)] == [(o, "one") for o in range(4)]
+
+
+def test_rows_that_are_stored_are_compared_when_no_field_waits_for_a_column(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until then their message makes no rows under this text."""
+    dynamic = DynamicColumns(allow=("n.*",), deny=())
+    many = a_table("many", rows="many", dynamic=dynamic, unknown_fields="refuse")
+    values = [b'[{"a":1,"new":1},{"a":2,"new":2}]', b'[{"a":3}]']
+    found: Stored = {"many": ((0, 0, 1),)}
+    task = Task((many,), Listed([(v, "") for v in values]), stored=found)
+    outcome = task.load(monkeypatch)
+    assert isinstance(outcome, Outdated) and list(outcome.fields) == ["many"], outcome
+    known = replace(many, columns=(*COLUMNS, Column("new", "Nullable(Int64)")))
+    task = Task((known,), Listed([(v, "") for v in values]), stored=found)
+    assert isinstance(task.load(monkeypatch), Loaded)
+    assert task.inserted == [("many", "s1", 2)]
 
 
 def test_too_many_rows_of_any_entry_shorten_the_range_before_anything_is_inserted(

@@ -9,13 +9,14 @@ import pytest
 from sluice.clickhouse.reactions import build_error, reaction_to
 from sluice.core.dead_letters import PARKED, LetterLimit
 from sluice.core.errors import SluiceError, TerminalError
-from sluice.core.ranges import TopicPartition, contains
+from sluice.core.ledger import Rest
+from sluice.core.ranges import Range, TopicPartition, contains
 from sluice.core.receipts import DeadLetter, Failed, Loaded
 from sluice.core.text import ConfigurationText, parse_text
 from sluice.spark.assignment import Assignment
 from sluice.spark.jobs import JobLostError
 from sluice.spark.parking import Parking
-from sluice.spark.ports import SchemaRead
+from sluice.spark.ports import ProbeFound, SchemaRead
 from sluice.spark.refreshing import SchemaChangedError
 from tests.spark.lane_world import Answer, World, kinds, run, table_text
 
@@ -126,6 +127,33 @@ def test_rows_that_an_earlier_attempt_stored_are_not_parked() -> None:
     assert stored(world, "bad") == span(10)
     assert stored(world, "good") == span(20)
     assert sorted(world.parked()) == span(10, 20)
+
+
+def test_a_range_of_which_messages_have_rows_waits_for_its_table() -> None:
+    """Of messages of several rows: whoever replays a parked one loads all of its rows."""
+    world = ParkingWorld()
+    world.ends[P0] = 20
+    tries: list[int] = []
+
+    def half_then_refused(world: World, assignment: Assignment) -> Answer:
+        assert isinstance(world, ParkingWorld)
+        tries.append(assignment.block_range.begin)
+        return JobLostError("lost half-way") if len(tries) == 1 else world.task(assignment)
+
+    real = world._probed
+
+    def some_rows(block_range: Range, text: ConfigurationText, known: Rest) -> ProbeFound:
+        if len(world.probes) == 3:  # it is looked at again and again, until a person mends it
+            assert not world.parked()
+            world.is_refusing = False
+            world.tell(asked=True)
+        found = real(block_range, text, known)
+        return replace(found, stored={"bad": ((4, 0, 1), (7, 0, 2))})
+
+    world.script, world._probed = half_then_refused, some_rows  # type: ignore[method-assign]
+    lane = run(world)
+    assert lane.states[P0].settled == 20 and not world.parked()
+    assert len(world.probes) >= 3 and stored(world, "bad") == span(20)
 
 
 def test_where_every_table_of_a_topic_is_parked_its_probe_ends() -> None:

@@ -173,6 +173,19 @@ def test_what_was_taken_is_not_given_twice_in_a_round(world: World) -> None:
     assert not one.take([site], 1)
 
 
+def test_entries_that_share_a_window_can_have_half_of_it_each() -> None:
+    """What one block needed must not stop the partitions whose blocks need less."""
+    world = World([P0], tuple(table_text(name, ("a",)) for name in ("t", "u")), blocks=20)
+    windows = {
+        site: replace(window, state=replace(window.state, table="d.t"))
+        for site, window in world.current().items()
+    }
+    one = Budget(windows, Claims([]), [], world.now)
+    sites = [Site("t", "s1"), Site("u", "s1")]
+    assert one.affordable(sites, 8) == 5
+    assert one.take(sites, 5) and not one.take(sites[:1], 1)
+
+
 def test_a_window_that_was_not_read_gives_nothing(world: World) -> None:
     unread = Site("other", "s1")
     one = budget(world)
