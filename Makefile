@@ -20,7 +20,7 @@ READY := .venv/.ready
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test golden bench simulate chaos mutants check clean
+.PHONY: help setup setup-tests demo test golden bench simulate chaos mutants check size clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -60,6 +60,9 @@ check: $(READY)  ## lint, format, strict types, layers
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/test_layers.py tests/test_tidy.py
+
+size: $(READY)  ## lines and files of the package, of its parts, and of the loader alone
+	@$(BIN)/python scripts/size
 
 clean:  ## remove what set-up and tests made in this folder
 	rm -rf sluice/kafka/wire/*.so sluice/decode/*/*.so .venv .local build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
