@@ -227,7 +227,9 @@ def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> Pro
     try:
         known = known_rest(text, block_range, facts.background.rest)
         since_ms = facts.background.since_ms
-        prober.submit(block_range, record, text, answers.put, known, since_ms)
+        parted = {t.entry for t in text.tables_of(facts.source.topic) if t.partition_key}
+        in_parts = parted | facts.background.stored.keys()
+        prober.submit(block_range, record, text, answers.put, known, since_ms, in_parts)
         found = answers.get(timeout=_PROBE_SECONDS_MAX)
     except queue.Empty:
         raise DecisionRefusedError(

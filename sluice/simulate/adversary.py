@@ -51,6 +51,14 @@ class Adversary:
                 table.others[block.source, offset] += 1
             self.write_foreign(table, 1)
 
+    def forget_schemas(self) -> None:
+        """What a block was made with, the registry may not know when it is made again."""
+        world = self._world
+        if world.faults.is_on and world.rng.random() < world.plan.malice:
+            world.faults.note("registry forgets for a while")
+            patience_ms = int(world.plan.patience_seconds * 1000)
+            world.registry.forget(world.rng.choice((2, 4, 8)) * patience_ms)
+
     def before_store(self, table: Table, token: str) -> None:
         """A block is about to be stored: if it is a repeat, others may push it out just now."""
         world = self._world

@@ -13,6 +13,9 @@ from sluice.core.text import Column
 
 #: Offset, what the row says of its message, and the value that the partition key looks at.
 Row = tuple[int, int, int]
+#: Where messages have several rows, what a row says is the number of its message times this, plus
+#: its own number in the message.
+ROW_NUMBERS = 4
 
 
 class Block(bytes):
@@ -21,6 +24,8 @@ class Block(bytes):
     source: TopicPartition
     rows: tuple[Row, ...]
     columns: tuple[str, ...]
+    #: The table entry.
+    entry: str
     #: Who loads it, as its lineage column `_source` says.
     loader: str = ""
 
@@ -34,6 +39,7 @@ class TableShape:
     :param seconds: of the window, for a Replicated table; None where time does not count.
     :param view: the target of a materialized view behind it, with a window of its own.
     :param merges: its engine merges rows away.
+    :param is_many: messages have none, one or several rows.
     """
 
     name: str
@@ -42,6 +48,7 @@ class TableShape:
     partition_divisor: int
     view: TableShape | None = None
     merges: bool = False
+    is_many: bool = False
 
     @property
     def is_replicated(self) -> bool:
@@ -100,6 +107,8 @@ class Table:
     shard: str
     now_ms: Callable[[], int]
     tokens: bool
+    #: What loads into it; () for the target of a view.
+    entries: tuple[str, ...] = ()
     window: OrderedDict[object, int] = field(default_factory=OrderedDict)
     rows: dict[tuple[TopicPartition, int], Counter[int]] = field(default_factory=dict)
     mark: int = 0
@@ -118,8 +127,8 @@ class Table:
     #: Parts that were stored for Sluice; and, by range, how many there were before its first one
     #: and when that was, whose blocks are stored wholly, and how many there are.
     own: int = 0
-    #: Who loaded the row of an offset; and how many rows of it another pipeline has there.
-    loaders: dict[tuple[TopicPartition, int], str] = field(default_factory=dict)
+    #: Who loaded a row of an offset; and how many rows of it another pipeline has there.
+    loaders: dict[tuple[TopicPartition, int, int], str] = field(default_factory=dict)
     others: Counter[tuple[TopicPartition, int]] = field(default_factory=Counter)
     first_landing: dict[object, int] = field(default_factory=dict)
     first_landed_at: dict[object, int] = field(default_factory=dict)
@@ -137,6 +146,11 @@ class Table:
     def path(self) -> str:
         """Where it is in ZooKeeper."""
         return f"/{self.shard}/{self.shape.name}" if self.shape.is_replicated else ""
+
+    @property
+    def sites(self) -> list[str]:
+        """What its window is called in the ledger's marks, by each of its entries."""
+        return [f"{entry}/{self.shard}" for entry in self.entries]
 
     def partitions_of(self, rows: Iterable[Row]) -> dict[int, list[Row]]:
         """Rows by ClickHouse partition."""
@@ -172,7 +186,7 @@ class Table:
             if self._insert_part(part, deduplicates=manner.deduplicates):
                 stored.append(part)
                 for row in rows:
-                    self.loaders[block.source, row[0]] = block.loader
+                    self.loaders[block.source, row[0], row[1]] = block.loader
         if parts_max is None and (stored or manner.deduplicates_views):
             inner = replace(manner, deduplicates=manner.deduplicates_views)
             for view in self.views:
@@ -280,26 +294,34 @@ class Table:
 
     def present(
         self, url: str, source: TopicPartition, begin: int, end: int, loader: str | None
-    ) -> dict[int, int]:
-        """Rows of each offset, as a replica shows them.
+    ) -> dict[int, Counter[int]]:
+        """By offset, how often each of its rows is there, as a replica shows them; rows of another
+        pipeline are all alike.
 
         :param loader: whose rows; None: everybody's.
         """
-        found = Counter[int]()
+        found: dict[int, Counter[int]] = {}
         for offset in range(begin, end):
+            here = found.setdefault(offset, Counter())
             if loader is None or loader == OTHERS:
-                found[offset] += self.others[source, offset]
-            if loader is None or loader == self.loaders.get((source, offset)):
-                found[offset] += self.rows.get((source, offset), Counter[int]()).total()
+                here[0] += self.others[source, offset]
+            for number, count in self.rows.get((source, offset), {}).items():
+                if loader is None or loader == self.loaders.get((source, offset, number)):
+                    here[self._row_of(number)] += count
         for part in self.unfetched.get(url, ()):
-            for offset, _, _ in part.rows if part.source == source else ():
-                if loader is None or loader == self.loaders.get((source, offset)):
-                    found[offset] -= 1
+            for offset, number, _ in part.rows if part.source == source else ():
+                by = self.loaders.get((source, offset, number))
+                is_asked = loader is None or loader == by
+                if is_asked and offset in found:
+                    found[offset][self._row_of(number)] -= 1
         return {
-            offset: number
-            for offset, number in found.items()
-            if number > 0 and not (self.shape.merges and offset % 3 == 0)
+            offset: +rows
+            for offset, rows in found.items()
+            if +rows and not (self.shape.merges and offset % 3 == 0)
         }
+
+    def _row_of(self, number: int) -> int:
+        return number % ROW_NUMBERS if self.shape.is_many else 0
 
 
 @dataclass(slots=True)

@@ -7,15 +7,27 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.core.errors import TerminalError
 from sluice.core.ranges import TopicPartition
+from sluice.core.rests import StoredRows
 from sluice.core.text import TableText
-from sluice.decode.messages.fault import UNKNOWN_FIELD
-from sluice.simulate.clickhouse import Block, Row, clickhouse_partition
+from sluice.decode.messages.fault import UNKNOWN_FIELD, UNKNOWN_SCHEMA
+from sluice.decode.schema.registry import require_known
+from sluice.simulate.clickhouse import ROW_NUMBERS, Block, Row, clickhouse_partition
 from sluice.simulate.kafka import Stored
 from sluice.simulate.new_fields import strange_field
+from sluice.simulate.registry import schema_of
 
+#: What a task says of rows that its decoder does not make.
+OTHER_ROWS = "has other rows than the messages make"
+#: The table entry that loads a topic into a table again, and what its rows say more than others.
+AGAIN = "again"
+AGAIN_NUMBERS = 1 << 20
 #: Values lie in [0, VALUES).
 VALUES = 6
 
@@ -41,6 +53,21 @@ def judge(value: bytes, decoder: int, is_partitioned: bool) -> Judged:
     if kind == b"v":
         found = (found + decoder) % VALUES
     return Judged(int(number), None if bad else found)
+
+
+def rows_of(judged: Judged, entry: str, *, is_many: bool) -> list[tuple[int, int]]:
+    """Number and value of each row that a good message makes.
+
+    :param entry: of the tables.
+    :param is_many: messages have none, one or several rows, whose values lie in different
+        ClickHouse partitions.
+    """
+    assert judged.value is not None
+    first = AGAIN_NUMBERS if entry == AGAIN else 0
+    if not is_many:
+        return [(first + judged.number, judged.value)]
+    first += judged.number * ROW_NUMBERS
+    return [(first + row, (judged.value + row) % VALUES) for row in range(judged.number % 4)]
 
 
 def make_message(
@@ -116,8 +143,37 @@ class DecodedRows:
     clickhouse_partitions: int
     checksum: str
     messages: int
+    offsets: NDArray[np.uint64]
     empty: tuple[int, ...] = ()
     dropped_rows: int = 0
+
+
+def without_rows(table: TableText, decoded: DecodedRows, stored: StoredRows) -> DecodedRows:
+    """Stands for `sluice.decode.sharding.stored.without_rows`."""
+    pairs = {(offset, row) for offset, first, end in stored for row in range(first, end)}
+    block = decoded.native
+    rest = tuple(row for row in block.rows if (row[0], row[1] % ROW_NUMBERS) not in pairs)
+    if len(block.rows) - len(rest) != len(pairs):
+        raise TerminalError(f"{table.target} {OTHER_ROWS}")
+    return with_rows(decoded, rest, divisor_of(table))
+
+
+def with_rows(decoded: DecodedRows, rows: tuple[Row, ...], divisor: int) -> DecodedRows:
+    """The same block with only these rows."""
+    block = Block(len(rows))
+    block.source, block.columns = decoded.native.source, decoded.native.columns
+    block.rows, block.loader = rows, decoded.native.loader
+    block.entry = decoded.native.entry
+    offsets = np.array([row[0] for row in rows], np.uint64)
+    parts = len({clickhouse_partition(row, divisor) for row in rows})
+    return replace(
+        decoded,
+        native=block,
+        rows=len(rows),
+        clickhouse_partitions=min(parts, decoded.clickhouse_partitions),
+        messages=len(set(offsets)),
+        offsets=offsets,
+    )
 
 
 def divisor_of(table: TableText) -> int:
@@ -130,14 +186,17 @@ class VersionedDecoder:
     """Stands for the real `Decoder`.
 
     :param version: of the engine that is installed where it runs.
+    :param registry: where this process asks for schemas; "": messages name none.
     """
 
-    def __init__(self, table: TableText, version: int) -> None:
+    def __init__(self, table: TableText, version: int, registry: str) -> None:
         self._version = version
         self._table = table
         self._columns = tuple(column.name for column in table.columns)
         self._is_partitioned = table.entry == "parted"
         self._divisor = divisor_of(table)
+        self._registry = registry
+        self._listed = None if table.schemas is None else frozenset(table.schemas)
 
     def watch(self, buffer: ListBuffer) -> None:
         """Nothing is looked at when messages come."""
@@ -148,19 +207,43 @@ class VersionedDecoder:
         """Judge every message of a buffer."""
         rows: list[Row] = []
         bad: list[Bad] = []
-        messages = zip(buffer.values, buffer.offsets, strict=True)
-        for index, (value, offset) in enumerate(messages):
-            judged = judge(value, self._version, self._is_partitioned)
+        empty: list[int] = []
+        every = [judge(value, self._version, self._is_partitioned) for value in buffer.values]
+        self._require_schemas(every)
+        for index, (judged, offset) in enumerate(zip(every, buffer.offsets, strict=True)):
             strange = strange_field(self._table, judged.number)
-            if strange is not None:
+            if self._is_unlisted(judged):
+                bad.append(Bad(index, offset, UNKNOWN_SCHEMA, "not in time", ""))
+            elif strange is not None:
                 bad.append(Bad(index, offset, UNKNOWN_FIELD, "no column", strange))
             elif judged.value is None:
                 bad.append(Bad(index, offset))
             else:
-                rows.append((offset, judged.number, judged.value))
-        block = Block(len(rows))
-        block.source = TopicPartition(topic, partition)
-        block.rows = tuple(rows)
-        block.columns, block.loader = self._columns, source
-        parts = len({clickhouse_partition(row, self._divisor) for row in rows})
-        return DecodedRows(block, len(rows), self._columns, tuple(bad), parts, "", len(rows))
+                made = rows_of(judged, self._table.entry, is_many=self._table.rows == "many")
+                rows += [(offset, *row) for row in made]
+                empty += [] if made else [offset]
+        block = Block()
+        block.source, block.columns = TopicPartition(topic, partition), self._columns
+        block.loader, block.entry = source, self._table.entry
+        none = np.array([], np.uint64)
+        decoded = DecodedRows(
+            block, 0, self._columns, tuple(bad), len(rows), "", 0, none, tuple(empty)
+        )
+        return with_rows(decoded, tuple(rows), self._divisor)
+
+    def _require_schemas(self, messages: Sequence[Judged]) -> None:
+        """:raises UnknownSchemasError: the registry does not know all that may be named."""
+        named: dict[int, int] = {}
+        for each in messages if self._registry else ():
+            number = schema_of(each.number)
+            if number is not None and not self._is_unlisted(each):
+                named[number] = named.get(number, 0) + 1
+        if named:
+            require_known(self._registry, named, len(messages))
+
+    def _is_unlisted(self, judged: Judged) -> bool:
+        """Whether the text says that there is no such schema."""
+        if not self._registry or self._listed is None:
+            return False
+        number = schema_of(judged.number)
+        return number is not None and number not in self._listed

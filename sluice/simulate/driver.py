@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,8 @@ from sluice.config.model import (
     ClickHouseConfiguration,
     Configuration,
     ConnectorConfiguration,
+    QuorumConfiguration,
+    RegistryConfiguration,
     ShardConfiguration,
     SparkConfiguration,
     TableConfiguration,
@@ -22,7 +24,7 @@ from sluice.core.ledger import Rest
 from sluice.core.ranges import Range
 from sluice.core.records import Record
 from sluice.core.text import ConfigurationText, Sharding
-from sluice.simulate import faults
+from sluice.simulate import faults, registry
 from sluice.simulate.plan import PARKABLE
 from sluice.simulate.scheduler import KilledError, Process
 from sluice.simulate.spark import Application
@@ -98,7 +100,8 @@ class SimulatedMonitor(WindowMonitor):
         found = super()._read_site(*parts)
         for site, window in found.items():
             if not site.target:
-                table = self.world.clickhouse.shards[site.shard][site.entry]
+                name = self.world.plan.entries[site.entry]
+                table = self.world.clickhouse.shards[site.shard][name]
                 self.world.invariants.check_stamp(table, window.read_started_ms)
         return found
 
@@ -143,10 +146,11 @@ class SimulatedProber(ClickHouseProber):
         finished: Callable[[ProbeFound], None],
         known: Rest,
         since_ms: int,
+        in_parts: Collection[str] = (),
     ) -> None:
         self.world.scheduler.spawn(
             self.world.process,
-            lambda: self._run(block_range, record, text, finished, known, since_ms),
+            lambda: self._run(block_range, record, text, finished, known, since_ms, in_parts),
         )
 
 
@@ -259,6 +263,7 @@ def make_configuration(world: World) -> Configuration:
     """The file of today."""
     plan = world.plan
     topics = tuple(sorted(world.broker.ids))
+    many = [shape.name for shape in plan.tables if shape.is_many]
     return Configuration(
         path=Path("simulated.toml"),
         pipeline="p",
@@ -271,27 +276,30 @@ def make_configuration(world: World) -> Configuration:
             "",
             Secret(""),
             "quorum" if plan.is_quorum else "single",
+            quorum=QuorumConfiguration(zookeeper="simulated" if plan.has_locks else ""),
             inserts_max=plan.inserts_max,
             insert_timeout_seconds=plan.insert_seconds,
         ),
         tables=tuple(
             TableConfiguration(
-                name=name,
+                name=entry,
                 database="d",
                 table=name,
-                topics=plan.topics_of(name),
-                format="JSONEachRow",
+                topics=plan.topics_of(entry),
+                format="AvroConfluent" if entry in plan.registered else "JSONEachRow",
                 lineage=plan.has_lineage,
                 unknown_fields="ignore" if plan.dynamic is None else "refuse",
-                dynamic=plan.dynamic,
+                dynamic=plan.dynamic if entry not in plan.registered else None,
+                rows="many" if name in many else "one",
                 sharding=Sharding("offset") if len(plan.shards) > 1 else None,
                 on_null="dead-letter",
-                on_error="park" if name == PARKABLE else "stop-partition",
+                on_error="park" if entry == PARKABLE else "stop-partition",
             )
-            for name in sorted(world.clickhouse.names())
+            for entry, name in sorted(plan.entries.items())
         ),
         dead_letters_topic=plan.letters,
         ledger_topic=plan.ledger,
         parking_topic=plan.parking,
         metrics=None,
+        registry=RegistryConfiguration(registry.URL, "", Secret(""), plan.patience_seconds),
     )

@@ -40,6 +40,8 @@ QUERY = {
     "answer of a query is cut off": 0.3,
     **ANYWHERE,
 }
+REGISTRY = {"registry gives no answer": 3.0, **ANYWHERE}
+LOCKS = {"locks are away": 3.0, "lock is lost": 3.0, **ANYWHERE}
 PING = {"ping fails": 1.0, **ANYWHERE}
 BEFORE_POST = {"paused between lease check and insert": 3.0, **ANYWHERE}
 INSERT = {
@@ -55,7 +57,7 @@ INSERT = {
     "insert: fails in any way": 2.0,
     "insert: reply of a proxy": 2.0,
     "insert: answer cut off, lands late": 6.0,
-    "insert: server dies between token and part": 2.0,
+    "insert: server dies between token and part": 4.0,
     "insert: slow": 2.5,
     "insert: hangs and lands late": 5.0,
     "insert: hangs and never lands": 2.5,
@@ -108,6 +110,7 @@ NEMESIS = {
     "foreign writer fills the window": 14.0,
     "foreign writer floods the window": 4.0,
     "newest foreign parts are dropped": 4.0,
+    "registry forgets for a while": 6.0,
     "rows of another pipeline": 6.0,
     "Kafka outage": 3.0,
     "foreign transaction stays open": 10.0,
@@ -116,7 +119,7 @@ NEMESIS = {
     "open transaction of others in the ledger": 6.0,
     "partitions added": 2.5,
     "another leader": 6.0,
-    "end of a log lost, and filled again": 3.0,
+    "end of a log lost, and filled again": 6.0,
 }
 
 #: Faults after which a partition has to stop; few seeds draw them, and then few times.
@@ -156,6 +159,12 @@ CONTENT = (
     "new text while the driver runs",
     "text refused by its first task",
     "range refused for its new fields",
+    "range refused for unknown schemas",
+    "schema that comes late to the registry",
+    "schema that no registry knows",
+    "probe of the rows of messages",
+    "a turn at a table",
+    "a turn does not come in time",
     "columns added for new fields",
     "message parked",
     "insert: slower than its time-out",
@@ -165,8 +174,8 @@ CONTENT = (
 )
 
 _TABLES = (
-    *(READ_OFFSETS, LIST_OFFSETS, LEDGER_ENDS, FETCH, INITIALISE, SEND, COMMIT, ABORT, QUERY, PING),
-    *(BEFORE_POST, INSERT, JOB, NEMESIS, STOPPING),
+    *(READ_OFFSETS, LIST_OFFSETS, LEDGER_ENDS, FETCH, INITIALISE, SEND, COMMIT, ABORT, QUERY),
+    *(REGISTRY, LOCKS, PING, BEFORE_POST, INSERT, JOB, NEMESIS, STOPPING),
 )
 
 #: Everything that a budget of seeds has to draw.

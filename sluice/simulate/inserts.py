@@ -88,7 +88,7 @@ class Insertion:
         self._record = record
         #: A plain table's server dies when it knows the block, and does not have it yet.
         self._dies_between = False
-        self._mine = world.invariants.insert_begins(block.source, record, self.table)
+        self._mine = world.invariants.insert_begins(block.source, record, self.table, block.entry)
 
     def _check_columns(self, query: str) -> None:
         """The statement names each column of the block in its order (rule 8); what it does not
@@ -119,6 +119,7 @@ class Insertion:
             return refused
         if fault is not None:
             world.adversary.load_as_others(self.table, self.block)
+            world.adversary.forget_schemas()
         took_ms = rng.randrange(2, 60)
         if fault in _BEFORE:
             return self._error(rng.choice(_BEFORE[fault]))
@@ -295,17 +296,17 @@ class Insertion:
         if world.now > self.deadline_ms:
             world.faults.note("late insert after the lease")
         if self.token is not None and parts_max != 0:
-            world.checks.storing(self.token, table.shape.name, self.block)
+            world.checks.storing(self.token, self.block.entry, self.block)
             for each in (table, *table.views):
                 world.adversary.before_store(each, self.token)
-            world.invariants.stored(table, self.block.source, self._record, self.token)
+            world.invariants.stored(table, self.block, self._record, self.token)
         if self.token is None and parts_max != 0:
-            world.invariants.stored_by_hash(table, self.block.source, self._record, self._columns)
+            world.invariants.stored_by_hash(table, self.block, self._record, self._columns)
         before = table.deduplicated
         parts = table.insert(self.token, self.block, self._columns, parts_max, self._manner)
         if table.deduplicated > before:
             world.faults.note("block deduplicated")
-        key = key_of(self.block.source, self._record)
+        key = key_of(self.block.source, self._record, self.block.entry)
         table.stored_of[key] += len(parts)
         if parts_max is None:
             table.landed.add(key)

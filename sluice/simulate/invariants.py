@@ -18,7 +18,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record, encode
 from sluice.core.text import Column
 from sluice.kafka.tail import LogMessage
-from sluice.simulate.clickhouse import Table
+from sluice.simulate.clickhouse import Block, Table
 from sluice.simulate.kafka import Transaction
 from sluice.simulate.scheduler import Process
 from sluice.verify.history import ledger_event
@@ -34,12 +34,13 @@ SKEW_MS = 4_900
 #: Kinds of records that insert under the tokens of the one before.
 _REPEATS = ("renew", "retext", "widen")
 
-_Key = tuple[TopicPartition, int, int, str, str, int]
+_Key = tuple[TopicPartition, int, int, str, str, int, str]
 
 
-def key_of(source: TopicPartition, record: Record) -> _Key:
-    """What all attempts to insert a range under one token share."""
-    return source, record.begin, record.end, record.rest, record.topic_id, record.generation
+def key_of(source: TopicPartition, record: Record, entry: str) -> _Key:
+    """What all attempts to insert a range of a table entry under one token share."""
+    of_record = (record.begin, record.end, record.rest, record.topic_id, record.generation)
+    return source, *of_record, entry
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +49,7 @@ class Inserter:
 
     :param table: of an insert; None for a task, which may insert into all tables of its topic.
     :param worker: of a task; None for an insert.
+    :param entry: of an insert, the table entry.
     :param sends_until_ms: when the machine stops sending what no server has wholly got yet, whether
         its process lives or not; None: a server has it.
     """
@@ -58,14 +60,20 @@ class Inserter:
     worker: Process | None
     #: The names of the windows that a task may add to.
     sites: Collection[str] = ()
+    entry: str = ""
     is_over: bool = False
     sends_until_ms: int | None = None
 
     def reaches(self, table: Table) -> bool:
         """Whether it may insert into this table."""
+        return bool(self.entries_of(table))
+
+    def entries_of(self, table: Table) -> list[str]:
+        """The table entries for which it may insert into this table."""
         if self.table is not None:
-            return self.table is table
-        return f"{table.shape.name}/{table.shard}" in self.sites
+            return [self.entry] if self.table is table else []
+        named = zip(table.entries, table.sites, strict=True)
+        return [entry for entry, site in named if site in self.sites]
 
 
 class Invariants:
@@ -99,9 +107,11 @@ class Invariants:
         self._inserters.append(found)
         return found
 
-    def insert_begins(self, source: TopicPartition, record: Record, table: Table) -> Inserter:
+    def insert_begins(
+        self, source: TopicPartition, record: Record, table: Table, entry: str
+    ) -> Inserter:
         """A server has an insert, or is about to get it."""
-        found = Inserter(source, record, table, None)
+        found = Inserter(source, record, table, None, entry=entry)
         self._inserters.append(found)
         return found
 
@@ -141,9 +151,9 @@ class Invariants:
         back_at = self._back_at.get((driver, source), 0)
         marks = self._backgrounds[source]["marks"]
         for table in self._world.clickhouse.tables():
-            key = f"{table.shape.name}/{table.shard}"
+            key = next((site for site in table.sites if site in marks), None)
             told_at = self._told_at.get((driver, id(table)), back_at)
-            if key in marks and told_at < back_at:
+            if key is not None and told_at < back_at:
                 self._violate(
                     source,
                     f"{record} is sent again {self._world.now - back_at} ms after it came back, on "
@@ -158,7 +168,7 @@ class Invariants:
         for each in self.inserters():
             source, record = each.source, each.record
             is_ours = source in lane.states and world.owner_of(source) == driver.owner
-            is_late = is_ours and self._is_settled(key_of(source, record))
+            is_late = is_ours and self._is_settled(source, record.end)
             if is_late and held < record.deadline_ms:
                 self._violate(
                     source,
@@ -173,16 +183,17 @@ class Invariants:
             self._out.pop((driver, source), None)
             self._back_at[driver, source] = self._world.now
 
-    def stored(self, table: Table, source: TopicPartition, record: Record, token: str) -> None:
+    def stored(self, table: Table, block: Block, record: Record, token: str) -> None:
         """A block is about to be stored: its token names it alone (rule 7)."""
-        identity = (key_of(source, record), table.shape.name, table.shard)
+        source, entry = block.source, block.entry
+        identity = (key_of(source, record, entry), table.shape.name, table.shard)
         if self._tokens.setdefault(token, identity) != identity:
             self._violate(source, f"{token} names {self._tokens[token]} and {identity} (rule 7)")
-        parts = (record.topic_id, str(record.generation), table.shape.name, table.shard)
+        parts = (record.topic_id, str(record.generation), entry, table.shape.name, table.shard)
         missing = [part for part in parts if part not in token]
         if missing:
             self._violate(source, f"the token {token} lacks {', '.join(missing)} (rule 7)")
-        key, now = key_of(source, record), self._world.now
+        key, now = key_of(source, record, entry), self._world.now
         table.first_landing.setdefault(key, table.own)
         age_ms = now - table.first_landed_at.setdefault(key, now)
         seconds = table.shape.seconds
@@ -194,15 +205,16 @@ class Invariants:
             )
 
     def stored_by_hash(
-        self, table: Table, source: TopicPartition, record: Record, columns: tuple[Column, ...]
+        self, table: Table, block: Block, record: Record, columns: tuple[Column, ...]
     ) -> None:
         """A server that hashes what it stores knows a block again only while its table has the
         columns that it had when the block came first (rule 8)."""
-        before = table.hashed_with.setdefault(key_of(source, record), columns)
+        key = key_of(block.source, record, block.entry)
+        before = table.hashed_with.setdefault(key, columns)
         if before != columns:
             names = [column.name for column in columns if column not in before]
             self._violate(
-                source,
+                block.source,
                 f"{record} is inserted again into {table.shape.name}, which has the columns "
                 f"{', '.join(names)} since (rule 8)",
             )
@@ -212,12 +224,15 @@ class Invariants:
         world = self._world
         able: dict[_Key, Record] = {}
         for each in self.inserters():
-            if each.reaches(table):
-                able[key_of(each.source, each.record)] = each.record
+            for entry in each.entries_of(table):
+                able[key_of(each.source, each.record, entry)] = each.record
         waiting = sum(
             max(0, record.grant - table.stored_of[key])
             for key, record in able.items()
-            if key not in table.landed and not self._is_settled(key)
+            # Of a partition whose position or topic is gone nobody knows any more.
+            if not (
+                key in table.landed or self._is_settled(key[0], key[2]) or key[0] in world.excused
+            )
         )
         usable = table.shape.window_blocks // 2
         for key in able:
@@ -231,10 +246,10 @@ class Invariants:
                     f"{first} entries and {waiting} more, beyond {usable} (invariant 6)",
                 )
 
-    def _is_settled(self, key: _Key) -> bool:
+    def _is_settled(self, source: TopicPartition, end: int) -> bool:
         """Whether all blocks of a range are stored, as far as there are any."""
-        position = self._world.broker.group.get(key[0])
-        return position is not None and position[0] >= key[2]
+        position = self._world.broker.group.get(source)
+        return position is not None and position[0] >= end
 
     # Rules 2, 4, 9 and 10: what is recorded
 
@@ -281,12 +296,15 @@ class Invariants:
         and by what came into it since the oldest of them (rule 10)."""
         world = self._world
         for table in world.clickhouse.tables():
-            key = f"{table.shape.name}/{table.shard}"
-            marks = {of: each["marks"].get(key) for of, each in self._backgrounds.items()}
+            key = " and ".join(table.sites)
+            marks = {
+                of: [each["marks"][site] for site in table.sites if site in each["marks"]]
+                for of, each in self._backgrounds.items()
+            }
             held = {
-                of: record.grant
+                of: record.grant * len(marks[of])
                 for of, record in records.items()
-                if record.in_doubt and record.deadline_ms > world.now and marks.get(of) is not None
+                if record.in_doubt and record.deadline_ms > world.now and marks.get(of)
             }
             if source not in held or held.keys() & world.excused.keys():
                 continue
@@ -297,7 +315,7 @@ class Invariants:
             # that came while the driver slept in its round, after its lease was counted from, too.
             seen = [mark for at, mark in told if at <= planned_at][-3:]
             later = [mark for at, mark in told if at > planned_at]
-            created = min([*seen, *later], default=0) - min(marks[of] for of in held)
+            created = min([*seen, *later], default=0) - min(min(marks[of]) for of in held)
             usable = table.shape.window_blocks // 2
             if max(0, created) + sum(held.values()) > usable:
                 self._violate(
@@ -311,12 +329,12 @@ class Invariants:
         world = self._world
         marks = self._backgrounds[source]["marks"]
         for table in world.clickhouse.tables():
-            name = table.shape.name
             targets = ["", *(f"d.{view.shape.name}" for view in table.views)]
-            sites = [Site(name, table.shard, target) for target in targets]
-            lacking = [site.name for site in sites if site.key not in marks]
-            if marks.keys() & {site.key for site in sites} and lacking:
-                self._violate(source, f"{marks} has no mark of {', '.join(lacking)} (rule 10)")
+            for entry in table.entries:
+                sites = [Site(entry, table.shard, target) for target in targets]
+                lacking = [site.name for site in sites if site.key not in marks]
+                if marks.keys() & {site.key for site in sites} and lacking:
+                    self._violate(source, f"{marks} has no mark of {', '.join(lacking)} (rule 10)")
 
     def _check_size(self, source: TopicPartition, record: Record) -> None:
         driver = self._driver_of(record)
@@ -409,4 +427,4 @@ class Invariants:
 
     def _tables_of(self, connector: str, topic: str) -> tuple[str, ...]:
         plan = self._world.plan
-        return tuple(t.name for t in plan.tables if topic in plan.topics_of(t.name))
+        return tuple(entry for entry in plan.entries if topic in plan.topics_of(entry))

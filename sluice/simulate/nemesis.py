@@ -65,6 +65,7 @@ class Nemesis:
             "foreign writer floods the window": self._flood_windows,
             "rows of another pipeline": self._load_as_others,
             "newest foreign parts are dropped": self._drop_newest,
+            "registry forgets for a while": self._forget_schemas,
             "Kafka outage": self._kafka_outage,
             "foreign transaction stays open": lambda: self._foreign_transaction("committed"),
             "foreign transaction is aborted": lambda: self._foreign_transaction("aborted"),
@@ -107,6 +108,7 @@ class Nemesis:
         self._is_healed = True
         world.faults.is_on = False
         world.broker.unreachable_until = 0
+        world.registry.heal()
         # A probe waits until a replica has everything: one that is always behind holds it up.
         world.plan.lag_ms = min(world.plan.lag_ms, HEALED_LAG_MS)
         for host in world.clickhouse.hosts.values():
@@ -414,6 +416,11 @@ class Nemesis:
         for offset in range(rng.randrange(end + 1), end):
             table.others[source, offset] += 1
         world.adversary.write_foreign(table, 1)
+
+    def _forget_schemas(self) -> None:
+        self._world.registry.forget(
+            self._world.rng.randrange(self._world.rng.choice((5_000, 200_000)))
+        )
 
     def _drop_newest(self) -> None:
         """No more than others may write: a mark that is as before says that nothing came."""

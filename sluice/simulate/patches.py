@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from sluice.clickhouse import http, probe
 from sluice.core.packing import RANGES_OF_TASK, share_of_task
 from sluice.core.text import ConfigurationText
+from sluice.decode.schema import registry
 from sluice.kafka import ledger, reader, recorder, transactions
-from sluice.simulate import clients, driver, new_fields, splitting, wire
+from sluice.simulate import clients, decoding, driver, new_fields, splitting, wire
 from sluice.simulate.spark import Worker, range_loader
 from sluice.spark import (
     assignment,
@@ -27,6 +28,7 @@ from sluice.spark import (
     loading,
     monitor,
     refreshing,
+    taking_turns,
     tasks,
     texts,
 )
@@ -143,6 +145,7 @@ def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
         (monitor, "COUNT_PARTS_EVERY_MS", 5000),
         (monitor, "READ_EVERY_SECONDS", world.plan.windows_every_seconds),
         (inserting, "time", clock),
+        (taking_turns, "time", clock),
         (refreshing, "POLL_SECONDS", 2.0),
         (refreshing, "READ_EVERY_SECONDS", 20.0),
     ]
@@ -176,6 +179,9 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         (loading, "new_fields", new_fields.new_fields),
         (loading, "send_abreast", splitting.sending_abreast(world)),
         (loading, "time", _clock(world)),
+        (loading, "without_rows", decoding.without_rows),
+        (loading, "end_of_rows", partial(loading.end_of_rows, rows_max=world.plan.rows_max)),
+        (registry, "_sources", {}),
         (tasks, "load_range", range_loader(world)),
         (tasks, "time", _clock(world)),
         (growing, "add_columns", new_fields.adding_in(world)),

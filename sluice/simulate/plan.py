@@ -9,10 +9,13 @@ from typing import Any
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.flights import INSERTS_MAX
 from sluice.simulate.clickhouse import TableShape
+from sluice.simulate.decoding import AGAIN
 from sluice.simulate.new_fields import RULES
 
 #: The two tables: one takes every topic, the other one topic and has ClickHouse partitions.
-TOPICS = {"plain": ("a", "b"), "parted": ("a",)}
+TABLES = ("plain", "parted")
+#: What each table entry takes. In some worlds one more loads a topic into the first table again.
+TOPICS = {"plain": ("a", "b"), "parted": ("a",), AGAIN: ("a",)}
 #: The table that may be parked: it shares its topic.
 PARKABLE = "parted"
 
@@ -45,6 +48,11 @@ class Plan:
     :param unrest_of_jobs: how often a job is struck.
     :param insert_seconds: the time-out of an insert.
     :param inserts_take_ms: what each insert takes at least; more than its time-out in some worlds.
+    :param rows_max: of a block, where messages have several.
+    :param registered: the tables whose messages name schemas of a registry.
+    :param patience_seconds: how long a schema is waited for that the registry does not know.
+    :param entries: the table of each table entry.
+    :param has_locks: loaders queue for a table whose server takes one quorum insert at a time.
     :param stops: how many faults may be drawn after which a partition has to stop.
     """
 
@@ -57,6 +65,7 @@ class Plan:
     slots: int
     stops: int
     refuses: bool
+    entries: dict[str, str]
     loop_pauses_ms: tuple[int, ...]
     produce_every_ms: int
     is_calm: bool
@@ -75,6 +84,10 @@ class Plan:
     unrest_of_jobs: float = 1.0
     insert_seconds: float = 30.0
     inserts_take_ms: int = 0
+    rows_max: int = 1_000
+    registered: tuple[str, ...] = ()
+    patience_seconds: float = 60.0
+    has_locks: bool = False
     keep_alive_ms: int = 3_000
     late_ms_max: int = 0
     decoder: int = 0
@@ -83,9 +96,9 @@ class Plan:
     letters: str = "sluice.letters"
     parking: str = "sluice.parking"
 
-    def topics_of(self, table: str) -> tuple[str, ...]:
-        """The topics that a table takes."""
-        return TOPICS[table]
+    def topics_of(self, entry: str) -> tuple[str, ...]:
+        """The topics that a table entry takes."""
+        return TOPICS[entry]
 
     def replicas(self, shard: str) -> tuple[str, ...]:
         """URLs of a shard's servers: two where every table is Replicated."""
@@ -125,7 +138,12 @@ def draw_plan(rng: random.Random) -> Plan:
     tokens = rng.random() < 0.75
     is_cluster = rng.random() < 0.3
     tables = []
-    for name in TOPICS:
+    entries = {name: name for name in TABLES}
+    if rng.random() < 0.2:
+        entries[AGAIN] = "plain"
+    for name in TABLES:
+        # Each range takes entries for each table entry.
+        share = list(entries.values()).count(name)
         is_replicated = is_cluster or rng.random() < 0.3
         windows = _CALM_WINDOWS if is_calm else _WINDOWS[name]
         seconds = int(lease_seconds * rng.choice((6, 6, 10, 60))) if is_replicated else None
@@ -133,14 +151,15 @@ def draw_plan(rng: random.Random) -> Plan:
         view = None
         if rng.random() < 0.06:
             target = f"{name}_target"
-            view = TableShape(target, windows[0], seconds, rng.choice((0, divisor)))
+            view = TableShape(target, share * windows[0], seconds, rng.choice((0, divisor)))
         shape = TableShape(
             name=name,
-            window_blocks=rng.choice(windows if view is None else windows[-1:]),
+            window_blocks=share * rng.choice(windows if view is None else windows[-1:]),
             seconds=seconds,
             partition_divisor=divisor,
             view=view,
             merges=rng.random() < 0.03,
+            is_many=rng.random() < (0.6 if divisor else 0.2),
         )
         tables.append(shape)
     insert_seconds = rng.choice((4.0, 30.0))
@@ -155,6 +174,7 @@ def draw_plan(rng: random.Random) -> Plan:
         slots=3 if is_calm else rng.choice((1, 2, 3)),
         stops=rng.choice((0, 0, 0, 0, 1, 2)),
         refuses=rng.random() < 0.4,
+        entries=entries,
         is_calm=is_calm,
         has_lineage=not tokens or rng.random() < 0.85,
         dynamic=RULES if rng.random() < 0.4 else None,
@@ -169,6 +189,10 @@ def draw_plan(rng: random.Random) -> Plan:
         unrest_of_jobs=rng.choice((0.2, 0.6, 1.5)),
         insert_seconds=insert_seconds,
         inserts_take_ms=rng.randrange(4_500, 7_000) if is_slow else 0,
+        rows_max=rng.choice((6, 12, 1_000)),
+        registered=rng.choice(((), (), (), ("plain",), ("parted",), TABLES)),
+        patience_seconds=rng.choice((3.0, 20.0, 60.0)),
+        has_locks=rng.random() < 0.7,
         **(_PACES[0] if is_calm else rng.choice(_PACES)),
     )
     return replace(plan, slots=1, shares_tasks=True) if rng.random() < 0.4 else plan

@@ -12,7 +12,8 @@ from sluice.clickhouse import probe
 from sluice.core.ledger import Background, LedgerView
 from sluice.kafka import ledger, recorder
 from sluice.simulate.patches import patched
-from sluice.spark import gathering, inserting, lane, monitor, probing
+from sluice.spark import dispatching, gathering, inserting, lane, monitor, probing
+from sluice.spark.assignment import Assignment
 
 
 def _probe_before_lease_end() -> AbstractContextManager[None]:
@@ -42,6 +43,32 @@ def _rest_is_forgotten() -> AbstractContextManager[None]:
         return replace(real(self, source), rest={})
 
     return patched((LedgerView, "background", background))
+
+
+def _stored_rows_are_loaded_again() -> AbstractContextManager[None]:
+    """Of a message of which a probe found some rows, all rows are loaded."""
+
+    def assignment(**parts: Any) -> Any:
+        return Assignment(**{**parts, "stored": {}})
+
+    return patched((dispatching, "Assignment", assignment))
+
+
+def _some_rows_are_all() -> AbstractContextManager[None]:
+    """A message of which the table has a row counts as loaded."""
+    return patched((probing, "stored_rows", lambda *_: []))
+
+
+def _schemas_are_judged_without_a_look() -> AbstractContextManager[None]:
+    """What a registry does not know becomes dead letters at once, although an earlier attempt may
+    have made rows of it."""
+    real = gathering.Gatherer._unknown_schemas
+
+    def unknown_schemas(self: Any, state: Any, *more: Any) -> None:
+        real(self, state, *more)
+        state.probing = False
+
+    return patched((gathering.Gatherer, "_unknown_schemas", unknown_schemas))
 
 
 def _probe_counts_everybodys_rows() -> AbstractContextManager[None]:
@@ -89,6 +116,9 @@ PROBE_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "probe-before-lease-end": _probe_before_lease_end,
     "same-probe-not-recorded": _same_probe_not_recorded,
     "rest-is-forgotten": _rest_is_forgotten,
+    "stored-rows-are-loaded-again": _stored_rows_are_loaded_again,
+    "some-rows-are-all": _some_rows_are_all,
+    "schemas-are-judged-without-a-look": _schemas_are_judged_without_a_look,
     "merged-rows-are-counted": _merged_rows_are_counted,
     "windows-of-views-do-not-count": _windows_of_views_do_not_count,
     "probe-counts-everybodys-rows": _probe_counts_everybodys_rows,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.receipts import (
     Failed,
     Loaded,
@@ -18,6 +19,8 @@ from sluice.core.receipts import (
 from sluice.core.records import Record
 from sluice.core.text import TableText
 from sluice.decode.messages.framing import Framing
+from sluice.decode.schema.registry import provide
+from sluice.locks.port import Locks
 from sluice.simulate import faults
 from sluice.simulate.decoding import ListBuffer, VersionedDecoder
 from sluice.simulate.invariants import Inserter
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Attempts of a task before Spark gives the job up.
 ATTEMPTS_MAX = 3
+#: How often a task gets a worker that has run one before.
+REUSE_RATE = 0.8
 #: So long after its end Spark is found to be gone by a driver that has no job out.
 GONE_MS = 2_000
 #: Longer than any run.
@@ -44,9 +49,11 @@ NEVER_MS = 1 << 40
 class SimulatedWorkshop(Workshop):
     """The real workshop, with simulated buffers, decoders and splitters."""
 
-    def __init__(self, decoder: int) -> None:
+    def __init__(self, decoder: int, registry: str, queue: Locks | None) -> None:
         super().__init__(has=f"simulated {decoder}")
+        self._locks = queue
         self._decoder = decoder
+        self._registry = registry
 
     def buffer(self, framing: Framing) -> Any:
         return ListBuffer()
@@ -55,7 +62,11 @@ class SimulatedWorkshop(Workshop):
         """Nothing to keep."""
 
     def decoder(self, around: Surroundings, digest: str, table: TableText) -> Any:
-        return VersionedDecoder(table, self._decoder)
+        url = dict(table.options).get(REGISTRY_OPTION, "") and self._registry
+        return VersionedDecoder(table, self._decoder, url)
+
+    def table_locks(self, around: Surroundings) -> Locks | None:
+        return self._locks
 
     def splitter(self, digest: str, table: TableText, columns: tuple[str, ...]) -> Any:
         return OffsetSplitter(table)
@@ -83,7 +94,10 @@ class Worker(Process):
 
     def __init__(self, world: World, decoder: int) -> None:
         super().__init__(f"worker {world.named()}", world.draw_skew_ms())
-        self.workshop = SimulatedWorkshop(decoder)
+        # What a process knows of schemas it knows as long as it lives.
+        provide(self.name, world.registry)
+        queue = world.locks if world.plan.has_locks else None
+        self.workshop = SimulatedWorkshop(decoder, self.name, queue)
         #: What the range that it loads was sent with.
         self.record: Record | None = None
         self.inserting: list[Inserter] = []
@@ -152,8 +166,8 @@ class Application:
                 self._world.scheduler.kill(worker)
 
     def hire(self) -> Worker:
-        """A worker without a task."""
-        while self._free:
+        """A worker without a task; now and then Spark has ended those that were idle."""
+        while self._free and self._world.rng.random() < REUSE_RATE:
             worker = self._free.pop()
             if not worker.is_dead and worker.paused_until <= self._world.now:
                 return worker
@@ -283,9 +297,10 @@ class _JobRun:
         if isinstance(outcome, TooHeavy):
             self._world.faults.note("range refused as too heavy")
         elif isinstance(outcome, Outdated):
-            refused = "range refused for its new fields"
-            first = "text refused by its first task"
-            self._world.faults.note(refused if outcome.fields else first)
+            why = "text refused by its first task"
+            why = "range refused for its new fields" if outcome.fields else why
+            why = "range refused for unknown schemas" if outcome.schemas else why
+            self._world.faults.note(why)
         elif isinstance(outcome, NeedsGrant):
             self._world.faults.note("range refused for its grant")
         elif isinstance(outcome, Untried):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sluice.core.errors import SluiceError
 from sluice.core.receipts import Receipt
 from sluice.core.text import TableText
-from sluice.simulate.clickhouse import Block, clickhouse_partition
-from sluice.simulate.decoding import DecodedRows, divisor_of
+from sluice.simulate.decoding import DecodedRows, divisor_of, with_rows
 
 if TYPE_CHECKING:
     from sluice.simulate.world import World
@@ -32,18 +30,7 @@ class OffsetSplitter:
         for place, shard in enumerate(shards):
             rows = tuple(row for row in decoded.native.rows if row[0] % len(shards) == place)
             if rows:
-                block = Block(len(rows))
-                block.source, block.columns = decoded.native.source, decoded.native.columns
-                block.rows, block.loader = rows, decoded.native.loader
-                count = len({clickhouse_partition(row, divisor) for row in rows})
-                part = replace(
-                    decoded,
-                    native=block,
-                    rows=len(rows),
-                    clickhouse_partitions=min(count, decoded.clickhouse_partitions),
-                    messages=len(rows),
-                )
-                parts.append((shard, part))
+                parts.append((shard, with_rows(decoded, rows, divisor)))
         return parts
 
 

@@ -7,6 +7,7 @@ what becomes of the rows is the real code.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -263,8 +264,8 @@ def _identities(world: World, host: Host, sql: str) -> Rows:
     return rows
 
 
-def _rows_in(world: World, host: Host, sql: str) -> dict[int, int]:
-    """How many rows of each offset a statement counts."""
+def _rows_in(world: World, host: Host, sql: str) -> dict[int, Counter[int]]:
+    """How often each row of each offset is there that a statement counts."""
     match = _PRESENT.search(sql)
     assert match is not None, sql
     name, topic, partition, begin, end = match.groups()
@@ -285,8 +286,17 @@ def _present(world: World, host: Host, sql: str) -> Rows:
     source = TopicPartition(topic, int(partition))
     world.invariants.probed(table, host.url, source, int(begin), int(end))
     return [
-        {"first": offset, "last": offset, "found": count, "different": 1}
-        for offset, count in _rows_in(world, host, sql).items()
+        {"first": offset, "last": offset, "found": rows.total(), "different": len(rows)}
+        for offset, rows in _rows_in(world, host, sql).items()
+    ]
+
+
+def _stored(world: World, host: Host, sql: str) -> Rows:
+    world.faults.note("probe of the rows of messages")
+    return [
+        {"o": offset, "first": row, "last": row, "most": count}
+        for offset, rows in _rows_in(world, host, sql).items()
+        for row, count in sorted(rows.items())
     ]
 
 
@@ -295,7 +305,7 @@ def _settings_of_a_reader(world: World, host: Host, sql: str) -> Rows:
 
 
 def _count(world: World, host: Host, sql: str) -> Rows:
-    return [{"n": sum(_rows_in(world, host, sql).values())}]
+    return [{"n": sum(rows.total() for rows in _rows_in(world, host, sql).values())}]
 
 
 def _nothing(world: World, host: Host, sql: str) -> Rows:
@@ -310,6 +320,7 @@ STATEMENTS = (
     Statement("SELECT _part AS part", "", _nothing),
     Statement("SELECT count() AS n FROM `d`", "", _count),
     Statement("ARRAY JOIN offsets AS o", "present offsets", _present),
+    Statement("ARRAY JOIN found AS r", "stored rows", _stored),
     Statement("AS base, ", "server run", _server_run, True),
     Statement("FROM system.processes", "processes", _processes),
     Statement("max(max_block_number)", "window mark", _newest_block, True),

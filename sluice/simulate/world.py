@@ -18,9 +18,11 @@ from sluice.simulate.driver import Driver, make_configuration
 from sluice.simulate.faults import ANYWHERE, INSERT, Faults
 from sluice.simulate.invariants import Invariants
 from sluice.simulate.kafka import Broker, Log, Transaction
+from sluice.simulate.locks import SimulatedLocks
 from sluice.simulate.nemesis import Nemesis
 from sluice.simulate.plan import draw_plan
 from sluice.simulate.quorums import Quorums
+from sluice.simulate.registry import Registry, schema_of
 from sluice.simulate.scheduler import START_MS, Actor, KilledError, Process, Scheduler
 from sluice.simulate.spark import Worker
 
@@ -62,6 +64,8 @@ class World:
         self.adversary = Adversary(self)
         self.invariants = Invariants(self)
         self.quorums = Quorums(self)
+        self.registry = Registry(self)
+        self.locks = SimulatedLocks(self)
         self.clickhouse = self._make_clickhouse()
         self.checks = Checks(self)
         self.broker.decided = self.invariants.decided
@@ -251,7 +255,8 @@ class World:
 
     def _make_clickhouse(self) -> ClickHouse:
         def make(shape: TableShape, shard: str) -> Table:
-            table = Table(shape, shard, lambda: self.scheduler.now, self.plan.tokens)
+            entries = tuple(e for e, name in self.plan.entries.items() if name == shape.name)
+            table = Table(shape, shard, lambda: self.scheduler.now, self.plan.tokens, entries)
             table.forgotten = self.adversary.forgotten
             if shape.view is not None:
                 table.views.append(make(shape.view, shard))
@@ -306,6 +311,9 @@ class World:
             stored, fault = make_message(self.rng, self.messages, self.now, oversize)
             if fault is not None:
                 self.faults.note(fault)
+            schema = schema_of(self.messages)
+            if schema is not None and self.plan.registered:
+                self.registry.named(schema)
             log.append(stored, transaction)
 
     # The run

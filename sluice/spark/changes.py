@@ -212,6 +212,13 @@ class SchemaChanges:
         text = self._texts.get(state.record.text)
         return {} if text is None else known_rest(text, state.block_range, state.background.rest)
 
+    def in_parts(self, state: PartitionState) -> frozenset[str]:
+        """See `ports.Prober`."""
+        text = self._texts.get(state.record.text)
+        tables = (text or self.text_of(state)).tables_of(state.source.topic)
+        found = {table.entry for table in tables if table.partition_key or text is None}
+        return frozenset(found | state.background.stored.keys())
+
     def text_of(self, state: PartitionState) -> ConfigurationText:
         """The recorded text if it can be executed; else today's, under a probe. One that says which
         schemas there are, where the registry does not know those of the range."""

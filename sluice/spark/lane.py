@@ -412,6 +412,7 @@ class Lane:
                 self._parts.inbox.put,
                 known,
                 state.background.since_ms,
+                self._schema.in_parts(state),
             )
 
     def _keep_warm(self, now_ms: int) -> None:

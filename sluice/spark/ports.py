@@ -205,12 +205,16 @@ class Prober(Protocol):
         finished: Callable[[ProbeFound], None],
         known: Rest,
         since_ms: int,
+        in_parts: Collection[str] = (),
     ) -> None:
         """Look which offsets of the range are missing; the lease is known to be over.
 
         :param known: of entries whose tables are not looked at, what is missing.
         :param since_ms: nothing of the range, or of what a probe before left of it, was inserted
             before then.
+        :param in_parts: entries whose tables had ClickHouse partitions when blocks of the range may
+            have come: of a message of several rows only some may be stored, whatever the table is
+            now.
         """
 
 

@@ -158,9 +158,10 @@ class ClickHouseProber:
         finished: Callable[[ProbeFound], None],
         known: Rest,
         since_ms: int,
+        in_parts: Collection[str] = (),
     ) -> None:
         """See `sluice.spark.ports.Prober`."""
-        self._pool.submit(self._run, block_range, record, text, finished, known, since_ms)
+        self._pool.submit(self._run, block_range, record, text, finished, known, since_ms, in_parts)
 
     def use(self, access: ClickHouseAccess) -> None:
         """Ask these replicas from now on; called from any thread."""
@@ -181,6 +182,7 @@ class ClickHouseProber:
         finished: Callable[[ProbeFound], None],
         known: Rest,
         since_ms: int,
+        in_parts: Collection[str] = (),
     ) -> None:
         try:
             rest: Rest = {}
@@ -189,7 +191,10 @@ class ClickHouseProber:
                 if table.entry in known:
                     rest[table.entry] = known[table.entry]
                     continue
-                rest[table.entry], rows = self._missing(block_range, record, table, since_ms)
+                was_in_parts = table.entry in in_parts
+                rest[table.entry], rows = self._missing(
+                    block_range, record, table, since_ms, was_in_parts=was_in_parts
+                )
                 if rows:
                     stored[table.entry] = rows
             finished(ProbeFound(block_range.source, rest, stored=stored))
@@ -200,7 +205,13 @@ class ClickHouseProber:
             finished(ProbeFound(block_range.source, {}, failure))
 
     def _missing(
-        self, block_range: Range, record: Record, table: TableText, since_ms: int
+        self,
+        block_range: Range,
+        record: Record,
+        table: TableText,
+        since_ms: int,
+        *,
+        was_in_parts: bool = False,
     ) -> tuple[tuple[Interval, ...], StoredRows]:
         """The offsets that are missing, and which of their rows are not.
 
@@ -218,7 +229,9 @@ class ClickHouseProber:
                 if self._still_serves(url, table):
                     self._quiet(url, block_range, record, table, shard)
         found_in = {
-            shard: self._present(block_range, record, table, shard, since_ms)
+            shard: self._present(
+                block_range, record, table, shard, since_ms, was_in_parts=was_in_parts
+            )
             for shard in table.shards
         }
         present = {shard: found.offsets for shard, found in found_in.items()}
@@ -241,7 +254,14 @@ class ClickHouseProber:
         return intervals_of(offset for offset in routed if contains(missing, offset)), ()
 
     def _present(
-        self, block_range: Range, record: Record, table: TableText, shard: str, since_ms: int
+        self,
+        block_range: Range,
+        record: Record,
+        table: TableText,
+        shard: str,
+        since_ms: int,
+        *,
+        was_in_parts: bool,
     ) -> _Found:
         """What a shard has of a range.
 
@@ -267,7 +287,7 @@ class ClickHouseProber:
             where = (source.topic, source.partition, block_range.begin, block_range.end, loaded_by)
             present = present_offsets(server, facts, *where, settings)
             rows: list[StoredRun] = []
-            if table.rows == "many" and facts.partition_key:
+            if table.rows == "many" and (facts.partition_key or was_in_parts):
                 rows = stored_rows(server, facts, *where, settings)
             # Whoever deletes after the first look is seen by the second.
             require_unchanged(server, facts, since_ms)

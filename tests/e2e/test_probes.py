@@ -181,6 +181,26 @@ def test_messages_of_several_rows_over_clickhouse_partitions(
     assert outcome.receipts == (), "nothing was missing any more"
 
 
+def test_a_table_that_is_not_partitioned_any_more_may_have_parts_of_messages(world: World) -> None:
+    """A part was lost, and then a table without ClickHouse partitions was put in its place."""
+    halves = halves_of(world, "merged")
+    assert isinstance(halves.load(grant=3).outcome, Loaded)
+    world.execute("ALTER TABLE merged DROP PARTITION 1")
+    world.execute(
+        f"CREATE TABLE whole (id UInt64, {LINEAGE}) ENGINE = MergeTree ORDER BY id "
+        "SETTINGS non_replicated_deduplication_window = 100"
+    )
+    world.execute("INSERT INTO whole SELECT * FROM merged")
+    world.execute("DROP TABLE merged")
+    world.execute("RENAME TABLE whole TO merged")
+    today = replace(halves, text=read_text(halves.configuration, "dc1"))
+    found = today.probe(in_parts=["merged"])
+    assert found.error is None and found.rest == {"merged": WHOLE}, found
+    outcome = today.load(rest=found.rest, stored=found.stored).outcome
+    assert isinstance(outcome, Loaded), outcome
+    wanted("merged", world)
+
+
 def test_rows_that_its_messages_do_not_make_stop_a_probed_range(world: World) -> None:
     halves = halves_of(world, "strange")
     assert isinstance(halves.load(grant=3).outcome, Loaded)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -146,6 +146,7 @@ class World(Inbox):
         self.cancelled: list[tuple[int, Job]] = []
         self.arounds: list[Surroundings] = []
         self.probes: list[tuple[int, Range]] = []
+        self.probed_in_parts: list[Collection[str]] = []
         self.outages: dict[str, str] = {}
         self.gone: dict[str, str] = {}
         self.unreadable: set[TopicPartition] = set()
@@ -277,8 +278,9 @@ class World(Inbox):
             self.arounds.append(parts[1])
             self._submit_job(parts[0])
         else:
-            block_range, _, text, finished, known, _ = parts
+            block_range, _, text, finished, known, _, in_parts = parts
             self.probes.append((self.now, block_range))
+            self.probed_in_parts.append(in_parts)
             self.at(TASK_MS, lambda: finished(self._probed(block_range, text, known)))
 
     def _submit_job(self, job: Job) -> None:

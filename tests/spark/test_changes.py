@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from sluice.clickhouse.reactions import build_error, reaction_to
 from sluice.core.budget import Site
 from sluice.core.errors import SluiceError, TerminalError
@@ -129,6 +131,27 @@ def test_a_range_in_doubt_is_repeated_under_its_own_text() -> None:
     assert {a.record.text for job in world.jobs for a in job.assignments} == {old}
     assert world.rows_of(P0) == world.rows_of(OTHER) == [1] * 10
     assert old in world.arounds[1].texts and world.now_text.digest() in world.arounds[1].texts
+
+
+@pytest.mark.parametrize(("before", "in_parts"), [("intDiv(id, 2)", {"a"}), ("", set())])
+def test_a_probe_knows_that_its_table_was_partitioned(before: str, in_parts: set[str]) -> None:
+    """Some rows of a message may be stored, although today's table stores blocks whole."""
+    world = AlteredWorld(P0)
+    world.ends[P0] = 10
+    world.text = world.now_text = replace(
+        world.text, tables=tuple(replace(t, partition_key=before) for t in world.text.tables)
+    )
+
+    def lose(world: World, assignment: Assignment) -> Answer:
+        assert isinstance(world, AlteredWorld)
+        tables = tuple(replace(t, partition_key="") for t in world.text.tables)
+        world.now_text = replace(world.text, tables=tables)
+        world.tables[Site("a", "s1")].mark += 5_000  # so that it has to be probed
+        return JobLostError("lost in the insert")
+
+    world.script = once(lose)
+    run(world)
+    assert [set(each) for each in world.probed_in_parts] == [in_parts]
 
 
 def test_where_rows_are_hashed_a_range_in_doubt_is_probed_after_a_column_was_added() -> None:

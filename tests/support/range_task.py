@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from sluice.config import Configuration
@@ -87,14 +88,16 @@ class Task:
         )
         return load_range(around, assignment, 0)
 
-    def probe(self) -> ProbeFound:
+    def probe(self, in_parts: Collection[str] = ()) -> ProbeFound:
+        """:param in_parts: see `ports.Prober`."""
         configuration = self.configuration
         found: queue.SimpleQueue[ProbeFound] = queue.SimpleQueue()
         prober = ClickHouseProber(
             access_of(configuration), configuration.pipeline, kafka_access(configuration, "dc1")
         )
         try:
-            prober.submit(self.block_range, self.record(), self.text, found.put, {}, self.since_ms)
+            record, since_ms = self.record(), self.since_ms
+            prober.submit(self.block_range, record, self.text, found.put, {}, since_ms, in_parts)
             return found.get(timeout=60)
         finally:
             prober.close()
