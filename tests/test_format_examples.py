@@ -22,7 +22,7 @@ from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import MessageFacts
 from sluice.decode.messages.marked import memory_file
-from sluice.spark.texts import build_text
+from sluice.driver.texts import build_text
 from tests.decode.support import table
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "FORMATS.md"

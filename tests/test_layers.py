@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "sluice"
 
 #: What each folder may import; its own modules it always may.
 _LIBRARIES = {"producer", "core", "config", "kafka", "decode", "clickhouse", "dedupe", "locks"}
+_LOADER = _LIBRARIES | {"worker", "spark", "driver"}
 ALLOWED = {
     "producer": set[str](),
     "core": set[str](),
@@ -23,14 +24,16 @@ ALLOWED = {
     "dedupe": {"core", "config"},
     "scale": {"core", "config", "kafka"},
     "locks": {"core"},
-    "spark": _LIBRARIES,
-    "verify": _LIBRARIES | {"spark"},
-    "ops": _LIBRARIES | {"spark", "verify"},
-    "local": _LIBRARIES | {"spark", "verify", "ops"},
-    "simulate": _LIBRARIES | {"spark", "verify", "ops", "local"},
-    "chaos": _LIBRARIES | {"spark", "verify", "ops", "local"},
-    "prove": _LIBRARIES | {"spark", "chaos"},
-    "cli": _LIBRARIES | {"spark", "verify", "ops", "local", "simulate", "chaos", "prove"},
+    "worker": _LIBRARIES,
+    "spark": _LIBRARIES | {"worker"},
+    "driver": _LIBRARIES | {"spark", "worker"},
+    "verify": _LOADER,
+    "ops": _LOADER | {"verify"},
+    "local": _LOADER | {"verify", "ops"},
+    "simulate": _LOADER | {"verify", "ops", "local"},
+    "chaos": _LOADER | {"verify", "ops", "local"},
+    "prove": _LOADER | {"chaos"},
+    "cli": _LOADER | {"verify", "ops", "local", "simulate", "chaos", "prove"},
 }
 
 #: The same inside `decode`. What stands beside its folders chooses among their decoders.
@@ -46,11 +49,14 @@ DECODE = {
     "sharding": {"engine", "messages"},
 }
 
+#: What the driver knows of the worker: what it is sent, and why it did not insert.
+OF_WORKER = {"sluice.worker.assignment", "sluice.worker.errors"}
+
 #: Only these folders know these packages.
 CONFINED = {
     "confluent_kafka": {"kafka", "local", "simulate", "chaos"},
     "chdb": {"decode", "local", "simulate"},
-    "pyspark": {"spark", "local"},
+    "pyspark": {"driver", "spark", "local"},
     "argparse": {"cli", "local"},
     "kazoo": {"locks"},
 }
@@ -127,6 +133,16 @@ def test_decode_has_layers_of_its_own(folder: str) -> None:
     assert within_decode("from sluice.decode.formats import x", folder, "m") != []
 
 
+def test_the_driver_knows_only_what_workers_are_sent_and_report() -> None:
+    found = {
+        (path.name, name)
+        for path in sorted((PACKAGE / "driver").rglob("*.py"))
+        for _, name in imports_of(path.read_text(), module_name(path))
+        if name.startswith("sluice.worker") and name.rpartition(".")[0] not in OF_WORKER
+    }
+    assert found == set()
+
+
 def test_every_folder_of_decode_has_its_layer() -> None:
     folders = {p.name for p in (PACKAGE / "decode").iterdir() if any(p.glob("*.py"))}
     assert folders == set(DECODE)
@@ -156,7 +172,10 @@ def test_the_rule_has_no_circle() -> None:
         ("kafka", "from ..decode import reader"),
         ("decode", "if TYPE_CHECKING:\n    from sluice.clickhouse.http import Server"),
         ("spark", "from sluice.local.broker import run_kafka"),
-        ("spark", "from sluice.ops import doctor"),
+        ("driver", "from sluice.ops import doctor"),
+        ("worker", "from sluice.driver.state import PartitionState"),
+        ("worker", "from sluice.spark.jobs import SparkJobs"),
+        ("spark", "from sluice.driver.lane import Lane"),
         ("verify", "from sluice.ops import doctor"),
         ("ops", "from sluice.local import demo"),
         ("local", "from sluice.cli.main import main"),

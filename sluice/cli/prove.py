@@ -16,8 +16,8 @@ from sluice.cli.tables import cell_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sluice.clickhouse.access import ClickHouseAccess
     from sluice.prove.findings import Result
-    from sluice.spark.assignment import ClickHouseAccess
 
 _DATABASE = "sluice_prove"
 #: The default of Replicated tables before 25.9.
@@ -104,7 +104,7 @@ def _access(arguments: argparse.Namespace) -> tuple[ClickHouseAccess, tuple[str,
 
     :raises UsageError: no servers are named, or too many.
     """
-    from sluice.spark.assignment import ClickHouseAccess
+    from sluice.clickhouse.access import ClickHouseAccess
 
     if arguments.config is None:
         if not arguments.servers:
@@ -115,7 +115,7 @@ def _access(arguments: argparse.Namespace) -> tuple[ClickHouseAccess, tuple[str,
     if arguments.servers:
         raise UsageError("servers stand beside --config", "Name servers, or a file that does.")
     from sluice.config import load
-    from sluice.spark.texts import access_of
+    from sluice.driver.texts import access_of
 
     access = access_of(load(arguments.config, os.environ))
     names = [*access.shards]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sluice.config import Configuration
-    from sluice.spark.lane import Lane
+    from sluice.driver.lane import Lane
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +50,8 @@ def add(subparsers: Subparsers) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Read the configuration; each connector is examined, then loaded."""
     configuration = load_configuration(arguments)
+    from sluice.driver.pipeline import run_pipeline
     from sluice.local.java import set_java_home
-    from sluice.spark.pipeline import run_pipeline
 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has started its Java already
         set_java_home()

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from sluice.config import load
-from sluice.spark.pipeline import run_pipeline
+from sluice.driver.pipeline import run_pipeline
 
 _GRACE_SECONDS = 30.0
 

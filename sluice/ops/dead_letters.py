@@ -9,10 +9,10 @@ from sluice.config.model import Configuration
 from sluice.core.dead_letters import PARKED
 from sluice.core.errors import TerminalError
 from sluice.core.receipts import DeadLetter, Origin
+from sluice.driver.texts import kafka_access
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.dead_letters import StoredLetter, read_records
 from sluice.kafka.letter_marks import Replayed
-from sluice.spark.texts import kafka_access
 
 #: What to do about a letter, by its reason. Reasons are `sluice.decode.messages.fault`'s.
 _ADVICE = {

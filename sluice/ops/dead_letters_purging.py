@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from sluice.config.model import Configuration
 from sluice.core.errors import TerminalError
 from sluice.core.ranges import Interval
+from sluice.driver.texts import kafka_access
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import StoredLetter, read_records
 from sluice.kafka.letter_marks import LetterKey, Purged, Replayed, intervals_of, joined
@@ -22,7 +23,6 @@ from sluice.kafka.replaying import LetterWriter, delete_before, purged_marks
 from sluice.kafka.topics import describe_topic
 from sluice.ops.dead_letters import Selection
 from sluice.ops.dead_letters_replaying import whoever
-from sluice.spark.texts import kafka_access
 
 
 class NothingToPurgeError(TerminalError):

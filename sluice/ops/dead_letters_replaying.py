@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from sluice.config.model import Configuration
 from sluice.core.errors import InDoubtError, TransientError
+from sluice.driver.texts import kafka_access
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import StoredLetter, read_records
 from sluice.kafka.letter_marks import Replayed
@@ -28,7 +29,6 @@ from sluice.kafka.replaying import (
 )
 from sluice.kafka.topics import TopicFacts, describe_topic
 from sluice.ops.dead_letters import Found, Selection, find
-from sluice.spark.texts import kafka_access
 
 _logger = logging.getLogger("sluice.dead-letters")
 

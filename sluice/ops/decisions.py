@@ -18,6 +18,7 @@ from sluice.core.errors import TransientError
 from sluice.core.ledger import Commit, CommittedOffset
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS, Kind
+from sluice.driver.texts import kafka_access
 from sluice.kafka.clients import make_admin
 from sluice.kafka.offsets import look, owner_in, shown
 from sluice.kafka.recorder import Recorder
@@ -42,7 +43,6 @@ from sluice.ops.deciding import (
 )
 from sluice.ops.partitions import OPEN_PATIENCE_SECONDS, PartitionFacts
 from sluice.ops.resolving import plan_resolve
-from sluice.spark.texts import kafka_access
 
 __all__ = ["Plan", "apply", "plan_adopt", "plan_resolve", "plan_rewind"]
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.schema import TableFacts
 from sluice.config.model import Configuration, ConnectorConfiguration, TableConfiguration
 from sluice.core.errors import SluiceError
 from sluice.core.topics import matches
 from sluice.decode.version import decoder_version
+from sluice.driver.texts import access_of, build_text, tables_of_connector
 from sluice.kafka.wire.native import library
 from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
 from sluice.ops.doctor_cluster import look_at_cluster
@@ -30,8 +32,6 @@ from sluice.ops.doctor_tables import (
     check_table,
 )
 from sluice.ops.doctor_turns import check_turns
-from sluice.spark.assignment import ClickHouseAccess
-from sluice.spark.texts import access_of, build_text, tables_of_connector
 
 __all__ = ["Finding", "examine", "refusal"]
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.adding import may_add_columns
 from sluice.clickhouse.capabilities import Capabilities, insert_settings, read_capabilities
 from sluice.clickhouse.http import INSERT_TIMEOUT_SECONDS, Server
@@ -22,7 +23,6 @@ from sluice.core.health import Condition
 from sluice.core.lease import CLOCK_SKEW_MS_MAX
 from sluice.ops.doctor_findings import Examination, Finding
 from sluice.ops.doctor_front import FrontLook, look_at_front
-from sluice.spark.assignment import ClickHouseAccess
 
 _Name = tuple[str, str]
 

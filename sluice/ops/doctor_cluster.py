@@ -5,10 +5,10 @@ from __future__ import annotations
 from sluice.clickhouse.topology import read_members
 from sluice.config.model import ClusterConfiguration, Configuration
 from sluice.core.errors import SluiceError, TransientError
+from sluice.driver.login import login_of
+from sluice.driver.texts import access_of
+from sluice.driver.topology import resolved
 from sluice.ops.doctor_findings import Examination, Finding
-from sluice.spark.login import login_of
-from sluice.spark.texts import access_of
-from sluice.spark.topology import resolved
 
 
 def look_at_cluster(configuration: Configuration) -> tuple[Configuration | None, list[Finding]]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.capabilities import Capabilities, insert_settings
 from sluice.clickhouse.connection import FAILURES
 from sluice.clickhouse.front import (
@@ -20,7 +21,6 @@ from sluice.clickhouse.probe import running_query_ids
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.sql import literal
 from sluice.ops.doctor_findings import Examination, Finding
-from sluice.spark.assignment import ClickHouseAccess
 
 #: A balancer sends connections, or requests, to its servers in turn: with three servers, and two of
 #: the turns taken by others, so many meet a second one.

@@ -10,6 +10,8 @@ from sluice.config.topics import why_refused
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.records import RECORD_BYTES_MAX
 from sluice.core.topics import is_reserved, matches
+from sluice.driver.steps import RESETTLE_MS
+from sluice.driver.texts import kafka_access
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.topics import TopicFacts
 from sluice.kafka.transactions import SEND_BYTES_MAX, RecorderNames
@@ -22,8 +24,6 @@ from sluice.ops.doctor_topics import (
     check_replication,
     check_source,
 )
-from sluice.spark.steps import RESETTLE_MS
-from sluice.spark.texts import kafka_access
 
 #: Kafka's own topics that hold intents, and the settings that decide when they are made.
 _INTERNAL = {

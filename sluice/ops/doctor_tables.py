@@ -16,10 +16,10 @@ from sluice.core.errors import SluiceError
 from sluice.core.lease import LEASE_SHARE_OF_WINDOW, lease_seconds_max
 from sluice.core.replicas import majority
 from sluice.core.text import SOURCE, lineage_types
+from sluice.driver.probing import NEEDED_LINEAGE, why_no_probe
+from sluice.driver.steps import FIRST_GRANT
+from sluice.driver.texts import add_lineage_statement, lineage_columns
 from sluice.ops.doctor_findings import Examination
-from sluice.spark.probing import NEEDED_LINEAGE, why_no_probe
-from sluice.spark.steps import FIRST_GRANT
-from sluice.spark.texts import add_lineage_statement, lineage_columns
 
 #: Kafka partitions times grant times this: room for a range in doubt and its successor.
 _ROUNDS_IN_WINDOW = 4

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.errors import SluiceError
 from sluice.ops.doctor_clickhouse import ReplicaLook
 from sluice.ops.doctor_findings import Examination, Finding
-from sluice.spark.assignment import ClickHouseAccess
 
 _PATIENCE_SECONDS = 5.0
 

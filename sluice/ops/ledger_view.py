@@ -12,10 +12,10 @@ from typing import Any
 from sluice.config.model import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.ranges import TopicPartition
+from sluice.driver.texts import kafka_access
 from sluice.kafka.clients import make_admin
 from sluice.kafka.log import SourceLog
 from sluice.kafka.tail import LogMessage, Tail, partition_count
-from sluice.spark.texts import kafka_access
 
 _logger = logging.getLogger("sluice.ledger")
 

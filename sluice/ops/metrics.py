@@ -13,8 +13,8 @@ from prometheus_client.registry import Collector
 
 from sluice.config.model import MetricsConfiguration
 from sluice.core.errors import ConfigurationError
+from sluice.driver.lane import Lane
 from sluice.ops.metrics_replicas import replica_metrics
-from sluice.spark.lane import Lane
 
 Lanes = Sequence[Callable[[], Lane | None]]
 

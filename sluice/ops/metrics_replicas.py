@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from sluice.spark.ports import Replicas
+from sluice.driver.ports import Replicas
 
 #: name -> help; a value for each replica
 _GAUGES = {

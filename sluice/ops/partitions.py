@@ -9,14 +9,14 @@ from sluice.config.model import Configuration
 from sluice.core.ledger import Background, CommittedOffset, LedgerView
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import InvalidRecordError, Record, decode
+from sluice.driver.discovering import topics_today
+from sluice.driver.start import text_needed
+from sluice.driver.texts import kafka_access
 from sluice.kafka.clients import make_admin
 from sluice.kafka.ledger import read_view
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import GroupOffsets, look
 from sluice.kafka.topics import describe_topic
-from sluice.spark.discovering import topics_today
-from sluice.spark.start import text_needed
-from sluice.spark.texts import kafka_access
 
 #: A driver's own transactions take milliseconds; what is open for longer hangs.
 OPEN_PATIENCE_SECONDS = 3.0

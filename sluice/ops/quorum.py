@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.quorum import (
     Identity,
@@ -27,8 +28,7 @@ from sluice.config.model import Configuration
 from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.core.quorum import OwnView, TableQuorum
 from sluice.core.stuck import Action, Judgement, judge
-from sluice.spark.assignment import ClickHouseAccess
-from sluice.spark.texts import access_of
+from sluice.driver.texts import access_of
 
 _logger = logging.getLogger("sluice.quorum")
 

@@ -9,8 +9,8 @@ from sluice.config.model import Configuration
 from sluice.core.errors import SluiceError
 from sluice.core.health import Condition, judged
 from sluice.core.replicas import host_matches
-from sluice.spark.texts import access_of
-from sluice.spark.topology import in_parallel, resolved
+from sluice.driver.texts import access_of
+from sluice.driver.topology import in_parallel, resolved
 
 
 @dataclass(frozen=True, slots=True)

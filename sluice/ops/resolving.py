@@ -17,6 +17,11 @@ from sluice.core.ledger import Background, Marks, Rest, Stored
 from sluice.core.ranges import Range, digest_of_rest
 from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText, parse_text
+from sluice.driver.parking import known_rest
+from sluice.driver.ports import ProbeFound
+from sluice.driver.probing import ClickHouseProber, DoubledRowsError
+from sluice.driver.shards import on_shard
+from sluice.driver.texts import access_of, kafka_access
 from sluice.ops.deciding import (
     Decided,
     DecisionRefusedError,
@@ -31,11 +36,6 @@ from sluice.ops.deciding import (
     with_owner,
 )
 from sluice.ops.partitions import PartitionFacts
-from sluice.spark.parking import known_rest
-from sluice.spark.ports import ProbeFound
-from sluice.spark.probing import ClickHouseProber, DoubledRowsError
-from sluice.spark.shards import on_shard
-from sluice.spark.texts import access_of, kafka_access
 
 Outcome = Literal["loaded", "not-loaded", "probe"]
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.errors import ConfigurationError, SluiceError, TerminalError
 from sluice.prove import forgetting, quorums, reading, repeats
 from sluice.prove.findings import Result, Seen, judged
@@ -17,7 +18,6 @@ from sluice.prove.scratch import (
     has_zookeeper,
     scratch_database,
 )
-from sluice.spark.assignment import ClickHouseAccess
 
 
 @dataclass(frozen=True, slots=True)

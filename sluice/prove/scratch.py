@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.capabilities import Capabilities, insert_settings, read_capabilities
 from sluice.clickhouse.http import INSERT_TIMEOUT_SECONDS, Server
 from sluice.clickhouse.insert import plan_insert, query_id_of
@@ -21,7 +22,6 @@ from sluice.clickhouse.schema import TableFacts, describe_table, merge_tree_defa
 from sluice.clickhouse.sql import identifier, qualified
 from sluice.core.errors import ConfigurationError, InDoubtError, SluiceError, TerminalError
 from sluice.decode.engine.native import column_head, constant_text, varint
-from sluice.spark.assignment import ClickHouseAccess
 
 DDL_TIMEOUT_SECONDS = 60.0
 #: Rows of a block unless an experiment needs more.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.config.model import (
     BatchConfiguration,
     ClickHouseConfiguration,
@@ -24,18 +25,17 @@ from sluice.core.ledger import Rest
 from sluice.core.ranges import Range
 from sluice.core.records import Record
 from sluice.core.text import ConfigurationText, Sharding
+from sluice.driver.connector import ConnectorRun
+from sluice.driver.monitor import WindowMonitor
+from sluice.driver.ports import Clock, ProbeFound
+from sluice.driver.probing import ClickHouseProber
+from sluice.driver.refreshing import SchemaReader
+from sluice.driver.watching import ReplicaWatch
 from sluice.simulate import faults, registry
 from sluice.simulate.plan import PARKABLE
 from sluice.simulate.scheduler import KilledError, Process
 from sluice.simulate.spark import Application
-from sluice.spark.assignment import ClickHouseAccess
-from sluice.spark.connector import ConnectorRun
 from sluice.spark.jobs import Inbox
-from sluice.spark.monitor import WindowMonitor
-from sluice.spark.ports import Clock, ProbeFound
-from sluice.spark.probing import ClickHouseProber
-from sluice.spark.refreshing import SchemaReader
-from sluice.spark.watching import ReplicaWatch
 
 if TYPE_CHECKING:
     from sluice.simulate.world import World

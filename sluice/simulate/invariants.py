@@ -26,7 +26,7 @@ from sluice.verify.history import ledger_event
 if TYPE_CHECKING:
     from sluice.simulate.driver import Driver
     from sluice.simulate.world import World
-    from sluice.spark.assignment import Assignment, Job
+    from sluice.worker.assignment import Assignment, Job
 
 #: Clocks differ by less than this.
 SKEW_MS = 4_900

@@ -9,29 +9,15 @@ from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from sluice.clickhouse import http, probe
+from sluice.clickhouse import access, http, probe
 from sluice.core.packing import RANGES_OF_TASK, share_of_task
 from sluice.core.text import ConfigurationText
 from sluice.decode.schema import registry
+from sluice.driver import connector, deciding, gathering, growing, monitor, refreshing, texts
 from sluice.kafka import ledger, reader, recorder, transactions
 from sluice.simulate import clients, decoding, driver, new_fields, splitting, wire
 from sluice.simulate.spark import Worker, range_loader
-from sluice.spark import (
-    assignment,
-    connector,
-    deciding,
-    failover,
-    gathering,
-    growing,
-    inserting,
-    leases,
-    loading,
-    monitor,
-    refreshing,
-    taking_turns,
-    tasks,
-    texts,
-)
+from sluice.worker import failover, inserting, leases, loading, taking_turns, tasks
 
 if TYPE_CHECKING:
     from sluice.simulate.world import World
@@ -141,7 +127,7 @@ def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
         (http, "urlencode", wire.encoded),
         (http, "time", clock),
         (probe, "time", clock),
-        (assignment, "Server", make_server),
+        (access, "Server", make_server),
         (monitor, "COUNT_PARTS_EVERY_MS", 5000),
         (monitor, "READ_EVERY_SECONDS", world.plan.windows_every_seconds),
         (inserting, "time", clock),

@@ -19,6 +19,10 @@ from sluice.core.ranges import Range
 from sluice.core.receipts import DeadLetter, Failed, Receipt, TaskReport
 from sluice.core.records import Kind
 from sluice.core.tokens import block_token
+from sluice.driver import changes, connector, deciding, gathering, lane, monitor, start
+from sluice.driver.ports import SiteWindow
+from sluice.driver.state import Claims, PartitionState
+from sluice.driver.steps import Budget, Planner, settle
 from sluice.kafka import reader, recorder, transactions
 from sluice.kafka.dead_letters import wrap
 from sluice.kafka.errors import KafkaUnavailableError
@@ -32,20 +36,7 @@ from sluice.simulate.planted_parking import PARKING_BUGS
 from sluice.simulate.planted_probes import PROBE_BUGS
 from sluice.simulate.planted_rules import RULE_BUGS
 from sluice.simulate.planted_schema import SCHEMA_BUGS
-from sluice.spark import (
-    changes,
-    connector,
-    deciding,
-    gathering,
-    inserting,
-    lane,
-    leases,
-    monitor,
-    start,
-)
-from sluice.spark.ports import SiteWindow
-from sluice.spark.state import Claims, PartitionState
-from sluice.spark.steps import Budget, Planner, settle
+from sluice.worker import inserting, leases
 
 Plant = Callable[[], AbstractContextManager[None]]
 

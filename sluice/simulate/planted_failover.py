@@ -8,7 +8,7 @@ from typing import Any
 
 from sluice.core.receipts import Receipt
 from sluice.simulate.patches import patched
-from sluice.spark import inserting
+from sluice.worker import inserting
 
 
 def _failover_with_another_token() -> AbstractContextManager[None]:

@@ -11,9 +11,9 @@ from sluice.core.ranges import Range
 from sluice.core.receipts import Failed
 from sluice.core.records import Record
 from sluice.core.text import TableText
+from sluice.driver.gathering import Gatherer
+from sluice.driver.probing import ClickHouseProber
 from sluice.simulate.patches import patched
-from sluice.spark.gathering import Gatherer
-from sluice.spark.probing import ClickHouseProber
 
 
 def _stored_is_parked() -> AbstractContextManager[None]:

@@ -10,10 +10,11 @@ from typing import Any
 
 from sluice.clickhouse import probe
 from sluice.core.ledger import Background, LedgerView
+from sluice.driver import dispatching, gathering, lane, monitor, probing
 from sluice.kafka import ledger, recorder
 from sluice.simulate.patches import patched
-from sluice.spark import dispatching, gathering, inserting, lane, monitor, probing
-from sluice.spark.assignment import Assignment
+from sluice.worker import inserting
+from sluice.worker.assignment import Assignment
 
 
 def _probe_before_lease_end() -> AbstractContextManager[None]:

@@ -15,15 +15,16 @@ from sluice.clickhouse.reactions import nothing_sent
 from sluice.core import budget, lease
 from sluice.core.budget import Claim, WindowState
 from sluice.core.errors import SluiceError
+from sluice.driver import connector, lane, probing, start, state, steps
+from sluice.driver.monitor import WindowMonitor
+from sluice.driver.observing import TopicObserver
+from sluice.driver.state import Claims, PartitionState
+from sluice.driver.steps import Budget, Planner
 from sluice.kafka import recorder, transactions
 from sluice.kafka.errors import UnknownCommitError
 from sluice.simulate import wire
 from sluice.simulate.patches import patched
-from sluice.spark import connector, inserting, lane, leases, loading, probing, start, state, steps
-from sluice.spark.monitor import WindowMonitor
-from sluice.spark.observing import TopicObserver
-from sluice.spark.state import Claims, PartitionState
-from sluice.spark.steps import Budget, Planner
+from sluice.worker import inserting, leases, loading
 
 Plant = Callable[[], AbstractContextManager[None]]
 

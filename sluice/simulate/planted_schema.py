@@ -7,10 +7,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from sluice.clickhouse import comparing
+from sluice.driver import changes
+from sluice.driver.state import PartitionState
+from sluice.driver.steps import Planner, Step
 from sluice.simulate.patches import patched
-from sluice.spark import changes, comparing, inserting, loading
-from sluice.spark.state import PartitionState
-from sluice.spark.steps import Planner, Step
+from sluice.worker import inserting, loading
 
 
 def _repeat_under_todays_text() -> AbstractContextManager[None]:

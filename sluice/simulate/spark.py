@@ -26,11 +26,11 @@ from sluice.simulate.decoding import ListBuffer, VersionedDecoder
 from sluice.simulate.invariants import Inserter
 from sluice.simulate.scheduler import KilledError, Process
 from sluice.simulate.splitting import OffsetSplitter
-from sluice.spark.assignment import Assignment, Job, Surroundings
 from sluice.spark.jobs import JobLostError, JobResult, SparkGoneError
-from sluice.spark.loading import load_range
-from sluice.spark.tasks import load_task
-from sluice.spark.workshop import Workshop
+from sluice.worker.assignment import Assignment, Job, Surroundings
+from sluice.worker.loading import load_range
+from sluice.worker.tasks import load_task
+from sluice.worker.workshop import Workshop
 
 if TYPE_CHECKING:
     from sluice.simulate.driver import Driver

@@ -35,7 +35,7 @@ class OffsetSplitter:
 
 
 def sending_abreast(world: World) -> Callable[..., tuple[list[Receipt], list[SluiceError]]]:
-    """Stands for `sluice.spark.abreast.send_abreast`: one actor for each shard."""
+    """Stands for `sluice.worker.abreast.send_abreast`: one actor for each shard."""
 
     def send_abreast(
         parts: list[tuple[str, Any]], send: Callable[[str, Any], Receipt]

@@ -1,1 +1,1 @@
-"""Spark's part: the task that loads a range, and the loop that drives a lane."""
+"""What is about Spark itself: its session, its jobs, the archive of its classes."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from sluice.core.errors import InDoubtError, TerminalError
 from sluice.core.receipts import TaskReport
-from sluice.spark.assignment import Assignment, Job, Surroundings
+from sluice.worker.assignment import Assignment, Job, Surroundings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -208,7 +208,7 @@ def _loader(
         import pyarrow as pa
         from pyspark import TaskContext
 
-        from sluice.spark.tasks import load_task
+        from sluice.worker.tasks import load_task
 
         context = TaskContext.get()
         attempt = 0 if context is None else context.attemptNumber()

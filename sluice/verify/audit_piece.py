@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.ranges import Interval, Range, TopicPartition
 from sluice.core.routing import Looked, looked, takes
@@ -19,7 +20,6 @@ from sluice.core.text import Route
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import RangeVanishedError
 from sluice.kafka.reader import RangeReader, Seen
-from sluice.spark.assignment import ClickHouseAccess
 from sluice.verify.audit_chunk import Chunk, Counts, Flags, Held, Tally, counts_of, flags_of
 from sluice.verify.audit_tables import Loaders, TableReader
 

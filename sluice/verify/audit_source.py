@@ -14,14 +14,14 @@ from sluice.config.model import Configuration, ConnectorConfiguration
 from sluice.core.ranges import Interval, TopicPartition, subtract
 from sluice.core.records import InvalidRecordError, decode
 from sluice.core.tokens import row_source
+from sluice.driver.discovering import topics_to_load
+from sluice.driver.texts import kafka_access
 from sluice.kafka.clients import make_admin
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.ledger import entries
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import look
-from sluice.spark.discovering import topics_to_load
-from sluice.spark.texts import kafka_access
 
 #: A transaction that is open for longer hangs; what was committed before it counts.
 _OPEN_PATIENCE_SECONDS = 3.0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.probe import replicas_in_sync, source_literal
 from sluice.clickhouse.schema import TableFacts, describe_table
@@ -15,8 +16,7 @@ from sluice.core.errors import TerminalError, TransientError
 from sluice.core.ranges import TopicPartition
 from sluice.core.text import SOURCE, Sharding
 from sluice.decode.sharding.function import sharding_key
-from sluice.spark.assignment import ClickHouseAccess
-from sluice.spark.texts import carries
+from sluice.driver.texts import carries
 from sluice.verify.audit_chunk import Counts
 
 _logger = logging.getLogger("sluice.audit")

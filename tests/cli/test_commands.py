@@ -93,7 +93,7 @@ def test_run_hands_over_and_returns_the_status(
         calls.append((configuration.pipeline, options))
         return 3
 
-    answers.set("sluice.spark.pipeline", run_pipeline=run_pipeline)
+    answers.set("sluice.driver.pipeline", run_pipeline=run_pipeline)
     ended = run(capsys, "run", config, "--until-caught-up", "--grace", "2m")
     assert ended.status == ExitStatus.IN_DOUBT
     assert calls == [("orders", {"until_caught_up": True, "grace_seconds": 120.0})]

@@ -20,10 +20,10 @@ from sluice.chaos.proxy import Fault, Kind, Proxy
 from sluice.chaos.requests import Inserts
 from sluice.config import load
 from sluice.core.receipts import Loaded
+from sluice.driver.texts import read_text
 from sluice.local.cluster.cluster import Cluster, running_cluster
 from sluice.local.running import running_broker
-from sluice.spark import loading
-from sluice.spark.texts import read_text
+from sluice.worker import loading
 from tests.support.range_task import Task
 from tests.support.world import COLUMNS, LINEAGE, Truth, World
 

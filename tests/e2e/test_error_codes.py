@@ -28,7 +28,7 @@ from sluice.chaos.requests import Inserts
 from sluice.clickhouse.http import Server
 from sluice.core.errors import TerminalError, TransientError
 from sluice.local.cluster.server import ClickHouseServer, Settings
-from sluice.spark.workshop import Workshop
+from sluice.worker.workshop import Workshop
 from tests.support.block_loader import Loader, create
 from tests.support.replica_pair import ReplicaPair, refused, taken, taken_in_the_end
 from tests.support.world import wait_for

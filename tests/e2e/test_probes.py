@@ -11,8 +11,8 @@ from sluice.clickhouse.vanishing import CannotTellError
 from sluice.config import Configuration, load
 from sluice.core.errors import TerminalError
 from sluice.core.receipts import Failed, Loaded
-from sluice.spark.probing import DoubledRowsError
-from sluice.spark.texts import read_text
+from sluice.driver.probing import DoubledRowsError
+from sluice.driver.texts import read_text
 from tests.support.range_task import Task, time_ms
 from tests.support.world import COLUMNS, LINEAGE, Truth, World
 

@@ -16,6 +16,7 @@ import pytest
 from sluice.chaos.proxy import Fault, Kind, Proxy
 from sluice.chaos.requests import Inserts
 from sluice.clickhouse import http
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import window_mark
@@ -26,16 +27,14 @@ from sluice.core.records import Kind as RecordKind
 from sluice.core.records import Record
 from sluice.core.replicas import REST_SECONDS_MAX
 from sluice.core.text import ConfigurationText
+from sluice.driver.monitor import WindowMonitor
+from sluice.driver.probing import ClickHouseProber, ReplicaMissingError
 from sluice.kafka.clients import KafkaAccess
 from sluice.local.cluster.cluster import Cluster, running_cluster
 from sluice.local.cluster.server import ClickHouseServer, Settings
-from sluice.spark import inserting
-from sluice.spark.asking import StructureChangedError
-from sluice.spark.assignment import ClickHouseAccess
-from sluice.spark.failover import BlockRefusedError
-from sluice.spark.monitor import WindowMonitor
-from sluice.spark.probing import ClickHouseProber, ReplicaMissingError
-from sluice.spark.workshop import Workshop
+from sluice.worker import inserting
+from sluice.worker.errors import BlockRefusedError, StructureChangedError
+from sluice.worker.workshop import Workshop
 from tests.support.block_loader import ROWS, Loader, create
 from tests.support.embedded import EmbeddedServer
 from tests.support.world import wait_for
@@ -135,7 +134,7 @@ def test_a_replica_that_was_killed_gets_its_turn_again(
     first, second = cluster.servers
     assert loader.insert().replica == first.url
     clock = [1000.0]
-    monkeypatch.setattr("sluice.spark.failover.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("sluice.worker.failover.time.monotonic", lambda: clock[0])
     first.kill()
     try:
         receipt = loader.insert()

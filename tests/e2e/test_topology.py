@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.front import begins_before_the_end
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import plan_insert, query_id_of
@@ -19,6 +20,10 @@ from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind, Record
 from sluice.core.tokens import block_token
 from sluice.core.topology import ShardsChangedError
+from sluice.driver.probing import ClickHouseProber, StillRunningError
+from sluice.driver.texts import access_of, read_text
+from sluice.driver.topology import resolved
+from sluice.driver.watching import ReplicaWatch
 from sluice.kafka.clients import KafkaAccess
 from sluice.local.cluster.cluster import Cluster, running_cluster
 from sluice.local.cluster.server import ClickHouseServer
@@ -27,11 +32,6 @@ from sluice.ops.doctor_clickhouse import look_at_replica
 from sluice.ops.doctor_cluster import look_at_cluster
 from sluice.ops.doctor_shards import check_health
 from sluice.ops.replicas import read_replicas
-from sluice.spark.assignment import ClickHouseAccess
-from sluice.spark.probing import ClickHouseProber, StillRunningError
-from sluice.spark.texts import access_of, read_text
-from sluice.spark.topology import resolved
-from sluice.spark.watching import ReplicaWatch
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")

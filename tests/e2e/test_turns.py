@@ -18,8 +18,8 @@ from sluice.local.children import free_ports
 from sluice.local.cluster.cluster import Cluster, running_cluster
 from sluice.local.running import Broker
 from sluice.locks.port import LockWaitError
-from sluice.spark import taking_turns
-from sluice.spark.workshop import Workshop
+from sluice.worker import taking_turns
+from sluice.worker.workshop import Workshop
 from tests.e2e.measure_turns import load
 from tests.locks.memory import Ensemble, MemoryLocks
 from tests.support.block_loader import Loader, create

@@ -13,7 +13,15 @@ from tests.mutants.mutations import Mutant
 from tests.mutants.trees import Tree
 
 #: Folders whose tests are about this code. Those of a whole driver come last, if at all.
-FOLDERS = ("tests/core", "tests/spark", "tests/clickhouse", "tests/kafka", "tests/locks")
+FOLDERS = (
+    "tests/core",
+    "tests/driver",
+    "tests/spark",
+    "tests/worker",
+    "tests/clickhouse",
+    "tests/kafka",
+    "tests/locks",
+)
 #: A test that takes longer by itself is not run.
 SECONDS_OF_TEST_MAX = 20.0
 #: What the tests of one mutant may take more than they take without one.

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from sluice.clickhouse import front
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.tls import Tls
 from sluice.local.cluster.cluster import Cluster, running_cluster
 from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
 from sluice.ops.doctor_findings import Finding
 from sluice.ops.doctor_front import check_same_servers
-from sluice.spark.assignment import ClickHouseAccess
 from tests.support.embedded import EmbeddedServer
 from tests.support.fronts import balancing_connections, proxying
 

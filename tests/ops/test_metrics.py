@@ -9,10 +9,10 @@ from prometheus_client import CollectorRegistry
 
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Loaded
+from sluice.driver.lane import Lane
 from sluice.ops.metrics import LaneCollector
-from sluice.spark.assignment import Assignment
-from sluice.spark.lane import Lane
-from tests.spark.lane_world import Answer, World, run, table_text
+from sluice.worker.assignment import Assignment
+from tests.driver.lane_world import Answer, World, run, table_text
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 

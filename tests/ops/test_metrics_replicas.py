@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sluice.core.health import Condition, ReplicaHealth
+from sluice.driver.ports import ReplicaState
 from sluice.ops.metrics_replicas import replica_metrics
-from sluice.spark.ports import ReplicaState
 
 
 @dataclass

@@ -16,11 +16,11 @@ from sluice.core.ranges import digest_of_rest
 from sluice.core.records import Kind, may_follow
 from sluice.core.text import ConfigurationText
 from sluice.core.tokens import row_source
+from sluice.driver.probing import DoubledRowsError
+from sluice.driver.texts import read_text
 from sluice.ops.deciding import DecisionRefusedError, Plan
 from sluice.ops.decisions import apply, plan_resolve
 from sluice.ops.resolving import Outcome
-from sluice.spark.probing import DoubledRowsError
-from sluice.spark.texts import read_text
 from tests.kafka.groups import intend
 from tests.ops.pipelines import Pipeline, settled
 from tests.support.fixtures import fresh_database

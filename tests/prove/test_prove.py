@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from sluice.cli.exit import ExitStatus
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.config.example import EXAMPLE
 from sluice.prove import forgetting
 from sluice.prove.running import EXPERIMENTS
 from sluice.prove.scratch import Scratch, look_at_servers, scratch_database
-from sluice.spark.assignment import ClickHouseAccess
 from tests.cli.support import run
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.world import wait_for

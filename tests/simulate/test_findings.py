@@ -14,13 +14,13 @@ from sluice.core.ledger import Background, Commit, CommittedOffset, LedgerView
 from sluice.core.ranges import TopicPartition, digest_of_rest
 from sluice.core.receipts import NeedsGrant
 from sluice.core.records import Kind, Record, encode
+from sluice.driver import start
+from sluice.driver.start import Started, StartParts
+from sluice.driver.state import PartitionState
+from sluice.driver.steps import LOOK_AGE_MS_MAX
 from sluice.kafka.errors import KafkaUnavailableError
 from sluice.kafka.recorder import Recorder, TakeOver
-from sluice.spark import start
-from sluice.spark.start import Started, StartParts
-from sluice.spark.state import PartitionState
-from sluice.spark.steps import LOOK_AGE_MS_MAX
-from tests.spark.lane_world import World, table_text
+from tests.driver.lane_world import World, table_text
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("b", 0)
 

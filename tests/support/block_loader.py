@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import window_mark
@@ -19,12 +20,12 @@ from sluice.core.text import TableText
 from sluice.decode.messages.decoded import Decoded
 from sluice.kafka.clients import KafkaAccess
 from sluice.local.cluster.server import ClickHouseServer
-from sluice.spark.assignment import Assignment, ClickHouseAccess, Surroundings
-from sluice.spark.inserting import insert_block
-from sluice.spark.leases import HeldLease
-from sluice.spark.workshop import Workshop
+from sluice.worker.assignment import Assignment, Surroundings
+from sluice.worker.inserting import insert_block
+from sluice.worker.leases import HeldLease
+from sluice.worker.workshop import Workshop
 from tests.clickhouse.helpers import native
-from tests.spark.lane_world import table_text
+from tests.driver.lane_world import table_text
 
 COLUMNS = ("id", "_topic", "_partition", "_offset", "_row")
 

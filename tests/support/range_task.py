@@ -13,11 +13,11 @@ from sluice.core.ranges import Range, TopicPartition, digest_of_rest
 from sluice.core.receipts import TaskReport
 from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText
-from sluice.spark.assignment import Assignment, Surroundings
-from sluice.spark.loading import load_range
-from sluice.spark.ports import ProbeFound
-from sluice.spark.probing import ClickHouseProber
-from sluice.spark.texts import access_of, kafka_access
+from sluice.driver.ports import ProbeFound
+from sluice.driver.probing import ClickHouseProber
+from sluice.driver.texts import access_of, kafka_access
+from sluice.worker.assignment import Assignment, Surroundings
+from sluice.worker.loading import load_range
 
 
 def time_ms() -> int:

@@ -17,7 +17,7 @@ from sluice.clickhouse.schema import describe_table
 from sluice.core.errors import InDoubtError, SluiceError, TransientError
 from sluice.local.cluster.cluster import Cluster
 from sluice.local.cluster.server import USERS, ClickHouseServer
-from sluice.spark.failover import BlockRefusedError
+from sluice.worker.errors import BlockRefusedError
 from tests.support.block_loader import Loader, create
 from tests.support.world import wait_for
 

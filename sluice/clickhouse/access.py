@@ -1,0 +1,71 @@
+"""How the shards of a ClickHouse are reached, by the driver and by its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.password import read_password
+from sluice.clickhouse.tls import Tls
+
+#: A server refuses the password, and its file still has that one: it is asked on for so long.
+PATIENCE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClickHouseAccess:
+    """How to reach the shards. Travels to the workers; holds the password in the clear.
+
+    :param shards: URLs of the replicas of each shard, in order of preference.
+    :param password_file: where the password is read from again; "": nowhere.
+    :param patience_seconds: see `Server`.
+    :param tls: of https.
+    :param quorums: by shard, how many replicas have to have a block; a shard that is not named
+        here waits for two. Of no meaning with durability "single".
+    :param zookeeper: see `QuorumConfiguration`.
+    :param preferred: replicas that blocks go to first, as those in one data center.
+    :param behind: replicas that blocks go to last, see `core.health`.
+    """
+
+    shards: Mapping[str, tuple[str, ...]]
+    user: str
+    password: str = field(repr=False)
+    durability: Literal["quorum", "single"]
+    password_file: str = ""
+    patience_seconds: float = 0.0
+    tls: Tls = field(default_factory=Tls)
+    quorums: Mapping[str, int] = field(default_factory=dict)
+    quorum_timeout_seconds: float = 25.0
+    zookeeper: str = ""
+    preferred: frozenset[str] = frozenset()
+    behind: frozenset[str] = frozenset()
+
+    def connect(self, url: str) -> Server:
+        """A connection to one of them, which opens late."""
+        return Server(
+            url,
+            self.user,
+            self.password,
+            password_file=self.password_file,
+            patience_seconds=self.patience_seconds,
+            tls=self.tls,
+        )
+
+    def patient(self) -> ClickHouseAccess:
+        """For what runs on and on, while passwords change."""
+        return replace(self, patience_seconds=PATIENCE_SECONDS)
+
+    def renewed(self) -> ClickHouseAccess:
+        """With what the password's file says now, if it can be read here."""
+        if not self.password_file:
+            return self
+        try:
+            return replace(self, password=read_password(self.password_file))
+        except (OSError, UnicodeDecodeError):
+            return self
+
+    def quorum_of(self, shard: str) -> int:
+        """How many replicas of a shard have to have a block; 1: nobody waits for another."""
+        return self.quorums.get(shard, 2) if self.durability == "quorum" else 1

@@ -1,0 +1,1 @@
+"""The driver: takes partitions over, records what is loaded next, and sends it to workers."""

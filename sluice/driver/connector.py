@@ -1,0 +1,335 @@
+"""One connector, from its first contact to its last settle, with all that its lane is made of."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import TypeVar
+
+from sluice.clickhouse.access import ClickHouseAccess
+from sluice.clickhouse.comparing import why_not_executable
+from sluice.config.model import Configuration, ConnectorConfiguration
+from sluice.core.errors import ConfigurationError, OwnerChangedError, SluiceError
+from sluice.core.ledger import LedgerView
+from sluice.core.planning import Limits
+from sluice.core.ranges import TopicPartition
+from sluice.core.text import SOURCE, ConfigurationText
+from sluice.driver.beginning import ask_group
+from sluice.driver.discovering import TopicFinder, topics_to_load
+from sluice.driver.lane import Lane
+from sluice.driver.lane_parts import LaneParts
+from sluice.driver.monitor import WindowMonitor
+from sluice.driver.parking import Parking
+from sluice.driver.patience import patiently
+from sluice.driver.ports import ClusterRead
+from sluice.driver.probing import ClickHouseProber, why_no_probe_now
+from sluice.driver.refreshing import SchemaReader
+from sluice.driver.retiring import retired
+from sluice.driver.start import Started, StartParts, take_over, text_needed
+from sluice.driver.state import Claims
+from sluice.driver.steps import Planner
+from sluice.driver.texts import access_of, kafka_access, read_text, read_today, registry_access
+from sluice.driver.topology import resolved
+from sluice.driver.unknown_schemas import PATIENCE_MS
+from sluice.driver.watching import ReplicaWatch
+from sluice.kafka.clients import make_admin
+from sluice.kafka.cuts import find_cuts
+from sluice.kafka.ledger import read_view
+from sluice.kafka.log import SourceLog
+from sluice.kafka.recorder import Recorder
+from sluice.kafka.topics import ensure_own_topics, message_bytes_max
+from sluice.kafka.transactions import RecorderNames
+from sluice.spark.jobs import Inbox, SparkGoneError, SparkJobs
+from sluice.worker.assignment import Surroundings
+
+_logger = logging.getLogger("sluice.pipeline")
+
+DONE, BROKEN, CONFIGURATION, IN_DOUBT, OWNER_CHANGED = 0, 1, 2, 3, 4
+
+_Made = TypeVar("_Made")
+
+
+def now_ms() -> int:
+    """Wall time in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class ConnectorRun:
+    """One connector from its first contact to its last settle."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        connector: ConnectorConfiguration,
+        jobs: Future[SparkJobs],
+        stopping: threading.Event,
+        examine: Callable[[str], None],
+        bounded: bool,
+    ) -> None:
+        self.connector = connector
+        self.status = DONE
+        self.has_lost_spark = False
+        self.lane: Lane | None = None
+        self._configuration = configuration
+        self._jobs = jobs
+        self._stopping = stopping
+        self._examine = examine
+        self._bounded = bounded
+        self._give_up = threading.Event()
+        self._assembly: _Assembly | None = None
+
+    def progress(self) -> Lane | None:
+        """The lane, once there is one."""
+        return self.lane
+
+    def refresh(self) -> None:
+        """Read the tables' columns, and look for topics, soon."""
+        if self.lane is not None:
+            self.lane.look_at_topics()
+        if self._assembly is not None:
+            self._assembly.refresh()
+
+    def lose_spark(self, error: SparkGoneError) -> None:
+        """Spark can run nothing any more; called from any thread. Whoever is to stop settles what
+        is loaded without it."""
+        if self._stopping.is_set():
+            return
+        self.has_lost_spark = True
+        if self._assembly is not None:
+            self._assembly.inbox.put(error)
+
+    def give_up(self) -> None:
+        """The time to settle is over: stop waiting for a Kafka that does not answer."""
+        self._give_up.set()
+
+    def run(self, until_caught_up: bool, grace_seconds: float) -> None:
+        """Run until done or stopped; sets `status`."""
+        try:
+            self._run(until_caught_up, grace_seconds)
+        except OwnerChangedError as error:
+            _logger.error("connector %s: %s. Try: %s", self.connector.name, error, error.hint)
+            self.status = OWNER_CHANGED
+        except ConfigurationError as error:
+            _logger.error("connector %s: %s. Try: %s", self.connector.name, error, error.hint)
+            self.status = CONFIGURATION
+        except SluiceError as error:
+            _logger.error("connector %s: %s. Try: %s", self.connector.name, error, error.hint)
+            doubtful = self.lane is not None and self.lane.in_doubt()
+            # Without Spark no promise is broken: the next start goes on.
+            goes_on = doubtful or self._stopping.is_set() or isinstance(error, SparkGoneError)
+            self.status = IN_DOUBT if goes_on else BROKEN
+        except Exception:
+            _logger.exception("connector %s ends on a bug", self.connector.name)
+            self.status = BROKEN
+
+    def _run(self, until_caught_up: bool, grace_seconds: float) -> None:
+        self._patiently("being examined", lambda: self._examine(self.connector.name))
+        assembled = self._assembly = self._patiently("starting", lambda: _Assembly(self))
+        try:
+            lane = self.lane = self._patiently("taking over", assembled.lane)
+            targets = None
+            if until_caught_up:
+                going = [s.source for s in lane.states.values() if not s.retiring]
+                targets = self._patiently(
+                    "reading stable ends", lambda: assembled.log.stable_ends(going)
+                )
+            lane.stopping = self._stopping
+            lane.run(targets, grace_seconds)
+            stopped = [s for s in lane.states.values() if s.stopped is not None]
+            doubtful = [s for s in lane.in_doubt() if s.stopped is None]
+            goes_on = doubtful or self.has_lost_spark
+            self.status = IN_DOUBT if goes_on else BROKEN if stopped else DONE
+            for state in doubtful:
+                _logger.warning("%s stays in doubt", state.block_range)
+        finally:
+            assembled.close()
+
+    def _patiently(self, action: str, attempt: Callable[[], _Made]) -> _Made:
+        return patiently(f"connector {self.connector.name} is {action}", attempt, self._stopping)
+
+
+class _Assembly:
+    """The parts of one connector's lane, made once ClickHouse and Kafka answer."""
+
+    def __init__(self, run: ConnectorRun) -> None:
+        connector = run.connector
+        #: With the replicas of each shard, as they are by now.
+        self.configuration = configuration = resolved(run._configuration)
+        self.run = run
+        self.schema: SchemaReader | None = None
+        self.watch: ReplicaWatch | None = None
+        self.inbox = Inbox()
+        self.kafka = kafka_access(configuration, connector.name)
+        self.clickhouse = access_of(configuration, connector.name).patient()
+        self.text = read_text(configuration, connector.name)
+        self.admin = make_admin(self.kafka)
+        self.log = SourceLog(self.admin)
+        ensure_own_topics(self.admin, configuration.own_topics)
+        bytes_max = message_bytes_max(self.admin, configuration.dead_letters_topic)
+        self.names = RecorderNames(
+            group=configuration.group(connector.name),
+            ledger_topic=configuration.ledger_topic,
+            dead_letter_topic=configuration.dead_letters_topic,
+            owner=f"run-{uuid.uuid4().hex[:10]}",
+            dead_letter_bytes_max=min(bytes_max, 15 * 1024 * 1024),
+            parking_topic=configuration.parking_topic,
+        )
+        self.monitor = WindowMonitor(self.clickhouse, self.text, now_ms, bounded=run._bounded)
+        self.monitor.start()
+        failure = self.monitor.failure()
+        if failure is not None:
+            self.monitor.stop()
+            raise failure
+        self.recorder = Recorder(self.kafka, self.names, now_ms=now_ms, stop=run._give_up)
+        self.prober = ClickHouseProber(self.clickhouse, configuration.pipeline, self.kafka)
+        self.planner = Planner(
+            text=self.text,
+            owner=self.names.owner,
+            limits=Limits(
+                configuration.batch.max_messages,
+                configuration.batch.max_bytes,
+                int(configuration.batch.max_delay_seconds * 1000),
+            ),
+            lease_seconds=configuration.batch.lease_seconds,
+            insert_seconds=configuration.clickhouse.insert_timeout_seconds,
+        )
+
+    def close(self) -> None:
+        """End everything that belongs to this connector."""
+        if self.schema is not None:
+            self.schema.stop()
+        if self.watch is not None:
+            self.watch.stop()
+        self.monitor.stop()
+        self.prober.close()
+        self.recorder.close()
+
+    def refresh(self) -> None:
+        """Read the tables' columns, and look after the replicas, soon."""
+        if self.schema is not None:
+            self.schema.ask()
+        if self.watch is not None:
+            self.watch.ask()
+
+    def _use(self, configuration: Configuration, access: ClickHouseAccess) -> None:
+        """Replicas came or went, or are behind; called from the watch's thread."""
+        if access.shards != self.clickhouse.shards:
+            self.monitor.use(access)
+            self.prober.use(access)
+            if self.schema is not None:
+                self.schema.use(configuration, access)
+        self.configuration, self.clickhouse = configuration, access
+        self.inbox.put(ClusterRead(access))
+
+    def lane(self) -> Lane:
+        """Take the connector's partitions over and build the lane on them."""
+        names = topics_to_load(
+            self.configuration, self.run.connector.name, self.log, self._told_apart
+        )
+        topics = self.log.topics(names)
+        sources = [
+            TopicPartition(topic, number)
+            for topic, (_, count) in topics.items()
+            for number in range(count)
+        ]
+        parts = self._start_parts()
+        started = take_over(parts, sources)
+        leaving = retired(self.recorder, self.log, topics, started.elsewhere)
+        if leaving:
+            started.add(take_over(parts, leaving, started.batch, retiring=True))
+        configuration = self.configuration
+        around = Surroundings(
+            pipeline=configuration.pipeline,
+            kafka=self.kafka,
+            clickhouse=self.clickhouse,
+            texts=started.canonical,
+            insert_timeout_seconds=configuration.clickhouse.insert_timeout_seconds,
+            registry=registry_access(configuration),
+        )
+        name = self.run.connector.name
+        self.schema = SchemaReader(
+            configuration, self.text, now_ms, lambda: self.run._examine(name), self.inbox.put
+        )
+        self.watch = ReplicaWatch(configuration, name, self.text, now_ms, self._use)
+        lane_parts = LaneParts(
+            log=self.recorder,
+            offsets=self.log,
+            windows=self.monitor,
+            jobs=self.run._jobs.result(),
+            prober=self.prober,
+            now_ms=now_ms,
+            inbox=self.inbox,
+            read_schema=self.schema.request,
+            want_columns=self.schema.want,
+            letter_limit=configuration.letter_limit,
+            inserts_max=configuration.clickhouse.inserts_max,
+            parking=Parking(configuration.parkable),
+            topics=TopicFinder(configuration, name, self.log, self._told_apart)
+            if self.run.connector.topic_pattern
+            else None,
+            replicas=self.watch,
+            find_cuts=partial(find_cuts, self.kafka),
+            schema_patience_ms=PATIENCE_MS
+            if configuration.registry is None
+            else int(configuration.registry.patience_seconds * 1000),
+        )
+        self.schema.start()
+        self.watch.start()
+        return Lane(
+            name=f"{configuration.pipeline}.{name}",
+            parts=lane_parts,
+            planner=self.planner,
+            around=around,
+            states=started.states,
+            claims=Claims(suspects=started.suspects),
+            texts=started.texts,
+            batch=started.batch,
+            take_over_new=self._take_over_new,
+            recorded=started.recorded,
+        )
+
+    def _take_over_new(self, sources: list[TopicPartition]) -> Started:
+        assert self.run.lane is not None
+        return take_over(self._start_parts(), sources, self.run.lane.batch)
+
+    def _start_parts(self) -> StartParts:
+        configuration = self.configuration
+        lease_ms = int(configuration.batch.lease_seconds * 1000)
+
+        def read_ledger(
+            sources: list[TopicPartition], uncommitted: list[TopicPartition]
+        ) -> LedgerView:
+            since_ms, topic = now_ms() - 2 * lease_ms, configuration.ledger_topic
+            return read_view(self.kafka, topic, sources, text_needed, since_ms, uncommitted)
+
+        return StartParts(
+            recorder=self.recorder,
+            log=self.log,
+            read_ledger=read_ledger,
+            windows=self.monitor,
+            planner=self.planner,
+            watch=self.monitor.watch,
+            why_not_executable=self._why_not_executable,
+            why_no_probe=self._why_no_probe,
+            start=self.run.connector.start,
+            ask_group=lambda group, sources: ask_group(self.kafka, group, sources),
+            now_ms=now_ms,
+            find_cuts=partial(find_cuts, self.kafka),
+        )
+
+    def _why_not_executable(self, recorded: ConfigurationText, topic: str) -> str | None:
+        today = read_today(self.configuration, [recorded])
+        return why_not_executable(recorded, today, topic)
+
+    @property
+    def _told_apart(self) -> frozenset[str]:
+        """The tables whose rows say who loaded them."""
+        return frozenset(table.target for table in self.text.tables if SOURCE in table.lineage)
+
+    def _why_no_probe(self, text: ConfigurationText, topic: str) -> str | None:
+        return why_no_probe_now(self.clickhouse, text, topic)

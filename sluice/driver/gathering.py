@@ -1,0 +1,327 @@
+"""Taking in what tasks and probes report: each outcome becomes a fact about its partition."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+
+from sluice.clickhouse.reactions import (
+    STRUCTURE_CODES,
+    ServerError,
+    is_data_refusal,
+    may_still_land,
+)
+from sluice.clickhouse.schema import OtherColumnsError
+from sluice.core.dead_letters import LetterLimit
+from sluice.core.errors import InDoubtError, SluiceError, TerminalError
+from sluice.core.lease import LeaseOverError
+from sluice.core.ledger import Background
+from sluice.core.planning import smoothed_bytes
+from sluice.core.ranges import TopicPartition
+from sluice.core.receipts import (
+    Failed,
+    Loaded,
+    NeedsGrant,
+    Outcome,
+    Outdated,
+    TaskReport,
+    TooHeavy,
+    Untried,
+)
+from sluice.driver.counters import Counters
+from sluice.driver.letter_watch import LetterWatch, TooManyLettersError
+from sluice.driver.ports import Clock, ProbeFound
+from sluice.driver.probing import DoubledRowsError
+from sluice.driver.state import PartitionState
+from sluice.driver.steps import Planner
+from sluice.driver.unknown_schemas import (
+    AGAIN_MS_MAX,
+    PATIENCE_MS,
+    SchemaPatience,
+    UnknownSchemaError,
+)
+from sluice.spark.jobs import JobResult, SparkGoneError
+from sluice.worker.errors import StructureChangedError, took_too_long
+
+_logger = logging.getLogger("sluice.lane")
+
+BACKOFF_MS_FIRST = 500
+BACKOFF_MS_MAX = 30_000
+#: The same failure so often in a row is worth a person's attention.
+ALARM_FAILURES = 5
+
+
+#: A block that was refused for its columns so often, although the table has them, stops.
+REFUSALS_MAX = 3
+
+
+def _is_refused_for_columns(error: SluiceError) -> bool:
+    """Whether the table may have been altered under a block."""
+    is_structure = isinstance(error, ServerError) and error.code in STRUCTURE_CODES
+    return is_structure or isinstance(error, OtherColumnsError)
+
+
+def _refuses_all(outcome: Outcome) -> bool:
+    """Whether a task that says so has inserted nothing of its range, of no table."""
+    if isinstance(outcome, Outdated):
+        return bool(outcome.fields or outcome.schemas)
+    return isinstance(outcome, Untried | TooHeavy)
+
+
+def backoff_ms(failures: int) -> int:
+    """Capped exponential pause before the next attempt."""
+    return min(BACKOFF_MS_MAX, BACKOFF_MS_FIRST << min(failures, 10))
+
+
+class Gatherer:
+    """Takes events in for one lane.
+
+    :param states: the lane's own mapping; partitions may join it later.
+    :param letter_limit: from when on dead letters stop a partition.
+    :param park: parks a table entry; gives False if it must not be.
+    :param schema_patience_ms: see `unknown_schemas`.
+    """
+
+    def __init__(
+        self,
+        lane: str,
+        states: dict[TopicPartition, PartitionState],
+        planner: Planner,
+        counters: Counters,
+        now_ms: Clock,
+        letter_limit: LetterLimit | None = None,
+        park: Callable[[str, SluiceError], bool] = lambda entry, why: False,
+        schema_patience_ms: int = PATIENCE_MS,
+    ) -> None:
+        self.letters = LetterWatch(lane, letter_limit or LetterLimit())
+        self._patience = SchemaPatience(self.letters, schema_patience_ms)
+        self._lane = lane
+        self._states = states
+        self._planner = planner
+        self._counters = counters
+        self._now_ms = now_ms
+        self._park = park
+
+    def take(self, event: object) -> None:
+        """Take a finished job or probe in.
+
+        :raises SparkGoneError: no job can run any more.
+        """
+        if isinstance(event, JobResult):
+            self._take_result(event)
+        elif isinstance(event, ProbeFound):
+            self._take_probe(event)
+        elif isinstance(event, SparkGoneError):
+            raise event
+
+    def _take_result(self, result: JobResult) -> None:
+        now_ms = self._now_ms()
+        for assignment in result.job.assignments:
+            state = self._states[assignment.block_range.source]
+            state.out, state.back_at_ms = False, now_ms
+        if isinstance(result.error, SparkGoneError):
+            raise result.error
+        if result.error is not None:
+            for assignment in result.job.assignments:
+                state = self._states[assignment.block_range.source]
+                state.untouched = False
+                state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
+                if state.stopped is None:
+                    self._failed(state, result.error, now_ms)
+            return
+        for report in result.reports:
+            self._take_report(self._states[report.block_range.source], report, now_ms)
+
+    def _take_report(self, state: PartitionState, report: TaskReport, now_ms: int) -> None:
+        counters = self._counters
+        counters.worker_memory_bytes_max = max(
+            counters.worker_memory_bytes_max, report.worker_memory_bytes
+        )
+        if report.task_attempt > 0 or report.may_land:
+            # What is stored late, after the range is settled, keeps its claim on the window.
+            state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
+        if report.may_lack_part:
+            state.distrust_servers()
+        state.untouched = state.untouched and _refuses_all(report.outcome)
+        if state.stopped is not None:
+            return  # It stays in doubt; the next start decides.
+        match report.outcome:
+            case Loaded() as loaded:
+                try:
+                    state.loaded = self.letters.take(
+                        state.block_range, state.record.text, loaded, now_ms
+                    )
+                except TooManyLettersError as error:
+                    if not self._park(error.table, error):
+                        self.stop(state, error)
+                    return
+                self._take_failovers(state, loaded)
+                state.failures = state.refusals = 0
+                self._planner.learn_time(state, loaded)
+                state.bytes_per_message = smoothed_bytes(
+                    state.bytes_per_message, loaded.messages, loaded.bytes
+                )
+                for receipt in loaded.receipts:
+                    self._planner.learn(receipt.entry, receipt.entries)
+            case TooHeavy(end=end, bytes=size):
+                state.shorten_to = end
+                state.bytes_per_message = max(1.0, size / max(1, end - state.record.begin))
+            case NeedsGrant() as need:
+                learn = self._planner.learn_views if need.views else self._planner.learn
+                learn(need.entry, need.entries)
+                state.grant_wanted = need
+            case Outdated() as outdated if outdated.schemas:
+                self._unknown_schemas(state, outdated, now_ms)
+            case Outdated() as outdated:
+                _logger.info("%s: %s", state.block_range, outdated.why)
+                state.outdated = outdated
+            case Failed() as failed:
+                self._refused(state, failed, now_ms)
+            case Untried():
+                # If it was the first task, no other was ever allowed to insert: the next one
+                # is the first again.
+                state.sent = state.repeated
+
+    def _unknown_schemas(self, state: PartitionState, outdated: Outdated, now_ms: int) -> None:
+        """The registry is asked again for a while. Then the text says which schemas there are: at
+        once, where nobody ever inserted anything of the range; else a probe tells what is there,
+        since the registry may have known them before."""
+        try:
+            judged = self._patience.judge(state.block_range, outdated, now_ms)
+        except UnknownSchemaError as error:
+            self._failed(state, error, now_ms, AGAIN_MS_MAX)
+            return
+        state.outdated, state.failures = judged, 0
+        state.probing = not state.untouched
+        _logger.warning(
+            "%s: %s; messages that name it become dead letters%s",
+            state.block_range,
+            outdated.why,
+            "" if state.untouched else ", but for those that an earlier attempt made rows of",
+        )
+
+    def _take_failovers(self, state: PartitionState, loaded: Loaded) -> None:
+        for receipt in loaded.receipts:
+            if receipt.failed_over:
+                self._counters.failovers += 1
+                _logger.warning(
+                    "%s of table entry %s went to %s after %s",
+                    state.block_range,
+                    receipt.entry,
+                    receipt.replica,
+                    ", ".join(receipt.failed_over),
+                )
+
+    def _refused(self, state: PartitionState, failed: Failed, now_ms: int) -> None:
+        """A block that can never be stored: its entry is parked, if it may be. What of it this
+        range has stored all the same, a probe finds, unless it is known that nothing is."""
+        error, table = failed.error, failed.entry
+        is_final = isinstance(error, TerminalError) and not (
+            _is_refused_for_columns(error) and state.refusals < REFUSALS_MAX
+        )
+        # What its table has stored although a view refused it would be doubled when it comes back.
+        may_wait = failed.is_unstored or not is_data_refusal(error)
+        if not (is_final and table and may_wait and self._park(table, error)):
+            self._failed(state, error, now_ms)
+            return
+        self._count(error)
+        state.failures = state.refusals = 0
+        state.retry_at_ms = now_ms
+        if failed.is_unstored:
+            state.outdated = Outdated(table, str(error), failed.inserted)
+
+    def _failed(
+        self,
+        state: PartitionState,
+        error: SluiceError,
+        now_ms: int,
+        pause_ms_max: int = BACKOFF_MS_MAX,
+    ) -> None:
+        self._count(error)
+        if isinstance(error, TerminalError):
+            if not _is_refused_for_columns(error) or state.refusals >= REFUSALS_MAX:
+                self.stop(state, error)
+                return
+            # A look at the table says more: what it was, what it is, and who has to stop.
+            state.refusals += 1
+        if isinstance(error, LeaseOverError) and now_ms >= state.record.deadline_ms:
+            _logger.warning("%s; it gets a new one", error)
+            state.retry_at_ms = now_ms
+            return
+        if took_too_long(error):
+            self._planner.give_time(state)
+        if isinstance(error, StructureChangedError):
+            state.refusals += 1  # a look at the table says whether it can be sent again
+        if may_still_land(error):
+            state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
+        # A lease that is over there and not here is a clock that runs ahead: sent again at
+        # once, the range would come back at once, for ever.
+        delay = min(backoff_ms(state.failures), pause_ms_max)
+        state.fail(error, now_ms + int(delay * random.uniform(0.5, 1.0)))
+        level = logging.ERROR if state.failures % ALARM_FAILURES == 0 else logging.WARNING
+        _logger.log(
+            level,
+            "%s is not loaded yet (attempt %d, next in %.1f s): %s",
+            state.block_range,
+            state.failures,
+            (state.retry_at_ms - now_ms) / 1000,
+            error,
+            extra={"hint": error.hint, "in_doubt": isinstance(error, InDoubtError)},
+        )
+
+    def _count(self, error: SluiceError) -> None:
+        kind = error.name if isinstance(error, ServerError) else type(error).__name__
+        self._counters.failures[kind] = self._counters.failures.get(kind, 0) + 1
+
+    def stop(self, state: PartitionState, error: SluiceError) -> None:
+        """Stop one partition, in words; the others go on."""
+        state.stop(error)
+        _logger.error(
+            "%s of lane %s stops at %d: %s. Try: %s",
+            state.source,
+            self._lane,
+            state.settled,
+            error,
+            error.hint,
+        )
+
+    def _take_probe(self, found: ProbeFound) -> None:
+        state = self._states[found.source]
+        state.probe_out = False
+        now_ms = self._now_ms()
+        if state.stopped is not None:
+            return
+        if found.error is not None:
+            self._failed(state, self._or_wait(state, found.error), now_ms)
+            return
+        state.probing, state.is_probed = False, True
+        state.background = Background(
+            since_ms=now_ms,
+            rest=found.rest,
+            bytes_max=state.background.bytes_max,
+            stored=found.stored,
+        )
+        missing = sum(end - begin for rest in found.rest.values() for begin, end in rest)
+        rows = sum(end - begin for rows in found.stored.values() for _, begin, end in rows)
+        _logger.warning(
+            "%s was probed: %d of its offsets have no row yet%s",
+            state.block_range,
+            missing,
+            f", or not all of theirs: {rows} rows are there" if rows else "",
+        )
+
+    def _or_wait(self, state: PartitionState, error: SluiceError) -> SluiceError:
+        """A range that is probed only because the registry does not know a schema waits for the
+        registry where it cannot be probed: then it is the same range again."""
+        outdated = state.outdated
+        if outdated is None or not outdated.schemas or not isinstance(error, TerminalError):
+            return error
+        if isinstance(error, DoubledRowsError):
+            return error
+        state.probing, state.outdated = False, None
+        return UnknownSchemaError(
+            f"{outdated.why}, an earlier attempt may have made rows of them, and {error}",
+            "Register the schemas again under their numbers; or `sluice resolve`, after a look at "
+            "the table.",
+        )

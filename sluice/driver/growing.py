@@ -1,0 +1,135 @@
+"""Gives tables columns for new fields, from the thread that reads the tables (rule 14)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sluice.clickhouse.access import ClickHouseAccess
+from sluice.clickhouse.adding import ColumnsRefusedError, add_columns
+from sluice.core.dynamic import NewField, answer_to, merged, room_for_columns
+from sluice.core.errors import SluiceError
+from sluice.core.text import ConfigurationText, TableText
+
+_logger = logging.getLogger("sluice.schema")
+
+#: By table entry, the fields that it is asked to give columns.
+Wanted = Mapping[str, tuple[NewField, ...]]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What one entry is asked for."""
+
+    #: Of fields that get a column, by name.
+    kinds: dict[str, str]
+    passed_over: dict[str, None]
+
+
+class Grower:
+    """Takes what lanes want from any thread, and does it in one.
+
+    :param parkable: entries that are parked where others stop.
+    """
+
+    def __init__(self, access: ClickHouseAccess, parkable: tuple[str, ...]) -> None:
+        self._access = access
+        self._parkable = parkable
+        self._lock = threading.Lock()
+        self._asked: dict[str, _Asked] = {}
+        self._refused: dict[str, SluiceError] = {}
+        self._full: set[str] = set()
+
+    def use(self, access: ClickHouseAccess) -> None:
+        """Add columns at these replicas from now on; called from any thread."""
+        self._access = access
+
+    def want(self, wanted: Wanted) -> None:
+        """Ask for columns; asking again for what is there already does nothing."""
+        with self._lock:
+            for entry, fields in wanted.items():
+                asked = self._asked.setdefault(entry, _Asked({}, {}))
+                for field in fields:
+                    if not field.kind:
+                        asked.passed_over[field.name] = None
+                        continue
+                    before = asked.kinds.get(field.name, field.kind)
+                    asked.kinds[field.name] = merged(before, field.kind)
+
+    def forget_refusals(self) -> None:
+        """A person said that what was refused may be tried again."""
+        self._refused.clear()
+
+    @property
+    def barred(self) -> Mapping[str, SluiceError]:
+        """Why entries cannot go on: the server refuses the columns that they have to have."""
+        return {e: why for e, why in self._refused.items() if e not in self._parkable}
+
+    @property
+    def altered(self) -> Mapping[str, SluiceError]:
+        """The same of entries that may be parked."""
+        return {e: why for e, why in self._refused.items() if e in self._parkable}
+
+    def grow(self, text: ConfigurationText) -> ConfigurationText:
+        """Add what was asked for since the last time; gives the text with the names that are
+        passed over from now on. The columns are in it once the tables are read.
+
+        :raises TransientError: the servers do not do it now; who still wants it asks again.
+        """
+        with self._lock:
+            asked, self._asked = self._asked, {}
+        tables = tuple(
+            self._grown(table, asked[table.entry]) if table.entry in asked else table
+            for table in text.tables
+        )
+        return text if tables == text.tables else replace(text, tables=tables)
+
+    def _grown(self, table: TableText, asked: _Asked) -> TableText:
+        if table.dynamic is None:
+            return table
+        self._add(table, {n: kind for n, kind in asked.kinds.items() if table.dynamic.allows(n)})
+        return _passing_over(table, asked.passed_over)
+
+    def _add(self, table: TableText, kinds: dict[str, str]) -> None:
+        if not kinds or table.entry in self._refused:
+            return
+        assert table.dynamic is not None
+        access = self._access
+        for shard in table.shards:
+            try:
+                added = add_columns(
+                    access.connect,
+                    access.shards[shard],
+                    (table.database, table.table),
+                    kinds,
+                    table.dynamic,
+                )
+            except ColumnsRefusedError as error:
+                _logger.error("table entry %s: %s. Try: %s", table.entry, error, error.hint)
+                self._refused[table.entry] = error
+                return
+            for name, type_text in added.items():
+                _logger.warning("%s: column %s %s was added", table.target, name, type_text)
+        names = {*(column.name for column in table.columns), *kinds}
+        if not room_for_columns(table.dynamic, names) and table.entry not in self._full:
+            self._full.add(table.entry)
+            _logger.warning(
+                "%s: dynamic_columns.max = %d is reached; messages with further new fields are "
+                "dead letters. Try: raise it, add the columns yourself, or deny the fields.",
+                table.target,
+                table.dynamic.columns_max,
+            )
+
+
+def _passing_over(table: TableText, names: Mapping[str, None]) -> TableText:
+    columns = frozenset(column.name for column in table.columns)
+    for name in names:
+        dynamic = table.dynamic
+        assert dynamic is not None
+        if answer_to(dynamic, columns, name) == "pass-over":
+            passed_over = (*dynamic.passed_over, name)
+            table = replace(table, dynamic=replace(dynamic, passed_over=passed_over))
+            _logger.warning("%s: field %s is passed over", table.target, name)
+    return table

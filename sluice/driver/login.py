@@ -1,0 +1,60 @@
+"""How servers let Sluice in: who it is, its password, and what https needs."""
+
+from __future__ import annotations
+
+from sluice.clickhouse.access import ClickHouseAccess
+from sluice.clickhouse.password import read_password
+from sluice.clickhouse.tls import Tls
+from sluice.config.model import ClickHouseConfiguration, Configuration
+from sluice.core.errors import ConfigurationError
+
+
+def login_of(configuration: Configuration) -> ClickHouseAccess:
+    """How to reach the servers that the configuration names, password in the clear; no server is
+    asked. Shards whose replicas are to be asked have none.
+
+    :raises ConfigurationError: the file of the password, or one of certificates, cannot be used.
+    """
+    clickhouse = configuration.clickhouse
+    certificates = clickhouse.certificates
+    tls = Tls(
+        certificates.authority,
+        certificates.certificate,
+        certificates.key,
+        certificates.key_password.reveal(),
+    )
+    urls = [url for shard in clickhouse.shards for url in shard.replicas]
+    if clickhouse.cluster is not None:
+        urls += clickhouse.cluster.servers
+    if any(url.startswith("https:") for url in urls):
+        tls.context()
+    return ClickHouseAccess(
+        shards={shard.name: shard.replicas for shard in clickhouse.shards},
+        user=clickhouse.user,
+        password=_password(clickhouse),
+        durability=clickhouse.durability,
+        password_file=clickhouse.password_file,
+        tls=tls,
+        quorums={shard.name: clickhouse.quorum.of(shard) for shard in clickhouse.shards},
+        quorum_timeout_seconds=clickhouse.quorum.timeout_seconds,
+        zookeeper=clickhouse.quorum.zookeeper,
+    )
+
+
+def _password(clickhouse: ClickHouseConfiguration) -> str:
+    name = clickhouse.password_file
+    if not name:
+        return clickhouse.password.reveal()
+    try:
+        password = read_password(name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"clickhouse.password_file: {name} cannot be read: {error}",
+            "Name a file that holds the password in its first line, as UTF-8.",
+        ) from None
+    if not password:
+        raise ConfigurationError(
+            f"clickhouse.password_file: the first line of {name} is empty",
+            "Write the password there; leave the key out if the user has none.",
+        )
+    return password

@@ -1,0 +1,229 @@
+"""A look at a lane's topics now and then: gone, created again, larger, held back, new."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from sluice.core.errors import SluiceError, TransientError
+from sluice.core.lease import has_expired
+from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
+from sluice.driver.beginning import StartRefusedError
+from sluice.driver.ports import FindCuts, SourceOffsets, Topics
+from sluice.driver.state import PartitionState
+from sluice.driver.stopped import PartitionStoppedError, cut_below
+from sluice.kafka.log import TopicMissingError
+
+_logger = logging.getLogger("sluice.lane")
+
+LOOK_EVERY_MS = 30_000
+#: A stable end below what is recorded, for so long, is a truncated log.
+SHORT_LOG_MS = 10_000
+
+
+class TopicObserver:
+    """Observes the topics of one lane.
+
+    :param states: the lane's own mapping; partitions may join it later.
+    :param stop: called for a partition that cannot go on.
+    :param appeared: called with partitions that the lane does not know; they join it.
+    :param let_go: called for a settled partition of a topic that is gone and that nobody named.
+    :param found: finds topics that an expression takes; None: all topics have names.
+    :param find_cuts: looks after logs whose leader has changed.
+    """
+
+    def __init__(
+        self,
+        states: Mapping[TopicPartition, PartitionState],
+        offsets: SourceOffsets,
+        stop: Callable[[PartitionState, SluiceError], None],
+        appeared: Callable[[list[TopicPartition]], None],
+        let_go: Callable[[PartitionState], None],
+        found: Topics | None,
+        find_cuts: FindCuts,
+        now_ms: int,
+    ) -> None:
+        self._states = states
+        self._offsets = offsets
+        self._stop = stop
+        self._appeared = appeared
+        self._let_go = let_go
+        self._found = found
+        self._find_cuts = find_cuts
+        self._refused: set[str] = set()
+        self._looked_at_ms = now_ms
+        self._is_wanted = False
+        #: Whether Kafka answered when it was asked for stable ends last.
+        self.is_answered = True
+
+    def request(self) -> None:
+        """Look soon; called from any thread."""
+        self._is_wanted = True
+
+    def clock_went_back(self, now_ms: int) -> None:
+        """Do not wait until the clock has caught up."""
+        self._looked_at_ms = now_ms
+        for state in self._states.values():
+            state.short_since_ms = None
+
+    def see_ends(self, sources: list[TopicPartition], now_ms: int) -> None:
+        """Take fresh stable ends in.
+
+        :raises TransientError: no partition answers.
+        """
+        try:
+            ends = self._verified(self._offsets.epoch_ends(sources, partial=True))
+        except TransientError:
+            self.is_answered = False
+            raise
+        self.is_answered = True
+        for source, end in ends.items():
+            self._states[source].see_end(end, now_ms)
+            self._notice_short_log(self._states[source], end.offset, now_ms)
+
+    def _verified(
+        self, ends: dict[TopicPartition, EpochOffset]
+    ) -> dict[TopicPartition, EpochOffset]:
+        """Of partitions that go on. Where the leader has changed, its log must hold what was
+        recorded, before a word of it is believed: an end beyond the record's may be that of a log
+        that was cut and filled again.
+
+        :raises TransientError: that cannot be found out now.
+        """
+        points: dict[TopicPartition, EpochOffset] = {}
+        for source, end in list(ends.items()):
+            state = self._states[source]
+            if EPOCH_UNKNOWN in (state.epoch, end.epoch) or end.epoch == state.epoch:
+                continue
+            if end.epoch < state.epoch:
+                del ends[source]  # of a former leader, which does not know yet
+            else:
+                points[source] = EpochOffset(state.record.end, state.epoch)
+        cuts = self._find_cuts(points) if points else {}
+        for source, where in cuts.items():
+            state = self._states[source]
+            self._stop(state, cut_below(source, state.record.log_end, where))
+            del ends[source]
+        return ends
+
+    def _notice_short_log(self, state: PartitionState, end: int, now_ms: int) -> None:
+        """A log that ends before what is recorded was truncated, or is another topic's."""
+        if end >= state.record.end:
+            state.short_since_ms = None
+        elif state.short_since_ms is None:
+            state.short_since_ms = now_ms
+            self.request()  # another topic id?
+        elif now_ms - state.short_since_ms >= SHORT_LOG_MS:
+            self._stop(
+                state,
+                PartitionStoppedError(
+                    f"{state.source}: the log ends at {end}, but offsets up to "
+                    f"{state.record.end} are recorded; the log was truncated",
+                    "Restore the log, or `sluice adopt` decides where to go on.",
+                ),
+            )
+
+    def look(self, now_ms: int) -> None:
+        """If it is time: topics that are gone, created again, larger or new, tasks that do not
+        come back, and stable ends that a foreign open transaction holds back (F).
+
+        A topic of which every partition has stopped is looked at too: a new one may go on.
+
+        :raises TransientError: Kafka does not answer.
+        """
+        if not self._is_wanted and now_ms - self._looked_at_ms < LOOK_EVERY_MS:
+            return
+        self._is_wanted, self._looked_at_ms = False, now_ms
+        self._look_for_new()
+        for topic in sorted({source.topic for source in self._states}):
+            self._look_at(topic)
+        for state in self._states.values():
+            if state.out and has_expired(state.record.deadline_ms, now_ms):
+                _logger.warning(
+                    "%s: its task has not come back, and its lease ended %d s ago; does Spark "
+                    "have executors?",
+                    state.block_range,
+                    (now_ms - state.record.deadline_ms) // 1000,
+                )
+        going = [source for source, state in self._states.items() if state.stopped is None]
+        for source, end in self._offsets.log_ends(going, partial=True).items():
+            state = self._states[source]
+            if end > state.stable_end == state.held_back_at:
+                _logger.warning(
+                    "%s: the stable end stands at %d for %d s although the log ends at %d; "
+                    "an open transaction of a producer holds it back",
+                    source,
+                    state.stable_end,
+                    LOOK_EVERY_MS // 1000,
+                    end,
+                )
+            state.held_back_at = state.stable_end
+
+    def _look_at(self, topic: str) -> None:
+        states = [state for source, state in self._states.items() if source.topic == topic]
+        try:
+            identity, count = self._offsets.topics([topic])[topic]
+        except TopicMissingError as error:
+            self._gone(topic, states, error)
+            return
+        for state in states:
+            if state.record.topic_id != identity:
+                message = (
+                    f"{state.source}: the topic was deleted and created again "
+                    f"(its id is {identity} now)"
+                )
+                hint = "`sluice adopt --offset 0` loads the new one from its beginning."
+                self._stop_going(state, PartitionStoppedError(message, hint))
+        if any(state.retiring for state in states):
+            return  # its other partitions are settled, and not this pipeline's any more
+        known = {state.source.partition for state in states}
+        new = [TopicPartition(topic, number) for number in range(count) if number not in known]
+        if new:
+            self._appeared(new)
+
+    def _look_for_new(self) -> None:
+        if self._found is None:
+            return
+        known = {source.topic for source in self._states}
+        topics = self._found.find(known)
+        if topics:
+            self._take_in(topics)
+
+    def _take_in(self, topics: list[str]) -> None:
+        """Together, unless one of them cannot begin where `start` says."""
+        try:
+            counts = self._offsets.topics(topics)
+            self._appeared(
+                [TopicPartition(t, n) for t, (_, count) in counts.items() for n in range(count)]
+            )
+        except (TopicMissingError, StartRefusedError) as error:
+            if len(topics) > 1:
+                for topic in topics:
+                    self._take_in([topic])
+            elif topics[0] not in self._refused:
+                self._refused.add(topics[0])
+                _logger.error("topic %s is not loaded: %s. Try: %s", *topics, error, error.hint)
+            return
+        self._refused.difference_update(topics)
+        _logger.warning("new topics are loaded from now on: %s", ", ".join(topics))
+
+    def _gone(self, topic: str, states: list[PartitionState], error: SluiceError) -> None:
+        """A topic that nobody named may go, once what was begun is settled."""
+        is_named = self._found is None or self._found.is_named(topic)
+        for state in states:
+            if is_named or state.record.in_doubt or state.stopped is not None:
+                self._stop_going(state, error)
+            else:
+                self._let_go(state)
+                _logger.warning(
+                    "%s: its topic is gone; it is settled at %d and let go%s",
+                    state.source,
+                    state.settled,
+                    f"; what it held up to {state.stable_end} was deleted before it was read"
+                    if state.stable_end > state.settled
+                    else "",
+                )
+
+    def _stop_going(self, state: PartitionState, error: SluiceError) -> None:
+        if state.stopped is None:
+            self._stop(state, error)

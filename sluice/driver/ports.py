@@ -1,0 +1,226 @@
+"""What the lane's loop needs from the world. The real parts and the simulator's provide it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sluice.clickhouse.access import ClickHouseAccess
+from sluice.clickhouse.comparing import Today
+from sluice.core.budget import Site, WindowState
+from sluice.core.errors import SluiceError
+from sluice.core.health import ReplicaHealth
+from sluice.core.ledger import Commit, Rest, Stored
+from sluice.core.ranges import EpochOffset, Range, TopicPartition
+from sluice.core.records import Record
+from sluice.core.text import ConfigurationText
+from sluice.worker.assignment import Job, Surroundings
+
+
+class IntentLog(Protocol):
+    """Where records are committed; `sluice.kafka.recorder` for real."""
+
+    def differences(self, expected: Mapping[TopicPartition, Record]) -> dict[TopicPartition, str]:
+        """Partitions whose committed record is not the expected one (rule 5)."""
+
+    def record(self, commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
+        """Commit one transaction; returns only when it is known to be committed."""
+
+
+class SourceOffsets(Protocol):
+    """Facts about the topics; `sluice.kafka.log` for real."""
+
+    def stable_ends(
+        self, sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Last stable offset of each partition, fresh.
+
+        :param partial: leave out partitions that do not answer, unless none does.
+        """
+
+    def epoch_ends(
+        self, sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, EpochOffset]:
+        """The same, with the epoch of the leader that told."""
+
+    def log_ends(
+        self, sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Ends of the logs, open transactions included; missing as in `stable_ends`."""
+
+    def topics(self, names: Iterable[str]) -> dict[str, tuple[str, int]]:
+        """Short id and number of partitions of each topic.
+
+        :raises TopicMissingError: one of them does not exist.
+        """
+
+
+class FindCuts(Protocol):
+    """Finds logs that were cut; `sluice.kafka.cuts` for real."""
+
+    def __call__(
+        self, points: Mapping[TopicPartition, EpochOffset]
+    ) -> Mapping[TopicPartition, str]:
+        """Which logs were cut below these points, and where, in words.
+
+        :raises TransientError: not all partitions answer.
+        """
+
+
+def no_cuts(points: Mapping[TopicPartition, EpochOffset]) -> Mapping[TopicPartition, str]:
+    """Where no leader epochs are told."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class SiteWindow:
+    """A site's deduplication window as last read.
+
+    :param read_started_ms: entries created later may be missing in the mark.
+    :param seconds: how long the window remembers; None where time does not count.
+    :param crowding: parts of the table's fullest ClickHouse partition, as a share of those from
+        which the server delays inserts.
+    :param server: of a table that is not replicated, the process that served it before the mark
+        was read (`core.server_runs`); else "".
+    :param is_partitioned: a block may take several entries.
+    """
+
+    state: WindowState
+    read_started_ms: int
+    seconds: int | None
+    crowding: float = 0.0
+    server: str = ""
+    is_partitioned: bool = False
+
+
+class Windows(Protocol):
+    """Knows the windows of all sites; `sluice.driver.monitor` for real."""
+
+    def current(self) -> Mapping[Site, SiteWindow]:
+        """The last reading of each site; a site that never answered is missing. The targets of
+        views are read together with the entry's own table, by which they are found: one that is
+        missing is fed by no view. A mapping that was given out never changes."""
+
+    def outage(self, site: Site) -> str | None:
+        """Why a site's window cannot be read now, None if it can."""
+
+    def refusal(self, site: Site) -> SluiceError | None:
+        """The same where only a person can mend it, as for a table that is gone."""
+
+
+class Jobs(Protocol):
+    """Runs ranges; `sluice.spark.jobs` for real."""
+
+    slots: int
+
+    def submit(self, job: Job, around: Surroundings, finished: Callable[[Any], None]) -> None:
+        """Start a job; `finished` gets its JobResult, from another thread."""
+
+    def cancel(self, job: Job) -> None:
+        """End a job that does not come back; it then comes back as lost."""
+
+    def warm(self) -> None:
+        """Keep idle workers alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeFound:
+    """What a probe found missing in each table entry, or why it could not tell.
+
+    :param stored: of entries whose messages have several rows, those rows of `rest` that are not
+        missing.
+    """
+
+    source: TopicPartition
+    rest: Rest
+    error: SluiceError | None = None
+    stored: Stored = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRead:
+    """The tables were read.
+
+    :param started_ms: what was altered later may be missing.
+    :param today: what recorded texts are compared with; None if nothing has changed since the
+        reading before.
+    :param text: the text that new ranges are loaded under from now on.
+    :param barred: why nothing can be loaded any more, by table entry.
+    :param altered: the same of table entries that may be parked.
+    :param asked: a person asked for it: what was refused may be tried again.
+    """
+
+    started_ms: int
+    today: Today | None
+    text: ConfigurationText
+    barred: Mapping[str, SluiceError]
+    altered: Mapping[str, SluiceError] = field(default_factory=dict)
+    asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRead:
+    """The replicas have changed, or which of them are behind: from now on they are these."""
+
+    access: ClickHouseAccess
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """A replica, and how it is doing."""
+
+    shard: str
+    url: str
+    is_preferred: bool
+    health: ReplicaHealth
+
+
+class Replicas(Protocol):
+    """Knows the replicas; `sluice.driver.watching` for real."""
+
+    differs: str
+
+    def current(self) -> Sequence[ReplicaState]:
+        """Every replica as last read."""
+
+
+class Topics(Protocol):
+    """Topics that an expression takes; `sluice.driver.discovering` for real."""
+
+    def is_named(self, topic: str) -> bool:
+        """Whether the configuration names this topic, so that it must exist."""
+
+    def find(self, known: Collection[str]) -> list[str]:
+        """Topics to load that are not known yet."""
+
+
+class Prober(Protocol):
+    """Looks before it loads (rule 11); `sluice.driver.probing` for real."""
+
+    def submit(
+        self,
+        block_range: Range,
+        record: Record,
+        text: ConfigurationText,
+        finished: Callable[[ProbeFound], None],
+        known: Rest,
+        since_ms: int,
+        in_parts: Collection[str] = (),
+    ) -> None:
+        """Look which offsets of the range are missing; the lease is known to be over.
+
+        :param known: of entries whose tables are not looked at, what is missing.
+        :param since_ms: nothing of the range, or of what a probe before left of it, was inserted
+            before then.
+        :param in_parts: entries whose tables had ClickHouse partitions when blocks of the range may
+            have come: of a message of several rows only some may be stored, whatever the table is
+            now.
+        """
+
+
+class Clock(Protocol):
+    """Wall time."""
+
+    def __call__(self) -> int:
+        """Milliseconds since 1970."""

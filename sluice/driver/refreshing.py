@@ -1,0 +1,294 @@
+"""Reads the tables' structure again and again, in a thread of its own (rule 8).
+
+Columns may be added while a driver runs. The lane's loop must never wait for ClickHouse, so
+it gets each reading as an event. One cheap query for each server tells whether anything has
+changed; only then everything is read, and examined as at a start.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from sluice.clickhouse.access import ClickHouseAccess
+from sluice.clickhouse.comparing import Today, definition, why_not_insertable
+from sluice.clickhouse.sql import split_name
+from sluice.clickhouse.structure import Structure, read_structures
+from sluice.config.model import Configuration
+from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.core.text import ConfigurationText, TableText
+from sluice.driver.growing import Grower, Wanted
+from sluice.driver.ports import Clock, SchemaRead
+from sluice.driver.shards import on_replicas
+from sluice.driver.texts import access_of, lineage_columns, read_today, uuids_of
+
+_logger = logging.getLogger("sluice.schema")
+
+READ_EVERY_SECONDS = 60.0
+#: After a reading that failed.
+AGAIN_SECONDS = 2.0
+#: How long a request waits at most until it is noticed.
+POLL_SECONDS = 0.25
+
+_OfShard = dict[tuple[str, str], Structure]
+_Structures = dict[str, _OfShard]
+
+
+class SchemaChangedError(TerminalError):
+    """A table is not what its blocks were made for."""
+
+    hint = (
+        "Undo the ALTER, or look whether it was meant; then start the driver again: what is in "
+        "doubt is probed, and all that follows is loaded as the table is then."
+    )
+
+
+def _refuse_other_structures(first: str, known: _OfShard, url: str, structures: _OfShard) -> None:
+    """:raises TransientError: two replicas have a table with different columns or keys."""
+    for name in sorted(known.keys() | structures.keys()):
+        if known.get(name) != structures.get(name):
+            raise TransientError(
+                f"{'.'.join(name)} is not the same on {first} and on {url}",
+                "An ALTER may be on its way from one to the other (system.replicas on the server "
+                "that is behind); otherwise give the table the same definition on both, and both "
+                "the same time zone.",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """A text brought up to date with the tables.
+
+    :param text: the same object if nothing has changed.
+    :param barred: why nothing can be loaded, by table entry: a column that blocks carry is gone
+        or of another type, or the table is partitioned otherwise.
+    :param changes: what has changed, in words.
+    :param altered: as `barred`, by table entry, of those that may be parked.
+    """
+
+    text: ConfigurationText
+    barred: Mapping[str, SluiceError]
+    changes: tuple[str, ...] = ()
+    altered: Mapping[str, SluiceError] = field(default_factory=dict)
+
+
+def refreshed(configuration: Configuration, text: ConfigurationText, today: Today) -> Refreshed:
+    """Bring a text up to date with its tables; pure.
+
+    A table that cannot be described keeps its text: whoever looks at its window says so.
+
+    :param text: the text that new ranges are loaded under.
+    """
+    entries = {table.name: table for table in configuration.tables}
+    tables: list[TableText] = []
+    barred: dict[str, SluiceError] = {}
+    altered: dict[str, SluiceError] = {}
+    changes: list[str] = []
+    for table in text.tables:
+        facts = today.tables.get(table.target)
+        if facts is None:
+            tables.append(table)
+            continue
+        why = why_not_insertable(table, replace(today, tokens=True))
+        if why is not None:
+            error = SchemaChangedError(f"table entry {table.entry}: {why}")
+            (altered if entries[table.entry].on_error == "park" else barred)[table.entry] = error
+            tables.append(table)
+            continue
+        table_now = replace(
+            table,
+            columns=facts.columns,
+            lineage=lineage_columns(entries[table.entry], facts),
+            sorting_key=facts.sorting_key,
+            time_zone=today.time_zone,
+            uuids=uuids_of(table.target, table.shards, today.uuids),
+        )
+        changes += _changes(table, table_now)
+        tables.append(table_now)
+    text_now = replace(text, tables=tuple(tables))
+    return Refreshed(text if text_now == text else text_now, barred, tuple(changes), altered)
+
+
+def _changes(before: TableText, after: TableText) -> Iterator[str]:
+    then = {column.name: column for column in before.columns}
+    now = {column.name: column for column in after.columns}
+    for name in [*then, *(name for name in now if name not in then)]:
+        if then.get(name) != now.get(name):
+            was = f"was {definition(then[name])}" if name in then else "was added"
+            yield (
+                f"{after.target}: column {name} {was}, "
+                + (f"and is {definition(now[name])}" if name in now else "and is gone")
+            )
+    if before.sorting_key != after.sorting_key:
+        yield f"{after.target} is sorted by {after.sorting_key}"
+    if before.time_zone != after.time_zone:
+        yield f"the time zone is {after.time_zone}"
+    for shard, name, uuid in sorted({*after.uuids} - {*before.uuids}):
+        yield f"{name} in shard {shard} is the table with the uuid {uuid}"
+
+
+class SchemaReader:
+    """Reads on a timer, and when asked to.
+
+    :param text: the text of the driver's start.
+    :param examine: raises what forbids to load under what the tables are now; the text of
+        before stays in use then.
+    :param put: takes each reading, from this thread.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        text: ConfigurationText,
+        now_ms: Clock,
+        examine: Callable[[], None],
+        put: Callable[[SchemaRead], None],
+    ) -> None:
+        self._configuration = configuration
+        self._access = access_of(configuration).patient()
+        self._text = text
+        self._now_ms = now_ms
+        self._examine = examine
+        self._put = put
+        self._before: _Structures | None = None
+        self._barred: Mapping[str, SluiceError] = {}
+        self._altered: Mapping[str, SluiceError] = {}
+        self._grower = Grower(self._access, configuration.parkable)
+        self._failed = ""
+        self._is_wanted = True
+        self._is_asked = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="schema", daemon=True)
+
+    def start(self) -> None:
+        """Begin: the first reading is at once, since tables may have been altered meanwhile."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ended.set()
+
+    def use(self, configuration: Configuration, access: ClickHouseAccess) -> None:
+        """Ask these replicas from now on; called from any thread."""
+        self._configuration, self._access = configuration, access
+        self._grower.use(access)
+
+    def request(self) -> None:
+        """Read soon; called from any thread."""
+        self._is_wanted = True
+
+    def want(self, wanted: Wanted) -> None:
+        """Give fields columns, and read soon; called from any thread."""
+        self._grower.want(wanted)
+        self._is_wanted = True
+
+    def ask(self) -> None:
+        """A person wants it read, and what was refused tried again; called from any thread."""
+        self._is_asked = self._is_wanted = True
+
+    def _run(self) -> None:
+        next_ms = 0
+        while not self._ended.wait(POLL_SECONDS):
+            now_ms = self._now_ms()
+            # A clock that was set back must not put the next reading off.
+            is_due = not 0 <= next_ms - now_ms <= READ_EVERY_SECONDS * 1000
+            if not (self._is_wanted or is_due):
+                continue
+            self._is_wanted = False
+            if self._read():
+                next_ms = self._now_ms() + int(READ_EVERY_SECONDS * 1000)
+            else:
+                self._is_wanted = True
+                self._ended.wait(AGAIN_SECONDS)
+
+    def _read(self) -> bool:
+        """Read and tell; False if it did not work."""
+        started_ms = self._now_ms()
+        asked, self._is_asked = self._is_asked, False
+        if asked:
+            self._grower.forget_refusals()
+        try:
+            grown = self._grower.grow(self._text)
+            structures = self._structures()
+            today = None
+            self._text = grown
+            if structures != self._before:
+                today = read_today(self._configuration, [self._text])
+                # What is not taken up is looked at again by the next reading.
+                self._before = structures if self._take(today) else None
+        except SluiceError as error:
+            self._is_asked |= asked
+            self._say_failure(error)
+            return False
+        except Exception:
+            _logger.exception("reading the tables' columns ends on a bug")
+            return False
+        if self._failed and self._before is not None:
+            _logger.warning("the tables' columns can be read again")
+            self._failed = ""
+        barred = {**self._barred, **self._grower.barred}
+        altered = {**self._altered, **self._grower.altered}
+        self._put(SchemaRead(started_ms, today, self._text, barred, altered, asked=asked))
+        return True
+
+    def _structures(self) -> _Structures:
+        """Of all tables, in all shards that any of them needs.
+
+        :raises TransientError: no replica of a shard answers, or they do not say the same: an
+            ALTER reaches them one after the other, and what one that is behind says is past.
+        """
+        tables = [(table.database, table.table) for table in self._text.tables]
+        for table in self._text.tables:
+            tables += [split_name(name) for _, name, _ in table.uuids if name != table.target]
+        needed = {shard for table in self._text.tables for shard in table.shards}
+        found: _Structures = {}
+        for shard in sorted(needed & self._access.shards.keys()):
+            said = on_replicas(self._access, shard, lambda server: read_structures(server, tables))
+            (first, found[shard]), *others = said.items()
+            for url, structures in others:
+                _refuse_other_structures(first, found[shard], url, structures)
+        return found
+
+    def _take(self, today: Today) -> bool:
+        """Judge what was read; False if the new text was refused.
+
+        :raises TransientError: it cannot be examined now.
+        """
+        found = refreshed(self._configuration, self._text, today)
+        barred = dict(found.barred)
+        text = self._text
+        try:
+            if found.text is not text:
+                self._examine()
+                text = found.text
+        except TransientError:
+            raise
+        except SluiceError as error:
+            self._say_failure(error)
+            if not today.tokens:
+                # Blocks of the text of before would be hashed together with what was added.
+                barred |= {table.entry: error for table in text.tables}
+        known = set(map(str, (*self._barred.values(), *self._altered.values())))
+        for why in {str(why): why for why in (*barred.values(), *found.altered.values())}.values():
+            if str(why) not in known:
+                _logger.error("%s. Try: %s", why, why.hint)
+        if text is not self._text:
+            _logger.warning(
+                "the tables have changed; new ranges are loaded under text %s: %s",
+                text.digest(),
+                "; ".join(found.changes),
+            )
+        self._text, self._barred, self._altered = text, barred, found.altered
+        return text is found.text
+
+    def _say_failure(self, error: SluiceError) -> None:
+        """Each failure once: it is tried again every few seconds."""
+        if str(error) != self._failed:
+            self._failed = str(error)
+            _logger.warning(
+                "the tables' columns cannot be taken up, those of before stay in use: %s. Try: %s",
+                error,
+                error.hint,
+            )

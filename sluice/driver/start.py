@@ -1,0 +1,409 @@
+"""Taking partitions over: from what Kafka holds to states that a lane can go on with.
+
+1. Fence the old owners and read what they left, stably (rule 4).
+2. Read the ledger: it must agree with the group (A3).
+3. Decide for each partition by the replay table.
+4. Commit the first records under the old owners' ids.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from sluice.config.model import Start
+from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
+from sluice.core.ledger import (
+    Background,
+    Commit,
+    LedgerEntry,
+    LedgerView,
+    record_entry,
+    text_entry,
+)
+from sluice.core.ranges import EPOCH_UNKNOWN, TopicPartition
+from sluice.core.records import GENESIS, InvalidRecordError, Kind, Record, decode
+from sluice.core.replay import (
+    Committed,
+    Decision,
+    Executable,
+    Facts,
+    Ledger,
+    Log,
+    Memory,
+    Probe,
+    Topic,
+    decide,
+)
+from sluice.core.text import ConfigurationText, parse_text
+from sluice.driver.beginning import AskGroup, Held, beginnings
+from sluice.driver.ports import Clock, FindCuts, Windows, no_cuts
+from sluice.driver.state import Claims, PartitionState, Suspect, sites_gone
+from sluice.driver.steps import Budget, Planner, marks_at
+from sluice.driver.stopped import Observed, UnresolvedError, resolved_together, stop_error
+from sluice.kafka.log import SourceLog
+from sluice.kafka.offsets import owner_in
+from sluice.kafka.recorder import Recorder, TakeOver
+
+_logger = logging.getLogger("sluice.lane")
+
+
+@dataclass(frozen=True, slots=True)
+class StartParts:
+    """The world around a take-over.
+
+    :param read_ledger: the view for these partitions, of the second ones of which the group holds
+        nothing; see `sluice.kafka.ledger.read_view`.
+    :param watch: makes `windows` watch the sites of a recorded text too.
+    :param why_not_executable: why a recorded text cannot be executed for a topic, or None.
+    :param why_no_probe: why a text's tables of a topic cannot be probed, or None.
+    :param start: where a topic begins that never existed here.
+    :param ask_group: looks at the group of another loader that `start` names.
+    :param find_cuts: looks after logs whose leader has changed since a record.
+    """
+
+    recorder: Recorder
+    log: SourceLog
+    read_ledger: Callable[[list[TopicPartition], list[TopicPartition]], LedgerView]
+    windows: Windows
+    planner: Planner
+    watch: Callable[[ConfigurationText], None]
+    why_not_executable: Callable[[ConfigurationText, str], str | None]
+    why_no_probe: Callable[[ConfigurationText, str], str | None]
+    start: Start
+    ask_group: AskGroup
+    now_ms: Clock
+    find_cuts: FindCuts = no_cuts
+
+
+@dataclass(slots=True)
+class Started:
+    """What a take-over found. `batch` is the number of the last committed batch.
+
+    :param elsewhere: other partitions whose last record in the ledger, as far as it was read,
+        is in doubt.
+    :param refused: by digest, who decoded under a recorded text, and why it cannot be executed.
+    :param recorded: all partitions that have a record in the ledger, and perhaps more; None:
+        nobody knows.
+    """
+
+    states: list[PartitionState] = field(default_factory=list)
+    suspects: list[Suspect] = field(default_factory=list)
+    texts: dict[str, ConfigurationText] = field(default_factory=dict)
+    canonical: dict[str, str] = field(default_factory=dict)
+    batch: int = 0
+    elsewhere: list[TopicPartition] = field(default_factory=list)
+    refused: dict[str, tuple[str, str]] = field(default_factory=dict)
+    recorded: frozenset[TopicPartition] | None = None
+
+    def add(self, more: Started) -> None:
+        """Take in what a later take-over found; what is settled and retiring is let go."""
+        self.states += [s for s in more.states if s.record.in_doubt or not s.retiring]
+        self.suspects += [suspect for suspect in more.suspects if suspect not in self.suspects]
+        self.texts |= more.texts
+        self.canonical |= more.canonical
+        self.batch = more.batch
+        self.recorded = more.recorded
+
+
+def text_needed(metadata: str) -> str | None:
+    """Digest of the text that a record in doubt needs; None for a settled one."""
+    fields = metadata.split("|")
+    return None if len(fields) < 10 or fields[1] == Kind.SETTLE.value else fields[9]
+
+
+def take_over(
+    parts: StartParts, sources: list[TopicPartition], batch: int = 0, *, retiring: bool = False
+) -> Started:
+    """Take these partitions over; the steps are the module's.
+
+    :param retiring: their topics are not configured any more.
+    :raises OwnerChangedError: another successor was let through.
+    :raises StartRefusedError: a new topic cannot begin where `start` says.
+    """
+    taken = parts.recorder.take_over(sources)
+    uncommitted = [source for source, found in taken.found.items() if found is None]
+    view = parts.read_ledger(sources, uncommitted)
+    started = Started(batch=batch)
+    if view.recorded is not None:
+        started.recorded = view.recorded.union(sources)
+    _load_texts(parts, view, started)
+    observed = _observe(parts, taken, view, sources)
+    started.batch = 1 + max([batch, *(o.record.batch for o in observed if o.record)])
+    begins = beginnings(parts.start, parts.log, parts.ask_group, _new(observed, view))
+    records: dict[TopicPartition, Record] = {}
+    entries: list[LedgerEntry] = [
+        text_entry(digest, canonical) for digest, canonical in started.canonical.items()
+    ]
+    for item in observed:
+        state, record, stop = _decide(parts, item, view, started, begins)
+        state.retiring = retiring
+        started.states.append(state)
+        if stop is not None:
+            if retiring:
+                stop.hint = f"Put {item.source.topic} back into `topics`, then: {stop.hint}"
+            state.stop(stop)
+            _logger.error("%s stops at the start: %s. Try: %s", item.source, stop, stop.hint)
+            continue
+        records[item.source] = record
+        entries.append(record_entry(item.source, record, state.background))
+    waiting = [s.source for s in started.states if isinstance(s.stopped, UnresolvedError)]
+    for line in resolved_together(parts.planner.text.connector, waiting):
+        _logger.error("%s", line)
+    _refuse_change(parts, taken)
+    if records:
+        parts.recorder.finish_take_over(taken, Commit(records, tuple(entries)))
+    started.suspects = [
+        Suspect({str(k): int(v) for k, v in entry["marks"].items()}, int(entry["deadline_ms"]))
+        for entry in view.suspects
+    ]
+    started.elsewhere = [
+        source
+        for source, entry in view.records.items()
+        if source not in taken.found and text_needed(str(entry["metadata"])) is not None
+    ]
+    return started
+
+
+def _new(observed: list[Observed], view: LedgerView) -> dict[TopicPartition, Held]:
+    """Partitions of topics that never existed here; see the replay table."""
+    return {
+        item.source: Held(item.log_begin, item.stable_end)
+        for item in observed
+        if item.topic is Topic.NEW and item.found is None and view.metadata(item.source) is None
+    }
+
+
+def _refuse_change(parts: StartParts, taken: TakeOver) -> None:
+    """Group and ledger must be one view: somebody may have recorded, or committed (rule 5),
+    after the group was read and before the ledger was.
+
+    :raises OwnerChangedError: another driver took over meanwhile.
+    :raises TransientError: the group changed; it is taken over again.
+    """
+    now = parts.recorder.committed(taken.found)
+    changed = [source for source, found in taken.found.items() if now[source] != found]
+    for source in changed:
+        if owner_in(now[source]) not in (taken.owners[source], GENESIS):
+            raise OwnerChangedError(f"{source} was taken over by {owner_in(now[source])} meanwhile")
+    if changed:
+        raise TransientError(
+            f"{changed[0]}: the group changed while it was taken over", "It is taken over again."
+        )
+
+
+def _load_texts(parts: StartParts, view: LedgerView, started: Started) -> None:
+    today = parts.planner.text
+    started.texts[today.digest()] = today
+    started.canonical[today.digest()] = today.canonical()
+    needed: dict[str, list[str]] = {}
+    for entry in view.records.values():
+        digest = text_needed(str(entry["metadata"]))
+        if digest is not None and digest not in started.texts and digest in view.texts:
+            needed.setdefault(digest, []).append(str(entry["topic"]))
+    for digest, topics in needed.items():
+        try:
+            recorded = parse_text(view.texts[digest])
+        except TerminalError as error:
+            _logger.warning("recorded text %s: %s", digest, error)
+            continue
+        # One topic that it cannot be executed for is enough: texts are held by digest alone.
+        whys = (parts.why_not_executable(recorded, topic) for topic in sorted(set(topics)))
+        why = next((why for why in whys if why is not None), None)
+        if why is not None:
+            _logger.warning("recorded text %s cannot be executed today: %s", digest, why)
+            started.refused[digest] = recorded.decoder, why
+            continue
+        parts.watch(recorded)
+        started.texts[digest] = recorded
+        started.canonical[digest] = view.texts[digest]
+
+
+def _observe(
+    parts: StartParts, taken: TakeOver, view: LedgerView, sources: list[TopicPartition]
+) -> list[Observed]:
+    begins = parts.log.begins(sources)
+    ends = parts.log.epoch_ends(sources)
+    topics = parts.log.topics({source.topic for source in sources})
+    records: dict[TopicPartition, Record] = {}
+    for source, found in taken.found.items():
+        try:
+            if found is not None:
+                records[source] = decode(found.offset, found.metadata)
+        except InvalidRecordError as error:
+            _logger.warning("%s: %s", source, error)
+    # As long as one leader leads, it cuts nothing.
+    cuts = parts.find_cuts(
+        {s: r.log_end for s, r in records.items() if r.epoch not in (EPOCH_UNKNOWN, ends[s].epoch)}
+    )
+    known: dict[str, set[str]] = {}
+    for source, record in records.items():
+        known.setdefault(source.topic, set()).add(record.topic_id)
+    for source, entry in view.records.items():
+        known.setdefault(source.topic, set()).add(str(entry["metadata"]).split("|")[8])
+    observed = []
+    for source in sources:
+        topic_id = topics[source.topic][0]
+        own = records.get(source)
+        ids = {own.topic_id} if own is not None else known.get(source.topic, set())
+        topic = Topic.NEW if not ids else Topic.KNOWN if ids == {topic_id} else Topic.RECREATED
+        observed.append(
+            Observed(
+                source,
+                taken.found[source],
+                own,
+                topic,
+                topic_id,
+                begins[source],
+                ends[source],
+                cuts.get(source, ""),
+            )
+        )
+    return observed
+
+
+def _decide(
+    parts: StartParts,
+    item: Observed,
+    view: LedgerView,
+    started: Started,
+    begins: Mapping[TopicPartition, int],
+) -> tuple[PartitionState, Record, SluiceError | None]:
+    """The partition's state, its first record, and why it stops if it does."""
+    now_ms = parts.now_ms()
+    background = view.background(item.source)
+    record = item.record or _settled_at(parts, item, 0)
+    state = PartitionState(
+        source=item.source,
+        record=record,
+        background=background,
+        stable_end=item.stable_end,
+        committed_at_ms=now_ms,
+        epoch=item.end.epoch,
+    )
+    facts, why = _facts(parts, item, view, started, state, now_ms)
+    decision = decide(facts)
+    if decision.stops:
+        today = parts.planner.text
+        decoder, _ = started.refused.get(record.text, ("", ""))
+        is_known = facts.memory is Memory.HOLDS and decoder != today.decoder
+        earlier = decoder if is_known else ""
+        return state, record, stop_error(decision, item, why, today.connector, earlier)
+    if decision is Decision.START:
+        record = _settled_at(parts, item, begins[item.source])
+    elif decision is Decision.CONSUME:
+        record = replace(record, owner=parts.planner.owner, text=parts.planner.digest)
+    elif decision is Decision.REPLAY:
+        if _is_fresh(record):
+            record = _fresh_probe(parts, item, state, started, now_ms)
+        state.suspect_until_ms = record.deadline_ms
+        state.back_at_ms = now_ms
+        # Ownership changes hands, the lease does not: the budget decides who may insert again.
+        owner, attempt = parts.planner.owner, record.attempt + 1
+        record = replace(record, kind=Kind.RENEW, owner=owner, attempt=attempt)
+        _logger.warning("%s is in doubt; it is loaded again, identically", state.block_range)
+    elif decision is Decision.PROBE:
+        # Ownership changes hands, the lease does not: nobody gets more time to insert.
+        record = replace(record, kind=Kind.RENEW, owner=parts.planner.owner)
+        state.probing = True
+        _logger.warning("%s is in doubt and %s; it is probed", state.block_range, why)
+    if record.epoch == EPOCH_UNKNOWN and record.end <= item.stable_end:
+        # A record from before there were any: what its leader has now counts from now on.
+        record = replace(record, epoch=item.end.epoch)
+    state.record = replace(record, batch=started.batch)
+    if not state.record.in_doubt:
+        state.background = Background(since_ms=now_ms)
+    state.see_end(item.end, now_ms)
+    return state, state.record, None
+
+
+def _settled_at(parts: StartParts, item: Observed, offset: int) -> Record:
+    return Record(
+        kind=Kind.SETTLE,
+        batch=0,
+        attempt=0,
+        begin=offset,
+        end=offset,
+        owner=parts.planner.owner,
+        generation=0,
+        topic_id=item.topic_id,
+        text=parts.planner.digest,
+        grant=0,
+        deadline_ms=0,
+    )
+
+
+def _facts(
+    parts: StartParts,
+    item: Observed,
+    view: LedgerView,
+    started: Started,
+    state: PartitionState,
+    now_ms: int,
+) -> tuple[Facts, str]:
+    """What the replay table looks at, and why a replay is not possible if it is not."""
+    record, why = item.record, ""
+    if item.found is None:
+        committed = Committed.ABSENT
+    elif record is None:
+        committed = Committed.INVALID
+    else:
+        committed = Committed.IN_DOUBT if record.in_doubt else Committed.SETTLED
+    recorded = view.metadata(item.source)
+    ledger = Ledger.ABSENT
+    if recorded is not None:
+        same = item.found is not None and recorded == item.found.metadata
+        ledger = Ledger.AGREES if same else Ledger.DIFFERS
+    log = Log.COVERS
+    if item.log_begin > (record.begin if record else 0) and not item.cut:
+        log = Log.BEGIN_LOST
+    elif item.cut or item.stable_end < (record.end if record else 0):
+        log = Log.END_LOST
+    memory, executable, probe = Memory.HOLDS, Executable.YES, Probe.POSSIBLE
+    text = started.texts.get(record.text if record else "", parts.planner.text)
+    no_entry = _entry_missing(state, text)
+    fresh = record is not None and _is_fresh(record) and no_entry is None
+    if committed is Committed.IN_DOUBT and record is not None and not fresh:
+        if record.text not in started.texts:
+            executable, why = Executable.NO, "its configuration text cannot be executed any more"
+            _, refusal = started.refused.get(record.text, ("", ""))
+            why += f" ({refusal})" if refusal else ""
+        # A replay looks again, freshly, before it is sent.
+        forgotten = parts.planner.why_forgotten(state, text, parts.windows.current(), now_ms, 0)
+        if forgotten != "":
+            memory, why = Memory.OVERRUN, "ClickHouse may have forgotten its blocks"
+            why += f" ({forgotten})" if forgotten else ""
+        no_probe = no_entry or parts.why_no_probe(text, item.source.topic)
+        if no_probe is not None and why:
+            probe, why = Probe.IMPOSSIBLE, f"{why}, and it cannot be probed: {no_probe}"
+    return Facts(committed, ledger, item.topic, log, memory, executable, probe), why
+
+
+def _entry_missing(state: PartitionState, text: ConfigurationText) -> str | None:
+    """Why a probe under this text would not look into all tables of the range."""
+    topic = state.source.topic
+    if not text.tables_of(topic):
+        return "no table entry takes this topic any more"
+    gone = sites_gone(state.background, text, topic)
+    return f"{gone[0]} is not configured any more" if gone else None
+
+
+def _is_fresh(record: Record) -> bool:
+    """A person's `probe` record that nobody was ever allowed to insert for: its tokens are
+    new, so there is nothing that ClickHouse could have forgotten."""
+    return record.kind is Kind.PROBE and record.deadline_ms == 0
+
+
+def _fresh_probe(
+    parts: StartParts, item: Observed, state: PartitionState, started: Started, now_ms: int
+) -> Record:
+    """Such a record under a text that can be executed, with the marks of now."""
+    assert item.record is not None
+    text = started.texts.get(item.record.text, parts.planner.text)
+    windows = parts.windows.current()
+    sites = Budget(windows, Claims(), [], now_ms).sites(text, item.source.topic)
+    marks, servers = marks_at(sites, windows)
+    state.background = replace(state.background, marks=marks, since_ms=now_ms, servers=servers)
+    state.record = replace(item.record, text=text.digest())
+    return state.record

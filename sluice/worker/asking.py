@@ -1,0 +1,130 @@
+"""What a task refuses to insert, because the table may not be what its text says (rule 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sluice.clickhouse.comparing import other_table, other_zone, why_other_hash
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.sql import split_name
+from sluice.clickhouse.structure import read_identities, read_structures
+from sluice.core.dynamic import NewField, why_no_answer
+from sluice.core.receipts import Outdated, UnknownSchemas
+from sluice.core.text import TableText
+from sluice.decode.messages.decoded import BadMessage, Decoded
+from sluice.decode.messages.fault import UNKNOWN_FIELD
+from sluice.worker.assignment import Assignment
+from sluice.worker.errors import OutdatedTextError, StructureChangedError
+
+#: Unknown schemas that a report names.
+_NUMBERS_SHOWN_MAX = 5
+
+
+def ask_for_fields(assignment: Assignment, table: TableText, decoded: Decoded) -> None:
+    """Refuse a first attempt in which messages have fields that no column of the text has.
+
+    Nobody else was ever allowed to insert this range, so it may still be loaded under another
+    text: the driver looks whether the table has such columns by now.
+
+    :raises OutdatedTextError: there are such fields, and a look is worth it.
+    """
+    if not (assignment.looks_for_fields and assignment.is_first):
+        return
+    for bad in decoded.bad:
+        if bad.reason == UNKNOWN_FIELD:
+            raise OutdatedTextError(
+                table.entry,
+                f"{table.target} has no column {bad.column or '?'} for a field of the message at "
+                f"offset {bad.offset}; the driver looks whether it has one by now",
+            )
+
+
+def asked_for_columns(
+    tables: Iterable[TableText], fields: Mapping[str, tuple[NewField, ...]]
+) -> Outdated:
+    """The report of a range whose messages have fields that are to get columns (rule 14)."""
+    refused = [table for table in tables if table.entry in fields]
+    first = refused[0]
+    names = ", ".join(field.name for field in fields[first.entry])
+    why = f"{first.target} is to be asked for columns of new fields: {names}"
+    return Outdated(first.entry, why[:300], (), fields)
+
+
+def asked_for_schemas(
+    tables: Iterable[TableText], schemas: Mapping[str, UnknownSchemas]
+) -> Outdated:
+    """The report of a range whose messages name schemas that the registry does not know."""
+    first = next(table for table in tables if table.entry in schemas)
+    found = schemas[first.entry]
+    numbers = ", ".join(map(str, found.numbers[:_NUMBERS_SHOWN_MAX]))
+    more = len(found.numbers) - _NUMBERS_SHOWN_MAX
+    why = (
+        f"table entry {first.entry}: the registry does not know schema {numbers}"
+        f"{f' and {more} more' if more > 0 else ''}, which {found.messages} of {found.of} messages "
+        "name"
+    )
+    return Outdated(first.entry, why, (), schemas=schemas)
+
+
+def words_of(table: TableText, bad: BadMessage) -> str:
+    """Why a message makes no row, and why its field got no column, where one might have."""
+    if bad.reason != UNKNOWN_FIELD or table.dynamic is None:
+        return bad.error
+    columns = frozenset(column.name for column in table.columns)
+    return bad.error + why_no_answer(table.dynamic, columns, bad.column)
+
+
+def require_same_table(
+    server: Server,
+    table: TableText,
+    shard: str,
+    *,
+    tokens: bool,
+    zone_matters: bool,
+    is_first: bool,
+) -> None:
+    """The server must know a block again by what it knew it before. Called directly before the
+    block is sent, since a server may be started in another time zone, and a table be put in the
+    place of another one or be altered, at any moment.
+
+    :param tokens: it knows blocks by their tokens; else by a hash of all that it stores.
+    :param zone_matters: see `comparing.zone_matters`.
+    :param is_first: no other task was ever sent this range.
+    :raises OutdatedTextError: it does not, and this is the only task that ever could insert.
+    :raises StructureChangedError: it does not, and an earlier attempt may have inserted.
+    """
+    look = _why_other_table if tokens else _why_other_hash
+    why = look(server, table, shard, zone_matters)
+    if why is None:
+        return
+    if is_first:
+        raise OutdatedTextError(table.entry, why)
+    raise StructureChangedError(f"{why}: this block may have been stored before that")
+
+
+def _why_other_table(
+    server: Server, table: TableText, shard: str, zone_matters: bool
+) -> str | None:
+    known = {name: uuid for of, name, uuid in table.uuids if of == shard}
+    if not (known or zone_matters):
+        return None
+    now = read_identities(server, [(table.database, table.table), *map(split_name, known)])
+    if zone_matters and now.time_zone != table.time_zone:
+        return other_zone(table.time_zone, now.time_zone)
+    for name, uuid in known.items():
+        found = now.uuids.get(name)
+        if found is None:
+            return f"{name} does not exist"
+        if found != uuid:
+            return other_table(name, uuid, found)
+    return None
+
+
+def _why_other_hash(server: Server, table: TableText, shard: str, zone_matters: bool) -> str | None:
+    where = (table.database, table.table)
+    found = read_structures(server, [where]).get(where)
+    if found is None:
+        return f"{table.target} does not exist"
+    if zone_matters and found.time_zone != table.time_zone:
+        return other_zone(table.time_zone, found.time_zone)
+    return why_other_hash(table, found.columns, found.sorting_key)

@@ -1,0 +1,177 @@
+"""One block, offered to the replicas of its shard one after the other, until one has it.
+
+All replicas of a Replicated table share its deduplication window, so a block that one of them
+may have stored is known to all (C9). What is offered is the same each time: bytes, token, quorum.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.insert import query_id_prefix
+from sluice.clickhouse.probe import running_query_ids
+from sluice.clickhouse.reactions import KEEPER_CODES, ServerError, may_still_land
+from sluice.clickhouse.replicas import ReplicaAwayError
+from sluice.clickhouse.schema import OtherColumnsError
+from sluice.core.errors import InDoubtError, SluiceError, TerminalError
+from sluice.core.receipts import Receipt
+from sluice.core.replicas import Breaker
+from sluice.worker.errors import BlockRefusedError, EarlierAttemptRunsError, OtherVersionError
+
+_NEXT = ("next-replica", "same-block-then-next-replica")
+#: Less than this is not enough to deliver a block.
+_SECONDS_MIN = 1.0
+#: Between two looks whether an earlier attempt still runs.
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class Offer:
+    """What became of a block so far, within one task.
+
+    :param seconds: for all replicas together, from the first that failed or was sent the block.
+    :param may_land: a replica that failed may still store it.
+    """
+
+    seconds: float
+    failures: list[tuple[str, SluiceError]] = field(default_factory=list)
+    doubt: InDoubtError | None = None
+    may_land: bool = False
+    _begun_at: float | None = None
+    _manner: object = None
+
+    @property
+    def is_clean(self) -> bool:
+        """No replica that was offered the block may have stored it, or may yet store it."""
+        return self.doubt is None
+
+    def seconds_left(self) -> float:
+        """How long the next POST may take; the first call starts the clock."""
+        now = time.monotonic()
+        if self._begun_at is None:
+            self._begun_at = now
+            return self.seconds
+        return self._begun_at + self.seconds - now
+
+    def admit(self, url: str, manner: object) -> None:
+        """To be called before the block is sent.
+
+        :param manner: by what a server knows a block again: its version, and whether by tokens.
+        :raises OtherVersionError: the block is in doubt at a server of another manner.
+        """
+        if self.doubt is not None and manner != self._manner:
+            raise OtherVersionError(
+                f"{url} runs another version than the server where the block is in doubt: {manner} "
+                f"and {self._manner} may not know each other's blocks; {self.doubt}"
+            )
+        self._manner = manner
+
+    def outcome(self) -> SluiceError:
+        """What to say when no replica has acknowledged the block."""
+        last = self.failures[-1][1]
+        if not goes_elsewhere(last):
+            # A refusal for good says that the block may be stored, if it may be.
+            is_final = isinstance(last, BlockRefusedError | TerminalError | InDoubtError)
+            return last if self.doubt is None or is_final else self._told(self.doubt)
+        if self.doubt is not None:
+            return self._told(self.doubt)
+        # Columns that only one replica lacks may be on their way to it.
+        away = [e for _, e in self.failures if not isinstance(e, BlockRefusedError)]
+        return self._told(away[-1]) if away else self.failures[0][1]
+
+    def _told(self, error: SluiceError) -> SluiceError:
+        others = [str(other) for _, other in self.failures if other is not error]
+        if others:
+            error.message = f"{error.message}; of the other replicas: {'; '.join(others)}"
+            error.args = (error.message,)
+        return error
+
+
+def offer_block(
+    urls: Sequence[str],
+    breaker: Breaker,
+    seconds: float,
+    send: Callable[[str, Offer], Receipt],
+    behind: Collection[str] = (),
+) -> Receipt:
+    """Offer a block to one replica after the other, as long as the next may help.
+
+    :param urls: in the order of their turn; those that failed lately are tried last.
+    :param seconds: see `Offer`.
+    :param send: inserts the block at one replica.
+    :param behind: replicas that are tried after the others.
+    :returns: the receipt of the one that has it, with those that failed before.
+    :raises SluiceError: none has it; in doubt if any of them may.
+    """
+    offer = Offer(seconds)
+    for url in breaker.order(urls, time.monotonic(), behind):
+        if offer.failures and offer.seconds_left() < _SECONDS_MIN:
+            break
+        try:
+            receipt = send(url, offer)
+        except SluiceError as error:
+            offer.failures.append((url, error))
+            if isinstance(error, InDoubtError) and not isinstance(error, OtherVersionError):
+                offer.doubt = error
+                offer.may_land |= may_still_land(error)
+            if is_unhealthy(error):
+                breaker.failed(url, time.monotonic())
+            if not goes_elsewhere(error):
+                break
+        else:
+            breaker.succeeded(url)
+            return replace(
+                receipt,
+                failed_over=tuple(f"{url} {_name(error)}" for url, error in offer.failures),
+                in_doubt=offer.may_land,
+            )
+    raise offer.outcome()
+
+
+def wait_for_earlier(
+    server: Server, token: str, seconds: float, seconds_left: Callable[[], float]
+) -> None:
+    """Wait until a server has ended what an attempt before this one gave it: a block that always
+    takes longer than its time-out would be sent again and again, beside itself.
+
+    :param token: of the block.
+    :param seconds_left: of the lease; raises when it is over.
+    :raises EarlierAttemptRunsError: it still runs.
+    """
+    until = time.monotonic() + min(seconds, seconds_left() / 2)
+    while running := running_query_ids(server, query_id_prefix(token)):
+        if time.monotonic() >= until:
+            raise EarlierAttemptRunsError(
+                f"{server.url} still runs {running[0]}, an earlier attempt at the same block, for "
+                f"more than {seconds:.0f} s"
+            )
+        seconds_left()
+        time.sleep(_LOOK_SECONDS)
+
+
+def goes_elsewhere(error: SluiceError) -> bool:
+    """Whether another replica may take the block that this one did not."""
+    if isinstance(error, BlockRefusedError):
+        # An ALTER reaches the replicas one after the other. Nothing was sent.
+        return isinstance(error.error, OtherColumnsError)
+    if isinstance(error, ServerError):
+        return error.action in _NEXT
+    return isinstance(error, ReplicaAwayError | OtherVersionError)
+
+
+def is_unhealthy(error: SluiceError) -> bool:
+    """Whether a replica is better tried last for a while.
+
+    A server that lost its session with ZooKeeper is sent the same block again by the driver,
+    not by this task; but it need not be the same server.
+    """
+    if isinstance(error, OtherVersionError):
+        return False
+    return goes_elsewhere(error) or (isinstance(error, ServerError) and error.code in KEEPER_CODES)
+
+
+def _name(error: SluiceError) -> str:
+    return error.name if isinstance(error, ServerError) else type(error).__name__

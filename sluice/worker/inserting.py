@@ -1,0 +1,389 @@
+"""Inserting one block: into one shard, under its token, at any of its replicas."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sluice.clickhouse.comparing import zone_matters
+from sluice.clickhouse.http import InsertReply, Server
+from sluice.clickhouse.insert import InsertPlan, plan_insert, query_id_of
+from sluice.clickhouse.reactions import (
+    ANALYSIS_CODES,
+    DATA_CODES,
+    ServerError,
+    TerminalServerError,
+    data_refusal,
+    is_too_many_partitions,
+    may_lack_part,
+)
+from sluice.clickhouse.replicas import refuse_other_table
+from sluice.clickhouse.schema import TableFacts, check_header, describe_table
+from sluice.clickhouse.window import read_server_run, tables_with_windows, window_mark
+from sluice.core.budget import Site, WindowState, still_remembered, still_young
+from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.core.ranges import Range
+from sluice.core.receipts import NeedsGrant, Receipt
+from sluice.core.replicas import turn
+from sluice.core.server_runs import is_same_run
+from sluice.core.text import TableText
+from sluice.core.tokens import block_token
+from sluice.decode.messages.decoded import Block
+from sluice.worker.asking import require_same_table
+from sluice.worker.assignment import Assignment, Surroundings
+from sluice.worker.errors import BlockRefusedError, ForgottenError, NeedsGrantError
+from sluice.worker.failover import Offer, offer_block, wait_for_earlier
+from sluice.worker.leases import HeldLease
+from sluice.worker.taking_turns import BlockTurn
+from sluice.worker.workshop import Manner, Workshop
+
+#: So many equal answers, this far apart, are a function of the block.
+SAME_ANSWERS = 3
+_AGAIN_SECONDS = 0.5
+
+#: A connection is given at least so long; the lease may still end it earlier.
+_SECONDS_MIN = 1.0
+#: Above it a server refuses a block of a table, or of a view's target.
+_PARTITIONS_MAX = "max_partitions_per_insert_block"
+
+
+def insert_block(
+    workshop: Workshop,
+    around: Surroundings,
+    assignment: Assignment,
+    table: TableText,
+    shard: str,
+    decoded: Block,
+    lease: HeldLease,
+) -> Receipt:
+    """Insert the block into a shard: at the partition's own replica, else at the next one (see
+    `failover`).
+
+    :param decoded: the rows that belong there.
+    :raises BlockRefusedError: it can never be stored.
+    :raises SluiceError: it may be there or not, or a later attempt may work.
+    """
+    block_range, record = assignment.block_range, assignment.record
+    token = block_token(
+        pipeline=around.pipeline,
+        generation=record.generation,
+        connector=around.kafka.connector,
+        topic_id=record.topic_id,
+        block_range=block_range,
+        entry=table.entry,
+        target=table.target,
+        shard=shard,
+        rest=record.rest,
+    )
+    access = around.clickhouse
+    urls = access.shards[shard]
+    # A table that is not replicated has a window of its own on each server.
+    path = dict(table.zookeeper_paths).get(shard)
+    partition = block_range.source.partition
+    order = urls[:1] if path is None else turn(urls, partition, access.preferred)
+    # All who load this table queue under its path, whatever they call table and shard.
+    mine = BlockTurn(None if path is None else workshop.table_locks(around), path or "")
+
+    def send(url: str, offer: Offer) -> Receipt:
+        offers[:] = [offer]
+        try:
+            return _insert_into(
+                workshop, around, url, assignment, table, shard, decoded, token, lease, offer, mine
+            )
+        except SluiceError as error:
+            if may_lack_part(error):
+                workshop.lacks_part()
+            mine.failed(error)
+            workshop.forget(url)
+            raise
+
+    offers: list[Offer] = []
+    receipt, seconds = None, seconds_for(around, assignment)
+    try:
+        receipt = offer_block(order, workshop.breaker, seconds, send, access.behind)
+    finally:
+        mine.end(is_stored=receipt is not None)
+        if any(offer.may_land for offer in offers):
+            workshop.lands_late()
+    return replace(receipt, queueing=mine.queueing)
+
+
+def seconds_for(around: Surroundings, assignment: Assignment) -> float:
+    """What one block may take, all of its replicas together."""
+    return max(around.insert_timeout_seconds, assignment.insert_seconds)
+
+
+def may_go_abreast(around: Surroundings, shards: Sequence[str]) -> bool:
+    """Whether blocks may be inserted into these shards at the same time.
+
+    A connection serves one at a time, so no two may share a server; and who takes turns at tables
+    waits for one turn at a time, so that nobody waits in a circle.
+    """
+    access = around.clickhouse
+    servers = [url for shard in shards for url in access.shards[shard]]
+    return not access.zookeeper and len(set(servers)) == len(servers)
+
+
+def _insert_into(
+    workshop: Workshop,
+    around: Surroundings,
+    url: str,
+    assignment: Assignment,
+    table: TableText,
+    shard: str,
+    decoded: Block,
+    token: str,
+    lease: HeldLease,
+    offer: Offer,
+    mine: BlockTurn,
+) -> Receipt:
+    server = workshop.server(around, url)
+    is_first = assignment.is_first and offer.is_clean
+    most = seconds_for(around, assignment)
+    if not is_first:
+        wait_for_earlier(server, token, most, lease.check)
+    _look(workshop, around, url, assignment, table, shard, decoded, offer)
+    manner = workshop.manner(around, url, quorum_of(around, table, shard))
+    offer.admit(url, str(manner))
+
+    def plan() -> InsertPlan:
+        return plan_insert(
+            table.database,
+            table.table,
+            decoded.columns,
+            decoded.native,
+            token if manner.tokens else None,
+            query_id_of(token, os.urandom(4).hex()),
+            _granted(manner.settings, assignment.record.grant),
+        )
+
+    record_text = assignment.record.text
+    if manner.one_by_one:
+        mine.take(min(most, lease.check()))
+    seconds = max(_SECONDS_MIN, offer.seconds_left())
+
+    is_bound = workshop.checked[url, record_text, table.entry, shard] or not manner.tokens
+
+    def check() -> float:
+        told = {"tokens": manner.tokens, "zone_matters": is_bound, "is_first": is_first}
+        require_same_table(server, table, shard, **told)
+        return mine.before_sending(min(seconds, lease.check(server.clock_ms())))
+
+    try:
+        reply = _insert_surely(server, plan, check, seconds)
+    except _RefusedValuesError as refused:
+        raise _final(refused, server, table, assignment.block_range, offer) from None
+    except TerminalServerError as error:
+        raise _refused_block(
+            error, server, table, manner, assignment.record.grant, offer
+        ) from error
+    if not is_first:
+        _require_same_run(server, assignment, shard, f"{table.target} on {url} has the block")
+    return Receipt(
+        entry=table.entry,
+        target=table.target,
+        shard=shard,
+        token=token,
+        rows=decoded.rows,
+        bytes=len(decoded.native),
+        checksum=decoded.checksum,
+        replica=url,
+        entries=decoded.clickhouse_partitions,
+        insert_ms=int(reply.seconds * 1000),
+        acknowledged_at_ms=time.time_ns() // 1_000_000,
+        messages=None if decoded.messages == decoded.rows else decoded.messages,
+    )
+
+
+def _refused_block(
+    error: TerminalServerError,
+    server: Server,
+    table: TableText,
+    manner: Manner,
+    grant: int,
+    offer: Offer,
+) -> SluiceError:
+    """What a server's refusal of a block means."""
+    if _PARTITIONS_MAX in manner.settings and is_too_many_partitions(error):
+        # Of a view's table: the block itself was counted before.
+        return NeedsGrantError(NeedsGrant(table.entry, 2 * grant, views=True))
+    is_unstored = offer.is_clean and _stored_nothing(server, table, error)
+    return BlockRefusedError(table.entry, error, is_unstored=is_unstored)
+
+
+class _RefusedValuesError(TransientError):
+    """Carries an answer that is a function of the block's values, and how often it came."""
+
+    def __init__(self, error: ServerError, answers: int) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.answers = answers
+
+
+def _insert_surely(
+    server: Server, plan: Callable[[], InsertPlan], check: Callable[[], float], seconds: float
+) -> InsertReply:
+    """Insert a block. An answer that says something of its values is asked for again: the same one
+    each time is the only one that the block will get.
+
+    :raises _RefusedValuesError: it came each time, so nothing of an attempt runs any more.
+    """
+    codes: set[int] = set()
+    for number in range(1, SAME_ANSWERS + 1):
+        try:
+            return server.insert(plan(), check, seconds)
+        except ServerError as error:
+            codes.add(error.code)
+            if error.code not in DATA_CODES or len(codes) > 1:
+                raise
+            if number == SAME_ANSWERS:
+                raise _RefusedValuesError(error, number) from None
+        time.sleep(_AGAIN_SECONDS)
+    raise AssertionError("every round returns or raises")
+
+
+def _final(
+    refused: _RefusedValuesError,
+    server: Server,
+    table: TableText,
+    block_range: Range,
+    offer: Offer,
+) -> BlockRefusedError:
+    """What an answer that will not change means for the range."""
+    rows = _rows_of(server, table, block_range)
+    error = data_refusal(refused.error, refused.answers, rows.words)
+    return BlockRefusedError(table.entry, error, is_unstored=offer.is_clean and rows.is_unstored)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What a table has of a range that was refused, in words.
+
+    :param is_unstored: nothing, and nor has a table behind it.
+    """
+
+    words: str
+    is_unstored: bool
+
+
+def _rows_of(server: Server, table: TableText, block_range: Range) -> _Rows:
+    """Look into the table. One view behind it has stored nothing if it refused the block; of
+    several, the others may have."""
+    facts = describe_table(server, table.database, table.table)
+    views = [dependent.view for dependent in facts.all_dependents()]
+    behind = f"behind it: {', '.join(views)}" if views else "no view is behind it"
+    if not set(table.lineage) >= {"_topic", "_partition", "_offset"}:
+        return _Rows(f"without lineage columns nobody knows what is stored; {behind}", False)
+    source = block_range.source
+    (found,) = server.query(
+        "SELECT count() AS n FROM {database:Identifier}.{table:Identifier} WHERE "
+        "_topic = {topic:String} AND _partition = {partition:UInt32} "
+        "AND _offset >= {begin:UInt64} AND _offset < {end:UInt64}",
+        {
+            "database": table.database,
+            "table": table.table,
+            "topic": source.topic,
+            "partition": source.partition,
+            "begin": block_range.begin,
+            "end": block_range.end,
+        },
+    )
+    count = int(found["n"])
+    words = f"{table.target} has {count or 'no'} rows of {block_range}; {behind}"
+    return _Rows(words, count == 0 and len(views) <= 1)
+
+
+def quorum_of(around: Surroundings, table: TableText, shard: str) -> int:
+    """How many replicas have to have a block: never fewer than an attempt before this one may
+    have waited for. See `TableText.quorums`."""
+    return max(dict(table.quorums).get(shard, 1), around.clickhouse.quorum_of(shard))
+
+
+def _look(
+    workshop: Workshop,
+    around: Surroundings,
+    url: str,
+    assignment: Assignment,
+    table: TableText,
+    shard: str,
+    decoded: Block,
+    offer: Offer,
+) -> None:
+    """Before the first insert of a text at a replica, and before each that may not be the first
+    of its block.
+
+    :raises BlockRefusedError: this replica's table is not what the block is for.
+    :raises ForgottenError: it may not remember the block any more.
+    """
+    key = (url, assignment.record.text, table.entry, shard)
+    is_first = assignment.is_first and offer.is_clean
+    if key in workshop.checked and is_first:
+        return
+    server = workshop.server(around, url)
+    server.ping()  # a server that is frozen is found out in seconds
+    try:
+        facts = describe_table(server, table.database, table.table)
+        refuse_other_table(facts, table, shard, around.clickhouse.shards[shard])
+        known = {column.name: column for column in table.columns}
+        check_header([known[name] for name in decoded.columns], facts)
+    except TerminalError as error:
+        raise BlockRefusedError(table.entry, error, is_unstored=offer.is_clean) from error
+    if not is_first:
+        doubt = f": {offer.doubt}" if offer.doubt else ""
+        _require_remembered(server, facts, assignment, Site(table.entry, shard), doubt)
+    workshop.checked[key] = zone_matters(table, facts, tokens=True)
+
+
+def _require_remembered(
+    server: Server, facts: TableFacts, assignment: Assignment, own: Site, doubt: str
+) -> None:
+    """As the driver does before it sends a range again (rule 10), since then tasks queue.
+
+    :param doubt: why the block may be stored, for the message.
+    :raises ForgottenError: it may not be known any more, or be known and not be there.
+    """
+    if facts.window_blocks == 0:
+        return  # it never deduplicates, and runs for a benchmark only
+    now_ms = time.time_ns() // 1_000_000
+    for target, there in tables_with_windows(facts):
+        mark = assignment.marks.get(replace(own, target=target).key, 0)
+        window = WindowState(there.window_blocks, window_mark(server, there))
+        is_young = still_young(there.window_seconds, assignment.since_ms, now_ms)
+        if not is_young or not still_remembered(window, mark):
+            raise ForgottenError(f"{there.target} on {server.url} may not remember it{doubt}")
+    _require_same_run(server, assignment, own.shard, f"{facts.target} on {server.url}")
+
+
+def _require_same_run(server: Server, assignment: Assignment, shard: str, where: str) -> None:
+    """Where tables are not replicated, what they know of a block that was sent before is worth
+    something only in the process that it was sent to: a part may be lost with its end.
+
+    :raises ForgottenError: it is another process.
+    """
+    before = assignment.servers.get(shard)
+    if before is not None and not is_same_run(before, read_server_run(server)):
+        raise ForgottenError(f"{where}, and that server was started again meanwhile")
+
+
+def _granted(settings: Mapping[str, str], grant: int) -> Mapping[str, str]:
+    """The server holds blocks to the grant in the tables of views, too, where nobody else counts
+    (rule 10). It decides about no row: a block that was refused is sent again."""
+    return {**settings, _PARTITIONS_MAX: str(grant)} if _PARTITIONS_MAX in settings else settings
+
+
+def _stored_nothing(server: Server, table: TableText, refusal: TerminalServerError) -> bool:
+    """Whether a refused insert has surely stored nothing of its block.
+
+    A view that cannot take it may be told of only when the block is in the table already.
+    """
+    if refusal.code not in ANALYSIS_CODES:
+        return False
+    try:
+        facts = describe_table(server, table.database, table.table)
+    except TerminalError:
+        return True  # the table is not there, or not for us: nor was it a moment ago
+    except SluiceError:
+        return False
+    return not any(True for _ in facts.all_dependents())

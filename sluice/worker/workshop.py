@@ -1,0 +1,199 @@
+"""What a worker process keeps between tasks: connections, decoders, texts."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sluice.clickhouse.capabilities import insert_settings, read_capabilities
+from sluice.clickhouse.http import Server
+from sluice.core.errors import TerminalError
+from sluice.core.formats import REGISTRY_OPTION
+from sluice.core.replicas import Breaker
+from sluice.core.text import ConfigurationText, TableText, parse_text
+from sluice.decode.formats import make_decoder
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.framing import Framing
+from sluice.decode.messages.port import TableDecoder
+from sluice.decode.schema.registry import provide
+from sluice.decode.sharding.splitter import Splitter
+from sluice.decode.version import decoder_version
+from sluice.kafka.reader import RangeReader
+from sluice.kafka.readers import Reader, make_reader
+from sluice.kafka.registry import RegistryClient
+from sluice.locks.port import Locks
+from sluice.worker.assignment import Surroundings
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a server takes blocks.
+
+    :param settings: of every insert.
+    :param tokens: it knows a block by its token; else by the rows.
+    :param one_by_one: it refuses an insert into a table while another waits for its quorum.
+    """
+
+    version: str
+    settings: dict[str, str]
+    tokens: bool
+    one_by_one: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.version} {'with' if self.tokens else 'without'} tokens"
+
+
+class OtherDecoderError(TerminalError):
+    """This worker does not decode as the recorded text says."""
+
+    hint = (
+        "Give the driver and all workers the same packages (spark.pyspark.python, "
+        "spark.submit.pyFiles or the machines' own), then start the driver again."
+    )
+
+
+@dataclass(slots=True)
+class Workshop:
+    """What a worker process keeps between tasks: connections, decoders, texts.
+
+    :param has: the decoder of this process.
+
+    A Spark worker runs one task at a time, which may insert into several shards at once: what
+    is known of servers may be used by several threads, each for servers of its own.
+    """
+
+    readers: dict[tuple[str, bool], Reader] = field(default_factory=dict)
+    servers: dict[str, Server] = field(default_factory=dict)
+    manners: dict[tuple[str, int], Manner] = field(default_factory=dict)
+    texts: dict[str, ConfigurationText] = field(default_factory=dict)
+    decoders: dict[tuple[str, str], TableDecoder] = field(default_factory=dict)
+    splitters: dict[tuple[str, str], Splitter] = field(default_factory=dict)
+    registries: set[str] = field(default_factory=set)
+    #: By replica, text, entry and shard, what was looked at: whether the zone matters there.
+    checked: dict[tuple[str, str, str, str], bool] = field(default_factory=dict)
+    spare: MessageBuffer | None = None
+    breaker: Breaker = field(default_factory=Breaker)
+    locks: dict[str, Locks] = field(default_factory=dict)
+    has: str = field(default_factory=decoder_version)
+    #: A server that did not answer may still store a block of the range that is loaded now.
+    may_land: bool = False
+    #: See `TaskReport`, of the range that is loaded now.
+    may_lack_part: bool = False
+
+    def begin_range(self) -> None:
+        """A new range is loaded now."""
+        self.may_land = self.may_lack_part = False
+
+    def lands_late(self) -> None:
+        """See `may_land`."""
+        self.may_land = True
+
+    def lacks_part(self) -> None:
+        """See `may_lack_part`."""
+        self.may_lack_part = True
+
+    def buffer(self, framing: Framing) -> MessageBuffer:
+        """An empty buffer; first the one that was kept, whose memory is there already."""
+        buffer, self.spare = self.spare or MessageBuffer(), None
+        buffer.clear(framing)
+        return buffer
+
+    def keep(self, buffers: Iterable[MessageBuffer]) -> None:
+        """Take buffers back: one is kept, the others are closed."""
+        for buffer in buffers:
+            if self.spare is None:
+                buffer.clear()
+                self.spare = buffer
+            else:
+                buffer.close()
+
+    def reader(self, around: Surroundings, *, looks: bool = False) -> Reader:
+        """The reader of this connector.
+
+        :param looks: keys and headers are needed, which only librdkafka's reader gives.
+        """
+        key = (f"{around.kafka.connector}@{around.kafka.brokers}", looks)
+        if key not in self.readers:
+            self.readers[key] = RangeReader(around.kafka) if looks else make_reader(around.kafka)
+        return self.readers[key]
+
+    def text(self, around: Surroundings, digest: str) -> ConfigurationText:
+        """The text that decides the rows.
+
+        :raises OtherDecoderError: this process would make other rows of it.
+        """
+        if digest not in self.texts:
+            text = parse_text(around.texts[digest])
+            if text.decoder != self.has:
+                raise OtherDecoderError(
+                    f"the range is recorded for {text.decoder}, and the worker on "
+                    f"{platform.node()} decodes with {self.has}: nothing of it is inserted"
+                )
+            self.texts[digest] = text
+        return self.texts[digest]
+
+    def decoder(self, around: Surroundings, digest: str, table: TableText) -> TableDecoder:
+        """The compiled decoder of a table of a text."""
+        self._provide_registry(around, table)
+        key = (digest, table.entry)
+        if key not in self.decoders:
+            self.decoders[key] = make_decoder(table)
+        return self.decoders[key]
+
+    def splitter(self, digest: str, table: TableText, columns: tuple[str, ...]) -> Splitter:
+        """The compiled sharding of a table of a text, whose blocks have these columns."""
+        key = (digest, table.entry)
+        if key not in self.splitters:
+            self.splitters[key] = Splitter(table, columns)
+        return self.splitters[key]
+
+    def _provide_registry(self, around: Surroundings, table: TableText) -> None:
+        """A registry that has moved since is asked where it is now: its numbers are the same."""
+        url = dict(table.options).get(REGISTRY_OPTION)
+        if url is not None and around.registry is not None and url not in self.registries:
+            provide(url, RegistryClient(around.registry))
+            self.registries.add(url)
+
+    def server(self, around: Surroundings, url: str) -> Server:
+        """The connection to a replica, with the password that the driver has read last."""
+        if url not in self.servers:
+            self.servers[url] = around.clickhouse.connect(url)
+        elif around.clickhouse.password_file:
+            self.servers[url].take_password(around.clickhouse.password)
+        return self.servers[url]
+
+    def manner(self, around: Surroundings, url: str, quorum: int) -> Manner:
+        """How blocks are inserted into this server.
+
+        :param quorum: so many replicas have to have them.
+        """
+        key = (url, quorum)
+        if key not in self.manners:
+            capabilities = read_capabilities(self.server(around, url))
+            seconds = around.clickhouse.quorum_timeout_seconds
+            self.manners[key] = Manner(
+                capabilities.version_text,
+                insert_settings(capabilities, quorum, seconds),
+                capabilities.tokens,
+                one_by_one=quorum > 1 and not capabilities.parallel_quorums,
+            )
+        return self.manners[key]
+
+    def table_locks(self, around: Surroundings) -> Locks | None:
+        """Where this process queues for tables; None: nowhere."""
+        hosts = around.clickhouse.zookeeper
+        if hosts and hosts not in self.locks:
+            # Most workers need none, and its library takes a while to load.
+            from sluice.locks.zookeeper import ZooKeeperLocks
+
+            self.locks[hosts] = ZooKeeperLocks(hosts)
+        return self.locks.get(hosts)
+
+    def forget(self, url: str) -> None:
+        """After an error: the server may come back as another version."""
+        # Threads of other servers may be adding theirs: a copy of the keys is one step.
+        for manner in [key for key in tuple(self.manners) if key[0] == url]:
+            del self.manners[manner]
+        for looked in [key for key in tuple(self.checked) if key[0] == url]:
+            del self.checked[looked]

@@ -1,0 +1,188 @@
+"""What a batch of many small ranges costs the driver's Python, without Spark and without waiting.
+
+`python -m tests.driver.batch_cost --partitions 1000` runs the real lane on a real broker: stable
+ends, planning, the check of what is committed, transactions with offsets and ledger, settling.
+Spark and the windows are in memory: jobs come back at once, packed and unpacked as Spark's are. So
+all CPU time is work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as ck
+
+from sluice.clickhouse.access import ClickHouseAccess
+from sluice.core.budget import Site, WindowState
+from sluice.core.errors import SluiceError, TransientError
+from sluice.core.ledger import Commit
+from sluice.core.planning import Limits
+from sluice.core.ranges import TopicPartition
+from sluice.core.receipts import Loaded, Receipt, Stages, TaskReport
+from sluice.driver.lane import Lane
+from sluice.driver.lane_parts import LaneParts
+from sluice.driver.ports import SiteWindow
+from sluice.driver.start import Started
+from sluice.driver.state import Claims
+from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.kafka.log import SourceLog
+from sluice.kafka.recorder import Recorder
+from sluice.kafka.topics import ensure_own_topic
+from sluice.kafka.transactions import RecorderNames
+from sluice.local.producing import create_topic
+from sluice.local.running import running_broker
+from sluice.spark.jobs import Inbox, JobResult
+from sluice.worker.assignment import Assignment, Job, Surroundings
+from tests.driver.lane_world import World
+
+_ROUNDS = 5
+_STAGES = Stages(0.01, 0.001, 0.01, 0.01, 0.001, 0.0, 0.03, 0.02)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class InstantSpark:
+    """Jobs that are loaded at once; what a worker packs and unpacks is part of what is measured."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.jobs = 0
+
+    def submit(self, job: Job, around: Surroundings, finished: Callable[[Any], None]) -> None:
+        self.jobs += 1
+        answers = [
+            pickle.dumps(tuple(map(_report, pickle.loads(pickle.dumps(task)))))
+            for task in job.tasks
+        ]
+        finished(JobResult(job, tuple(r for packed in answers for r in pickle.loads(packed))))
+
+    def warm(self) -> None:
+        """Nothing gets cold."""
+
+
+def _report(assignment: Assignment) -> TaskReport:
+    block_range = assignment.block_range
+    token = f"p/0/c/{assignment.record.topic_id}/{block_range}/t+d.t/s1"
+    receipt = Receipt(
+        "t", "d.t", "s1", token, block_range.span, 1000, "0123456789abcdef", "http://h:8123", 1, 3
+    )
+    loaded = Loaded((receipt,), (), block_range.span, 100, 0, _STAGES)
+    return TaskReport(block_range, assignment.record.batch, loaded)
+
+
+class WideWindows:
+    """Room for everything."""
+
+    def __init__(self, sites: list[Site]) -> None:
+        self._sites = sites
+
+    def current(self) -> Mapping[Site, SiteWindow]:
+        return {s: SiteWindow(WindowState(100_000, 0, "d.t"), now_ms(), None) for s in self._sites}
+
+    def outage(self, site: Site) -> str | None:
+        return None
+
+    def refusal(self, site: Site) -> SluiceError | None:
+        return None
+
+
+def _lane(
+    world: World, access: KafkaAccess, log: SourceLog, spark: InstantSpark
+) -> tuple[Lane, Recorder]:
+    names = RecorderNames("sluice.p.c", "sluice.ledger", "sluice.letters", "me")
+    recorder = Recorder(access, names, now_ms=now_ms)
+    world.planner = replace(world.planner, limits=Limits(250_000, 1 << 26, 500))
+    states = [world.settled(source) for source in world.ends]
+    taken = recorder.take_over(world.ends)
+    recorder.finish_take_over(taken, Commit({state.source: state.record for state in states}))
+    around = Surroundings(
+        "p",
+        access,
+        ClickHouseAccess({"s1": ("http://h",)}, "", "", "single"),
+        {world.text.digest(): world.text.canonical()},
+    )
+    parts = LaneParts(
+        log=recorder,
+        offsets=log,
+        windows=WideWindows(list(world.tables)),
+        jobs=spark,
+        prober=world,
+        now_ms=now_ms,
+        inbox=Inbox(),
+    )
+    lane = Lane(
+        "lane",
+        parts,
+        world.planner,
+        around,
+        states,
+        Claims([]),
+        {world.text.digest(): world.text},
+        1,
+        lambda sources: Started(),
+    )
+    return lane, recorder
+
+
+def measure(partitions: int, slots: int, folder: Path) -> None:
+    """Print the cost of each round: one message in every partition."""
+    with running_broker(folder) as broker:
+        access = KafkaAccess("c", broker.brokers)
+        create_topic(access, "a", partitions)
+        admin = make_admin(access)
+        log = SourceLog(admin)
+        for topic in ("sluice.ledger", "sluice.letters"):
+            ensure_own_topic(admin, topic)
+        sources = [TopicPartition("a", number) for number in range(partitions)]
+        while True:
+            try:
+                log.stable_ends(sources)
+                break
+            except TransientError:
+                time.sleep(0.2)
+        world, spark = World(sources), InstantSpark(slots)
+        lane, recorder = _lane(world, access, log, spark)
+        producer = ck.Producer({"bootstrap.servers": broker.brokers, "linger.ms": 50})
+        for _ in range(_ROUNDS):
+            for number in range(partitions):
+                producer.produce("a", b"x" * 100, partition=number)
+            producer.flush()
+            began, batches, jobs = time.process_time(), lane.counters.batches, spark.jobs
+            looked_at = time.monotonic()
+            ends = log.stable_ends(sources)
+            looked, waited = time.process_time() - began, time.monotonic() - looked_at
+            lane.run(ends, 5.0)
+            used = time.process_time() - began
+            batches, jobs = lane.counters.batches - batches, spark.jobs - jobs
+            print(
+                f"{partitions:,} ranges in {batches} batches and {jobs} jobs: "
+                f"{used / batches * 1e3:.1f} ms of CPU for each batch, "
+                f"{used / partitions * 1e6:.0f} µs for each range; "
+                f"a look at all ends {looked * 1e3:.1f} ms, waited for {waited * 1e3:.0f} ms",
+                flush=True,
+            )
+        recorder.close()
+        producer.flush()
+        del producer, lane, recorder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.driver.batch_cost")
+    parser.add_argument("--partitions", type=int, default=1000)
+    parser.add_argument("--slots", type=int, default=2)
+    parsed = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sluice-batch-cost-") as folder:
+        measure(parsed.partitions, parsed.slots, Path(folder) / "kafka")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,452 @@
+"""A world in memory for one lane: Kafka, ClickHouse, Spark and the clock, all virtual.
+
+Time passes only while the loop waits for events, so every test is the same each time and
+takes no time of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sluice.clickhouse.access import ClickHouseAccess
+from sluice.core.budget import Site, WindowState
+from sluice.core.dead_letters import LetterLimit
+from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
+from sluice.core.flights import INSERTS_MAX
+from sluice.core.ledger import Background, Commit, LedgerEntry, Rest
+from sluice.core.planning import Limits
+from sluice.core.ranges import (
+    EPOCH_UNKNOWN,
+    EpochOffset,
+    Range,
+    TopicPartition,
+    contains,
+    subtract,
+)
+from sluice.core.receipts import DeadLetter, Loaded, Outcome, Receipt, TaskReport
+from sluice.core.records import Kind, Record
+from sluice.core.text import ConfigurationText, TableText
+from sluice.core.tokens import block_token
+from sluice.driver.growing import Wanted
+from sluice.driver.lane import Lane
+from sluice.driver.lane_parts import LaneParts
+from sluice.driver.parking import Parking
+from sluice.driver.ports import ProbeFound, SiteWindow, Topics
+from sluice.driver.start import Started
+from sluice.driver.state import Claims, PartitionState, Suspect
+from sluice.driver.steps import Planner
+from sluice.driver.unknown_schemas import PATIENCE_MS
+from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.log import TopicMissingError
+from sluice.spark.jobs import Inbox, JobLostError, JobResult, SparkGoneError
+from sluice.worker.assignment import Assignment, Job, Surroundings
+
+START_MS = 1_800_000_000_000
+TASK_MS = 100
+TOPIC_ID = "AAAAAAAAAAA"
+MARK_EVERY_MS = 1000
+
+
+class EndlessLoopError(Exception):
+    """The lane went round too often: it is busy, or wedged."""
+
+
+def table_text(entry: str, topics: tuple[str, ...], partition_key: str = "") -> TableText:
+    """A table entry that takes these topics."""
+    return TableText(
+        entry=entry,
+        database="d",
+        table=entry,
+        topics=topics,
+        format="JSONEachRow",
+        columns=(),
+        lineage=(),
+        partition_key=partition_key,
+        sorting_key="",
+        unknown_fields="ignore",
+        on_null="dead-letter",
+        time_zone="UTC",
+        shards=("s1",),
+    )
+
+
+@dataclass
+class Table:
+    """A table with a deduplication window of `blocks` entries; every offset becomes a row.
+
+    :param seconds: that the window says it keeps blocks for; it does not forget by time.
+    :param server: the process that serves it, where it is not replicated.
+    """
+
+    blocks: int
+    window: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    rows: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
+    mark: int = 0
+    seconds: int | None = None
+    server: str = ""
+    is_partitioned: bool = False
+
+    def insert(
+        self, token: str, source: TopicPartition, offsets: Iterable[int], entries: int = 1
+    ) -> None:
+        """Store a block unless its token is remembered."""
+        if f"{token}#0" in self.window:
+            return
+        self.fill(entries, token)
+        for offset in offsets:
+            self.rows[source, offset] = self.rows.get((source, offset), 0) + 1
+
+    def fill(self, entries: int, token: str = "") -> None:
+        """Entries of a block, or of somebody else."""
+        for number in range(entries):
+            self.mark += 1
+            self.window[f"{token or self.mark}#{number}"] = None
+        while len(self.window) > self.blocks:
+            self.window.popitem(last=False)
+
+
+#: What a task does: its outcome, None to lose the job, or "never" to stay out.
+Answer = Outcome | JobLostError | SparkGoneError | None
+Script = Callable[["World", Assignment], Answer]
+
+
+class World(Inbox):
+    """Every port of a lane."""
+
+    slots = 2
+
+    def __init__(
+        self,
+        sources: Iterable[TopicPartition],
+        tables: tuple[TableText, ...] = (),
+        blocks: int = 1000,
+        rounds_max: int = 20_000,
+    ) -> None:
+        super().__init__()
+        self.now = START_MS
+        self.rounds_left = rounds_max
+        self.ends = dict.fromkeys(sources, 0)
+        self.ids = {source.topic: TOPIC_ID for source in self.ends}
+        self.text = ConfigurationText(
+            "p",
+            "c",
+            "chdb 1",
+            1 << 20,
+            tables or (table_text("t", tuple({s.topic: None for s in self.ends})),),
+        )
+        self.tables = {Site(t.entry, "s1"): Table(blocks) for t in self.text.tables}
+        self.group: dict[TopicPartition, Record] = {}
+        self.ledger: list[LedgerEntry] = []
+        self.letters: list[DeadLetter] = []
+        self.commits: list[Commit] = []
+        self.jobs: list[Job] = []
+        self.cancelled: list[tuple[int, Job]] = []
+        self.arounds: list[Surroundings] = []
+        self.probes: list[tuple[int, Range]] = []
+        self.probed_in_parts: list[Collection[str]] = []
+        self.outages: dict[str, str] = {}
+        self.gone: dict[str, str] = {}
+        self.unreadable: set[TopicPartition] = set()
+        self.script: Script = lambda world, assignment: world.load(assignment)
+        self.task_attempt = 0
+        self.may_land = False
+        self.may_lack_part = False
+        self.read_schema: Callable[[], None] | None = None
+        self.parking = Parking()
+        self.letter_limit: LetterLimit | None = None
+        self.topic_finder: Topics | None = None
+        self.want_columns: Callable[[Wanted], None] | None = None
+        self.inserts_max = INSERTS_MAX
+        self.schema_patience_ms = PATIENCE_MS
+        self.shards: dict[str, tuple[str, ...]] = {"s1": ("http://h",)}
+        self.epoch = EPOCH_UNKNOWN
+        self.cut_at: dict[TopicPartition, int] = {}
+        self.asked_epochs: list[dict[TopicPartition, EpochOffset]] = []
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self._windows: dict[Site, SiteWindow] = {}
+        self._windows_at = 0
+        self.planner = Planner(self.text, "me", Limits(10, 1 << 20, 1000), 600.0)
+
+    # The clock
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def at(self, delay_ms: int, action: Callable[[], None]) -> None:
+        """Do something later."""
+        self._sequence += 1
+        heapq.heappush(self._events, (self.now + delay_ms, self._sequence, action))
+
+    def take(self, timeout_seconds: float) -> list[object]:
+        self.rounds_left -= 1
+        if self.rounds_left < 0:
+            raise EndlessLoopError(f"{self.now - START_MS} ms after the start")
+        began, until = self.now, self.now + int(timeout_seconds * 1000)
+        while self._events and self._events[0][0] <= until and self._queue.empty():
+            self.now, _, action = heapq.heappop(self._events)
+            action()
+        if self._queue.empty() and self.now >= began:
+            self.now = max(self.now, until)
+        return super().take(0)
+
+    # The intent log
+
+    def differences(self, expected: Mapping[TopicPartition, Record]) -> dict[TopicPartition, str]:
+        different = {}
+        for source, record in expected.items():
+            found = self.group.get(source)
+            if found is not None and found.owner != "me":
+                raise OwnerChangedError(f"{source} belongs to {found.owner}")
+            if found != record:
+                different[source] = f"{source}: {found}, not {record}"
+        return different
+
+    def record(self, commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
+        self.commits.append(commit)
+        self.group.update(commit.records)
+        self.ledger += commit.entries
+        self.letters += commit.dead_letters
+
+    # Source offsets
+
+    def stable_ends(
+        self, sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, int]:
+        asked = list(sources)
+        answers = {source: self.ends[source] for source in asked if source not in self.unreadable}
+        if asked and not answers:
+            raise TransientError("no partition answers")
+        if not partial and len(answers) < len(asked):
+            raise TransientError("a partition does not answer")
+        return answers
+
+    log_ends = stable_ends
+
+    def epoch_ends(
+        self, sources: Iterable[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, EpochOffset]:
+        told = self.stable_ends(sources, partial=partial)
+        return {source: EpochOffset(end, self.epoch) for source, end in told.items()}
+
+    def find_cuts(
+        self, points: Mapping[TopicPartition, EpochOffset]
+    ) -> Mapping[TopicPartition, str]:
+        self.asked_epochs.append(dict(points))
+        return {s: "cut" for s, at in points.items() if at.offset > self.cut_at.get(s, 1 << 60)}
+
+    def topics(self, names: Iterable[str]) -> dict[str, tuple[str, int]]:
+        found = {}
+        for name in names:
+            if name not in self.ids:
+                raise TopicMissingError(f"topic {name} does not exist")
+            found[name] = (self.ids[name], sum(source.topic == name for source in self.ends))
+        return found
+
+    # Windows
+
+    def current(self) -> Mapping[Site, SiteWindow]:
+        if self.now - self._windows_at >= MARK_EVERY_MS or self.now < self._windows_at:
+            self._windows_at = self.now
+            self._windows = {
+                site: SiteWindow(
+                    WindowState(table.blocks, table.mark, site.target or f"d.{site.entry}"),
+                    self.now,
+                    table.seconds,
+                    server=table.server,
+                    is_partitioned=table.is_partitioned,
+                )
+                for site, table in self.tables.items()
+            }
+        return self._windows
+
+    def outage(self, site: Site) -> str | None:
+        return self.outages.get(site.shard) or self.gone.get(site.entry)
+
+    def refusal(self, site: Site) -> SluiceError | None:
+        why = self.gone.get(site.entry)
+        return None if why is None else TerminalError(why)
+
+    # Jobs
+
+    def submit(self, *parts: Any) -> None:
+        """Of both ports: a job, or a probe."""
+        if isinstance(parts[0], Job):
+            self.arounds.append(parts[1])
+            self._submit_job(parts[0])
+        else:
+            block_range, _, text, finished, known, _, in_parts = parts
+            self.probes.append((self.now, block_range))
+            self.probed_in_parts.append(in_parts)
+            self.at(TASK_MS, lambda: finished(self._probed(block_range, text, known)))
+
+    def _submit_job(self, job: Job) -> None:
+        self.jobs.append(job)
+        outcomes = [self.script(self, assignment) for assignment in job.assignments]
+        if any(outcome is None for outcome in outcomes):
+            return
+        lost = [
+            outcome for outcome in outcomes if isinstance(outcome, JobLostError | SparkGoneError)
+        ]
+        if lost:
+            self.at(TASK_MS, lambda: self.put(JobResult(job, error=lost[0])))
+            return
+        reports = tuple(
+            TaskReport(
+                a.block_range,
+                a.record.batch,
+                outcome,
+                self.task_attempt,
+                0,
+                self.may_land,
+                self.may_lack_part,
+            )
+            for a, outcome in zip(job.assignments, outcomes, strict=True)
+            if isinstance(outcome, Outcome)
+        )
+        self.at(TASK_MS, lambda: self.put(JobResult(job, reports=reports)))
+
+    def cancel(self, job: Job) -> None:
+        self.cancelled.append((self.now, job))
+        self.at(TASK_MS, lambda: self.put(JobResult(job, error=JobLostError("it was ended"))))
+
+    def warm(self) -> None:
+        pass
+
+    def load(self, assignment: Assignment, entries: int = 1) -> Loaded:
+        """What a task that succeeds does."""
+        block_range, record = assignment.block_range, assignment.record
+        receipts = []
+        for table in self.text.tables_of(block_range.source.topic):
+            token = block_token(
+                pipeline="p",
+                generation=record.generation,
+                connector="c",
+                topic_id=record.topic_id,
+                block_range=block_range,
+                entry=table.entry,
+                target=table.target,
+                shard="s1",
+                rest=record.rest,
+            )
+            wanted = [
+                offset
+                for offset in range(block_range.begin, block_range.end)
+                if not assignment.rest or contains(assignment.rest[table.entry], offset)
+            ]
+            if wanted:
+                site = Site(table.entry, "s1")
+                self.tables[site].insert(token, block_range.source, wanted, entries)
+                receipts.append(
+                    Receipt(
+                        table.entry, table.target, "s1", token, len(wanted), 1, "", "", entries, 1
+                    )
+                )
+        return Loaded(tuple(receipts), (), block_range.span, 100 * block_range.span, 0)
+
+    def _probed(self, block_range: Range, text: ConfigurationText, known: Rest) -> ProbeFound:
+        rest = {**known}
+        for table in text.tables_of(block_range.source.topic):
+            if table.entry in known:
+                continue
+            rows = self.tables[Site(table.entry, "s1")].rows
+            present = [(o, o + 1) for s, o in rows if s == block_range.source]
+            rest[table.entry] = subtract((block_range.begin, block_range.end), present)
+        return ProbeFound(block_range.source, rest)
+
+    # The lane
+
+    def settled(self, source: TopicPartition, offset: int = 0) -> PartitionState:
+        """A partition as a take-over leaves it."""
+        record = Record(
+            Kind.SETTLE, 1, 0, offset, offset, "me", 0, TOPIC_ID, self.text.digest(), 0, 0
+        )
+        self.group[source] = record
+        return PartitionState(source, record, Background(since_ms=self.now), offset, self.now)
+
+    def overrun(self, source: TopicPartition, end: int, grant: int) -> PartitionState:
+        """A range in doubt that left the window, its lease over, as a take-over leaves it."""
+        state = self.settled(source)
+        state.record = self.group[source] = replace(
+            state.record,
+            kind=Kind.RENEW,
+            attempt=2,
+            end=end,
+            grant=grant,
+            deadline_ms=self.now - 60_000,
+        )
+        state.probing = True
+        return state
+
+    def lane(
+        self,
+        states: list[PartitionState] | None = None,
+        suspects: list[Suspect] | None = None,
+        take_over_new: Callable[[list[TopicPartition]], Started] | None = None,
+        recorded: frozenset[TopicPartition] | None = None,
+    ) -> Lane:
+        """The lane under test, over all partitions of this world."""
+        around = Surroundings(
+            "p",
+            KafkaAccess("c", ""),
+            ClickHouseAccess(self.shards, "", "", "single"),
+            {self.text.digest(): self.text.canonical()},
+        )
+        return Lane(
+            "lane",
+            LaneParts(
+                log=self,
+                offsets=self,
+                windows=self,
+                jobs=self,
+                prober=self,
+                now_ms=self.now_ms,
+                inbox=self,
+                read_schema=self.read_schema,
+                letter_limit=self.letter_limit,
+                parking=self.parking,
+                topics=self.topic_finder,
+                want_columns=self.want_columns,
+                inserts_max=self.inserts_max,
+                find_cuts=self.find_cuts,
+                schema_patience_ms=self.schema_patience_ms,
+            ),
+            self.planner,
+            around,
+            states if states is not None else [self.settled(source) for source in self.ends],
+            Claims(suspects or []),
+            {self.text.digest(): self.text},
+            1,
+            take_over_new or (lambda sources: Started()),
+            recorded,
+        )
+
+    def canonical(self, digest: str) -> str:
+        """A text that some job was sent with."""
+        return next(around.texts[digest] for around in self.arounds if digest in around.texts)
+
+    def rows_of(self, source: TopicPartition, entry: str = "t") -> list[int]:
+        """How often each offset is in the table, up to the stable end."""
+        rows = self.tables[Site(entry, "s1")].rows
+        return [rows.get((source, offset), 0) for offset in range(self.ends[source])]
+
+
+def run(world: World, lane: Lane | None = None) -> Lane:
+    """Run until everything that goes on is loaded."""
+    lane = lane or world.lane()
+    lane.run(dict(world.ends), 5.0)
+    return lane
+
+
+def kinds(world: World, source: TopicPartition) -> list[tuple[str, int, int]]:
+    """The chain of records of a partition."""
+    return [
+        (record.kind.name, record.begin, record.end)
+        for commit in world.commits
+        for at, record in commit.records.items()
+        if at == source
+    ]

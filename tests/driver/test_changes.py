@@ -1,0 +1,300 @@
+"""Tables that are altered under a lane: which text each range is loaded under (rule 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from sluice.clickhouse.comparing import Today
+from sluice.clickhouse.reactions import build_error, reaction_to
+from sluice.core.budget import Site
+from sluice.core.errors import SluiceError, TerminalError
+from sluice.core.ranges import TopicPartition
+from sluice.core.receipts import Failed, Outdated
+from sluice.core.records import Kind
+from sluice.core.text import Column, ConfigurationText
+from sluice.driver.changes import LOOK_FOR_FIELDS_MS
+from sluice.driver.ports import SchemaRead
+from sluice.driver.refreshing import SchemaChangedError
+from sluice.spark.jobs import JobLostError
+from sluice.worker.assignment import Assignment
+from tests.driver.lane_world import START_MS, Answer, World, kinds, run, table_text
+from tests.driver.test_texts import facts_of
+
+P0, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
+READING_MS = 20
+
+
+def altered(text: ConfigurationText, *names: str) -> ConfigurationText:
+    """The text with these columns added to every table."""
+    columns = tuple(Column(name, "String") for name in names)
+    tables = tuple(replace(t, columns=t.columns + columns) for t in text.tables)
+    return replace(text, tables=tables)
+
+
+class AlteredWorld(World):
+    """A world in which somebody reads the tables when asked to.
+
+    :param tokens: what the server knows.
+    """
+
+    def __init__(self, *sources: TopicPartition, tokens: bool = True) -> None:
+        tables = tuple(table_text(s.topic, (s.topic,)) for s in sources)
+        super().__init__(sources, tables)
+        self.tokens = tokens
+        self.now_text = self.text
+        self.barred: dict[str, SluiceError] = {}
+        self.readings = 0
+        self.read_schema = self._read
+        self._is_reading = False
+
+    def _read(self) -> None:
+        if not self._is_reading:
+            self._is_reading = True
+            self.at(READING_MS, lambda started=self.now: self.tell(started))  # type: ignore[misc]
+
+    def tell(self, started_ms: int) -> None:
+        """A reading is there."""
+        self._is_reading = False
+        self.readings += 1
+        facts = {
+            table.target: replace(
+                facts_of(table.columns, table.table),
+                database="d",
+                partition_key=table.partition_key,
+                sorting_key=table.sorting_key,
+            )
+            for table in self.now_text.tables
+        }
+        today = Today("chdb 1", "UTC", frozenset({"s1"}), facts, self.tokens)
+        self.put(SchemaRead(started_ms, today, self.now_text, self.barred))
+
+    def alter(self, *names: str) -> None:
+        """ALTER TABLE … ADD COLUMN, and a reading."""
+        self.now_text = altered(self.now_text, *names)
+        self.tell(self.now)
+
+    def rows_of(self, source: TopicPartition, entry: str = "") -> list[int]:
+        return super().rows_of(source, entry or source.topic)
+
+    def texts(self, source: TopicPartition) -> list[tuple[str, int, str]]:
+        """Kind, begin and text of each record of a partition."""
+        return [
+            (record.kind.name, record.begin, record.text)
+            for commit in self.commits
+            for at, record in commit.records.items()
+            if at == source
+        ]
+
+
+def once(answer: Callable[[World, Assignment], Answer]) -> Callable[[World, Assignment], Answer]:
+    """The first task answers so, the others load."""
+    left = [answer]
+    return lambda world, assignment: (left.pop() if left else type(world).load)(world, assignment)
+
+
+def test_new_ranges_are_loaded_under_the_new_text_which_is_recorded_with_the_first() -> None:
+    world = AlteredWorld(P0)
+    world.ends[P0] = 10
+    lane = world.lane()
+    world.at(5_000, lambda: world.alter("x"))
+    world.at(10_000, lambda: world.ends.update({P0: 20}))
+    world.at(30_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    old, new = world.text.digest(), world.now_text.digest()
+    assert old != new
+    assert world.texts(P0)[0] == ("INTEND", 0, old)
+    assert ("INTEND", 10, new) in world.texts(P0)
+    (commit,) = [c for c in world.commits if any(e.body.get("digest") == new for e in c.entries)]
+    assert commit.records[P0].text == new and commit.records[P0].kind is Kind.INTEND
+    assert commit.entries[0].body["text"] == world.now_text.canonical()
+    assert world.arounds[-1].texts[new] == world.now_text.canonical()
+    assert world.rows_of(P0) == [1] * 20
+
+
+def test_a_range_in_doubt_is_repeated_under_its_own_text() -> None:
+    world = AlteredWorld(P0, OTHER)
+    world.ends.update({P0: 10, OTHER: 10})
+
+    def lose(world: World, assignment: Assignment) -> Answer:
+        assert isinstance(world, AlteredWorld)
+        world.load(assignment)
+        world.alter("x")
+        return JobLostError("lost after the insert")
+
+    world.script = once(lose)
+    run(world)
+    old = world.text.digest()
+    assert len(world.jobs) >= 2
+    assert {a.record.text for job in world.jobs for a in job.assignments} == {old}
+    assert world.rows_of(P0) == world.rows_of(OTHER) == [1] * 10
+    assert old in world.arounds[1].texts and world.now_text.digest() in world.arounds[1].texts
+
+
+@pytest.mark.parametrize(("before", "in_parts"), [("intDiv(id, 2)", {"a"}), ("", set())])
+def test_a_probe_knows_that_its_table_was_partitioned(before: str, in_parts: set[str]) -> None:
+    """Some rows of a message may be stored, although today's table stores blocks whole."""
+    world = AlteredWorld(P0)
+    world.ends[P0] = 10
+    world.text = world.now_text = replace(
+        world.text, tables=tuple(replace(t, partition_key=before) for t in world.text.tables)
+    )
+
+    def lose(world: World, assignment: Assignment) -> Answer:
+        assert isinstance(world, AlteredWorld)
+        tables = tuple(replace(t, partition_key="") for t in world.text.tables)
+        world.now_text = replace(world.text, tables=tables)
+        world.tables[Site("a", "s1")].mark += 5_000  # so that it has to be probed
+        return JobLostError("lost in the insert")
+
+    world.script = once(lose)
+    run(world)
+    assert [set(each) for each in world.probed_in_parts] == [in_parts]
+
+
+def test_where_rows_are_hashed_a_range_in_doubt_is_probed_after_a_column_was_added() -> None:
+    """It landed before, and the server would not know its block again."""
+    world = AlteredWorld(P0, tokens=False)
+    world.ends[P0] = 10
+
+    def lose(world: World, assignment: Assignment) -> Answer:
+        assert isinstance(world, AlteredWorld)
+        world.load(assignment)
+        world.now_text = altered(world.now_text, "x")  # nobody tells: the lane has to look
+        world.tables[Site("a", "s1")].window.clear()  # what hashing comes to
+        return JobLostError("lost after the insert")
+
+    world.script = once(lose)
+    run(world)
+    assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "PROBE", "SETTLE"]
+    assert world.texts(P0)[1] == ("PROBE", 0, world.now_text.digest())
+    assert world.readings >= 1
+    assert world.rows_of(P0) == [1] * 10
+
+
+def test_where_rows_are_hashed_nothing_is_repeated_before_a_look_at_the_columns() -> None:
+    world = AlteredWorld(P0, tokens=False)
+    world.ends[P0] = 10
+    world.script = once(lambda world, assignment: JobLostError("lost"))
+    run(world)
+    assert world.readings >= 1
+    assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "SETTLE"]
+
+
+def test_a_barred_topic_is_settled_and_stops_and_the_other_goes_on() -> None:
+    world = AlteredWorld(P0, OTHER)
+    world.ends.update({P0: 10, OTHER: 10})
+    error = SchemaChangedError("column x was String, and is UInt8 now")
+
+    def bar(world: World, assignment: Assignment) -> Answer:
+        assert isinstance(world, AlteredWorld)
+        world.barred = {"a": error}
+        world.tell(world.now)
+        return world.load(assignment)
+
+    world.script = once(bar)
+    lane = world.lane()
+    world.at(5_000, lambda: world.ends.update({P0: 30, OTHER: 30}))
+    world.at(30_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert lane.states[P0].stopped is error
+    assert not lane.states[P0].record.in_doubt and lane.states[P0].settled == 10
+    assert lane.states[OTHER].stopped is None and world.rows_of(OTHER) == [1] * 30
+    assert world.rows_of(P0) == [1] * 10 + [0] * 20
+
+
+def refuse(world: World, assignment: Assignment) -> Answer:
+    return Outdated("a", "no column x", ()) if assignment.is_first else world.load(assignment)
+
+
+def test_a_first_task_that_refuses_its_text_is_sent_again_under_todays() -> None:
+    world = AlteredWorld(P0)
+    world.ends[P0] = 10
+    world.now_text = altered(world.text, "x")
+    world.script = refuse
+    run(world)
+    new = world.now_text.digest()
+    assert world.texts(P0)[:2] == [("INTEND", 0, world.text.digest()), ("RETEXT", 0, new)]
+    assert world.readings == 1
+    assert [job.assignments[0].is_first for job in world.jobs] == [True, False]
+    assert world.rows_of(P0) == [1] * 10
+
+
+def test_a_text_that_is_todays_is_not_asked_about_again_for_a_minute() -> None:
+    world = AlteredWorld(P0)
+    world.ends[P0] = 30
+    asked: list[tuple[int, bool]] = []
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        asked.append((world.now, assignment.looks_for_fields))
+        if assignment.looks_for_fields:
+            return refuse(world, assignment)
+        return world.load(assignment)
+
+    world.script = script
+    lane = world.lane()
+    world.at(LOOK_FOR_FIELDS_MS + 10_000, lambda: world.ends.update({P0: 40}))
+    world.at(LOOK_FOR_FIELDS_MS + 20_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert [kind for kind, _, _ in world.texts(P0)] == [
+        *("INTEND", "RENEW", "INTEND", "INTEND", "SETTLE"),
+        *("INTEND", "RENEW", "SETTLE"),
+    ]
+    assert {text for _, _, text in world.texts(P0)} == {world.text.digest()}
+    looked = [at for at, looks in asked if looks]
+    assert looked[0] < START_MS + 5_000 and looked[1] > START_MS + LOOK_FOR_FIELDS_MS
+    assert world.rows_of(P0) == [1] * 40
+
+
+def test_what_was_inserted_before_the_refusal_has_to_be_the_same_under_both_texts() -> None:
+    """Of two altered tables the first one's block is stored already: the text stays."""
+    world = AlteredWorld(P0)
+    world.text = world.now_text = replace(
+        world.text, tables=(table_text("a", ("a",)), table_text("z", ("a",)))
+    )
+    world.planner.change(world.text)
+    world.tables[Site("z", "s1")] = type(world.tables[Site("a", "s1")])(1000)
+    world.ends[P0] = 10
+    world.now_text = altered(world.text, "x")
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        loaded = world.load(assignment)
+        return Outdated("z", "no column x", ("a",)) if assignment.is_first else loaded
+
+    world.script = script
+    run(world)
+    assert [kind for kind, _, _ in world.texts(P0)][:2] == ["INTEND", "RENEW"]
+    assert world.texts(P0)[1][2] == world.text.digest()
+
+
+def refused_by_the_server(code: int) -> Failed:
+    return Failed(build_error(reaction_to(code), code, "http://h", f"refused with {code}"))
+
+
+def test_a_block_that_is_refused_for_its_columns_waits_for_a_look() -> None:
+    world = AlteredWorld(P0)
+    world.ends[P0] = 10
+    error = SchemaChangedError("column x was String, and is gone")
+    world.barred = {"a": error}
+    world.script = lambda world, assignment: refused_by_the_server(16)
+    lane = run(world)
+    assert lane.states[P0].stopped is error
+    assert world.readings == 1
+
+
+def test_a_block_that_stays_refused_stops_with_the_servers_words() -> None:
+    """Although the look found nothing wrong."""
+    world = AlteredWorld(P0)
+    world.ends[P0] = 10
+    world.script = lambda world, assignment: refused_by_the_server(53)
+    lane = run(world)
+    stopped = lane.states[P0].stopped
+    assert isinstance(stopped, TerminalError) and "refused with 53" in str(stopped)
+    assert 1 < len(world.jobs) < 6
+    world = AlteredWorld(P0)
+    world.ends[P0] = 10
+    world.script = lambda world, assignment: refused_by_the_server(497)
+    run(world)
+    assert len(world.jobs) == 1, "nobody's columns are to blame for rights"

@@ -1,0 +1,96 @@
+"""What a lane repeats in the ledger, so that the next start need not read far back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sluice.core.errors import TerminalError, TransientError
+from sluice.core.ledger import Commit
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import Record, encode
+from sluice.driver.checkpoints import EVERY_MS
+from tests.driver.lane_world import World
+
+P0, P1, P2 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("a", 2)
+GONE = TopicPartition("gone", 7)
+
+
+def repeated(world: World) -> list[list[dict[str, Any]]]:
+    """The parts of each checkpoint."""
+    return [
+        found
+        for commit in world.commits
+        if (found := [e.body for e in commit.entries if e.body["type"] == "checkpoint"])
+    ]
+
+
+def grow(world: World, every_ms: int, times: int) -> None:
+    for number in range(1, times + 1):
+        world.at(number * every_ms, lambda end=10 * number: world.ends.update({P0: end}))  # type: ignore[misc]
+
+
+def test_the_last_record_of_each_partition_is_repeated_with_the_texts_every_few_minutes() -> None:
+    world = World([P0, P1], rounds_max=10**6)
+    grow(world, EVERY_MS // 4, 12)
+    lane = world.lane(recorded=frozenset({P0, P1, GONE}))
+    idle = lane.states[P1].record
+    lane.run({P0: 120}, 5.0)
+    assert 3 <= len(repeated(world)) <= 4
+    for (part,) in repeated(world):
+        last = {(r["topic"], r["partition"]): r["metadata"] for r in part["records"]}
+        assert last.keys() == {("a", 0), ("a", 1)}
+        assert last["a", 1] == encode(idle)
+        assert part["others"] == {"gone": ((7, 8),)}
+    texts = [e.body["digest"] for e in world.ledger if e.body["type"] == "text"]
+    assert texts == [world.text.digest()] * len(repeated(world))
+
+
+def test_nobody_who_does_not_know_says_that_there_are_no_others() -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    world.lane().run({P0: 10}, 5.0)
+    ((part,),) = repeated(world)
+    assert part["others"] is None
+
+
+def test_a_partition_that_stopped_is_looked_for_further_back() -> None:
+    """What the group holds may be no record of this lane."""
+    world = World([P0, P1])
+    world.ends[P0] = 10
+    states = [world.settled(P0), world.settled(P1)]
+    states[1].stop(TerminalError("stops at the start"))
+    world.lane(states, recorded=frozenset({P0, P1})).run({P0: 10}, 5.0)
+    ((part,),) = repeated(world)
+    assert [record["partition"] for record in part["records"]] == [0]
+    assert part["others"] == {"a": ((1, 2),)}
+
+
+def test_what_was_not_committed_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    failures = iter([True, True])
+    record = world.record
+
+    def fails_twice(commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
+        if next(failures, False):
+            raise TransientError("Kafka does not answer")
+        record(commit, expected)
+
+    monkeypatch.setattr(world, "record", fails_twice)
+    world.lane().run({P0: 10}, 5.0)
+    assert len(repeated(world)) == 1 and repeated(world)[0][0]["parts"] == 1
+
+
+def test_what_a_probe_found_is_not_said_before_it_is_committed() -> None:
+    """A partition that is probed has new marks before its record has them."""
+    world = World([P0, P1])
+    lane = world.lane([world.settled(P0), world.overrun(P1, 10, 2)])
+    before = lane.states[P1].background
+    lane.states[P1].background = replace(before, marks={}, since_ms=before.since_ms + 5)
+    ((part,),) = [lane._checkpoints.due(world.now, {})]
+    (probed,) = [record for record in part.body["records"] if record["partition"] == 1]
+    assert (probed["marks"], probed["since_ms"]) == (before.marks, before.since_ms)

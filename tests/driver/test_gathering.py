@@ -1,0 +1,162 @@
+"""What a report does to its partition, one outcome at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.errors import InDoubtError, TerminalError, TransientError
+from sluice.core.ledger import Background
+from sluice.core.ranges import TopicPartition
+from sluice.core.receipts import Failed, Loaded, NeedsGrant, Outcome, Receipt, TaskReport, TooHeavy
+from sluice.core.records import Kind
+from sluice.driver.counters import Counters
+from sluice.driver.gathering import Gatherer
+from sluice.driver.parking import Parking
+from sluice.driver.state import PartitionState
+from sluice.spark.jobs import JobLostError, JobResult
+from sluice.worker.assignment import Assignment, Job
+from tests.driver.lane_world import World, table_text
+
+P0 = TopicPartition("a", 0)
+RECEIPT = Receipt("t", "d.t", "s1", "token", 8, 99, "sum", "http://h", 5, 5)
+
+
+class Gathering:
+    """A gatherer, and one partition whose range is out."""
+
+    def __init__(self) -> None:
+        self.world = World([P0])
+        self.state = self.world.settled(P0)
+        self.state.record = replace(
+            self.state.record,
+            kind=Kind.INTEND,
+            attempt=1,
+            begin=10,
+            end=20,
+            grant=1,
+            deadline_ms=self.world.now + 60_000,
+        )
+        self.state.background = Background(marks={"t/s1": 0})
+        self.state.out = True
+        self.counters = Counters()
+        self.parked: list[str] = []
+        self.gatherer = Gatherer(
+            "lane",
+            {P0: self.state},
+            self.world.planner,
+            self.counters,
+            self.world.now_ms,
+            park=lambda entry, why: self.parked.append(entry) or True,  # type: ignore[func-returns-value]
+        )
+
+    @property
+    def job(self) -> Job:
+        record = self.state.record
+        assignment = Assignment(self.state.block_range, record, {}, 1 << 20, self.world.now)
+        return Job("lane", 1, ((assignment,),))
+
+    def take(self, outcome: Outcome, attempt: int = 0, may_land: bool = False) -> PartitionState:
+        self.world.now += 100
+        report = TaskReport(
+            self.state.block_range, self.state.record.batch, outcome, attempt, 77, may_land
+        )
+        self.gatherer.take(JobResult(self.job, reports=(report,)))
+        return self.state
+
+
+@pytest.fixture
+def gathering() -> Gathering:
+    return Gathering()
+
+
+def test_a_loaded_range_waits_to_be_settled(gathering: Gathering) -> None:
+    gathering.state.failures = gathering.state.refusals = 2
+    outcome = Loaded((RECEIPT,), (), 10, 4000, 0)
+    state = gathering.take(outcome)
+    assert (state.loaded, state.out, state.back_at_ms) == (outcome, False, gathering.world.now)
+    assert (state.failures, state.refusals, state.suspect_until_ms) == (0, 0, 0)
+    assert state.bytes_per_message == 400.0
+    assert gathering.world.planner.grants == {"t": 5}
+
+
+@pytest.mark.parametrize(("attempt", "may_land"), [(1, False), (0, True)])
+def test_what_may_land_late_is_a_suspect_although_it_is_loaded(
+    gathering: Gathering, attempt: int, may_land: bool
+) -> None:
+    state = gathering.take(Loaded((RECEIPT,), (), 10, 4000, 0), attempt, may_land)
+    assert state.suspect_until_ms == state.record.deadline_ms
+    assert state.loaded is not None
+
+
+def test_a_heavy_range_says_where_it_ends_and_how_heavy_it_is(gathering: Gathering) -> None:
+    state = gathering.take(TooHeavy(14, 4000))
+    assert (state.shorten_to, state.bytes_per_message) == (14, 1000.0)
+    assert state.loaded is None
+
+
+def test_a_block_that_needs_more_says_how_much(gathering: Gathering) -> None:
+    state = gathering.take(NeedsGrant("t", 6))
+    assert state.grant_wanted == NeedsGrant("t", 6)
+    assert gathering.world.planner.grants == {"t": 6}
+
+
+def test_a_job_that_is_lost_leaves_a_suspect_and_a_failure(gathering: Gathering) -> None:
+    state, lost = gathering.state, JobLostError("its executor was lost")
+    gathering.gatherer.take(JobResult(gathering.job, error=lost))
+    assert state.suspect_until_ms == state.record.deadline_ms
+    assert (state.failures, state.out, state.untouched) == (1, False, False)
+    assert state.back_at_ms == gathering.world.now
+    assert state.retry_at_ms > gathering.world.now
+    state.stop(TerminalError("before"))
+    state.out, state.suspect_until_ms, state.untouched = True, 0, True
+    gathering.gatherer.take(JobResult(gathering.job, error=lost))
+    assert (state.out, state.untouched) == (False, False)
+    assert state.suspect_until_ms == state.record.deadline_ms, "it may still insert"
+    assert state.failures == 1 and gathering.counters.failures == {"JobLostError": 1}
+
+
+def test_of_a_partition_that_stopped_only_what_may_land_is_taken(gathering: Gathering) -> None:
+    gathering.state.stop(TerminalError("before"))
+    state = gathering.take(Loaded((RECEIPT,), (), 10, 4000, 0), may_land=True)
+    assert state.loaded is None
+    assert state.suspect_until_ms == state.record.deadline_ms
+
+
+@pytest.mark.parametrize(
+    ("error", "is_suspect"), [(InDoubtError("cut"), True), (TransientError("away"), False)]
+)
+def test_an_insert_in_doubt_is_a_suspect(
+    gathering: Gathering, error: InDoubtError | TransientError, is_suspect: bool
+) -> None:
+    state = gathering.take(Failed(error))
+    assert (state.suspect_until_ms > 0) == is_suspect
+    assert state.failures == 1 and state.stopped is None
+
+
+@pytest.mark.parametrize("is_unstored", [True, False])
+def test_an_entry_that_is_parked_takes_its_range_out_only_if_nothing_is_stored(
+    gathering: Gathering, is_unstored: bool
+) -> None:
+    state = gathering.take(Failed(TerminalError("no"), "t", is_unstored, ("u",)))
+    assert gathering.parked == ["t"] and state.stopped is None
+    assert (state.outdated is not None) == is_unstored
+    if state.outdated is not None:
+        assert (state.outdated.entry, state.outdated.inserted) == ("t", ("u",))
+
+
+def test_every_altered_table_is_parked_and_no_other() -> None:
+    """Of entries that are parked, a text that inserts them was unparked; of others it was not."""
+    world = World([P0], tuple(table_text(name, ("a",)) for name in ("x", "y", "z")))
+    parking, why = Parking(("x", "y")), TerminalError("altered")
+    assert not parking.was_unparked(world.text, "a")
+    parking.take({"x": why, "y": why}, asked=False)
+    assert parking.entries == {"x", "y"}
+    assert parking.was_unparked(world.text, "a")
+    applied = parking.applied(world.text)
+    assert [table.parked for table in applied.tables] == [True, True, False]
+    assert not parking.was_unparked(applied, "a")
+    assert parking.applied(applied) is applied
+    parking.take({"y": why}, asked=False)
+    assert parking.entries == {"y"}

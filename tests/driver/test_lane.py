@@ -1,0 +1,436 @@
+"""The lane's loop over a world in memory: what happens, in which order, exactly."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from sluice.clickhouse.access import ClickHouseAccess
+from sluice.clickhouse.reactions import build_error, reaction_to
+from sluice.core.budget import Site
+from sluice.core.errors import InDoubtError, OwnerChangedError, TransientError
+from sluice.core.lease import LeaseOverError, has_expired
+from sluice.core.planning import Limits
+from sluice.core.ranges import TopicPartition
+from sluice.core.receipts import Failed, Loaded, NeedsGrant, TooHeavy
+from sluice.driver.hanging import PATIENCE_MS
+from sluice.driver.ports import ClusterRead
+from sluice.driver.steps import Planner
+from sluice.spark.jobs import JobLostError
+from sluice.worker.assignment import Assignment
+from tests.driver.lane_world import START_MS, Answer, World, kinds, run, table_text
+
+P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
+OTHER = TopicPartition("b", 0)
+
+
+def test_ranges_follow_one_another_and_the_last_one_is_settled() -> None:
+    world = World([P0])
+    world.ends[P0] = 25
+    run(world)
+    assert kinds(world, P0) == [
+        ("INTEND", 0, 10),
+        ("INTEND", 10, 20),
+        ("INTEND", 20, 25),
+        ("SETTLE", 25, 25),
+    ]
+    assert world.rows_of(P0) == [1] * 25
+
+
+def test_too_heavy_after_a_lost_job_is_shortened_and_loses_nothing() -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    tries: list[tuple[int, int]] = []
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        tries.append((assignment.block_range.begin, assignment.block_range.end))
+        if len(tries) == 1:
+            return JobLostError("lost")
+        if assignment.block_range.span > 4:
+            return TooHeavy(assignment.block_range.begin + 4, 1000)
+        return world.load(assignment)
+
+    world.script = script
+    run(world)
+    assert tries[:3] == [(0, 10), (0, 10), (0, 4)]
+    assert kinds(world, P0)[:3] == [("INTEND", 0, 10), ("SHORTEN", 0, 4), ("INTEND", 4, 10)]
+    assert world.rows_of(P0) == [1] * 10
+
+
+def test_a_block_that_needs_more_gets_it_and_stops_nobody_else() -> None:
+    """Half of the window is 50. One range of partition 0 needs 40 entries, so that twice as
+    much, the next grant, could never be given; partition 1 needs 1."""
+    world = World([P0, P1], (table_text("t", ("a",), "day"),), blocks=100)
+    world.ends.update({P0: 30, P1: 200})
+    needs = {(P0, 0): 40}
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        entries = needs.get((assignment.block_range.source, assignment.block_range.begin), 1)
+        if entries > assignment.record.grant:
+            return NeedsGrant("t", entries)
+        return world.load(assignment, entries)
+
+    world.script = script
+    lane = run(world)
+    assert [state.stopped for state in lane.states.values()] == [None, None]
+    assert world.rows_of(P0) == [1] * 30
+    assert world.rows_of(P1) == [1] * 200
+    assert world.now < START_MS + 600_000  # it does not wait for its own first lease to end
+    assert max(record.grant for commit in world.commits for record in commit.records.values()) == 50
+
+
+def test_a_block_that_no_window_holds_stops_its_partition_only() -> None:
+    world = World([P0, P1], (table_text("t", ("a",), "day"),), blocks=100)
+    world.ends.update({P0: 30, P1: 60})
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        if assignment.block_range.source == P0:
+            return NeedsGrant("t", 51)
+        return world.load(assignment)
+
+    world.script = script
+    lane = run(world)
+    stopped = lane.states[P0].stopped
+    assert stopped is not None and "table entry t takes 51 entries" in str(stopped)
+    assert stopped.hint.startswith("ALTER TABLE d.t MODIFY SETTING")
+    assert lane.states[P1].stopped is None
+    assert world.rows_of(P1) == [1] * 60
+
+
+def test_a_window_that_is_too_small_is_named_whoever_needs_the_entries() -> None:
+    """One grant serves both tables; the block of the one does not fit the window of the other,
+    and a third one is narrower than it needs to be for that."""
+    world = World([P0], tuple(table_text(entry, ("a",), "day") for entry in ("t", "u", "v")))
+    world.ends[P0] = 30
+    world.tables[Site("u", "s1")].blocks = 100
+    world.tables[Site("v", "s1")].blocks = 90
+    world.script = lambda world, assignment: NeedsGrant("t", 51)
+    stopped = run(world).states[P0].stopped
+    assert "a block of table entry t takes 51 entries" in str(stopped)
+    assert "the deduplication window of d.v in shard s1 holds 90" in str(stopped)
+    assert stopped is not None and stopped.hint.startswith("ALTER TABLE d.v MODIFY SETTING")
+
+
+def test_what_left_the_window_is_probed_after_its_lease_and_loaded_once() -> None:
+    world = World([P0], blocks=20)
+    world.ends[P0] = 10
+    lost = [True]
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        loaded = world.load(assignment)
+        if lost.pop() if lost else False:
+            world.tables[Site("t", "s1")].fill(30)
+            return JobLostError("lost after the insert")
+        return loaded
+
+    world.script = script
+    run(world)
+    assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "PROBE", "SETTLE"]
+    ((probed_at, _),) = world.probes
+    assert probed_at > START_MS + 610_000
+    assert world.rows_of(P0) == [1] * 10
+
+
+def test_probed_ranges_share_the_window_like_new_ones() -> None:
+    """Six ranges, granted 8 each, left a window of which 10 entries may be used."""
+    sources = [TopicPartition("a", number) for number in range(6)]
+    world = World(sources, (table_text("t", ("a",), "day"),), blocks=20)
+    world.ends.update(dict.fromkeys(sources, 10))
+    lane = world.lane([world.overrun(source, 10, grant=8) for source in sources])
+    run(world, lane)
+    held: dict[TopicPartition, int] = {}
+    most = 0
+    for commit in world.commits:
+        held.update({source: record.grant for source, record in commit.records.items()})
+        most = max(most, sum(held.values()))
+    assert most == 8
+    assert all(world.rows_of(source) == [1] * 10 for source in sources)
+
+
+def test_a_clock_ahead_of_the_drivers_is_said_and_not_hammered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    world.script = lambda world, assignment: (
+        Failed(LeaseOverError("the lease ended 900.0 s ago"))
+        if world.now < START_MS + 120_000
+        else world.load(assignment)
+    )
+    run(world)
+    assert len(world.jobs) < 20
+    assert "ended 900.0 s ago" in caplog.text
+    assert world.rows_of(P0) == [1] * 10
+
+
+def test_a_report_after_a_stop_changes_nothing() -> None:
+    """And the loop does not spin on it."""
+    world = World([P0, P1], rounds_max=3000)
+    world.ends.update({P0: 10, P1: 0})
+    lane = world.lane()
+    world.at(50, lambda: world.ids.update({"a": "BBBBBBBBBBB"}))
+    world.at(60, lane.look_at_topics)
+    world.at(60_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert lane.states[P0].loaded is None
+    assert world.now >= START_MS + 60_000
+
+
+def test_a_clock_that_is_set_back_does_not_stop_the_loop() -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    lane = world.lane()
+
+    def back() -> None:
+        world.now -= 3_600_000
+        world._events = []
+        world.ends[P0] = 500
+
+    world.at(5_000, back)
+    lane.run({P0: 500}, 5.0)
+    assert world.rows_of(P0) == [1] * 500
+    assert world.now < START_MS - 3_000_000
+
+
+def test_a_task_that_never_returns_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    world.script = lambda world, assignment: None
+    lane = world.lane()
+    world.at(700_000, lane.stopping.set)
+    with caplog.at_level(logging.WARNING):
+        lane.run(None, 5.0)
+    assert "has not come back" in caplog.text
+    assert lane.in_doubt() == [lane.states[P0]]
+
+
+def test_a_job_that_hangs_is_ended_after_its_lease_and_sent_again() -> None:
+    """It may have inserted before it hung: its ranges are sent under the same tokens, and hold
+    their places in the window."""
+    world = World([P0, P1])
+    world.ends.update({P0: 10, P1: 10})
+    hung: list[Assignment] = []
+
+    def script(world: World, assignment: Assignment) -> Loaded | None:
+        if not hung and assignment.block_range.source == P0:
+            hung.append(assignment)
+            world.load(assignment)
+            return None
+        return world.load(assignment)
+
+    world.script = script
+    run(world)
+    ((at_ms, job),) = world.cancelled
+    (deadline_ms,) = {each.record.deadline_ms for each in job.assignments}
+    assert has_expired(deadline_ms + PATIENCE_MS, at_ms)
+    assert not has_expired(deadline_ms + PATIENCE_MS, at_ms - 1_000)
+    assert world.rows_of(P0) == world.rows_of(P1) == [1] * 10
+    suspects = [entry.body for entry in world.ledger if entry.body["type"] == "suspect"]
+    assert suspects == []  # the lease was over long before
+
+
+def test_who_is_slow_each_time_is_given_more_time() -> None:
+    world = World([P0])
+    world.planner = Planner(world.text, "me", Limits(10, 1 << 20, 1000), 20.0)
+    world.ends[P0] = 10
+    world.script = lambda world, assignment: None if len(world.jobs) < 4 else world.load(assignment)
+    run(world)
+    assert world.rows_of(P0) == [1] * 10
+    waits = [at - job.assignments[0].record.deadline_ms for at, job in world.cancelled]
+    assert [round(wait / PATIENCE_MS) for wait in waits] == [1, 2, 4]
+
+
+def test_another_owner_ends_the_lane() -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    lane = world.lane()
+    world.group[P0] = replace(world.group[P0], owner="somebody")
+    with pytest.raises(OwnerChangedError):
+        run(world, lane)
+    assert world.jobs == []
+
+
+def test_a_foreign_commit_stops_its_partition_only() -> None:
+    world = World([P0, P1])
+    world.ends.update({P0: 10, P1: 10})
+    lane = world.lane()
+    del world.group[P0]
+    run(world, lane)
+    assert lane.states[P0].stopped is not None
+    assert world.rows_of(P0) == [0] * 10
+    assert world.rows_of(P1) == [1] * 10
+
+
+def test_what_may_land_late_is_a_suspect_whatever_the_outcome_was() -> None:
+    """The first attempt's block may be under way at a server that did not answer, although another
+    one has it, and another shard failed for reasons of its own."""
+    world = World([P0])
+    world.ends[P0] = 10
+    attempts = []
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        attempts.append(assignment)
+        world.may_land = len(attempts) == 1
+        return Failed(TransientError("another shard")) if world.may_land else world.load(assignment)
+
+    world.script = script
+    lane = run(world)
+    assert len(attempts) == 2
+    (suspect,) = lane._claims.suspects
+    assert suspect.deadline_ms >= attempts[0].record.deadline_ms
+
+
+def test_hours_leave_nothing_behind() -> None:
+    world = World([P0], rounds_max=10**6)
+    world.task_attempt = 1
+    lane = world.lane()
+    for minute in range(1, 30):
+        world.at(minute * 60_000, lambda: world.ends.update({P0: world.ends[P0] + 10}))
+    world.at(2 * 3_600_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert world.rows_of(P0) == [1] * 290
+    assert lane._claims.suspects == []
+    assert len(lane._claims.ended) <= 1
+
+
+def test_an_idle_partition_is_settled_again_before_its_offset_expires(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sluice.driver.lane.OBSERVE_EVERY_MS", 30_000)
+    world = World([P0])
+    lane = world.lane()
+    world.at(13 * 3_600_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert kinds(world, P0) == [("SETTLE", 0, 0), ("SETTLE", 0, 0)]
+
+
+def test_an_insert_in_doubt_holds_its_place_in_the_window_until_its_lease_is_over() -> None:
+    """The server may still finish it after the repeat is settled, by this driver or the next."""
+    world = World([P0])
+    world.ends[P0] = 10
+    tries: list[int] = []
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        tries.append(assignment.record.deadline_ms)
+        return Failed(InDoubtError("no reply")) if len(tries) == 1 else world.load(assignment)
+
+    world.script = script
+    lane = run(world)
+    (suspect,) = lane._claims.suspects
+    assert suspect.deadline_ms >= tries[0]
+    written = [entry.body for entry in world.ledger if entry.body["type"] == "suspect"]
+    assert [(body["end"], body["deadline_ms"]) for body in written] == [(10, suspect.deadline_ms)]
+    world.at(suspect.deadline_ms - world.now + 60_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert lane._claims.suspects == []
+
+
+def test_a_replica_that_did_not_answer_holds_a_place_though_another_one_has_the_block() -> None:
+    """The task says that the range is loaded; that replica may come to store the block later."""
+    world = World([P0])
+    world.ends[P0] = 10
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        loaded = world.load(assignment)
+        assert isinstance(loaded, Loaded)
+        (receipt,) = loaded.receipts
+        failed_over = ("http://a:8123 SOCKET_TIMEOUT",)
+        world.may_land = True
+        return replace(loaded, receipts=(replace(receipt, failed_over=failed_over, in_doubt=True),))
+
+    world.script = script
+    lane = run(world)
+    (suspect,) = lane._claims.suspects
+    assert suspect.deadline_ms > world.now
+    assert lane.counters.failovers == 1
+    written = [entry.body for entry in world.ledger if entry.body["type"] == "suspect"]
+    assert [(body["end"], body["deadline_ms"]) for body in written] == [(10, suspect.deadline_ms)]
+    (receipt,) = [entry.body for entry in world.ledger if entry.body["type"] == "receipt"]
+    assert receipt["failed_over"] == ("http://a:8123 SOCKET_TIMEOUT",)
+    assert receipt["in_doubt"] is True
+
+
+def test_a_range_is_not_sent_again_while_its_kafka_does_not_answer() -> None:
+    """Its task could only wait, in a slot that another connector needs."""
+    world = World([P0])
+    world.ends[P0] = 10
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        world.unreadable.add(P0)
+        return Failed(TransientError("no messages came"))
+
+    world.script = script
+    lane = world.lane()
+    while_away: list[int] = []
+
+    def heal() -> None:
+        while_away.append(len(world.jobs))
+        world.unreadable.clear()
+        world.script = lambda world, assignment: world.load(assignment)
+
+    world.at(200_000, heal)  # less than half of the lease: it needs no record to be sent again
+    run(world, lane)
+    assert while_away == [1]
+    assert len(world.jobs) == 2
+    assert world.rows_of(P0) == [1] * 10
+
+
+def test_a_range_in_doubt_through_a_long_outage_is_recorded_again_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its offset must not expire; nobody gets more time to insert."""
+    monkeypatch.setattr("sluice.driver.lane.OBSERVE_EVERY_MS", 30_000)
+    world = World([P0])
+    world.ends[P0] = 10
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        world.outages["s1"] = "connection refused"
+        return Failed(InDoubtError("connection refused"))
+
+    world.script = script
+    lane = world.lane()
+
+    def heal() -> None:
+        world.outages.clear()
+        world.script = lambda world, assignment: world.load(assignment)
+
+    world.at(13 * 3_600_000, heal)
+    run(world, lane)
+    records = [commit.records[P0] for commit in world.commits]
+    assert [record.kind.name for record in records[:3]] == ["INTEND", "RENEW", "RENEW"]
+    assert {(record.begin, record.end) for record in records[:3]} == {(0, 10)}
+    assert {record.deadline_ms for record in records[:3]} == {records[0].deadline_ms}
+    assert records[-1].kind.name == "SETTLE"
+    assert world.rows_of(P0) == [1] * 10
+
+
+def test_failures_are_counted_by_the_name_that_clickhouse_has_for_them() -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    errors = [
+        build_error(reaction_to(286), 286, "http://a", "not yet"),
+        InDoubtError("no reply"),
+    ]
+    world.script = lambda world, assignment: (
+        Failed(errors.pop()) if errors else world.load(assignment)
+    )
+    lane = run(world)
+    assert lane.counters.failures == {
+        "UNSATISFIED_QUORUM_FOR_PREVIOUS_WRITE": 1,
+        "InDoubtError": 1,
+    }
+
+
+def test_tasks_are_sent_with_the_replicas_that_were_told_of_last() -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    lane = world.lane()
+    access = ClickHouseAccess({"s1": ("http://new:1",)}, "u", "", "single")
+    world.at(5_000, lambda: world.put(ClusterRead(access)))
+    world.at(10_000, lambda: world.ends.update({P0: 20}))
+    world.at(30_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert [around.clickhouse == access for around in world.arounds] == [False, True]
+    assert world.rows_of(P0) == [1] * 20

@@ -1,0 +1,88 @@
+"""Too many dead letters stop a partition before its range is settled."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from sluice.core.dead_letters import LetterLimit
+from sluice.core.ranges import Range, TopicPartition
+from sluice.core.receipts import DeadLetter, Loaded, Receipt, TaskReport
+from sluice.driver.counters import Counters
+from sluice.driver.gathering import Gatherer
+from sluice.driver.letter_watch import WARN_EVERY_MS, LetterWatch, TooManyLettersError
+from sluice.spark.jobs import JobResult
+from sluice.worker.assignment import Job
+from tests.driver.lane_world import World
+from tests.kafka.groups import NOW, letter
+
+SOURCE = TopicPartition("events", 0)
+LIMIT = LetterLimit(max_ratio=0.5, min_letters=10, window_messages=100)
+RECEIPT = Receipt("orders", "d.orders", "s1", "t", 1, 1, "c", "u", 1, 1)
+
+
+def loaded(messages: int, bad: int, *receipts: Receipt) -> Loaded:
+    letters: tuple[DeadLetter, ...] = tuple(letter(offset) for offset in range(bad))
+    return Loaded(receipts, letters, messages, 1000, 0)
+
+
+def watch(limit: LetterLimit = LIMIT) -> LetterWatch:
+    return LetterWatch("shop.dc1", limit)
+
+
+def test_letters_say_when_and_under_what() -> None:
+    watching = watch()
+    report = watching.take(Range(SOURCE, 0, 100), "0123456789abcdef", loaded(100, 2), NOW)
+    for each in report.dead_letters:
+        assert (each.attempted_at_ms, each.lane) == (NOW, "shop.dc1")
+        assert each.text == "0123456789abcdef"
+    assert watching.counts == {("orders", "syntax"): 2}
+    assert watching.windows[SOURCE].ratio("orders") == 0.02
+
+
+def test_the_error_says_what_and_what_to_do() -> None:
+    with pytest.raises(TooManyLettersError) as caught:
+        watch().take(Range(SOURCE, 0, 100), "", loaded(100, 51, RECEIPT), NOW)
+    said = str(caught.value)
+    assert said.startswith("events[0][0, 100): ")
+    assert "51 of the last 100 messages cannot become rows of table entry orders: 51%" in said
+    assert "offset 0 syntax: not an object" in said and "max_ratio is 0.5" in said
+    assert "max_ratio higher" in caught.value.hint and "not-loaded" not in caught.value.hint
+    with pytest.raises(TooManyLettersError) as caught:
+        watch().take(Range(SOURCE, 0, 100), "", loaded(100, 100), NOW)
+    assert "--connector dc1 --topic events --partition 0 --as not-loaded" in caught.value.hint
+
+
+def test_partitions_are_judged_by_themselves() -> None:
+    watching = watch()
+    watching.take(Range(SOURCE, 0, 100), "", loaded(100, 50), NOW)
+    other = TopicPartition("events", 1)
+    watching.take(Range(other, 0, 10), "", loaded(10, 9), NOW)
+    with pytest.raises(TooManyLettersError):
+        watching.take(Range(other, 10, 20), "", loaded(10, 9), NOW)
+
+
+def test_what_comes_near_the_limit_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    watching = watch()
+    with caplog.at_level(logging.WARNING, "sluice.lane"):
+        watching.take(Range(SOURCE, 0, 100), "", loaded(100, 20), NOW)
+        assert caplog.messages == []
+        for later_ms in (1, 2, WARN_EVERY_MS + 1):
+            watching.take(Range(SOURCE, 0, 100), "", loaded(100, 40), NOW + later_ms)
+    assert len(caplog.messages) == 2
+    assert (
+        "40 % of the last 100 messages are dead letters of table entry orders"
+        in (caplog.messages[0])
+    )
+
+
+@pytest.mark.parametrize(("bad", "stops"), [(50, False), (51, True)])
+def test_the_partition_stops_unsettled(bad: int, stops: bool) -> None:
+    world = World([SOURCE])
+    state = world.settled(SOURCE)
+    gatherer = Gatherer("shop.dc1", {SOURCE: state}, world.planner, Counters(), world.now_ms, LIMIT)
+    report = TaskReport(state.block_range, 1, loaded(100, bad))
+    gatherer.take(JobResult(Job("shop.dc1", 1, ()), (report,)))
+    assert (state.stopped is not None) == stops
+    assert (state.loaded is None) == stops

@@ -1,0 +1,288 @@
+"""A lane that looks at its topics: gone, created again, larger."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.budget import Site
+from sluice.core.errors import OwnerChangedError
+from sluice.core.ledger import Background
+from sluice.core.ranges import EpochOffset, TopicPartition
+from sluice.core.records import Kind
+from sluice.driver.beginning import StartRefusedError
+from sluice.driver.start import Started
+from sluice.driver.state import Suspect
+from sluice.worker.assignment import Job
+from tests.driver.lane_world import START_MS, World, kinds, table_text
+
+P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
+OTHER = TopicPartition("b", 0)
+
+#: When the lease of the other owner's lost task ends.
+LATE_MS = 200_000
+
+
+def test_a_deleted_topic_and_a_silent_partition_hold_nobody_else() -> None:
+    world = World([P0, P1, OTHER])
+    world.ends.update({P0: 20, P1: 20, OTHER: 20})
+    lane = world.lane()
+    del world.ids["b"]
+    world.unreadable |= {OTHER}
+    lane.run({P0: 20, P1: 20, OTHER: 20}, 5.0)
+    assert "does not exist" in str(lane.states[OTHER].stopped)
+    assert world.rows_of(P0) == world.rows_of(P1) == [1] * 20
+
+
+def test_a_topic_that_is_created_again_while_the_lane_runs_is_not_read() -> None:
+    world = World([P0])
+    world.ends[P0] = 20
+    lane = world.lane()
+
+    def again() -> None:
+        world.ids["a"] = "BBBBBBBBBBB"
+        world.ends[P0] = 3
+
+    world.at(60_000, again)
+    world.at(62_000, lambda: world.ends.update({P0: 40}))
+    lane.run({P0: 40}, 5.0)
+    assert "created again" in str(lane.states[P0].stopped)
+    assert kinds(world, P0)[-1] == ("SETTLE", 20, 20)
+
+
+def test_a_log_that_was_cut_and_filled_again_while_the_lane_runs_is_not_read() -> None:
+    """Its end is beyond what is recorded: only the leader's epoch tells."""
+    world = World([P0, P1])
+    world.epoch = 3
+    world.ends.update({P0: 20, P1: 20})
+    lane = world.lane()
+
+    def cut() -> None:
+        world.cut_at[P0] = 15
+        world.epoch = 5
+        world.ends.update({P0: 40, P1: 40})
+
+    world.at(20_000, cut)
+    lane.run({P0: 40, P1: 40}, 5.0)
+    assert "the log was cut below what is recorded, up to offset 20 of leader epoch 3" in str(
+        lane.states[P0].stopped
+    )
+    assert "sluice adopt CONFIG --topic a --partition 0" in lane.states[P0].stopped.hint  # type: ignore[union-attr]
+    assert world.rows_of(P0) == [1] * 20 + [0] * 20
+    assert world.rows_of(P1) == [1] * 40
+    assert {source: record.epoch for source, record in world.group.items()} == {P0: 3, P1: 5}
+    assert world.asked_epochs == [{P0: EpochOffset(20, 3), P1: EpochOffset(20, 3)}]
+
+
+def test_what_was_seen_and_not_recorded_may_be_cut() -> None:
+    """Nobody was promised it: the new leader's end counts, and a former leader's does not."""
+    world = World([P0])
+    world.epoch = 3
+    world.ends[P0] = 20
+    world.outages["s1"] = "away"  # so that nothing is recorded of it
+    lane = world.lane()
+    ends = world.ends
+
+    def cut() -> None:
+        world.cut_at[P0] = 5
+        world.epoch, ends[P0] = 4, 5
+
+    def a_former_leader_answers() -> None:
+        world.epoch, ends[P0] = 3, 20
+
+    def the_leader_answers() -> None:
+        world.epoch, ends[P0] = 4, 8
+        world.outages.clear()
+
+    world.at(10_000, cut)
+    world.at(15_000, a_former_leader_answers)
+    world.at(20_000, the_leader_answers)
+    lane.run({P0: 8}, 5.0)
+    assert lane.states[P0].stopped is None
+    assert world.rows_of(P0) == [1] * 8
+    assert {record.epoch for commit in world.commits for record in commit.records.values()} == {4}
+
+
+def test_new_partitions_are_found_although_all_known_ones_stopped() -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    lane = world.lane(take_over_new=lambda new: Started([world.settled(s) for s in new]))
+    del world.group[P0]
+    world.at(50_000, lambda: world.ends.update({P1: 10}))
+    world.at(120_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert lane.states[P0].stopped is not None
+    assert world.rows_of(P0) == [0] * 10
+    assert world.rows_of(P1) == [1] * 10
+
+
+def test_who_was_succeeded_takes_no_new_partition_from_its_successor() -> None:
+    """It would fence the successor, and both would end."""
+    world = World([P0])
+    taken: list[TopicPartition] = []
+
+    def take_over(new: list[TopicPartition]) -> Started:
+        taken.extend(new)
+        return Started([world.settled(source) for source in new])
+
+    lane = world.lane(take_over_new=take_over)
+    world.group[P0] = replace(world.group[P0], owner="successor")
+    world.at(50_000, lambda: world.ends.update({P1: 10}))
+    world.at(120_000, lane.stopping.set)
+    with pytest.raises(OwnerChangedError, match="belongs to successor"):
+        lane.run(None, 5.0)
+    assert taken == []
+
+
+def test_a_new_partition_brings_its_suspects_and_texts_along() -> None:
+    """Another owner had it first: its text is not ours, and its lost task may still insert.
+    Of 10 entries that may be used, 12 were created since that task's claim."""
+    world = World([P0], blocks=20)
+    lane = world.lane(take_over_new=lambda new: another_owners(world, new))
+    world.tables[Site("t", "s1")].fill(12)
+    world.at(50_000, lambda: world.ends.update({P1: 10}))
+    world.at(100_000, lambda: world.ends.update({P0: 10}))
+    world.at(400_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert world.rows_of(P0) == world.rows_of(P1) == [1] * 10
+    for job, around in zip(world.jobs, world.arounds, strict=True):
+        digests = {assignment.record.text for assignment in job.assignments}
+        assert digests <= around.texts.keys() and digests <= lane._texts.keys()
+    (sent_at,) = (job.assignments[0].sent_at_ms for job in world.jobs if sources_of(job) == {P0})
+    assert sent_at > START_MS + LATE_MS
+    assert [suspect.deadline_ms for suspect in lane._claims.suspects] == []
+
+
+def sources_of(job: Job) -> set[TopicPartition]:
+    return {assignment.block_range.source for assignment in job.assignments}
+
+
+def another_owners(world: World, new: list[TopicPartition]) -> Started:
+    """What a take-over finds of a partition that another owner's text has in doubt."""
+    (source,) = new
+    text = replace(world.text, range_bytes_max=2 << 20)
+    state = world.settled(source)
+    state.record = world.group[source] = replace(
+        state.record,
+        kind=Kind.RENEW,
+        attempt=2,
+        end=10,
+        grant=1,
+        text=text.digest(),
+        deadline_ms=world.now + 600_000,
+    )
+    state.background = Background(marks={"t/s1": 12}, since_ms=world.now)
+    state.back_at_ms = world.now
+    return Started(
+        states=[state],
+        suspects=[Suspect({"t/s1": 0}, START_MS + LATE_MS)] * 2,
+        texts={text.digest(): text},
+        canonical={text.digest(): text.canonical()},
+        batch=5,
+    )
+
+
+class Finder:
+    """Every topic of the world is taken; only "a" has its name in the configuration."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def is_named(self, topic: str) -> bool:
+        return topic == "a"
+
+    def find(self, known: Collection[str]) -> list[str]:
+        return sorted(self._world.ids.keys() - set(known))
+
+
+def found_world(*sources: TopicPartition) -> World:
+    """A world whose one entry takes topics by an expression."""
+    table = replace(table_text("t", ("a",)), topic_pattern="[b-z]")
+    world = World(sources, (table,))
+    world.topic_finder = Finder(world)
+    return world
+
+
+def create(world: World, source: TopicPartition, end: int) -> None:
+    world.ids[source.topic] = world.ids.get(source.topic, "AAAAAAAAAAA")
+    world.ends[source] = end
+
+
+def test_a_topic_that_appears_is_loaded_and_soon_if_asked_for() -> None:
+    world = found_world(P0)
+    lane = world.lane(take_over_new=lambda new: Started([world.settled(s) for s in new]))
+    world.at(40_000, lambda: create(world, OTHER, 10))
+    world.at(59_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert OTHER not in lane.states
+    lane.stopping.clear()
+    world.at(10, lane.look_at_topics)
+    world.at(3_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert world.rows_of(OTHER) == [1] * 10
+    assert [kind for kind, _, _ in kinds(world, OTHER)] == ["INTEND", "SETTLE"]
+
+
+def test_a_topic_that_cannot_begin_is_told_of_once_and_holds_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = found_world(P0)
+    refused = TopicPartition("c", 0)
+
+    def take_over(new: list[TopicPartition]) -> Started:
+        if refused in new and world.now < START_MS + 200_000:
+            raise StartRefusedError("the group has committed no offset for c[0]")
+        return Started([world.settled(source) for source in new])
+
+    lane = world.lane(take_over_new=take_over)
+    world.at(10_000, lambda: (create(world, OTHER, 10), create(world, refused, 10)))  # type: ignore[func-returns-value]
+    world.at(150_000, lane.stopping.set)
+    with caplog.at_level(logging.ERROR, "sluice.lane"):
+        lane.run(None, 5.0)
+    assert world.rows_of(OTHER) == [1] * 10 and refused not in lane.states
+    assert len([r for r in caplog.records if "topic c is not loaded" in r.message]) == 1
+    lane.stopping.clear()
+    world.at(150_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert world.rows_of(refused) == [1] * 10
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_topic_that_is_gone_is_let_go_unless_it_was_named(
+    named: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is the only one, so that nothing answers any more."""
+    gone = P0 if named else OTHER
+    world = found_world(gone)
+    world.ends[gone] = 10
+    lane = world.lane()
+
+    def delete() -> None:
+        world.ends[gone] += 5  # came in the moment before
+        del world.ids[gone.topic]
+        world.unreadable.add(gone)
+
+    world.at(20_000, delete)
+    world.at(100_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert world.rows_of(gone)[:10] == [1] * 10
+    if named:
+        assert "does not exist" in str(lane.states[gone].stopped)
+    else:
+        assert lane.states == {} and "it is settled at 10 and let go" in caplog.text
+
+
+def test_a_topic_that_is_gone_in_doubt_stops() -> None:
+    """Nobody can tell any more what its range held."""
+    world = found_world(P0, OTHER)
+    world.ends.update({P0: 10, OTHER: 10})
+    world.script = lambda world, a: None if a.block_range.source == OTHER else world.load(a)
+    lane = world.lane()
+    world.at(20_000, lambda: world.ids.pop("b"))
+    world.at(100_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    assert "topic b does not exist" in str(lane.states[OTHER].stopped)
+    assert lane.states[OTHER].record.in_doubt and world.rows_of(P0) == [1] * 10

@@ -1,0 +1,271 @@
+"""Reading the tables again: what changes a text, what bars a topic, and who is told when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sluice.clickhouse.comparing import Today, why_not_executable
+from sluice.clickhouse.http import Server
+from sluice.config import Configuration
+from sluice.core.errors import TerminalError, TransientError
+from sluice.core.text import Column, ConfigurationText
+from sluice.driver import refreshing
+from sluice.driver.ports import SchemaRead
+from sluice.driver.refreshing import SchemaChangedError, SchemaReader, refreshed
+from sluice.driver.texts import build_text, read_text
+from tests.driver.test_texts import COLUMNS, LINEAGE, configuration_of, facts_of, today_of
+from tests.support.world import wait_for
+
+#: What blocks do not carry, and what does not decide which block is which.
+HARMLESS = (
+    (*COLUMNS, Column("added", "String", "DEFAULT", "'a'")),
+    (*COLUMNS, Column("added", "UInt64", "ALIAS", "id")),
+    (COLUMNS[0], Column("d", "Date", "DEFAULT", "toDate(id + 1)"), *COLUMNS[2:]),
+    (COLUMNS[0], Column("d", "Date"), *COLUMNS[2:]),
+    (*COLUMNS[:2], Column("m", "UInt64", "MATERIALIZED", "id * 3"), *COLUMNS[3:]),
+    (*COLUMNS[:2], *COLUMNS[3:]),
+)
+
+
+@pytest.fixture
+def configuration(tmp_path: Path) -> Configuration:
+    return configuration_of(tmp_path)
+
+
+@pytest.fixture
+def text(configuration: Configuration) -> ConfigurationText:
+    return build_text(configuration, "dc1", {"orders": facts_of()}, "UTC", "chdb 1")
+
+
+@pytest.mark.parametrize("columns", HARMLESS)
+def test_what_is_altered_harmlessly_is_a_new_text(
+    configuration: Configuration, text: ConfigurationText, columns: tuple[Column, ...]
+) -> None:
+    """Also a DEFAULT that has changed: it decides rows."""
+    today = today_of(facts_of(columns))
+    found = refreshed(configuration, text, today)
+    assert found.barred == {} and len(found.changes) == 1
+    assert found.text.digest() != text.digest()
+    assert found.text.tables[0].columns == columns
+    # What is in doubt under the old text can be repeated where blocks carry tokens.
+    assert why_not_executable(text, today, "a") is None
+    assert refreshed(configuration, found.text, today).text is found.text
+
+
+def test_nothing_new_is_the_same_text(
+    configuration: Configuration, text: ConfigurationText
+) -> None:
+    assert refreshed(configuration, text, today_of()).text is text
+    missing = refreshed(configuration, text, today_of(tables={}))
+    assert missing.text is text and missing.barred == {}
+
+
+def test_what_blocks_carry_and_is_altered_bars_the_entry_of_the_table(
+    configuration: Configuration, text: ConfigurationText
+) -> None:
+    columns = (Column("id", "UInt8"), Column("d", "Date", "ALIAS", "now()"), *COLUMNS[4:])
+    found = refreshed(configuration, text, today_of(facts_of((*columns, Column("x", "String")))))
+    assert found.text is text
+    assert set(found.barred) == {"orders"}
+    error = found.barred["orders"]
+    assert isinstance(error, SchemaChangedError)
+    for words in (
+        "table entry orders: shop.orders: ",
+        "column id was UInt64, and is UInt8 now",
+        "column d was Date DEFAULT toDate(id), and is Date ALIAS now() now",
+        "has no column _topic any more, which was String",
+    ):
+        assert words in str(error)
+    other_key = refreshed(configuration, text, today_of(replace(facts_of(), partition_key="d")))
+    assert "is by d today" in str(other_key.barred["orders"])
+
+
+def test_an_entry_that_may_be_parked_bars_nothing(
+    configuration: Configuration, text: ConfigurationText
+) -> None:
+    tables = tuple(replace(table, on_error="park") for table in configuration.tables)
+    today = today_of(facts_of((Column("id", "UInt8"), *COLUMNS[1:])))
+    found = refreshed(replace(configuration, tables=tables), text, today)
+    assert found.barred == {} and found.text is text
+    assert "column id was UInt64, and is UInt8 now" in str(found.altered["orders"])
+
+
+def hashed(columns: tuple[Column, ...] = COLUMNS, **changes: object) -> Today:
+    facts = replace(facts_of(columns), **changes)  # type: ignore[arg-type]
+    return today_of(facts, tokens=False)
+
+
+@pytest.mark.parametrize(
+    ("today", "why"),
+    [
+        (hashed(), None),
+        (hashed((*COLUMNS, Column("x", "UInt64", "ALIAS", "id"))), None),
+        (hashed((*COLUMNS, Column("x", "UInt64", "EPHEMERAL", "1"))), None),
+        (hashed((COLUMNS[0], Column("d", "Date"), *COLUMNS[2:])), None),
+        (hashed((*COLUMNS, Column("x", "String"))), "has a column x"),
+        (hashed((*COLUMNS, Column("x", "UInt8", "MATERIALIZED", "1"))), "has a column x"),
+        (hashed((*COLUMNS[:2], *COLUMNS[3:])), "had a column m"),
+        (
+            hashed((*COLUMNS[:2], Column("m", "UInt64", "MATERIALIZED", "1"), *COLUMNS[3:])),
+            "computes its column m otherwise",
+        ),
+        (hashed(sorting_key="d"), "was sorted by id, and is by d"),
+    ],
+)
+def test_a_server_that_hashes_what_it_stores_knows_less_again(
+    text: ConfigurationText, today: Today, why: str | None
+) -> None:
+    """Measured on 18.16: see tests/e2e/test_schema.py."""
+    found = why_not_executable(text, today, "a")
+    assert found is None if why is None else found is not None and why in found
+
+
+def test_a_partition_key_over_a_column_that_is_computed_otherwise(
+    configuration: Configuration,
+) -> None:
+    """The same row may lie in another ClickHouse partition, where its token is not known."""
+    facts = replace(facts_of(), partition_key="intDiv(m, 10)")
+    text = build_text(configuration, "dc1", {"orders": facts}, "UTC", "chdb 1")
+    assert why_not_executable(text, today_of(facts), "a") is None
+    columns = (*COLUMNS[:2], Column("m", "UInt64", "MATERIALIZED", "id"), *COLUMNS[3:])
+    why = why_not_executable(text, today_of(replace(facts, columns=columns)), "a")
+    assert why is not None and "partitioned over m, which has changed" in why
+
+
+# The thread
+
+
+class Reading:
+    """A reader of one real table, and what it told."""
+
+    def __init__(self, configuration: Configuration, server: Server, table: str) -> None:
+        self.server = server
+        self.table = table
+        self.told: list[SchemaRead] = []
+        self.refusal: Exception | None = None
+        self.examined = 0
+        self.text = read_text(configuration, "dc1")
+        self.reader = SchemaReader(
+            configuration,
+            self.text,
+            lambda: time.time_ns() // 1_000_000,
+            self._examine,
+            self.told.append,
+        )
+
+    def _examine(self) -> None:
+        self.examined += 1
+        if self.refusal is not None:
+            raise self.refusal
+
+    def alter(self, how: str) -> SchemaRead:
+        """ALTER, ask for a reading, and wait for one that began later."""
+        self.server.execute(f"ALTER TABLE {self.table} {how}")
+        return self.ask()
+
+    def ask(self) -> SchemaRead:
+        since_ms = time.time_ns() // 1_000_000
+        self.reader.request()
+        wait_for(lambda: any(r.started_ms >= since_ms for r in self.told), 60, "a reading")
+        return next(read for read in self.told if read.started_ms >= since_ms)
+
+
+@pytest.fixture
+def reading(
+    tmp_path: Path, clickhouse_url: str, server: Server, database: str
+) -> Iterator[Reading]:
+    configuration = configuration_of(tmp_path, clickhouse_url, lineage='"auto"')
+    clickhouse = replace(
+        configuration.clickhouse, user="", password=type(configuration.clickhouse.password)("")
+    )
+    tables = (replace(configuration.tables[0], database=database),)
+    server.execute(
+        f"CREATE TABLE {database}.orders (id UInt64, d Date, {LINEAGE}) "
+        "ENGINE = MergeTree PARTITION BY toYYYYMM(d) ORDER BY id"
+    )
+    found = Reading(
+        replace(configuration, clickhouse=clickhouse, tables=tables), server, f"{database}.orders"
+    )
+    found.reader.start()
+    wait_for(lambda: bool(found.told), 60, "the first reading")
+    try:
+        yield found
+    finally:
+        found.reader.stop()
+
+
+def test_readings_of_a_real_table(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = reading.told[0]
+    assert first.text is reading.text and first.today is not None and first.barred == {}
+    assert reading.ask().today is None, "nothing has changed"
+    added = reading.alter("ADD COLUMN x String DEFAULT 'a'")
+    assert added.today is not None and added.text.tables[0].columns[-1] == Column(
+        "x", "String", "DEFAULT", "'a'"
+    )
+    assert reading.examined == 1
+    reading.refusal = TerminalError("not such a column", "drop it")
+    refused = reading.alter("ADD COLUMN y String")
+    assert refused.text is added.text and refused.today is not None
+    tokens = refused.today.tokens
+    assert set(refused.barred) == (set() if tokens else {refused.text.tables[0].entry})
+    reading.refusal = None
+    taken = reading.ask()
+    assert taken.text.tables[0].columns[-1].name == "y" and taken.barred == {}
+    monkeypatch.setattr(refreshing, "AGAIN_SECONDS", 0.1)
+    reading.refusal = TransientError("nobody answers", "wait")
+    told, examined = len(reading.told), reading.examined
+    reading.server.execute(f"ALTER TABLE {reading.table} ADD COLUMN z String")
+    reading.reader.request()
+    wait_for(lambda: reading.examined > examined + 1, 60, "a second attempt")
+    assert len(reading.told) == told
+    reading.refusal = None
+    assert reading.ask().text.tables[0].columns[-1].name == "z"
+    gone = reading.alter("DROP COLUMN x")
+    assert "has no column x any more, which was String DEFAULT 'a'" in str(
+        gone.barred[gone.text.tables[0].entry]
+    )
+    back = reading.alter("ADD COLUMN x String DEFAULT 'a'")
+    assert back.barred == {}
+
+
+def test_the_timer_reads_by_itself(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refreshing, "READ_EVERY_SECONDS", 0.3)
+    reading.ask()  # from now on
+    reading.server.execute(f"ALTER TABLE {reading.table} ADD COLUMN x String")
+    wait_for(lambda: reading.told[-1].text is not reading.text, 60, "the timer")
+
+
+def test_replicas_that_differ_are_waited_for(tmp_path: Path, old: Server, second: Server) -> None:
+    """An ALTER reaches them one after the other; the one that is behind would seem to have lost
+    the column."""
+    name = f"differ_{tmp_path.name}".replace("-", "_")[:40]
+    for server in (old, second):
+        server.execute(f"CREATE DATABASE {name}")
+        server.execute(
+            f"CREATE TABLE {name}.orders (id UInt64, d Date, {LINEAGE}) "
+            "ENGINE = MergeTree ORDER BY id"
+        )
+    try:
+        plain = configuration_of(tmp_path, f'{old.url}", "{second.url}')
+        clickhouse = replace(
+            plain.clickhouse, user="", password=type(plain.clickhouse.password)("")
+        )
+        tables = (replace(plain.tables[0], database=name),)
+        configuration = replace(plain, clickhouse=clickhouse, tables=tables)
+        text = read_text(configuration, "dc1")
+        reader = SchemaReader(configuration, text, lambda: 0, lambda: None, lambda read: None)
+        assert reader._structures()["s1"][name, "orders"].columns == text.tables[0].columns
+        second.execute(f"ALTER TABLE {name}.orders ADD COLUMN added UInt8")
+        with pytest.raises(TransientError, match=f"{name}.orders is not the same on {old.url}"):
+            reader._structures()
+        old.execute(f"ALTER TABLE {name}.orders ADD COLUMN added UInt8")
+        columns = reader._structures()["s1"][name, "orders"].columns
+        assert [column.name for column in columns][-1] == "added"
+    finally:
+        for server in (old, second):
+            server.execute(f"DROP DATABASE {name}")

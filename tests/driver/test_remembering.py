@@ -1,0 +1,232 @@
+"""Whether a range in doubt may be sent again: every window that it depends on, their seconds, and
+the processes that serve tables that are not replicated."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.core.budget import Site
+from sluice.core.errors import TransientError
+from sluice.core.ledger import Background, LedgerView
+from sluice.core.ranges import TopicPartition
+from sluice.core.receipts import Failed, NeedsGrant
+from sluice.core.server_runs import server_run
+from sluice.driver.steps import FIRST_GRANT
+from sluice.spark.jobs import JobLostError
+from sluice.worker.assignment import Assignment
+from tests.driver.lane_world import START_MS, Answer, Table, World, kinds, run, table_text
+
+OWN, TARGET = Site("t", "s1"), Site("t", "s1", "d.sums")
+P0, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
+FIRST, SECOND = server_run("first", 1_000_000), server_run("second", 2_000_000)
+
+
+def failing_once(world: World, after: int = 1) -> list[Assignment]:
+    """Stores every block, and says of the first ones that nobody knows; gives what was sent."""
+    sent: list[Assignment] = []
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        sent.append(assignment)
+        loaded = world.load(assignment)
+        return Failed(TransientError("no answer")) if len(sent) <= after else loaded
+
+    world.script = script
+    return sent
+
+
+def test_seconds_of_a_window_end_the_repeats() -> None:
+    """Half of them count; then the range is looked for, after its lease."""
+    world = World([P0])
+    world.ends[P0] = 10
+    world.tables[OWN].seconds = 600
+    sent: list[int] = []
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        sent.append(world.now)
+        world.load(assignment)
+        return Failed(TransientError("no answer")) if not world.probes else world.load(assignment)
+
+    world.script = script
+    lane = run(world)
+    assert lane.states[P0].stopped is None
+    repeats = [at - START_MS for at in sent if at < world.probes[0][0]]
+    assert 250_000 < max(repeats) <= 300_000  # up to half of ten minutes from the first insert
+    assert len(repeats) > 3  # each of which was renewed, and none began the time anew
+    assert world.rows_of(P0) == [1] * 10
+
+
+@pytest.mark.parametrize("site", [OWN, TARGET])
+def test_a_renewal_keeps_the_time_of_the_first_insert(site: Site) -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    world.tables[TARGET] = Table(1000)
+    world.tables[site].seconds = 600
+    failing_once(world, 12)
+    run(world)
+    since = {
+        entry.body["since_ms"]
+        for entry in world.ledger
+        if entry.body.get("kind") in ("intend", "renew")
+    }
+    assert len(since) == 1
+    assert [kind for kind, _, _ in kinds(world, P0)].count("RENEW") > 1
+
+
+def test_a_window_of_few_seconds_shortens_leases_while_the_driver_runs() -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    lane = world.lane()
+    world.at(60_000, lambda: setattr(world.tables[OWN], "seconds", 600))
+    world.at(62_000, lambda: world.ends.update({P0: 20}))
+    world.at(70_000, lambda: setattr(world.tables[OWN], "seconds", None))
+    world.at(72_000, lambda: world.ends.update({P0: 30}))
+    world.at(90_000, lane.stopping.set)
+    lane.run(None, 5.0)
+    leases = [
+        (record.deadline_ms - START_MS) // 1000
+        for commit in world.commits
+        for record in commit.records.values()
+        if record.in_doubt
+    ]
+    assert 600 <= leases[0] <= 602 and 160 <= leases[1] <= 170 and leases[2] > 670
+    assert world.rows_of(P0) == [1] * 30
+
+
+def test_a_clock_that_was_ahead_when_the_range_began_makes_its_age_unknown() -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    world.tables[OWN].seconds = 3600
+    lane = world.lane([world.overrun(P0, 10, grant=1)])
+    state = lane.states[P0]
+    state.probing = False
+    state.background = Background(marks={OWN.key: 0}, since_ms=START_MS + 3_600_000)
+    run(world, lane)
+    assert len(world.probes) == 1
+
+
+def test_the_window_behind_a_view_decides_too() -> None:
+    """Foreign blocks fill the table that a view writes to, and not the entry's own."""
+    world = World([P0])
+    world.ends[P0] = 10
+    world.tables[TARGET] = Table(100)
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        loaded = world.load(assignment)
+        if not world.probes and len(world.jobs) == 1:
+            world.tables[TARGET].fill(60)
+            return JobLostError("lost after the insert")
+        return loaded
+
+    world.script = script
+    run(world)
+    assert len(world.probes) == 1
+    (first, *_) = [e for e in world.ledger if e.body.get("kind") == "intend"]
+    assert first.body["marks"] == {"t/s1": 0, "t/s1>d.sums": 0}
+
+
+def test_a_view_that_came_after_the_range_counts_all_that_its_table_took() -> None:
+    """And one that went does not count, nor is it waited for."""
+    for taken, is_probed in ((40, False), (60, True)):
+        world = World([P0])
+        world.ends[P0] = 10
+        gone = Site("t", "s1", "d.gone")
+        world.tables[gone] = Table(100)
+        sent = failing_once(world)
+
+        def change(world: World = world, taken: int = taken, gone: Site = gone) -> None:
+            world.tables[TARGET] = Table(100, mark=taken)
+            del world.tables[gone]
+
+        world.at(120, change)
+        run(world)
+        assert bool(world.probes) is is_probed, taken
+        assert len(sent) == 2
+
+
+def test_entries_that_go_to_one_table_share_its_window() -> None:
+    """Two topics, two tables, and one table that the views of both write to, with room for four
+    entries: never is more granted there."""
+    world = World([P0, OTHER], (table_text("t", ("a",)), table_text("u", ("b",))))
+    world.ends.update({P0: 200, OTHER: 200})
+    world.slots = 8
+    for entry in ("t", "u"):
+        world.tables[Site(entry, "s1", "d.sums")] = Table(2)
+    held: dict[object, int] = {}
+    most = 0
+    run(world)
+    for commit in world.commits:
+        held.update({source: record.grant for source, record in commit.records.items()})
+        most = max(most, sum(held.values()))
+    assert most == 1
+    assert world.rows_of(P0) == [1] * 200
+
+
+def test_a_grant_for_views_grows_until_the_server_takes_the_block_and_stays() -> None:
+    world = World([P0])
+    world.ends[P0] = 50
+    world.tables[TARGET] = Table(1000, is_partitioned=True)
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        if assignment.record.grant < 20:
+            return NeedsGrant("t", 2 * assignment.record.grant, views=True)
+        return world.load(assignment)
+
+    world.script = script
+    run(world)
+    grants = [j.assignments[0].record.grant for j in world.jobs]
+    assert grants == [FIRST_GRANT, 2 * FIRST_GRANT, 4 * FIRST_GRANT, *[4 * FIRST_GRANT] * 4]
+    assert world.rows_of(P0) == [1] * 50
+
+
+@pytest.mark.parametrize("site", [OWN, TARGET])
+def test_another_process_of_the_server_may_have_lost_the_part(site: Site) -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    world.tables[TARGET] = Table(1000)
+    world.tables[site].server = FIRST
+    failing_once(world)
+    world.at(120, lambda: setattr(world.tables[site], "server", SECOND))
+    run(world)
+    assert len(world.probes) == 1
+    servers = [e.body.get("servers") for e in world.ledger if e.body["type"] == "record"]
+    assert servers[0] == {"s1": FIRST}
+    assert servers[1] == {"s1": SECOND}  # of the probe: its blocks are new to that process
+
+
+def test_the_same_process_is_believed() -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    world.tables[OWN].server = FIRST
+    sent = failing_once(world)
+    run(world)
+    assert world.probes == [] and len(sent) == 2
+    assert [each.servers for each in sent] == [{"s1": FIRST}] * 2
+    assert sent[0].since_ms == sent[1].since_ms > 0
+
+
+def test_a_failure_that_may_lack_a_part_is_in_the_ledger_before_anything_else() -> None:
+    """Who takes over then must not trust the server either."""
+    world = World([P0])
+    world.ends[P0] = 10
+    world.tables[OWN].server = FIRST
+    failing_once(world)
+    world.may_lack_part = True
+    lane = world.lane()
+    world.at(5_000, lane.stopping.set)
+    lane.run(None, 1.0)
+    assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "RENEW"]
+    first, second = (commit.records[P0] for commit in world.commits)
+    assert (second.deadline_ms, second.attempt) == (first.deadline_ms, first.attempt)
+    view = LedgerView(records={P0: world.ledger[-1].body})
+    assert view.background(P0).servers == {}
+    assert view.background(P0).marks == {"t/s1": 0}
+    assert lane.states[P0].probing and len(world.jobs) == 1
+
+
+def test_where_all_tables_are_replicated_such_a_failure_means_nothing() -> None:
+    world = World([P0])
+    world.ends[P0] = 10
+    sent = failing_once(world)
+    world.may_lack_part = True
+    run(world)
+    assert world.probes == [] and len(sent) == 2

@@ -1,0 +1,147 @@
+"""What a lane knows of a partition, and what holds on to a window."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.budget import Claim, Site
+from sluice.core.errors import TerminalError, TransientError
+from sluice.core.ledger import Background
+from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, Range, TopicPartition
+from sluice.core.receipts import Loaded, NeedsGrant
+from sluice.core.records import Kind
+from sluice.driver.state import Claims, PartitionState, Suspect, sites_gone
+from tests.driver.lane_world import START_MS, World, table_text
+
+P0 = TopicPartition("a", 0)
+SITE, OTHER = Site("t", "s1"), Site("u", "s1")
+#: What an observer adds to a lease: 5 s for the clocks, and 5 s for a server to store.
+GRACE_MS = 10_000
+
+
+@pytest.fixture
+def state() -> PartitionState:
+    made = World([P0]).settled(P0)
+    made.record = replace(
+        made.record,
+        kind=Kind.INTEND,
+        attempt=1,
+        begin=10,
+        end=20,
+        grant=3,
+        deadline_ms=START_MS + 60_000,
+    )
+    made.background = Background(marks={SITE.key: 7}, since_ms=START_MS)
+    return made
+
+
+def test_of_a_range_in_doubt_only_what_is_before_it_is_settled(state: PartitionState) -> None:
+    assert state.block_range == Range(P0, 10, 20)
+    assert state.settled == 10
+
+
+def test_a_range_may_be_inserted_until_its_lease_is_over_everywhere(state: PartitionState) -> None:
+    over = state.record.deadline_ms + GRACE_MS
+    assert state.may_insert(over) and not state.may_insert(over + 1)
+    state.out = True
+    assert state.may_insert(over + 1), "its task may still be there"
+
+
+def test_messages_wait_from_when_they_were_first_seen(state: PartitionState) -> None:
+    def see(end: int, now_ms: int, epoch: int = EPOCH_UNKNOWN) -> tuple[int, int | None]:
+        state.see_end(EpochOffset(end, epoch), now_ms)
+        return state.stable_end, state.waiting_since_ms
+
+    assert see(20, 1) == (20, None)
+    assert see(21, 2) == (21, 2)
+    assert see(30, 3) == (30, 2)
+    assert see(25, 4) == (30, 2), "an end never goes back"
+    state.record = replace(state.record, end=30)
+    assert see(30, 5) == (30, None)
+
+
+def test_an_end_of_another_epoch_may_be_less(state: PartitionState) -> None:
+    state.see_end(EpochOffset(30, 4), 1)
+    state.see_end(EpochOffset(25, 4), 2)
+    assert (state.stable_end, state.epoch) == (30, 4)
+    state.see_end(EpochOffset(24, EPOCH_UNKNOWN), 3)
+    assert (state.stable_end, state.epoch) == (30, 4)
+    state.see_end(EpochOffset(22, 5), 4)
+    assert (state.stable_end, state.epoch) == (22, 5)
+
+
+def test_a_partition_that_stops_forgets_what_it_was_about_to_do(state: PartitionState) -> None:
+    state.loaded, state.shorten_to = Loaded((), (), 0, 0, 0), 12
+    state.grant_wanted = NeedsGrant("t", 4)
+    why = TerminalError("no")
+    state.stop(why)
+    assert (state.stopped, state.loaded, state.shorten_to, state.grant_wanted) == (
+        why,
+        None,
+        None,
+        None,
+    )
+    state.fail(TransientError("away"), 77)
+    assert (state.failures, state.retry_at_ms) == (1, 77)
+
+
+def test_servers_are_distrusted_once_and_that_is_recorded(state: PartitionState) -> None:
+    state.distrust_servers()
+    assert not state.is_unrecorded, "no table has a server of its own"
+    state.background = replace(state.background, servers={"http://h": "run"})
+    state.distrust_servers()
+    assert state.is_unrecorded and state.background.servers == {}
+    assert state.background.marks == {SITE.key: 7}
+    settled = replace(state, record=replace(state.record, kind=Kind.SETTLE, begin=20))
+    settled.background = Background(servers={"http://h": "run"})
+    settled.is_unrecorded = False
+    settled.distrust_servers()
+    assert not settled.is_unrecorded and settled.background.servers
+
+
+def test_claims_are_what_may_be_inserted_and_what_is_suspected(state: PartitionState) -> None:
+    claims = Claims([Suspect({SITE.key: 3, OTHER.key: 4}, START_MS)])
+    over = state.record.deadline_ms + GRACE_MS + 1
+    assert claims.at(SITE, [state], START_MS) == [Claim(3, 0), Claim(7, 3)]
+    assert claims.at(OTHER, [state], START_MS) == [Claim(4, 0)]
+    assert claims.at(SITE, [state], over) == [Claim(3, 0)]
+    assert Claims().at(SITE, [], START_MS) == []
+
+
+def test_suspects_count_once_and_until_nothing_of_them_can_come() -> None:
+    one, two = Suspect({SITE.key: 3}, START_MS), Suspect({SITE.key: 3}, START_MS + 1)
+    claims = Claims([one])
+    claims.suspect([one, two, two])
+    assert claims.suspects == [one, two]
+    claims.forget(START_MS + GRACE_MS, 0)
+    assert claims.suspects == [one, two]
+    claims.forget(START_MS + GRACE_MS + 1, 0)
+    assert claims.suspects == [two]
+
+
+def test_grants_that_ended_count_until_a_mark_was_read_after_them() -> None:
+    claims = Claims()
+    claims.end(100, {SITE.key: 1}, 4)
+    claims.end(101, {SITE.key: 1}, 2)
+    claims.end(101, {OTHER.key: 1}, 8)
+    assert claims.ended_since(SITE, 100) == 6
+    assert claims.ended_since(SITE, 101) == 2
+    assert claims.ended_since(SITE, 102) == 0
+    assert claims.ended_since(OTHER, 100) == 8
+    claims.forget(START_MS, 101)
+    assert claims.ended_since(SITE, 0) == 2
+
+
+def test_tables_and_shards_that_a_text_leaves_out_are_named() -> None:
+    tables = (replace(table_text("t", ("a",)), shards=("s1", "s2")), table_text("u", ("a",)))
+    text = World([P0], tables).text
+    marks = {Site("t", "s1").key: 1, Site("t", "s3").key: 1, Site("v", "s1").key: 1}
+    assert sites_gone(Background(marks=marks), text, "a") == [
+        "table entry v",
+        "shard s3 of table entry t",
+    ]
+    assert sites_gone(Background(rest={"w": ()}), text, "a") == ["table entry w"]
+    assert sites_gone(Background(marks={Site("t", "s2").key: 1}, rest={"u": ()}), text, "a") == []
+    assert sites_gone(Background(rest={"t": ()}), text, "other") == ["table entry t"]

@@ -1,0 +1,309 @@
+"""Each step of a partition by itself: what its record says, and what it leaves alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.budget import Site
+from sluice.core.ledger import Background
+from sluice.core.planning import Limits
+from sluice.core.ranges import TopicPartition
+from sluice.core.receipts import DeadLetter, Loaded, Receipt
+from sluice.core.records import Kind
+from sluice.driver import steps as steps_module
+from sluice.driver.state import Claims, PartitionState, Suspect
+from sluice.driver.steps import Budget, Planner, Step, bounded, refresh, settle, settling
+from tests.driver.lane_world import START_MS, Table, World, table_text
+
+P0 = TopicPartition("a", 0)
+NOW = START_MS + 5_000
+REST = {"t": ((3, 5),)}
+
+
+def in_doubt(world: World) -> PartitionState:
+    """A range that was probed, and whose rest was sent."""
+    state = world.settled(P0)
+    state.record = replace(
+        state.record,
+        kind=Kind.PROBE,
+        attempt=4,
+        begin=10,
+        end=20,
+        owner="before",
+        generation=2,
+        grant=3,
+        deadline_ms=NOW - 1,
+        rest="0123456789ab",
+    )
+    state.background = Background(marks={"t/s1": 7}, since_ms=NOW - 100, rest=REST, bytes_max=99)
+    return state
+
+
+@pytest.fixture
+def world() -> World:
+    return World([P0])
+
+
+def test_a_renewed_range_is_the_same_under_a_new_lease(world: World) -> None:
+    state = in_doubt(world)
+    step = world.planner.renew(state, NOW)
+    assert step.record == replace(
+        state.record, kind=Kind.RENEW, attempt=5, owner="me", deadline_ms=NOW + 600_000
+    )
+    assert (step.source, step.background, step.dispatch) == (P0, state.background, True)
+    assert world.planner.renew(state, NOW, grant=9).record.grant == 9
+
+
+def test_another_text_changes_nothing_else(world: World) -> None:
+    state = in_doubt(world)
+    renewed = world.planner.renew(state, NOW)
+    today = replace(world.text, range_bytes_max=1)
+    world.planner.change(today)
+    retext = world.planner.retext(state, NOW)
+    assert retext == replace(
+        renewed, record=replace(renewed.record, kind=Kind.RETEXT, text=today.digest())
+    )
+    widened = world.planner.widen(state, "fedcba9876543210", NOW)
+    assert widened == replace(
+        renewed, record=replace(renewed.record, kind=Kind.WIDEN, text="fedcba9876543210")
+    )
+
+
+def test_a_shortened_range_has_no_rest_and_is_sent(world: World) -> None:
+    """Nobody inserted anything of it, so nothing of it was ever probed."""
+    state = in_doubt(world)
+    step = world.planner.shorten(state, 12, NOW)
+    assert step.record == replace(
+        state.record, kind=Kind.SHORTEN, end=12, rest="", deadline_ms=NOW + 600_000
+    )
+    assert step.background == replace(state.background, rest={})
+    assert step.dispatch
+
+
+def test_what_is_recorded_again_gives_nobody_more_time(world: World) -> None:
+    state = in_doubt(world)
+    step = refresh(state)
+    assert step.record == replace(state.record, kind=Kind.RENEW)
+    assert (step.background, step.dispatch) == (state.background, False)
+
+
+def loaded(*letters: DeadLetter) -> Loaded:
+    receipt = Receipt("t", "d.t", "s1", "token", 8, 99, "sum", "http://h", 1, 5)
+    return Loaded((receipt,), letters, 10, 1000, 2)
+
+
+def letter(value: bytes | None = b"{") -> DeadLetter:
+    return DeadLetter("a", 0, 11, NOW, None, value, (), "syntax", "no object", "t", "")
+
+
+def test_a_settled_range_is_empty_at_its_end_and_says_what_it_was(world: World) -> None:
+    state = in_doubt(world)
+    state.loaded = loaded(letter())
+    step = settle(state, "me", NOW)
+    assert step.record == replace(
+        state.record,
+        kind=Kind.SETTLE,
+        attempt=0,
+        begin=20,
+        owner="me",
+        grant=0,
+        deadline_ms=0,
+        rest="",
+    )
+    assert (step.background, step.dispatch) == (Background(since_ms=NOW), False)
+    assert [entry.body["type"] for entry in step.entries] == ["receipt", "settled"]
+    assert {(e.body["begin"], e.body["end"], e.body["attempt"]) for e in step.entries} == {
+        (10, 20, 4)
+    }
+    assert step.dead_letters == (letter(),)
+    assert settling(replace(state, loaded=None), NOW) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("until_ms", "is_suspect"),
+    [(NOW + 1, True), (NOW - 9_000, True), (NOW - 11_000, False), (0, False)],
+)
+def test_a_settled_range_of_which_an_insert_may_come_says_so(
+    world: World, until_ms: int, is_suspect: bool
+) -> None:
+    """To the driver after this one, too: with the marks from before its first insert. A server may
+    store for a while after the lease what it has wholly received."""
+    state = in_doubt(world)
+    state.loaded = loaded()
+    state.suspect_until_ms = until_ms
+    suspects = [e.body for e in settling(state, NOW)[0] if e.body["type"] == "suspect"]
+    assert len(suspects) == is_suspect
+    if is_suspect:
+        assert (suspects[0]["deadline_ms"], suspects[0]["marks"]) == (until_ms, {"t/s1": 7})
+
+
+def test_dead_letters_of_one_transaction_are_bounded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least one range that has any is settled; those without any always are."""
+    monkeypatch.setattr(steps_module, "LETTER_BYTES_MAX", 3 * 1024)
+    record = world.settled(P0).record
+
+    def step(partition: int, letters: int) -> Step:
+        source = TopicPartition("a", partition)
+        many = (letter(b""),) * letters
+        return Step(source, record, Background(), False, (), many)
+
+    def taken(*letters: int) -> list[int]:
+        steps = [step(place, count) for place, count in enumerate(letters)]
+        return [each.source.partition for each in bounded(steps)]
+
+    assert taken(5, 0, 1) == [0, 1]
+    assert taken(1, 2, 1, 0) == [0, 1, 3]
+    assert taken(2, 2, 1) == [0, 2]
+    assert taken(0, 4) == [0, 1]
+
+
+def budget(world: World, *states: PartitionState, suspects: list[Suspect] | None = None) -> Budget:
+    return Budget(world.current(), Claims(suspects or []), list(states), world.now)
+
+
+def test_what_was_taken_is_not_given_twice_in_a_round(world: World) -> None:
+    world = World([P0], blocks=20)
+    site = Site("t", "s1")
+    one = budget(world)
+    assert one.take([site], 6) and not one.take([site], 5) and one.take([site], 4)
+    assert not one.take([site], 1)
+
+
+def test_entries_that_share_a_window_can_have_half_of_it_each() -> None:
+    """What one block needed must not stop the partitions whose blocks need less."""
+    world = World([P0], tuple(table_text(name, ("a",)) for name in ("t", "u")), blocks=20)
+    windows = {
+        site: replace(window, state=replace(window.state, table="d.t"))
+        for site, window in world.current().items()
+    }
+    one = Budget(windows, Claims([]), [], world.now)
+    sites = [Site("t", "s1"), Site("u", "s1")]
+    assert one.affordable(sites, 8) == 5
+    assert one.take(sites, 5) and not one.take(sites[:1], 1)
+
+
+def test_a_window_that_was_not_read_gives_nothing(world: World) -> None:
+    unread = Site("other", "s1")
+    one = budget(world)
+    assert not one.take([Site("t", "s1"), unread], 1)
+    assert one.affordable([unread], 5) == 5
+    assert one.affordable([Site("t", "s1"), unread], 501) == 500
+    assert one.take([Site("t", "s1")], 500), "nothing was taken before"
+
+
+def test_all_that_may_land_is_held_against_the_window() -> None:
+    """A range in doubt by its grant, a suspect by what was created since its mark."""
+    world = World([P0], blocks=20)
+    world.tables[Site("t", "s1")].fill(3)
+    state = world.settled(P0)
+    state.record = replace(
+        state.record, kind=Kind.INTEND, attempt=1, end=10, grant=2, deadline_ms=world.now + 1
+    )
+    state.background = Background(marks={"t/s1": 1}, since_ms=world.now)
+    suspect = Suspect({"t/s1": 0}, world.now + 1)
+    for suspects, room in (([], 10 - 2 - 2), ([suspect], 10 - 3 - 2)):
+        assert budget(world, state, suspects=suspects).take([Site("t", "s1")], room)
+        assert not budget(world, state, suspects=suspects).take([Site("t", "s1")], room + 1)
+
+
+def test_a_grant_is_twice_what_blocks_of_a_partitioned_table_took() -> None:
+    world = World(
+        [P0],
+        (table_text("plain", ("a",)), table_text("days", ("a",), "toDate(ts)")),
+    )
+    planner = Planner(world.text, "me", Limits(10, 1 << 20, 1000), 600.0)
+    assert planner.grant("a", [], {}) == 8
+    planner.learn("days", 3)
+    assert planner.grant("a", [], {}) == 6
+    planner.learn("days", 9)
+    assert planner.grant("a", [], {}) == 18
+    planner.learn("days", 2)
+    planner.learn("plain", 50)
+    assert planner.grant("a", [], {}) == 16, "it shrinks slowly, and by its own blocks only"
+    tables = tuple(replace(table, parked=table.entry == "days") for table in world.text.tables)
+    planner.change(replace(world.text, tables=tables))
+    assert planner.grant("a", [], {}) == 1
+
+
+@pytest.mark.parametrize(("insert_ms", "is_kept"), [(14_999, False), (15_000, True)])
+def test_blocks_that_are_quick_again_get_no_more_time_than_configured(
+    world: World, insert_ms: int, is_kept: bool
+) -> None:
+    """Of all blocks of the range, the slowest counts."""
+    state = in_doubt(world)
+    state.insert_seconds = 120.0
+    assert world.planner.insert_seconds == 30.0
+    slow = replace(loaded().receipts[0], insert_ms=insert_ms)
+    quick = replace(slow, insert_ms=5)
+    world.planner.learn_time(state, replace(loaded(), receipts=(quick, slow, quick)))
+    assert state.insert_seconds == (120.0 if is_kept else 0.0)
+
+
+T, U = Site("t", "s1"), Site("u", "s1")
+
+
+def two_tables() -> World:
+    """Ten entries of the one window may be used, six of the other one."""
+    world = World([P0], (table_text("t", ("a",)), table_text("u", ("a",))), blocks=20)
+    world.tables[U].blocks = 12
+    return world
+
+
+@pytest.mark.parametrize("full", [T, U])
+def test_a_repeat_whose_lease_is_over_needs_room_in_each_window(full: Site) -> None:
+    """Its own entries and those created since its marks; one window without room is enough."""
+    world, marks = two_tables(), {"t/s1": 0, "u/s1": 0}
+    world.tables[full].fill({T: 8, U: 4}[full])
+    assert budget(world).take_again([T, U], 2, marks) is True
+    assert budget(world).take_again([T, U], 3, marks) is None
+    assert budget(world).take_again([T, U], 2, {"t/s1": -1, "u/s1": -1}) is None
+    # A window without a mark (its view came later) counts from now.
+    other = {T: "u/s1", U: "t/s1"}[full]
+    assert budget(world).take_again([T, U], 6, {other: 0}) is True
+
+
+def test_what_a_repeat_takes_is_a_claim_as_old_as_its_marks() -> None:
+    world = two_tables()
+    world.tables[T].fill(3)
+    one = budget(world)
+    assert one.take_again([T], 2, {"t/s1": 1}) is True
+    assert not one.take([T], 10 - 2 - 2 + 1) and one.take([T], 10 - 2 - 2)
+    two = budget(world)
+    assert two.take_again([T], 2, {"t/s1": 1}) is True
+    # A second one that is older shares what is left, with what was created since its marks.
+    assert two.take_again([T], 10 - 3 - 2 + 1, {"t/s1": 0}) is False
+    three = budget(world)
+    assert three.take_again([T], 2, {"t/s1": 1}) is True
+    assert three.take_again([T], 10 - 3 - 2, {"t/s1": 0}) is True
+    assert not three.take([T], 1)
+
+
+@pytest.mark.parametrize("held", [T, U])
+def test_while_a_repeat_waits_nothing_new_is_granted_where_it_needs_room(held: Site) -> None:
+    world, marks = two_tables(), {"t/s1": 0, "u/s1": 0}
+    one = budget(world)
+    assert one.take([held], 4)
+    assert one.take_again([T, U], {T: 7, U: 3}[held], marks) in (None, False)
+    if held is U:
+        assert not one.take([T], 1) and not one.take([U], 1)
+
+
+def test_a_repeat_waits_for_a_window_that_was_not_read() -> None:
+    one = budget(two_tables())
+    assert one.take_again([T, Site("unread", "s1")], 1, {"t/s1": 0}) is False
+    assert one.take([T], 10), "nothing was taken before"
+
+
+def test_two_blocks_of_a_repeat_that_go_to_one_window_take_it_twice() -> None:
+    """Views of two tables write to a third one."""
+    world = two_tables()
+    behind = [Site(entry, "s1", "d.shared") for entry in ("t", "u")]
+    for site in behind:
+        world.tables[site] = Table(20)
+    marks = {site.key: 0 for site in behind}
+    assert budget(world).take_again(behind, 5, marks) is True
+    assert budget(world).take_again(behind, 6, marks) is None

@@ -1,0 +1,151 @@
+"""A probe is not believed while an insert of its range may still run: under any of its tokens, on
+any replica; and what an insert may take ends with its lease. On real servers."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from queue import SimpleQueue
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
+
+from sluice.clickhouse.access import ClickHouseAccess
+from sluice.clickhouse.http import InsertReply, Server
+from sluice.clickhouse.insert import query_id_of, query_id_prefix
+from sluice.clickhouse.probe import running_query_ids
+from sluice.clickhouse.schema import describe_table
+from sluice.core.ranges import Range, TopicPartition
+from sluice.core.records import Kind, Record
+from sluice.core.text import ConfigurationText
+from sluice.core.tokens import block_token
+from sluice.driver.ports import ProbeFound
+from sluice.driver.probing import ClickHouseProber, StillRunningError
+from sluice.kafka.clients import KafkaAccess
+from tests.driver.lane_world import table_text
+from tests.support.block_loader import Loader
+from tests.support.clickhouse_server import ClickHouseServer
+from tests.support.world import wait_for
+
+SOURCE = TopicPartition("events", 3)
+RANGE = Range(SOURCE, 0, 10)
+#: As of a range that was probed before, and whose rest was sent.
+RECORD = Record(Kind.PROBE, 1, 2, 0, 10, "a", 0, "topicid", "text", 1, 0, rest="0123456789abcdef")
+
+
+@contextmanager
+def running(server: Server, token: str) -> Iterator[None]:
+    """A query that runs on this server as if it inserted the block of a token, for two seconds."""
+    query_id = query_id_of(token, uuid.uuid4().hex[:8])
+    keys = urlencode({"query_id": query_id, "query": "SELECT sleep(2) FORMAT Null"})
+    thread = threading.Thread(target=lambda: urlopen(f"{server.url}/?{keys}", timeout=30).close())
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def token_of(entry: str, rest: str) -> str:
+    return block_token(
+        pipeline="p",
+        generation=0,
+        connector="dc1",
+        topic_id="topicid",
+        block_range=RANGE,
+        entry=entry,
+        target=f"default.{entry}",
+        shard="s1",
+        rest=rest,
+    )
+
+
+def probe(urls: tuple[str, ...], text: ConfigurationText) -> ProbeFound:
+    access = ClickHouseAccess({"s1": urls}, "default", "", "single")
+    prober = ClickHouseProber(access, "p", KafkaAccess("dc1", "127.0.0.1:1"))
+    found: SimpleQueue[ProbeFound] = SimpleQueue()
+    try:
+        prober.submit(RANGE, RECORD, text, found.put, {}, 1)
+        return found.get(timeout=60)
+    finally:
+        prober.close()
+
+
+@pytest.fixture
+def replicated_text(old: Server, second: Server) -> Iterator[ConfigurationText]:
+    """A table on both 18.16 replicas."""
+    name = f"t{uuid.uuid4().hex[:8]}"
+    for each in (old, second):
+        each.execute(
+            f"CREATE TABLE {name} (id UInt64, _topic String, _partition UInt32, _offset UInt64, "
+            "_row UInt32, _source String) "
+            f"ENGINE = ReplicatedMergeTree('/running/{name}', '{{replica}}') ORDER BY id"
+        )
+    columns = describe_table(old, "default", name).columns
+    table = replace(
+        table_text(name, ("events",)),
+        database="default",
+        columns=columns,
+        lineage=tuple(column.name for column in columns if column.name.startswith("_")),
+        zookeeper_paths=(("s1", f"/running/{name}"),),
+    )
+    yield ConfigurationText("p", "dc1", "chdb 1", 1 << 20, (table,))
+    for each in (old, second):
+        each.execute(f"DROP TABLE {name}")
+
+
+@pytest.mark.parametrize("rest", ["", RECORD.rest], ids=["first token", "token of the rest"])
+@pytest.mark.parametrize("place", [0, 1], ids=["first replica", "second replica"])
+def test_a_probe_waits_for_an_insert_under_any_token_on_any_replica(
+    old: Server, second: Server, replicated_text: ConfigurationText, rest: str, place: int
+) -> None:
+    server, urls = (old, second)[place], (old.url, second.url)
+    token = token_of(replicated_text.tables[0].entry, rest)
+    with running(server, token):
+        prefix = query_id_prefix(token)
+        wait_for(lambda: bool(running_query_ids(server, prefix)), 20, "the query")
+        found = probe(urls, replicated_text)
+    assert isinstance(found.error, StillRunningError), found
+    assert server.url in str(found.error)
+    found = probe(urls, replicated_text)
+    assert found.error is None
+    assert found.rest == {replicated_text.tables[0].entry: ((0, 10),)}
+
+
+@pytest.mark.parametrize(("lease_seconds", "time_out"), [(5.0, 30.0), (60.0, 7.0)])
+def test_what_an_insert_may_take_is_the_lesser_of_lease_and_time_out(
+    clickhouse_18: ClickHouseServer,
+    monkeypatch: pytest.MonkeyPatch,
+    lease_seconds: float,
+    time_out: float,
+) -> None:
+    """Asked directly before the block is sent, of what a task does."""
+    table = f"t{uuid.uuid4().hex[:8]}"
+    with Server(clickhouse_18.url) as server:
+        server.execute(
+            f"CREATE TABLE {table} (id UInt64, _topic String, _partition UInt32, _offset UInt64, "
+            "_row UInt32) ENGINE = MergeTree ORDER BY id"
+        )
+    left: list[float] = []
+    insert = Server.insert
+
+    def seen(self: Server, plan: object, lease: object, *more: float) -> InsertReply:
+        def ask() -> float:
+            left.append(lease())  # type: ignore[operator]
+            return left[-1]
+
+        return insert(self, plan, ask, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Server, "insert", seen)
+    loader = Loader([clickhouse_18], table, "", (clickhouse_18.url,))
+    loader.deadline_ms = int((time.time() + lease_seconds) * 1000)
+    loader.insert_timeout_seconds = time_out
+    loader.insert()
+    (seconds,) = left
+    most = min(lease_seconds, time_out)
+    assert most - 4 < seconds <= most

@@ -1,0 +1,152 @@
+"""What a block may take of a window: what is compared with the grant, what a larger one costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.budget import Site
+from sluice.core.ledger import Background
+from sluice.core.ranges import EpochOffset, Range, TopicPartition, digest_of_rest
+from sluice.core.receipts import NeedsGrant
+from sluice.core.records import Kind, Record
+from sluice.core.text import Sharding
+from sluice.driver.dispatching import assigned
+from sluice.driver.state import PartitionState
+from sluice.worker.assignment import Assignment
+from sluice.worker.errors import NeedsGrantError
+from sluice.worker.leases import HeldLease
+from sluice.worker.loading import _Loading
+from sluice.worker.workshop import Workshop
+from tests.decode.test_sharding import SHARDS, decoded_of, sharded
+from tests.driver.lane_world import World
+from tests.worker.test_loading import NOWHERE
+
+P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
+
+
+def in_doubt(world: World, source: TopicPartition, grant: int, left_ms: int) -> PartitionState:
+    """A range that came back just now; its window was as it is.
+
+    :param left_ms: what is left of its lease.
+    """
+    world.ends[source] = 10
+    state = world.settled(source)
+    state.record = world.group[source] = replace(
+        state.record,
+        kind=Kind.INTEND,
+        attempt=1,
+        end=10,
+        grant=grant,
+        deadline_ms=world.now + left_ms,
+    )
+    mark = world.tables[Site("t", "s1")].mark
+    state.background = Background(marks={"t/s1": mark}, since_ms=world.now)
+    return state
+
+
+@pytest.mark.parametrize(("left_ms", "is_granted"), [(300_000, True), (-60_000, False)])
+def test_a_larger_grant_replaces_only_what_still_claims_its_window(
+    left_ms: int, is_granted: bool
+) -> None:
+    """Ten entries may be used. Another range holds four of them and this one three: it may have six
+    in their place. Where its lease is over, its three are not among what is held, so they give
+    nothing back: of the five that the other one leaves, six cannot be granted."""
+    world = World([P0, P1], blocks=20)
+    mine = in_doubt(world, P0, 3, left_ms)
+    other = in_doubt(world, P1, 4 if is_granted else 5, 600_000)
+    other.out = True
+    mine.grant_wanted = NeedsGrant("t", 6)
+    lane = world.lane([mine, other])
+    steps, ready = lane._decider.plan(world.now, flush=True, stopping=False)
+    assert ready == []
+    assert [(step.source, step.record.grant) for step in steps] == [(P0, 6)] * is_granted
+
+
+def test_repeats_whose_leases_are_over_share_the_window_and_new_ranges_wait_for_them() -> None:
+    """Ten entries may be used, and both repeats may take six: what an earlier attempt stored may
+    have to be known again while the other one inserts."""
+    new = TopicPartition("a", 2)
+    world = World([P0, P1, new], blocks=20)
+    states = [in_doubt(world, source, 6, -60_000) for source in (P0, P1)]
+    world.ends[new] = 10
+    third = world.settled(new)
+    third.see_end(EpochOffset(10, 0), world.now)
+    lane = world.lane([*states, third])
+    steps, ready = lane._decider.plan(world.now, flush=True, stopping=False)
+    assert ready == []
+    assert [(step.source, step.record.kind) for step in steps] == [(P0, Kind.RENEW)]
+    assert not states[1].probing
+
+
+@pytest.mark.parametrize(("created", "is_probed"), [(6, False), (7, True)])
+def test_a_repeat_that_could_never_have_room_is_probed(created: int, is_probed: bool) -> None:
+    """Its own four entries come on top of what was created since its first attempt."""
+    world = World([P0], blocks=20)
+    state = in_doubt(world, P0, 4, -60_000)
+    world.tables[Site("t", "s1")].fill(created)
+    lane = world.lane([state])
+    steps, _ = lane._decider.plan(world.now, flush=True, stopping=False)
+    assert (len(steps), state.probing) == (int(not is_probed), is_probed)
+
+
+@pytest.mark.parametrize("grant", [1, 2, 3])
+def test_the_block_of_every_shard_is_compared_with_the_grant(grant: int) -> None:
+    """Shards take one, two and three entries: whoever is granted less than three inserts none."""
+    rows = [
+        {"user": shard, "at": f"{10**9 + 86400 * day}.0"}
+        for shard in range(3)
+        for day in range(shard + 1)
+    ]
+    text = sharded(Sharding("key", "user"), partition_key="toDate(at)")
+    decoded = decoded_of(text, rows)
+    record = Record(Kind.INTEND, 1, 1, 0, 6, "a", 0, "topic", "text", grant, 1 << 50)
+    block_range = Range(P0, 0, 6)
+    loading = _Loading(
+        Workshop(),
+        NOWHERE,
+        Assignment(block_range, record, {}, 1 << 26, 0),
+        HeldLease(block_range, 1 << 50, 0),
+        World([P0]).text,
+    )
+    if grant < 3:
+        with pytest.raises(NeedsGrantError) as refused:
+            loading._split(text, decoded)
+        assert refused.value.need == NeedsGrant(text.entry, 3)
+        return
+    parts = {shard: part.clickhouse_partitions for shard, part in loading._split(text, decoded)}
+    assert parts == dict(zip(SHARDS, (1, 2, 3), strict=True))
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_what_a_probe_found_is_recorded_under_marks_of_now(is_full: bool) -> None:
+    """Its blocks are new to the window: what was there before them says nothing of them."""
+    world = World([P0, P1], blocks=20)
+    state = in_doubt(world, P0, 4, -60_000)
+    rest, stored = {"t": ((3, 5),)}, {"t": ((3, 0, 2),)}
+    state.background = replace(state.background, rest=rest, bytes_max=99, stored=stored)
+    state.is_probed = True
+    other = in_doubt(world, P1, 7 if is_full else 6, 600_000)
+    other.out = True
+    world.tables[Site("t", "s1")].mark = 0
+    world.now += 5_000
+    lane = world.lane([state, other])
+    steps, ready = lane._decider.plan(world.now, flush=True, stopping=False)
+    assert ready == []
+    if is_full:
+        assert steps == []
+        return
+    (step,) = steps
+    assert (step.record.kind, step.record.rest) == (
+        Kind.PROBE,
+        digest_of_rest(rest, 2, stored),
+    )
+    assert step.record.deadline_ms == world.now + 600_000 and step.record.attempt == 2
+    assert step.background.since_ms == world.now
+    assert step.background.marks == {"t/s1": 0}
+    assert (step.background.rest, step.background.bytes_max) == (rest, 99)
+    assert step.background.stored == stored
+    state.background = step.background
+    assert assigned(state, world.now, False).stored == stored
+    assert step.dispatch

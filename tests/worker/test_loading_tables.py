@@ -1,0 +1,361 @@
+"""One range into several tables: what becomes a row, a dead letter, or is passed over, of which
+entry, and what of it is inserted. Decoders and splitters are real, messages come from a list, and
+blocks go nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from sluice.core.dead_letters import PARKED
+from sluice.core.dynamic import DynamicColumns
+from sluice.core.errors import InDoubtError, TerminalError, TransientError
+from sluice.core.ledger import Rest, Stored
+from sluice.core.ranges import Range, TopicPartition
+from sluice.core.receipts import (
+    DeadLetter,
+    Failed,
+    Loaded,
+    NeedsGrant,
+    Outcome,
+    Outdated,
+    Receipt,
+    TooHeavy,
+)
+from sluice.core.records import Kind, Record
+from sluice.core.text import Column, ConfigurationText, Route, Sharding, TableText
+from sluice.decode.messages.decoded import Block
+from sluice.decode.version import decoder_version
+from sluice.kafka.reader import Fault, RangeReader, ReadResult
+from sluice.worker import loading
+from sluice.worker.assignment import Assignment
+from sluice.worker.errors import BlockRefusedError, OutdatedTextError
+from sluice.worker.workshop import Workshop
+from tests.driver.lane_world import table_text
+from tests.worker.test_loading import NOWHERE
+
+SOURCE = TopicPartition("t", 3)
+LINEAGE = ("_topic", "_partition", "_offset", "_row")
+COLUMNS = (
+    Column("a", "UInt8"),
+    Column("_topic", "String"),
+    Column("_partition", "UInt32"),
+    Column("_offset", "UInt64"),
+    Column("_row", "UInt32"),
+)
+
+
+def a_table(entry: str, **changes: Any) -> TableText:
+    made = replace(table_text(entry, ("t",)), columns=COLUMNS, lineage=LINEAGE)
+    return replace(made, **changes)
+
+
+def by_header(entry: str) -> Route:
+    return Route("header", "table", entry)
+
+
+Message = tuple[bytes | None, str]
+
+
+class Listed(RangeReader):
+    """Gives messages of a list, of which each stands at the offset of its place."""
+
+    def __init__(self, messages: Sequence[Message], heavy_at: int | None = None) -> None:
+        self.messages = messages
+        self.heavy_at = heavy_at
+        self.kept: Mapping[int, bytes] = {}
+
+    def read(  # type: ignore[override]
+        self, block_range: Range, bytes_max: int, deliver: Any, look: Any = None, *_: Any
+    ) -> ReadResult:
+        inside = range(block_range.begin, block_range.end)
+        there = [(o, *self.messages[o]) for o in inside if self.messages[o][0] is not None]
+        if look is not None:
+            look([(None, (("table", name.encode()),), 0) for _, _, name in there])
+        deliver([value for _, value, _ in there], [offset for offset, _, _ in there])
+        size = sum(len(value or b"") for _, value, _ in there)
+        return ReadResult(len(inside), size, len(inside) - len(there), self.heavy_at)
+
+    def letters(
+        self,
+        block_range: Range,
+        wanted: Mapping[int, Sequence[Fault]],
+        values: Mapping[int, bytes],
+        bytes_max: int,
+    ) -> tuple[DeadLetter, ...]:
+        self.kept = dict(values)
+        return tuple(
+            DeadLetter(
+                "t", 3, offset, 0, None, values.get(offset), (), fault.reason, "", fault.entry
+            )
+            for offset, faults in sorted(wanted.items())
+            for fault in faults
+        )
+
+
+@dataclass
+class Task:
+    """Loads the whole list as one range."""
+
+    tables: tuple[TableText, ...]
+    reader: Listed
+    unrouted: str = "ignore"
+    grant: int = 1
+    rest: Rest = field(default_factory=dict)
+    stored: Stored = field(default_factory=dict)
+    is_first: bool = True
+    letter_bytes_max: int = 1 << 20
+    inserted: list[tuple[str, str, int]] = field(default_factory=list)
+    refuses: dict[str, Exception] = field(default_factory=dict)
+
+    def load(self, monkeypatch: pytest.MonkeyPatch, attempt: int = 0) -> Outcome:
+        end = len(self.reader.messages)
+        text = ConfigurationText(
+            "p", "dc1", decoder_version(), 1 << 20, self.tables, unrouted=self.unrouted
+        )
+        around = replace(
+            NOWHERE,
+            texts={text.digest(): text.canonical()},
+            dead_letter_bytes_max=self.letter_bytes_max,
+        )
+        record = Record(
+            Kind.INTEND, 7, 1, 0, end, "me", 0, "topicid", text.digest(), self.grant, 1 << 50
+        )
+        shop = Workshop()
+        key = f"{around.kafka.connector}@{around.kafka.brokers}"
+        shop.readers = {(key, True): self.reader, (key, False): self.reader}
+        monkeypatch.setattr(loading, "_workshop", shop)
+        monkeypatch.setattr(loading, "insert_block", self.insert)
+        assignment = Assignment(
+            Range(SOURCE, 0, end),
+            record,
+            self.rest,
+            1 << 20,
+            0,
+            is_first=self.is_first,
+            stored=self.stored,
+        )
+        report = loading.load_range(around, assignment, attempt)
+        assert (report.block_range, report.batch) == (assignment.block_range, 7)
+        return report.outcome
+
+    def insert(
+        self, workshop: Any, around: Any, assignment: Any, table: TableText, *more: Any
+    ) -> Receipt:
+        shard: str = more[0]
+        block: Block = more[1]
+        refusal = self.refuses.get(f"{table.entry}/{shard}") or self.refuses.get(table.entry)
+        if refusal is not None:
+            raise refusal
+        self.inserted.append((table.entry, shard, block.rows))
+        return Receipt(
+            table.entry,
+            table.target,
+            shard,
+            "token",
+            block.rows,
+            len(block.native),
+            block.checksum,
+            "http://h",
+            block.clickhouse_partitions,
+            1500,
+        )
+
+
+def good(number: int) -> bytes:
+    return b'{"a":%d}' % number
+
+
+def letters(outcome: Outcome) -> list[tuple[int, str, str]]:
+    assert isinstance(outcome, Loaded), outcome
+    return [(letter.offset, letter.table, letter.reason) for letter in outcome.dead_letters]
+
+
+def test_rows_letters_and_tombstones_account_for_every_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    messages = [(good(1), ""), (None, ""), (b"{", ""), (b'{"a":300}', ""), (good(2), "")]
+    task = Task((a_table("one"),), Listed(messages))
+    outcome = task.load(monkeypatch)
+    assert isinstance(outcome, Loaded)
+    assert task.inserted == [("one", "s1", 2)]
+    assert [offset for offset, _, _ in letters(outcome)] == [2, 3]
+    assert (outcome.messages, outcome.skipped, outcome.rows) == (5, 1, 2)
+    assert (outcome.passed, outcome.empty, outcome.dropped_rows) == ({}, {}, {})
+    assert outcome.stages.wait == 1.5
+
+
+def test_each_entry_has_its_own_rows_and_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message may be bad for one and good for the other."""
+    wide = replace(COLUMNS[0], type="UInt16")
+    other = a_table("two", columns=(wide, *COLUMNS[1:]))
+    task = Task((a_table("one"), other), Listed([(b'{"a":300}', ""), (good(1), ""), (b"x", "")]))
+    outcome = task.load(monkeypatch)
+    assert task.inserted == [("one", "s1", 1), ("two", "s1", 2)]
+    assert [(o, table) for o, table, _ in letters(outcome)] == [(0, "one"), (2, "one"), (2, "two")]
+
+
+@pytest.mark.parametrize("unrouted", ["ignore", "dead-letter"])
+def test_routes_say_what_is_passed_over(monkeypatch: pytest.MonkeyPatch, unrouted: str) -> None:
+    tables = (a_table("one", route=by_header("one")), a_table("two", route=by_header("two")))
+    messages = [(good(1), "one"), (good(2), "two"), (good(3), "two"), (good(4), "none")]
+    task = Task(tables, Listed(messages), unrouted)
+    outcome = task.load(monkeypatch)
+    assert isinstance(outcome, Loaded)
+    assert task.inserted == [("one", "s1", 1), ("two", "s1", 2)]
+    assert (outcome.passed, outcome.unrouted) == ({"one": 3, "two": 2}, 1)
+    letter = [(3, "", "no-route")] if unrouted == "dead-letter" else []
+    assert [(o, table) for o, table, _ in letters(outcome)] == [(o, t) for o, t, _ in letter]
+
+
+def test_of_a_rest_nothing_else_is_loaded_or_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verifier bounds what a probe's task loads by the rest."""
+    tables = (a_table("one", route=by_header("one")), a_table("two", route=by_header("two")))
+    messages = [(good(n), "one" if n % 2 else "two") for n in range(6)]
+    task = Task(tables, Listed(messages), rest={"one": ((1, 2),), "two": ()})
+    outcome = task.load(monkeypatch)
+    assert isinstance(outcome, Loaded)
+    assert task.inserted == [("one", "s1", 1)]
+    assert outcome.passed == {}
+
+
+def test_of_a_rest_nothing_is_counted_as_passed_over_by_a_parked_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tables = (a_table("one", route=by_header("one"), parked=True),)
+    messages = [(good(1), "one"), (good(2), "one"), (good(3), "two")]
+    for rest, passed in (({}, {"one": 1}), ({"one": ((0, 1),)}, {})):
+        outcome = Task(tables, Listed(messages), rest=rest).load(monkeypatch)
+        assert isinstance(outcome, Loaded) and outcome.passed == passed
+        assert [o for o, _, reason in letters(outcome) if reason == PARKED] == (
+            [0] if rest else [0, 1]
+        )
+
+
+def test_a_parked_entry_takes_nothing_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = Task((a_table("one", parked=True), a_table("two")), Listed([(good(1), "")] * 3))
+    outcome = task.load(monkeypatch)
+    assert task.inserted == [("two", "s1", 3)]
+    assert letters(outcome) == [(offset, "one", PARKED) for offset in range(3)]
+    assert isinstance(outcome, Loaded) and outcome.passed == {}
+
+
+def test_messages_of_several_rows_and_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = a_table("many", rows="many", bad_rows="drop-row")
+    values = [b'[{"a":1},{"a":2}]', b"[]", b'[{"a":3},{"a":300}]', b"[]"]
+    task = Task((many, a_table("one")), Listed([(value, "") for value in values]))
+    outcome = task.load(monkeypatch)
+    assert isinstance(outcome, Loaded)
+    assert task.inserted == [("many", "s1", 3)]
+    assert outcome.empty == {"many": ((1, 2), (3, 4))}
+    assert outcome.passed == {"many": 2}
+    assert outcome.dropped_rows == {"many": 1}
+    assert [(o, table) for o, table, _ in letters(outcome)] == [(o, "one") for o in range(4)]
+
+
+def test_rows_that_are_stored_are_compared_when_no_field_waits_for_a_column(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until then their message makes no rows under this text."""
+    dynamic = DynamicColumns(allow=("n.*",), deny=())
+    many = a_table("many", rows="many", dynamic=dynamic, unknown_fields="refuse")
+    values = [b'[{"a":1,"new":1},{"a":2,"new":2}]', b'[{"a":3}]']
+    found: Stored = {"many": ((0, 0, 1),)}
+    task = Task((many,), Listed([(v, "") for v in values]), stored=found)
+    outcome = task.load(monkeypatch)
+    assert isinstance(outcome, Outdated) and list(outcome.fields) == ["many"], outcome
+    known = replace(many, columns=(*COLUMNS, Column("new", "Nullable(Int64)")))
+    task = Task((known,), Listed([(v, "") for v in values]), stored=found)
+    assert isinstance(task.load(monkeypatch), Loaded)
+    assert task.inserted == [("many", "s1", 2)]
+
+
+def test_too_many_rows_of_any_entry_shorten_the_range_before_anything_is_inserted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = [b'[{"a":1},{"a":2}]', b'[{"a":3},{"a":4}]', b'{"a":5}']
+    roomy = a_table("roomy", rows="many", route=by_header("none"))
+    tables = (a_table("first"), roomy, a_table("many", rows="many"))
+    monkeypatch.setattr(loading.end_of_rows, "__defaults__", (3,))
+    task = Task(tables, Listed([(value, "") for value in values]))
+    outcome = task.load(monkeypatch)
+    assert outcome == TooHeavy(1, sum(map(len, values)))
+    assert task.inserted == []
+
+
+def test_a_heavy_range_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Task((a_table("one"),), Listed([(good(1), ""), (good(2), "")], heavy_at=1))
+    assert task.load(monkeypatch) == TooHeavy(1, 14)
+    assert task.inserted == []
+
+
+def test_every_shard_gets_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = a_table("one", shards=("s1", "s2"), sharding=Sharding("key", "a"))
+    task = Task((table,), Listed([(good(n), "") for n in range(5)]))
+    shards = {"s1": ("http://one",), "s2": ("http://two",)}
+    monkeypatch.setattr(
+        "tests.worker.test_loading_tables.NOWHERE",
+        replace(NOWHERE, clickhouse=replace(NOWHERE.clickhouse, shards=shards)),
+    )
+    outcome = task.load(monkeypatch)
+    assert isinstance(outcome, Loaded)
+    assert sorted(task.inserted) == [("one", "s1", 3), ("one", "s2", 2)]
+    assert outcome.stages.wait == 1.5, "they go side by side"
+    assert outcome.rows == 5
+
+
+def test_a_block_above_its_grant_is_inserted_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = a_table("one", partition_key="a % 3")
+    task = Task((key,), Listed([(good(n), "") for n in range(4)]), grant=2)
+    assert task.load(monkeypatch) == NeedsGrant("one", 3)
+    assert task.inserted == []
+    task.grant = 3
+    assert isinstance(task.load(monkeypatch), Loaded)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("is_unstored", [True, False])
+def test_a_refused_block_says_what_was_inserted_before(
+    monkeypatch: pytest.MonkeyPatch, is_first: bool, is_unstored: bool
+) -> None:
+    """Only the first task that is sent a range knows that nobody inserted its block."""
+    task = Task((a_table("one"), a_table("two")), Listed([(good(1), "")]), is_first=is_first)
+    why = TerminalError("no such column")
+    task.refuses["two"] = BlockRefusedError("two", why, is_unstored=is_unstored)
+    outcome = task.load(monkeypatch)
+    assert outcome == Failed(why, "two", is_first and is_unstored, ("one",))
+
+
+def test_an_outdated_text_says_what_was_inserted_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = (a_table("one"), a_table("two"), a_table("three"))
+    task = Task(tables, Listed([(good(1), "")]))
+    task.refuses["three"] = OutdatedTextError("three", "it has another column")
+    outcome = task.load(monkeypatch)
+    assert isinstance(outcome, Outdated)
+    assert (outcome.entry, outcome.inserted) == ("three", ("one", "two"))
+    assert "another column" in outcome.why
+
+
+@pytest.mark.parametrize("error", [InDoubtError("cut"), TransientError("away"), ValueError("bug")])
+def test_what_goes_wrong_is_an_outcome(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    task = Task((a_table("one"),), Listed([(good(1), "")]))
+    task.refuses["one"] = error
+    outcome = task.load(monkeypatch)
+    assert isinstance(outcome, Failed) and not outcome.is_unstored and outcome.entry == ""
+    if isinstance(error, ValueError):
+        assert isinstance(outcome.error, TerminalError) and "ValueError: bug" in str(outcome.error)
+    else:
+        assert outcome.error is error
+
+
+def test_originals_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those beyond it are read again."""
+    reader = Listed([(b"bad-%d" % n, "") for n in range(6)])
+    task = Task((a_table("one"), a_table("two")), reader, letter_bytes_max=15)
+    assert len(letters(task.load(monkeypatch))) == 12
+    assert reader.kept == {0: b"bad-0", 1: b"bad-1", 2: b"bad-2"}

@@ -1,0 +1,164 @@
+"""What a worker looks at before and after it sends a block that may be stored already, at a real
+server: the driver's look may be as old as the lease."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.reactions import error_from_reply, reply_lost
+from sluice.clickhouse.schema import describe_table
+from sluice.clickhouse.window import read_server_run
+from sluice.core.errors import InDoubtError
+from sluice.core.server_runs import is_same_run
+from sluice.worker import inserting
+from sluice.worker.errors import ForgottenError, NeedsGrantError
+from tests.support.block_loader import ROWS, Loader
+from tests.support.embedded import EmbeddedServer, run_embedded
+
+
+@pytest.fixture
+def loader(embedded_server: EmbeddedServer) -> Iterator[Loader]:
+    """Its blocks may all be repeats; their table has a view that writes to `sums`."""
+    made = make_loader(embedded_server)
+    yield made
+    with Server(embedded_server.url) as server:
+        for table in (f"{made.table}_view", f"{made.table}_sums", made.table):
+            server.execute(f"DROP TABLE {table}")
+
+
+def make_loader(running: EmbeddedServer, window: int = 100) -> Loader:
+    table = f"t{uuid.uuid4().hex[:8]}"
+    columns = "id UInt64, _topic String, _partition UInt32, _offset UInt64, _row UInt32"
+    with Server(running.url) as server:
+        for name, more in ((table, ""), (f"{table}_sums", "PARTITION BY id % 10")):
+            server.execute(
+                f"CREATE TABLE {name} ({columns}) ENGINE = MergeTree {more} ORDER BY id "
+                f"SETTINGS non_replicated_deduplication_window = {window}"
+            )
+        server.execute(
+            f"CREATE MATERIALIZED VIEW {table}_view TO {table}_sums AS "
+            f"SELECT * REPLACE (intDiv(id, 1000) AS id) FROM {table}"
+        )
+        loader = Loader([running], table, "", (running.url,))  # type: ignore[list-item]
+        loader.servers_then = {"s1": read_server_run(server)}
+    loader.is_first = False
+    return loader
+
+
+def stored(loader: Loader) -> tuple[int, int]:
+    """Rows of the table, and of what its view writes to."""
+    with Server(loader.urls[0]) as server:
+        counts = [
+            server.query(f"SELECT count() AS n FROM {table}")[0]["n"]
+            for table in (loader.table, f"{loader.table}_sums")
+        ]
+    return counts[0], counts[1]
+
+
+def test_a_repeat_that_all_windows_remember_is_sent(loader: Loader) -> None:
+    for _ in range(2):
+        loader.blocks = 0
+        loader.insert()
+    assert stored(loader) == (ROWS, ROWS)
+
+
+def test_a_repeat_is_not_sent_once_the_window_of_a_view_moved(loader: Loader) -> None:
+    with Server(loader.urls[0]) as server:
+        for number in range(6):  # ten entries each, of which half of a hundred may be between
+            rows = ", ".join(f"({10 * number + row})" for row in range(10))
+            server.execute(f"INSERT INTO {loader.table}_sums (id) VALUES {rows}")
+    with pytest.raises(ForgottenError, match=f"{loader.table}_sums on .* may not remember it"):
+        loader.insert()
+    assert stored(loader) == (0, 60)
+    loader.is_first = True
+    loader.insert()
+    assert stored(loader) == (ROWS, 60 + ROWS)
+
+
+def test_seconds_count_in_the_worker_too(loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded engine has no Replicated tables, whose windows forget by time."""
+    monkeypatch.setattr(
+        inserting,
+        "describe_table",
+        lambda *where: replace(describe_table(*where), window_seconds=600),
+    )
+    loader.seconds_old = 290
+    loader.insert()
+    loader.seconds_old = 310
+    with pytest.raises(ForgottenError, match="may not remember it"):
+        loader.insert()
+
+
+def test_what_a_block_takes_behind_a_view_is_held_to_its_grant(loader: Loader) -> None:
+    """The server says that it takes more; a repeat with the grant that it needs completes it."""
+    with Server(loader.urls[0]) as server:
+        server.execute(f"ALTER TABLE {loader.table}_view MODIFY QUERY SELECT * FROM {loader.table}")
+    with pytest.raises(NeedsGrantError) as refused:
+        loader.insert()
+    assert (refused.value.need.entry, refused.value.need.entries) == (loader.table, 2)
+    assert refused.value.need.views
+    assert stored(loader) == (ROWS, 0)
+    loader.blocks, loader.grant = 0, 16
+    loader.insert()
+    assert stored(loader) == (ROWS, ROWS)
+
+
+def test_an_answer_after_the_server_was_started_again_is_not_believed(
+    loader: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended between the look and the block, or while it stored the one before."""
+    runs = [loader.servers_then["s1"], "another@1"]
+    monkeypatch.setattr(inserting, "read_server_run", lambda server: runs.pop(0))
+    with pytest.raises(ForgottenError, match="has the block, and that server was started again"):
+        loader.insert()
+    assert runs == []
+    assert stored(loader) == (ROWS, ROWS)
+
+
+def test_a_block_is_not_sent_again_to_a_server_that_was_started_again() -> None:
+    with run_embedded() as running:
+        loader = make_loader(running)
+        loader.insert()
+        running.stop()
+        running.start()
+        loader.blocks = 0
+        with pytest.raises(InDoubtError, match="was started again"):
+            loader.insert()
+        assert stored(loader) == (ROWS, ROWS)
+        with Server(running.url) as server:
+            assert not is_same_run(loader.servers_then["s1"], read_server_run(server))
+            loader.servers_then = {"s1": read_server_run(server)}
+        loader.insert()
+        with Server(running.url) as server:
+            assert is_same_run(loader.servers_then["s1"], read_server_run(server))
+
+
+def test_an_error_that_may_lack_a_part_is_reported_whatever_becomes_of_the_block(
+    loader: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [
+        reply_lost("u", "insert", "CONNECTION_LOST", "cut", False),
+        error_from_reply(
+            url="u",
+            what="insert",
+            status=500,
+            header_code="1001",
+            text="Code: 1001. filesystem error: in rename",
+            read_only=False,
+        ),
+    ]
+
+    def insert(*_: object) -> None:
+        raise errors.pop(0)
+
+    monkeypatch.setattr(Server, "insert", insert)
+    for may_lack_part in (False, True):
+        loader.workshop.begin_range()
+        with pytest.raises(InDoubtError):
+            loader.insert()
+        assert loader.workshop.may_lack_part is may_lack_part
