@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.support.import_graph import loader_modules
+
 PACKAGE = Path(__file__).parent.parent / "sluice"
 
-#: What each folder may import; its own modules it always may.
+_INSTRUMENTS = {"testbed.local", "testbed.simulate", "testbed.chaos"}
+
+#: What each folder may import; its own modules it always may. The folders of `testbed` count
+#: each for itself.
 _LIBRARIES = {"producer", "core", "config", "kafka", "decode", "clickhouse", "dedupe", "locks"}
 _LOADER = _LIBRARIES | {"worker", "spark", "driver"}
 ALLOWED = {
@@ -22,18 +27,19 @@ ALLOWED = {
     "decode": {"producer", "core", "config"},
     "clickhouse": {"core", "config"},
     "dedupe": {"core", "config"},
-    "scale": {"core", "config", "kafka"},
     "locks": {"core"},
     "worker": _LIBRARIES,
     "spark": _LIBRARIES | {"worker"},
     "driver": _LIBRARIES | {"spark", "worker"},
     "verify": _LOADER,
     "ops": _LOADER | {"verify"},
-    "local": _LOADER | {"verify", "ops"},
-    "simulate": _LOADER | {"verify", "ops", "local"},
-    "chaos": _LOADER | {"verify", "ops", "local"},
-    "prove": _LOADER | {"chaos"},
-    "cli": _LOADER | {"verify", "ops", "local", "simulate", "chaos", "prove"},
+    "testbed": set[str](),
+    "testbed.scale": {"core", "config", "kafka"},
+    "testbed.local": _LOADER | {"verify", "ops"},
+    "testbed.simulate": _LOADER | {"verify", "ops", "testbed.local"},
+    "testbed.chaos": _LOADER | {"verify", "ops", "testbed.local"},
+    "prove": _LOADER | {"testbed.chaos"},
+    "cli": _LOADER | {"verify", "ops", "prove"} | _INSTRUMENTS,
 }
 
 #: The same inside `decode`. What stands beside its folders chooses among their decoders.
@@ -54,10 +60,10 @@ OF_WORKER = {"sluice.worker.assignment", "sluice.worker.errors"}
 
 #: Only these folders know these packages.
 CONFINED = {
-    "confluent_kafka": {"kafka", "local", "simulate", "chaos"},
-    "chdb": {"decode", "local", "simulate"},
-    "pyspark": {"driver", "spark", "local"},
-    "argparse": {"cli", "local"},
+    "confluent_kafka": {"kafka"} | _INSTRUMENTS,
+    "chdb": {"decode", "testbed.local", "testbed.simulate"},
+    "pyspark": {"driver", "spark", "testbed.local"},
+    "argparse": {"cli", "testbed.local"},
     "kazoo": {"locks"},
 }
 
@@ -86,7 +92,7 @@ def violations(source: str, folder: str, module: str) -> list[str]:
         where = f"{module}:{line} imports {name}"
         if parts[0] == "sluice":
             # `from sluice import __version__` is no layer
-            target = parts[1] if len(parts) > 1 else ""
+            target = folder_of(parts)
             if target in ALLOWED and target != folder and target not in ALLOWED[folder]:
                 found.append(where)
         elif (folder == "core" and parts[0] not in sys.stdlib_module_names) or (
@@ -94,6 +100,12 @@ def violations(source: str, folder: str, module: str) -> list[str]:
         ):
             found.append(where)
     return found
+
+
+def folder_of(parts: Sequence[str]) -> str:
+    """The layer that a module is of, of which these are the parts of the name."""
+    inner = ".".join(parts[1:3])
+    return inner if inner in ALLOWED else "".join(parts[1:2])
 
 
 def module_name(path: Path) -> str:
@@ -105,7 +117,8 @@ def module_name(path: Path) -> str:
 def test_imports_point_downwards(folder: str) -> None:
     found = [
         violation
-        for path in sorted((PACKAGE / folder).rglob("*.py"))
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if folder_of(module_name(path).split(".")) == folder
         for violation in violations(path.read_text(), folder, module_name(path))
     ]
     assert found == []
@@ -150,7 +163,15 @@ def test_every_folder_of_decode_has_its_layer() -> None:
 
 def test_every_folder_has_its_layer() -> None:
     folders = {path.name for path in PACKAGE.iterdir() if any(path.glob("*.py"))}
-    assert folders <= set(ALLOWED)
+    instruments = [path for path in (PACKAGE / "testbed").iterdir() if any(path.glob("*.py"))]
+    assert folders | {f"testbed.{path.name}" for path in instruments} <= set(ALLOWED)
+
+
+def test_the_loader_never_imports_an_instrument() -> None:
+    """Whatever `sluice run` and its workers can reach."""
+    needed = loader_modules(PACKAGE)
+    assert {"sluice.cli.run", "sluice.driver.lane", "sluice.worker.loading"} <= needed
+    assert not {m for m in needed if m.startswith(("sluice.testbed", "sluice.prove"))}
 
 
 def test_the_rule_has_no_circle() -> None:
@@ -171,16 +192,19 @@ def test_the_rule_has_no_circle() -> None:
         ("kafka", "from sluice import clickhouse"),
         ("kafka", "from ..decode import reader"),
         ("decode", "if TYPE_CHECKING:\n    from sluice.clickhouse.http import Server"),
-        ("spark", "from sluice.local.broker import run_kafka"),
+        ("spark", "from sluice.testbed.local.broker import run_kafka"),
         ("driver", "from sluice.ops import doctor"),
         ("worker", "from sluice.driver.state import PartitionState"),
         ("worker", "from sluice.spark.jobs import SparkJobs"),
         ("spark", "from sluice.driver.lane import Lane"),
         ("verify", "from sluice.ops import doctor"),
-        ("ops", "from sluice.local import demo"),
-        ("local", "from sluice.cli.main import main"),
-        ("simulate", "from sluice.cli.main import main"),
-        ("chaos", "from sluice.cli.main import main"),
+        ("ops", "from sluice.testbed.local import demo"),
+        ("ops", "from sluice import testbed"),
+        ("testbed.local", "from sluice.cli.main import main"),
+        ("testbed.local", "from sluice.testbed.chaos.proxy import Proxy"),
+        ("testbed.scale", "from sluice.testbed.local import broker"),
+        ("testbed.simulate", "from sluice.cli.main import main"),
+        ("testbed.chaos", "from sluice.cli.main import main"),
         ("cli", "import pyspark.sql"),
         ("spark", "import confluent_kafka as ck"),
     ],

@@ -16,7 +16,7 @@ from sluice.cli.arguments import (
     add_command,
     add_json,
 )
-from sluice.local.bench_settings import ORDER_FORMATS, BenchSettings
+from sluice.testbed.local.bench_settings import ORDER_FORMATS, BenchSettings
 
 _DEFAULTS = BenchSettings()
 
@@ -55,7 +55,7 @@ def add(subparsers: Subparsers) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from sluice.local.bench import run_bench
+    from sluice.testbed.local.bench import run_bench
 
     values = vars(arguments)
     names = {field.name for field in fields(BenchSettings)} - {"as_json"}

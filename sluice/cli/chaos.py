@@ -18,9 +18,9 @@ from sluice.cli.exit import ExitStatus
 from sluice.cli.output import print_json
 
 if TYPE_CHECKING:
-    from sluice.chaos.layout import Layout
-    from sluice.chaos.report import ChaosReport
-    from sluice.chaos.survivors import SurvivorReport
+    from sluice.testbed.chaos.layout import Layout
+    from sluice.testbed.chaos.report import ChaosReport
+    from sluice.testbed.chaos.survivors import SurvivorReport
 
 
 def add(subparsers: Subparsers) -> None:
@@ -95,7 +95,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _survivors(arguments: argparse.Namespace, stream: TextIO) -> SurvivorReport:
-    from sluice.chaos.survivors import run_survivors
+    from sluice.testbed.chaos.survivors import run_survivors
 
     layout, seconds = _layout(arguments), arguments.minutes * 60
     if layout is None or layout.replicas < 2:
@@ -105,7 +105,7 @@ def _survivors(arguments: argparse.Namespace, stream: TextIO) -> SurvivorReport:
 
 
 def _chaos(arguments: argparse.Namespace, stream: TextIO) -> ChaosReport:
-    from sluice.chaos.runner import ChaosPlan, run_chaos
+    from sluice.testbed.chaos.runner import ChaosPlan, run_chaos
 
     plan = ChaosPlan(
         seconds=arguments.minutes * 60,
@@ -119,7 +119,7 @@ def _chaos(arguments: argparse.Namespace, stream: TextIO) -> ChaosReport:
 
 def _layout(arguments: argparse.Namespace) -> Layout | None:
     """The cluster, if there shall be one."""
-    from sluice.chaos.layout import Layout
+    from sluice.testbed.chaos.layout import Layout
 
     shards, replicas, centers = arguments.shards, arguments.replicas, arguments.data_centers
     if shards is None and replicas is None and centers == 1 and not arguments.turns:

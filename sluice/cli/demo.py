@@ -27,6 +27,6 @@ def add(subparsers: Subparsers) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from sluice.local.demo import run_demo
+    from sluice.testbed.local.demo import run_demo
 
     return int(run_demo(rows=arguments.rows, keep=arguments.keep))

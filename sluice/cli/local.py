@@ -55,18 +55,18 @@ def add(subparsers: Subparsers) -> None:
 
 
 def execute_kafka(arguments: argparse.Namespace) -> int:
-    from sluice.local.broker import run_kafka
+    from sluice.testbed.local.broker import run_kafka
 
     return int(run_kafka(arguments.data, arguments.port))
 
 
 def execute_clickhouse(arguments: argparse.Namespace) -> int:
-    from sluice.local.embedded.server import run_clickhouse
+    from sluice.testbed.local.embedded.server import run_clickhouse
 
     return int(run_clickhouse(arguments.data, arguments.port))
 
 
 def execute_cluster(arguments: argparse.Namespace) -> int:
-    from sluice.local.cluster.serving import run_cluster
+    from sluice.testbed.local.cluster.serving import run_cluster
 
     return run_cluster(arguments.shards, arguments.replicas)

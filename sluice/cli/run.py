@@ -51,7 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Read the configuration; each connector is examined, then loaded."""
     configuration = load_configuration(arguments)
     from sluice.driver.pipeline import run_pipeline
-    from sluice.local.java import set_java_home
+    from sluice.spark.java import set_java_home
 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has started its Java already
         set_java_home()

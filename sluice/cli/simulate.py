@@ -79,7 +79,7 @@ def a_rate(text: str) -> float:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from sluice.simulate.command import simulate
+    from sluice.testbed.simulate.command import simulate
 
     return int(
         simulate(

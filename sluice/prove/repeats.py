@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from sluice.chaos.proxy import Fault, Kind, Proxy
-from sluice.chaos.requests import Inserts
 from sluice.core.errors import InDoubtError, SluiceError
 from sluice.prove.findings import Seen, judged, not_applicable
 from sluice.prove.scratch import ROWS, Scratch, block
+from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.requests import Inserts
 
 #: Rows of a body's Native blocks. By default a server makes a block of the first two, since
 #: they are more than 1,048,449, and another one of the last.

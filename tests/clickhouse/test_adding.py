@@ -13,7 +13,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.structure import read_structures
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import TransientError
-from sluice.local.children import free_ports
+from sluice.testbed.local.children import free_ports
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.fixtures import fresh_database
 

@@ -20,7 +20,7 @@ from sluice.core.errors import (
     TerminalError,
     TransientError,
 )
-from sluice.local.children import free_ports
+from sluice.testbed.local.children import free_ports
 from tests.clickhouse.helpers import count, insert, native
 from tests.support.certificates import Authority
 from tests.support.clickhouse_server import ClickHouseServer, clickhouse_available, run_clickhouse

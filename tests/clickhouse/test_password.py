@@ -13,7 +13,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.insert import plan_insert
 from sluice.clickhouse.password import Refusals, read_password
 from sluice.core.errors import TerminalError, TransientError
-from sluice.local.cluster.server import ClickHouseServer, Settings
+from sluice.testbed.local.cluster.server import ClickHouseServer, Settings
 from tests.clickhouse.helpers import count, native
 from tests.support.world import wait_for
 

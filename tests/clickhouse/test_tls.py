@@ -11,8 +11,8 @@ import pytest
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.tls import Tls
 from sluice.core.errors import ConfigurationError, TransientError
-from sluice.local.children import free_ports
-from sluice.local.cluster.server import ClickHouseServer, Settings
+from sluice.testbed.local.children import free_ports
+from sluice.testbed.local.cluster.server import ClickHouseServer, Settings
 from tests.support.certificates import Authority, https_port
 
 

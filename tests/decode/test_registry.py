@@ -30,7 +30,7 @@ from sluice.decode.schema.registry import (
 )
 from sluice.decode.typed.decoder import TypedDecoder
 from sluice.kafka.registry import RegistryAccess, RegistryClient
-from sluice.local.children import free_ports
+from sluice.testbed.local.children import free_ports
 from tests.decode.support import fill, rows, table
 from tests.support.registry import Registry, run_registry
 

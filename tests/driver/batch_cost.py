@@ -36,9 +36,9 @@ from sluice.kafka.log import SourceLog
 from sluice.kafka.recorder import Recorder
 from sluice.kafka.topics import ensure_own_topic
 from sluice.kafka.transactions import RecorderNames
-from sluice.local.producing import create_topic
-from sluice.local.running import running_broker
 from sluice.spark.jobs import Inbox, JobResult
+from sluice.testbed.local.producing import create_topic
+from sluice.testbed.local.running import running_broker
 from sluice.worker.assignment import Assignment, Job, Surroundings
 from tests.driver.lane_world import World
 

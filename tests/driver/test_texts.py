@@ -18,7 +18,7 @@ from sluice.decode import RULES
 from sluice.decode.version import decoder_version
 from sluice.driver.refreshing import refreshed
 from sluice.driver.texts import access_of, build_text, kafka_access, read_text, read_today
-from sluice.local.children import free_ports
+from sluice.testbed.local.children import free_ports
 from tests.config.support import load_text
 
 LINEAGE = "_topic String, _partition UInt32, _offset UInt64, _row UInt32"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.local.running import Broker, ClickHouse, running_broker, running_clickhouse
+from sluice.testbed.local.running import Broker, ClickHouse, running_broker, running_clickhouse
 from tests.support.world import World
 
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
 
-from sluice.chaos.proxy import Fault, Kind, Proxy
-from sluice.chaos.requests import Inserts
 from sluice.config import load
 from sluice.core.receipts import Loaded
 from sluice.driver.texts import read_text
-from sluice.local.cluster.cluster import Cluster, running_cluster
-from sluice.local.running import running_broker
+from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.requests import Inserts
+from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
+from sluice.testbed.local.running import running_broker
 from sluice.worker import loading
 from tests.support.range_task import Task
 from tests.support.world import COLUMNS, LINEAGE, Truth, World

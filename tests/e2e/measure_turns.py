@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sluice.local.cluster.cluster import Cluster, running_cluster
-from sluice.local.running import Broker, running_broker
+from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
+from sluice.testbed.local.running import Broker, running_broker
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact
 
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")

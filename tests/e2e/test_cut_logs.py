@@ -18,7 +18,7 @@ from sluice.kafka.cuts import find_cuts
 from sluice.kafka.errors import RangeVanishedError
 from sluice.kafka.log import SourceLog
 from sluice.kafka.readers import make_reader
-from sluice.local.running import Broker
+from sluice.testbed.local.running import Broker
 from tests.support.world import Truth, World, assert_exact, wait_for
 
 CUT = 500

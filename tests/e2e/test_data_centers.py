@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sluice.chaos.clustered import ClusterStage, Loading, running_cluster_stage
-from sluice.chaos.layout import Layout
-from sluice.chaos.production import Production, Truth
-from sluice.chaos.replicas import ReplicaFindings, compare_replicas
-from sluice.chaos.runner import Chaos
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import decode
 from sluice.kafka.offsets import look
+from sluice.testbed.chaos.clustered import ClusterStage, Loading, running_cluster_stage
+from sluice.testbed.chaos.layout import Layout
+from sluice.testbed.chaos.production import Production, Truth
+from sluice.testbed.chaos.replicas import ReplicaFindings, compare_replicas
+from sluice.testbed.chaos.runner import Chaos
 from sluice.verify.verifier import verify
 
 LAYOUT = Layout(shards=1, replicas=4, data_centers=2)

@@ -23,11 +23,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from sluice.chaos.proxy import Fault, Kind, Proxy
-from sluice.chaos.requests import Inserts
 from sluice.clickhouse.http import Server
 from sluice.core.errors import TerminalError, TransientError
-from sluice.local.cluster.server import ClickHouseServer, Settings
+from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.requests import Inserts
+from sluice.testbed.local.cluster.server import ClickHouseServer, Settings
 from sluice.worker.workshop import Workshop
 from tests.support.block_loader import Loader, create
 from tests.support.replica_pair import ReplicaPair, refused, taken, taken_in_the_end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sluice.local.orders import Orders
+from sluice.testbed.local.orders import Orders
 from tests.support.world import World
 
 

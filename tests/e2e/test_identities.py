@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.local.running import ClickHouse
+from sluice.testbed.local.running import ClickHouse
 from tests.support.cutting import run_link
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sluice.local.children import free_ports
-from sluice.local.cluster.cluster import Cluster
-from sluice.local.cluster.server import ClickHouseServer
-from sluice.local.running import Broker
+from sluice.testbed.local.children import free_ports
+from sluice.testbed.local.cluster.cluster import Cluster
+from sluice.testbed.local.cluster.server import ClickHouseServer
+from sluice.testbed.local.running import Broker
 from tests.support.certificates import Authority, https_port
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 

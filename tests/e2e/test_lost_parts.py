@@ -11,7 +11,7 @@ import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.core.errors import SluiceError
-from sluice.local.running import Broker
+from sluice.testbed.local.running import Broker
 from tests.support.broken_renames import Breakage, BreakingServer, run_breaking
 from tests.support.driver import Driver
 from tests.support.world import COLUMNS, Truth, World, assert_exact, wait_for

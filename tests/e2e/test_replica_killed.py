@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from sluice.chaos.proxy import Proxy
-from sluice.chaos.requests import Posts
 from sluice.clickhouse.insert import query_id_prefix
 from sluice.core.replicas import REST_SECONDS_FIRST, REST_SECONDS_MAX
-from sluice.local.cluster.cluster import Cluster, running_cluster
-from sluice.local.running import Broker
+from sluice.testbed.chaos.proxy import Proxy
+from sluice.testbed.chaos.requests import Posts
+from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
+from sluice.testbed.local.running import Broker
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")

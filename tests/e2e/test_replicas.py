@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from sluice.chaos.proxy import Fault, Kind, Proxy
-from sluice.chaos.requests import Inserts
 from sluice.clickhouse import http
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
@@ -30,8 +28,10 @@ from sluice.core.text import ConfigurationText
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.probing import ClickHouseProber, ReplicaMissingError
 from sluice.kafka.clients import KafkaAccess
-from sluice.local.cluster.cluster import Cluster, running_cluster
-from sluice.local.cluster.server import ClickHouseServer, Settings
+from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.requests import Inserts
+from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
+from sluice.testbed.local.cluster.server import ClickHouseServer, Settings
 from sluice.worker import inserting
 from sluice.worker.errors import BlockRefusedError, StructureChangedError
 from sluice.worker.workshop import Workshop

@@ -11,7 +11,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record, decode
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.offsets import look
-from sluice.local.running import ClickHouse
+from sluice.testbed.local.running import ClickHouse
 from tests.support.driver import Driver
 from tests.support.world import Truth, World, assert_exact, wait_for
 

@@ -11,8 +11,8 @@ import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.core.errors import SluiceError
-from sluice.local.cluster.cluster import Cluster, running_cluster
-from sluice.local.running import Broker
+from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
+from sluice.testbed.local.running import Broker
 from tests.support.driver import Driver
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 

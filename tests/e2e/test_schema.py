@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.local.running import Broker
+from sluice.testbed.local.running import Broker
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.world import (
     COLUMNS,

@@ -17,8 +17,8 @@ from sluice.core.errors import InDoubtError, SluiceError, TerminalError
 from sluice.core.receipts import Failed, Loaded, NeedsGrant
 from sluice.driver.probing import DoubledRowsError
 from sluice.driver.texts import read_text
-from sluice.local.children import free_ports
-from sluice.local.running import ClickHouse, running_clickhouse
+from sluice.testbed.local.children import free_ports
+from sluice.testbed.local.running import ClickHouse, running_clickhouse
 from tests.support.losing import run_losing
 from tests.support.range_task import Task
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, wait_for

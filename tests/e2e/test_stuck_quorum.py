@@ -17,12 +17,12 @@ from sluice.clickhouse.http import Server
 from sluice.config import load
 from sluice.config.model import Configuration
 from sluice.core.errors import SluiceError
-from sluice.local.cluster.cluster import Cluster, running_cluster
-from sluice.local.cluster.server import ClickHouseServer
-from sluice.local.cluster.zookeeper import ZooKeeper, class_path
-from sluice.local.java import require_java
-from sluice.local.running import Broker
 from sluice.ops.quorum import Report, Selection, look, mend
+from sluice.spark.java import require_java
+from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
+from sluice.testbed.local.cluster.server import ClickHouseServer
+from sluice.testbed.local.cluster.zookeeper import ZooKeeper, class_path
+from sluice.testbed.local.running import Broker
 from tests.support.driver import Driver
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 

@@ -25,13 +25,13 @@ from sluice.driver.texts import access_of, read_text
 from sluice.driver.topology import resolved
 from sluice.driver.watching import ReplicaWatch
 from sluice.kafka.clients import KafkaAccess
-from sluice.local.cluster.cluster import Cluster, running_cluster
-from sluice.local.cluster.server import ClickHouseServer
-from sluice.local.running import Broker
 from sluice.ops.doctor_clickhouse import look_at_replica
 from sluice.ops.doctor_cluster import look_at_cluster
 from sluice.ops.doctor_shards import check_health
 from sluice.ops.replicas import read_replicas
+from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
+from sluice.testbed.local.cluster.server import ClickHouseServer
+from sluice.testbed.local.running import Broker
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")

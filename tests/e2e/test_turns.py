@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from sluice.chaos.proxy import Fault, Kind, Proxy
-from sluice.chaos.requests import Inserts
 from sluice.clickhouse.reactions import ServerError
 from sluice.core.errors import InDoubtError, TransientError
-from sluice.local.children import free_ports
-from sluice.local.cluster.cluster import Cluster, running_cluster
-from sluice.local.running import Broker
 from sluice.locks.port import LockWaitError
+from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.requests import Inserts
+from sluice.testbed.local.children import free_ports
+from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
+from sluice.testbed.local.running import Broker
 from sluice.worker import taking_turns
 from sluice.worker.workshop import Workshop
 from tests.e2e.measure_turns import load

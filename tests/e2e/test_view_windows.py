@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sluice.chaos.proxy import Fault, Kind, Proxy
-from sluice.chaos.requests import Inserts
+from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.requests import Inserts
 from tests.support.driver import Driver
 from tests.support.world import Truth, World, assert_exact, order, wait_for
 

@@ -13,11 +13,11 @@ from itertools import pairwise
 import pytest
 from kazoo.client import KazooClient
 
-from sluice.chaos.proxy import Fault, Kind, Proxy
-from sluice.chaos.requests import Inserts
 from sluice.locks import zookeeper
 from sluice.locks.port import HeldLock, LockLostError, Locks, LockWaitError
 from sluice.locks.zookeeper import ZooKeeperLocks
+from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.requests import Inserts
 from tests.locks.memory import Ensemble, MemoryLocks
 from tests.support.world import wait_for
 

@@ -14,12 +14,12 @@ from itertools import pairwise
 
 import pytest
 
-from sluice.chaos.proxy import Fault, Kind, Proxy
-from sluice.chaos.requests import Inserts
-from sluice.local.children import free_ports
 from sluice.locks import zookeeper
 from sluice.locks.port import LockLostError, LocksAwayError, LockWaitError
 from sluice.locks.zookeeper import ZooKeeperLocks, places_before
+from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.requests import Inserts
+from sluice.testbed.local.children import free_ports
 
 
 @pytest.fixture

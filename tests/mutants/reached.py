@@ -105,7 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def main() -> None:
     """Arguments: seeds, steps, the file to write."""
-    from sluice.simulate.runs import on_one_processor, run_seed
+    from sluice.testbed.simulate.runs import on_one_processor, run_seed
 
     seeds, steps, path = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     reached: dict[str, list[int]] = {}

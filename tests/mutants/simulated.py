@@ -22,7 +22,7 @@ def main() -> None:
     answer: dict[str, object] = {"caught": False, "seeds": len(seeds)}
     ran = 0
     try:
-        from sluice.simulate.runs import on_one_processor, run_seed
+        from sluice.testbed.simulate.runs import on_one_processor, run_seed
 
         with on_one_processor():
             for seed in seeds:

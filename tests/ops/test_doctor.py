@@ -16,11 +16,11 @@ from sluice.clickhouse.http import Server
 from sluice.config import Configuration
 from sluice.core.text import Column
 from sluice.kafka.wire import native
-from sluice.local.children import free_ports
 from sluice.ops import doctor, doctor_clickhouse, doctor_decode
 from sluice.ops.doctor import Finding, examine, refusal
 from sluice.ops.doctor_clickhouse import clock_ahead_ms
 from sluice.ops.doctor_findings import Examination
+from sluice.testbed.local.children import free_ports
 from tests.config.support import load_text
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.fixtures import fresh_database

@@ -11,10 +11,10 @@ from sluice.clickhouse import front
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.tls import Tls
-from sluice.local.cluster.cluster import Cluster, running_cluster
 from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
 from sluice.ops.doctor_findings import Finding
 from sluice.ops.doctor_front import check_same_servers
+from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
 from tests.support.embedded import EmbeddedServer
 from tests.support.fronts import balancing_connections, proxying
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.local.children import free_ports
 from sluice.locks import zookeeper
 from sluice.ops.doctor_turns import check_turns
+from sluice.testbed.local.children import free_ports
 from tests.ops.doctor_facts import FACTS, NEW, OLD, look, table
 
 ACCESS = ClickHouseAccess({"s1": ("http://a", "http://b")}, "", "", "quorum")

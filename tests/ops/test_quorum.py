@@ -10,7 +10,7 @@ import pytest
 
 from sluice.cli.exit import ExitStatus
 from sluice.clickhouse.http import Server
-from sluice.local.children import free_ports
+from sluice.testbed.local.children import free_ports
 from tests.cli.support import Ended, run
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice.local.java import set_java_home
 from sluice.spark import class_archive
 from sluice.spark.class_archive import archive_options, archive_path, is_whole
+from sluice.spark.java import set_java_home
 
 #: Starts Spark with an archive, and tells which archives its JVM has mapped.
 _START = """

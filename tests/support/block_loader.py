@@ -19,7 +19,7 @@ from sluice.core.records import Record
 from sluice.core.text import TableText
 from sluice.decode.messages.decoded import Decoded
 from sluice.kafka.clients import KafkaAccess
-from sluice.local.cluster.server import ClickHouseServer
+from sluice.testbed.local.cluster.server import ClickHouseServer
 from sluice.worker.assignment import Assignment, Surroundings
 from sluice.worker.inserting import insert_block
 from sluice.worker.leases import HeldLease

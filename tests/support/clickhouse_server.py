@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sluice.local.cluster.server import (
+from sluice.testbed.local.cluster.server import (
     ClickHouseServer,
     Settings,
     answers_ping,

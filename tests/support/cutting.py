@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from sluice.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
 
 #: Not that with which doctor rehearses.
 _TOKEN = re.compile(rb"insert_deduplication_token=(?!sluice-doctor)[^ ]{13}")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sluice.local.children import end_process, free_ports, wait_until
+from sluice.testbed.local.children import end_process, free_ports, wait_until
 from tests.support.clickhouse_server import answers_ping
 
 
@@ -32,7 +32,7 @@ class EmbeddedServer:
         """Start and wait until /ping answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / "embedded.log"
-        command = [sys.executable, "-m", "sluice.local.embedded"]
+        command = [sys.executable, "-m", "sluice.testbed.local.embedded"]
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 [*command, "--data", str(self.folder / "data"), "--port", str(self.port)],

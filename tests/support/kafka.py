@@ -16,7 +16,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.log import SourceLog
 from sluice.kafka.topics import ensure_own_topic
-from sluice.local.running import Broker, running_broker
+from sluice.testbed.local.running import Broker, running_broker
 
 #: A value, or a value with its key; None as value is a tombstone.
 Message = bytes | None | tuple[bytes | None, bytes | None]

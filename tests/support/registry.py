@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
-from sluice.local import jars
-from sluice.local.children import end_process, free_ports, wait_until
-from sluice.local.java import cache_folder, require_java
+from sluice.spark.java import cache_folder, require_java
+from sluice.testbed.local import jars
+from sluice.testbed.local.children import end_process, free_ports, wait_until
 
 APICURIO_VERSION = "3.0.9"
 _API = "/apis/ccompat/v7"

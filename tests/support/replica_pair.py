@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from sluice.chaos.proxy import Proxy
-from sluice.chaos.requests import Inserts
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.schema import describe_table
 from sluice.core.errors import InDoubtError, SluiceError, TransientError
-from sluice.local.cluster.cluster import Cluster
-from sluice.local.cluster.server import USERS, ClickHouseServer
+from sluice.testbed.chaos.proxy import Proxy
+from sluice.testbed.chaos.requests import Inserts
+from sluice.testbed.local.cluster.cluster import Cluster
+from sluice.testbed.local.cluster.server import USERS, ClickHouseServer
 from sluice.worker.errors import BlockRefusedError
 from tests.support.block_loader import Loader, create
 from tests.support.world import wait_for

@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from sluice.clickhouse.http import Server
 from sluice.core.errors import SluiceError, TransientError
-from sluice.local.running import Broker, ClickHouse
+from sluice.testbed.local.running import Broker, ClickHouse
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.driver import Driver
 from tests.support.embedded import EmbeddedServer

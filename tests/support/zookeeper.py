@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sluice.local.cluster import zookeeper
-from sluice.local.cluster.zookeeper import zookeeper_available
+from sluice.testbed.local.cluster import zookeeper
+from sluice.testbed.local.cluster.zookeeper import zookeeper_available
 
 __all__ = ["run_zookeeper", "zookeeper_available"]
 

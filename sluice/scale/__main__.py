@@ -1,8 +1,0 @@
-"""`python -m sluice.scale` prints the tables of docs/SCALE.md."""
-
-from __future__ import annotations
-
-from sluice.scale.report import report
-
-if __name__ == "__main__":
-    print(report())

@@ -1,0 +1,1 @@
+"""Instruments: what tries, measures and shows the loader. The loader itself never imports it."""

@@ -1,0 +1,173 @@
+"""A Spark standalone cluster on loopback: a master and two workers, each a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from sluice.core.errors import TerminalError
+from sluice.spark.java import set_java_home
+from sluice.testbed.local.children import free_ports
+from sluice.testbed.local.lifetime import dying_with_parent
+from sluice.testbed.local.processes import descendants
+
+WORKERS = 2
+#: Slots that a worker offers: one for a driver, one for the driver that succeeds it.
+CORES = 2
+_WORKER_MEMORY = "2g"
+_DAEMON_MEMORY = "256m"
+_READY_SECONDS_MAX = 90.0
+
+
+class SparkCluster:
+    """Master and workers.
+
+    :param folder: for logs, and for what executors write.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = free_ports(1)[0]
+        self._master: subprocess.Popen[bytes] | None = None
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self._started = 0
+
+    @property
+    def master(self) -> str:
+        """What `[spark] master` takes."""
+        return f"spark://127.0.0.1:{self._port}"
+
+    @property
+    def workers(self) -> list[int]:
+        """Process ids of the workers that live."""
+        return [worker.pid for worker in self._workers if worker.poll() is None]
+
+    def start(self) -> None:
+        """Start the master, then the workers, and wait until they have registered.
+
+        The processes end with the thread that calls this.
+
+        :raises TerminalError: one of them does not come up.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        address = ("--host", "127.0.0.1", "--webui-port", "0")
+        port = ("--port", str(self._port))
+        self._master = self._launch("master", "master.Master", *address, *port)
+        self._wait("master", "I have been elected leader", self._master)
+        for _ in range(WORKERS):
+            self.add_worker()
+        for number, worker in enumerate(self._workers):
+            self._wait(f"worker-{number}", "Successfully registered with master", worker)
+
+    def add_worker(self) -> None:
+        """Start one more worker; it registers by itself."""
+        name = f"worker-{self._started}"
+        self._started += 1
+        options = ["--host", "127.0.0.1", "--webui-port", "0"]
+        options += ["--cores", str(CORES), "--memory", _WORKER_MEMORY]
+        options += ["--work-dir", str(self._folder / name), self.master]
+        self._workers.append(self._launch(name, "worker.Worker", *options))
+
+    def kill_worker(self, number: int) -> int:
+        """SIGKILL to a worker that lives and to its executors; gives the worker's id."""
+        living = self.workers
+        pid = living[number % len(living)]
+        for child in descendants(pid):
+            _kill(child.pid)
+        _kill(pid)
+        for worker in self._workers:
+            if worker.pid == pid:
+                worker.wait()
+        return pid
+
+    def stop(self) -> None:
+        """End everything, executors included."""
+        programs = [*self._workers, *([self._master] if self._master else [])]
+        children = [child.pid for p in programs for child in descendants(p.pid)]
+        for program in programs:
+            program.kill()
+            program.wait()
+        for pid in children:
+            _kill(pid)
+
+    def _launch(self, name: str, main: str, *arguments: str) -> subprocess.Popen[bytes]:
+        found = find_spec("pyspark")
+        if found is None or found.origin is None:
+            raise TerminalError("the package pyspark is missing", "Run `make setup`.")
+        home = Path(found.origin).parent
+        set_java_home()
+        program = str(home / "bin" / "spark-class")
+        with (self._folder / f"{name}.log").open("wb") as output:
+            return subprocess.Popen(
+                dying_with_parent([program, f"org.apache.spark.deploy.{main}", *arguments]),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env={
+                    **os.environ,
+                    "SPARK_HOME": str(home),
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY,
+                },
+            )
+
+    def _wait(self, name: str, words: str, process: subprocess.Popen[bytes]) -> None:
+        log = self._folder / f"{name}.log"
+        until = time.monotonic() + _READY_SECONDS_MAX
+        while words not in (text := log.read_text(errors="replace")):
+            if process.poll() is not None or time.monotonic() > until:
+                raise TerminalError(
+                    f"Spark's {name} did not come up: {' '.join(text.splitlines()[-3:])}",
+                    f"Read {log}.",
+                )
+            time.sleep(0.1)
+
+
+def spark_settings(standalone: bool) -> dict[str, str]:
+    """Properties for a driver on this machine.
+
+    :param standalone: it uses a cluster: an executor on each worker, with one core.
+    """
+    if not standalone:
+        return {"spark.ui.enabled": "false"}
+    return {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.cores.max": str(WORKERS),
+        "spark.executor.cores": "1",
+        "spark.executor.memory": "512m",
+        # A dead executor is known as lost after this long without a heartbeat.
+        "spark.network.timeout": "20s",
+        "spark.network.timeoutInterval": "5s",
+        "spark.executor.heartbeatInterval": "3s",
+        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[3]),
+    }
+
+
+@contextmanager
+def running_cluster(folder: Path) -> Iterator[SparkCluster]:
+    """A cluster that ends with its context.
+
+    :raises TerminalError: it did not come up.
+    """
+    cluster = SparkCluster(folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

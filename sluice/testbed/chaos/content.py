@@ -1,0 +1,141 @@
+"""The content of the table against what was produced, independent of `sluice audit`."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from sluice.core.errors import TerminalError
+from sluice.testbed.chaos.production import Truth
+
+_TIMEOUT_SECONDS = 300.0
+ROW = np.dtype([("offset", "<u8"), ("identity", "<u8")])
+_EXAMPLES_MAX = 5
+
+Rows = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class ContentReport:
+    """What is not as it must be; all zero if everything is.
+
+    :param loaded: rows of produced events, each once.
+    :param lost: events without a row.
+    :param doubled: rows beyond the first of an offset.
+    :param foreign: rows at offsets where no good event is.
+    :param altered: rows with another event's identity.
+    :param letters: dead letters of broken events, each once.
+    :param letters_missing: broken events without one.
+    :param letters_doubled: dead letters beyond the first of an event.
+    :param letters_foreign: dead letters of good events.
+    :param examples: the first findings.
+    """
+
+    loaded: int
+    lost: int
+    doubled: int
+    foreign: int
+    altered: int
+    letters: int
+    letters_missing: int
+    letters_doubled: int
+    letters_foreign: int
+    examples: tuple[str, ...]
+
+    @property
+    def is_exact(self) -> bool:
+        """Every event is where it must be, once."""
+        wrong = self.lost + self.doubled + self.foreign + self.altered
+        return wrong + self.letters_missing + self.letters_doubled + self.letters_foreign == 0
+
+    def __add__(self, other: ContentReport) -> ContentReport:
+        """Both together."""
+        return ContentReport(
+            **{
+                each.name: getattr(self, each.name) + getattr(other, each.name)
+                for each in fields(self)
+            }
+        )
+
+
+def compare(
+    truth: Truth, rows_of: Callable[[int], Rows], letters: Iterable[tuple[int, int]]
+) -> ContentReport:
+    """Compare row by row: (partition, offset, order_id), and every dead letter.
+
+    :param rows_of: all rows of a partition, as `rows_in` gives them.
+    :param letters: (partition, offset) of all dead letters.
+    """
+    sums: Counter[str] = Counter()
+    examples: list[str] = []
+    for partition in range(len(truth.offsets)):
+        found = rows_of(partition)
+        expected = np.empty(len(truth.offsets[partition]), ROW)
+        expected["offset"] = truth.offsets[partition]
+        expected["identity"] = truth.identities[partition]
+        _judge(partition, found, expected, sums, examples)
+    counts = Counter(letters)
+    missing, strange = truth.broken - counts.keys(), counts.keys() - truth.broken
+    examples += [f"no dead letter: {where}" for where in sorted(missing)[:_EXAMPLES_MAX]]
+    examples += [f"dead letter of a good event: {w}" for w in sorted(strange)[:_EXAMPLES_MAX]]
+    return ContentReport(
+        loaded=sums["loaded"],
+        lost=sums["lost"],
+        doubled=sums["doubled"],
+        foreign=sums["foreign"],
+        altered=sums["altered"],
+        letters=len(truth.broken & counts.keys()),
+        letters_missing=len(missing),
+        letters_doubled=sum(counts.values()) - len(counts),
+        letters_foreign=len(strange),
+        examples=tuple(examples[:20]),
+    )
+
+
+def _judge(
+    partition: int, found: Rows, expected: Rows, sums: Counter[str], examples: list[str]
+) -> None:
+    """Add one partition's findings."""
+    expected = expected[np.argsort(expected["offset"])]
+    offsets, first, counts = np.unique(found["offset"], return_index=True, return_counts=True)
+    is_known = np.isin(offsets, expected["offset"])
+    is_loaded = np.isin(expected["offset"], offsets)
+    at = np.searchsorted(expected["offset"], offsets[is_known])
+    is_altered = found["identity"][first[is_known]] != expected["identity"][at]
+    findings = {
+        "lost": expected["offset"][~is_loaded],
+        "doubled": offsets[counts > 1],
+        "foreign": offsets[~is_known],
+        "altered": offsets[is_known][is_altered],
+    }
+    sums["loaded"] += int(is_loaded.sum())
+    sums["doubled"] += int((counts - 1).sum())
+    for what in ("lost", "foreign", "altered"):
+        sums[what] += len(findings[what])
+    for what, where in findings.items():
+        if len(where):
+            shown = ", ".join(map(str, where[:_EXAMPLES_MAX]))
+            examples.append(f"{what}: partition {partition}, {len(where)} offsets: {shown}")
+
+
+def rows_in(url: str, table: str, topic: str, partition: int, source: int | None = None) -> Rows:
+    """All rows of one partition of a topic, doubled ones as often as they are there.
+
+    :param source: only those whose `_source` is this number.
+    :raises TerminalError: the server does not answer with rows.
+    """
+    query = (
+        f"SELECT _offset, order_id FROM {table} WHERE _topic = '{topic}' "
+        f"AND _partition = {partition} {'' if source is None else f'AND _source = {source}'} "
+        "ORDER BY _offset FORMAT RowBinary"
+    )
+    with urllib.request.urlopen(url, data=query.encode(), timeout=_TIMEOUT_SECONDS) as reply:
+        raw = reply.read()
+    if len(raw) % ROW.itemsize:
+        raise TerminalError(f"{url}: not rows: {raw[:200]!r}", "Read the server's log.")
+    return np.frombuffer(raw, ROW)

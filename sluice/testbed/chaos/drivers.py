@@ -1,0 +1,198 @@
+"""The drivers of a chaos run: started, restarted, and those that were succeeded."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.core.errors import TerminalError
+from sluice.testbed.local.driver import Driver, running_driver
+from sluice.testbed.local.processes import Usage, descendants
+
+OWNER_CHANGED = 4
+#: A woken driver that was succeeded has to notice and end, even while more faults strike.
+_NOTICE_SECONDS_MAX = 180.0
+_DRAIN_SECONDS_MAX = 420.0
+_DRAIN_ATTEMPTS = 3
+_LOG_LINES = 3
+#: A driver that ends so soon, and nobody killed it, cannot start: no use to go on for ever.
+_EARLY_SECONDS = 20.0
+_EARLY_ENDS_MAX = 4
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Woken:
+    """A driver that slept while another took over; it has to end with status 4."""
+
+    driver: Driver
+    until: float
+
+
+class Drivers:
+    """Keeps one driver running. To be used from the main thread only: drivers end with it.
+
+    :param configuration: what `sluice run` gets.
+    :param roots: process ids below which Spark's workers may live too (a cluster).
+    """
+
+    def __init__(
+        self, configuration: Path, folder: Path, say: Say, roots: Callable[[], list[int]]
+    ) -> None:
+        self.restarts = 0
+        self.fenced = 0
+        self.violations: list[str] = []
+        self._configuration = configuration
+        self._folder = folder
+        self._say = say
+        self._roots = roots
+        self._stack = ExitStack()
+        self._current: Driver | None = None
+        self._started = 0
+        self._started_at = 0.0
+        self._early_ends = 0
+        self._woken: list[_Woken] = []
+        #: While set, a driver that has ended stays so.
+        self.is_held = False
+
+    @property
+    def current(self) -> Driver:
+        """The driver that should be at work."""
+        assert self._current is not None, "start() first"
+        return self._current
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        return self._current is not None and self._current.process.poll() is None
+
+    def start(self, *more: str) -> Driver:
+        """Start a driver; it is the current one from now on."""
+        log = self._folder / f"driver-{self._started}.log"
+        self._started += 1
+        arguments = ["-m", "sluice", "run", str(self._configuration), "--log-format", "json"]
+        driver = self._stack.enter_context(running_driver([*arguments, *more], log))
+        self._current = driver
+        self._started_at = time.monotonic()
+        return driver
+
+    def supervise(self) -> None:
+        """Restart what has ended; watch those that were woken.
+
+        :raises TerminalError: drivers end by themselves, one after the other.
+        """
+        if not self.lives and not self.is_held:
+            status = self.current.process.returncode
+            if status >= 0:
+                self._say(f"the driver ended with status {status}{self._last_words()}")
+            is_early = status >= 0 and time.monotonic() - self._started_at < _EARLY_SECONDS
+            self._early_ends = self._early_ends + 1 if is_early else 0
+            if self._early_ends == _EARLY_ENDS_MAX:
+                raise self.current.failure(f"ended by itself {_EARLY_ENDS_MAX} times in a row")
+            self.restarts += 1
+            self._say("the driver is started again")
+            self.start()
+        self._look_at_woken()
+
+    def woken(self, driver: Driver) -> None:
+        """A driver that was succeeded runs again: it has to end with status 4."""
+        self._woken.append(_Woken(driver, time.monotonic() + _NOTICE_SECONDS_MAX))
+
+    def spark_workers(self) -> list[int]:
+        """Python workers of the current driver and of the cluster."""
+        below: list[Usage] = []
+        for root in [self.current.process.pid, *self._roots()]:
+            below += descendants(root)
+        daemons = {each.pid for each in below if "pyspark" in _command(each.pid)}
+        # The first daemon is the one that forks the workers.
+        return sorted(each.pid for each in below if each.pid in daemons and each.parent in daemons)
+
+    def jvm(self) -> int | None:
+        """The process of Spark's JVM."""
+        for each in descendants(self.current.process.pid):
+            if each.name == "java":
+                return each.pid
+        return None
+
+    def tree(self) -> list[int]:
+        """The driver and all processes below it, the driver last."""
+        pid = self.current.process.pid
+        return [*(each.pid for each in reversed(descendants(pid))), pid]
+
+    def drain(self) -> None:
+        """End the current driver in order, then load all that is left.
+
+        :raises TerminalError: it does not end with status 0.
+        """
+        self.is_held = True
+        if self.lives:
+            self.current.process.send_signal(signal.SIGTERM)
+            self._wait(90)
+        statuses = []
+        for _ in range(_DRAIN_ATTEMPTS):
+            self.start("--until-caught-up")
+            statuses.append(self._wait(_DRAIN_SECONDS_MAX))
+            if statuses[-1] == 0:
+                break
+            self._say(f"draining ended with status {statuses[-1]}{self._last_words()}")
+        while self._woken:
+            self._look_at_woken()
+            time.sleep(0.1)
+        if statuses[-1] != 0:
+            raise TerminalError(
+                f"the pipeline does not drain: statuses {statuses}",
+                f"Read the driver's log: {self.current.log}.",
+            )
+
+    def close(self) -> None:
+        """End everything."""
+        self._stack.close()
+
+    def logged(self, words: str) -> int:
+        """How often these words stand in all drivers' logs."""
+        return sum(
+            log.read_text(errors="replace").count(words)
+            for log in self._folder.glob("driver-*.log")
+        )
+
+    def _look_at_woken(self) -> None:
+        for woken in list(self._woken):
+            status = woken.driver.process.poll()
+            if status is None and time.monotonic() < woken.until:
+                continue
+            self._woken.remove(woken)
+            if status == OWNER_CHANGED:
+                self.fenced += 1
+                self._say("the woken driver found its successor and ended with status 4")
+            else:
+                what = f"status {status}" if status is not None else "it did not end"
+                self.violations.append(f"a woken driver: {what}, 4 expected; {woken.driver.log}")
+                self._say(self.violations[-1])
+
+    def _wait(self, seconds: float) -> int | None:
+        """Wait for the current driver; None if it had to be killed."""
+        until = time.monotonic() + seconds
+        while self.lives and time.monotonic() < until:
+            self._look_at_woken()
+            time.sleep(0.1)
+        if self.lives:
+            self._say(f"the driver does not end within {seconds:.0f} s{self._last_words()}")
+            self.current.process.kill()
+            self.current.process.wait()
+            return None
+        return self.current.process.returncode
+
+    def _last_words(self) -> str:
+        lines = self.current.log.read_text(errors="replace").strip().splitlines()
+        return "".join(f"\n    {line[:300]}" for line in lines[-_LOG_LINES:])
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    return ""

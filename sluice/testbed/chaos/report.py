@@ -1,0 +1,178 @@
+"""The verdict of a chaos run, and how it is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sluice.testbed.chaos.content import ContentReport
+from sluice.testbed.chaos.layout import Layout
+from sluice.testbed.chaos.replicas import ReplicaFindings
+from sluice.testbed.local.console import aligned
+from sluice.verify.audit import AuditReport
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosReport:
+    """What was done to the pipeline, and what became of every row.
+
+    :param seconds: while faults struck.
+    :param rows: events that had to become rows.
+    :param broken: events that had to become dead letters.
+    :param rows_per_event: likewise dead letters: one of each table entry.
+    :param faults: how often each struck, by name.
+    :param missed: strikes that found nothing to strike at.
+    :param replayed: ranges that were recorded again under the same token.
+    :param probed: ranges that had left the window and were looked for in the table.
+    :param fenced: drivers that slept, were succeeded, woke and ended with status 4.
+    :param dropped_replies: acknowledgements that the proxies withheld.
+    :param violations: what else was not as promised.
+    :param layout: of the cluster, if it is one; likewise `replicas`.
+    """
+
+    seed: int
+    seconds: float
+    spark: str
+    rows: int
+    broken: int
+    tombstones: int
+    faults: dict[str, int]
+    missed: int
+    driver_restarts: int
+    replayed: int
+    probed: int
+    fenced: int
+    dropped_replies: int
+    resets: int
+    content: ContentReport
+    audited: AuditReport
+    anomalies: int
+    violations: tuple[str, ...]
+    layout: Layout | None = None
+    replicas: ReplicaFindings | None = None
+    rows_per_event: int = 1
+
+    @property
+    def problems(self) -> list[str]:
+        """Everything that is not as promised; empty if every row is there once."""
+        audited, content = self.audited, self.content
+        rows, broken = self.rows * self.rows_per_event, self.broken * self.rows_per_event
+        compared = [
+            ("rows in the table", content.loaded, rows),
+            ("lost", content.lost, 0),
+            ("doubled", content.doubled, 0),
+            ("foreign", content.foreign, 0),
+            ("altered", content.altered, 0),
+            ("dead letters", content.letters, broken),
+            ("dead letters missing", content.letters_missing, 0),
+            ("dead letters doubled", content.letters_doubled, 0),
+            ("dead letters of good events", content.letters_foreign, 0),
+            ("audit: loaded", audited.loaded, rows),
+            ("audit: lost", audited.missing, 0),
+            ("audit: doubled", audited.doubled, 0),
+            ("audit: foreign", audited.foreign, 0),
+            ("audit: skipped", audited.skipped, self.tombstones),
+            ("verifier: anomalies", self.anomalies, 0),
+        ]
+        found = [
+            f"{name}: {is_value:,}, expected {expected:,}"
+            for name, is_value, expected in compared
+            if is_value != expected
+        ]
+        of_replicas = () if self.replicas is None else self.replicas.problems
+        return [*found, *content.examples, *of_replicas, *self.violations]
+
+    @property
+    def is_exact(self) -> bool:
+        """Every row and every dead letter exactly once, and nothing else went wrong."""
+        return not self.problems
+
+    def fields(self) -> dict[str, object]:
+        """For JSON."""
+        content = self.content
+        return {
+            "seed": self.seed,
+            "seconds": round(self.seconds, 1),
+            "spark": self.spark,
+            "produced": self.rows + self.broken + self.tombstones,
+            "loaded": content.loaded,
+            "dead_lettered": content.letters,
+            "skipped": self.audited.skipped,
+            "faults": self.faults,
+            "faults_missed": self.missed,
+            "driver_restarts": self.driver_restarts,
+            "ranges_replayed": self.replayed,
+            "ranges_probed": self.probed,
+            "drivers_fenced": self.fenced,
+            "replies_dropped": self.dropped_replies,
+            "connections_reset": self.resets,
+            "lost": content.lost,
+            "doubled": content.doubled,
+            "anomalies": self.anomalies,
+            "exact": self.is_exact,
+            "problems": self.problems,
+            **self._cluster_fields(),
+        }
+
+    def _cluster_fields(self) -> dict[str, object]:
+        if self.layout is None or self.replicas is None:
+            return {}
+        receipts = self.replicas.receipts
+        return {
+            "shards": self.layout.shards,
+            "replicas": self.layout.replicas,
+            "data_centers": self.layout.data_centers,
+            "rows_of_servers": self.replicas.rows,
+            "blocks": receipts.blocks,
+            "blocks_of_servers": receipts.by_replica,
+            "inserts_sent": self.replicas.posts,
+            "blocks_failed_over": receipts.failed_over,
+            "replicas_passed_by": receipts.passed,
+            "failed_over_in_doubt": receipts.in_doubt,
+            "blocks_in_turn": receipts.in_turn,
+            "blocks_out_of_turn": receipts.out_of_turn,
+        }
+
+    def _cluster_lines(self) -> list[tuple[str, object, str]]:
+        if self.layout is None or self.replicas is None:
+            return []
+        layout, receipts = self.layout, self.replicas.receipts
+        servers = f"{layout.shards} x {layout.replicas} in {layout.data_centers} data centers"
+        return [
+            ("servers compared", len(self.replicas.rows), servers),
+            *((f"  {name}", count, "rows") for name, count in self.replicas.rows.items()),
+            ("blocks", receipts.blocks, f"settled; {self.replicas.posts:,} inserts were sent"),
+            ("blocks failed over", receipts.failed_over, "went past one replica at least"),
+            *((f"  {name}", count, "") for name, count in receipts.passed.items()),
+            ("  in doubt there", receipts.in_doubt, ""),
+            ("blocks in turn", receipts.in_turn, f"and {receipts.out_of_turn} out of turn"),
+        ]
+
+    def lines(self) -> list[str]:
+        """For people."""
+        content = self.content
+        struck = sum(self.faults.values())
+        rows: list[tuple[str, object, str]] = [
+            ("events produced", self.rows, f"in {self.seconds:.0f} s, seed {self.seed}"),
+            ("loaded", content.loaded, f"{self.rows_per_event} of each event"),
+            ("dead-lettered", content.letters, f"of {self.broken:,} broken events"),
+            ("skipped", self.audited.skipped, "messages without a value"),
+            ("faults", struck, f"and {self.missed} that found nothing to strike at"),
+            *((f"  {name}", count, "") for name, count in sorted(self.faults.items())),
+            ("replies dropped", self.dropped_replies, ""),
+            ("connections reset", self.resets, ""),
+            ("driver restarts", self.driver_restarts, ""),
+            ("drivers fenced", self.fenced, "woken after a successor had taken over"),
+            ("ranges replayed", self.replayed, ""),
+            ("ranges probed", self.probed, "outside of the deduplication window"),
+            *self._cluster_lines(),
+            ("anomalies", self.anomalies, "found by the verifier"),
+            ("lost", content.lost, ""),
+            ("doubled", content.doubled, ""),
+        ]
+        return [
+            "",
+            *aligned(rows).splitlines(),
+            "",
+            *(f"  BROKEN: {problem}" for problem in self.problems),
+            *(["Every row exactly once."] if self.is_exact else []),
+        ]

@@ -1,0 +1,287 @@
+"""A chaos run: produce, strike, heal, drain, compare.
+
+1. Start broker, ClickHouse (both behind proxies), perhaps a Spark cluster, and a driver.
+2. Produce at a steady rate; every few seconds a fault from the seeded schedule strikes.
+3. When the time is over: heal everything, stop producing, drain.
+4. Compare: our own content check, `sluice audit`, `sluice verify`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from sluice.config import Configuration
+from sluice.testbed.chaos.clustered import Loading, running_cluster_stage
+from sluice.testbed.chaos.content import ContentReport
+from sluice.testbed.chaos.layout import Layout
+from sluice.testbed.chaos.production import Production, Truth
+from sluice.testbed.chaos.replicas import compare_replicas
+from sluice.testbed.chaos.report import ChaosReport
+from sluice.testbed.chaos.scene import Scene
+from sluice.testbed.chaos.schedule import Strike, schedule
+from sluice.testbed.chaos.stage import TOPIC, running_stage
+from sluice.testbed.chaos.striking import Lasting, Striker
+from sluice.testbed.local.scope import interruptible, working_folder
+from sluice.verify.audit import audit
+from sluice.verify.verifier import verify
+
+RATE = 5_000
+_TICK_SECONDS = 0.1
+_FIRST_ROWS_SECONDS_MAX = 180.0
+#: A fault that needs a loading pipeline waits for one so long, then strikes anyway.
+_PROGRESS_SECONDS_MAX = 40.0
+_LATELY_SECONDS = 2.0
+_HEAL_SECONDS_MAX = 200.0
+
+
+class _Stage(Scene, Protocol):
+    """What can be reported on, too."""
+
+    @property
+    def configuration(self) -> Configuration: ...
+
+    @property
+    def rows_per_event(self) -> int: ...
+
+    def record_kinds(self) -> Counter[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosPlan:
+    """What to run.
+
+    :param seconds: how long faults strike; starting and draining come on top.
+    :param rate: events a second, of all connectors together.
+    :param standalone: a cluster of a master and two workers instead of `local[2]`.
+    :param layout: of a ClickHouse cluster; None for one embedded server.
+    """
+
+    seconds: float
+    seed: int
+    rate: int = RATE
+    standalone: bool = False
+    layout: Layout | None = None
+
+
+def run_chaos(plan: ChaosPlan, keep: bool = False, stream: TextIO | None = None) -> ChaosReport:
+    """Run the plan on the real stack, in a temporary folder.
+
+    :param keep: leave the folder behind, logs and data.
+    :param stream: where faults are told as they strike; standard output if left out.
+    :raises TerminalError: the stack did not start, or the pipeline does not drain.
+    """
+    began = time.monotonic()
+    out = sys.stdout if stream is None else stream
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:7.1f} s  {text}", file=out, flush=True)
+
+    with interruptible(), working_folder("sluice-chaos-", keep) as folder:
+        if keep:
+            say(f"folder {folder}")
+        if plan.layout is not None:
+            return _run_cluster(plan, plan.layout, folder, say)
+        with running_stage(folder, plan.standalone, say) as stage:
+            production = {"": Production(stage.access, TOPIC, plan.rate, plan.seed)}
+            with closing(Chaos(stage, say)) as chaos:
+                ran = _run(plan, stage, chaos, production, say)
+                return _report(plan, stage, ran, stage.compare(ran.truths[""]))
+
+
+def _run_cluster(
+    plan: ChaosPlan, layout: Layout, folder: Path, say: Callable[[str], None]
+) -> ChaosReport:
+    loading = Loading(standalone=plan.standalone)
+    with running_cluster_stage(folder, layout, loading, say) as stage:
+        rate = plan.rate // len(stage.centers)
+        production = {
+            center.name: Production(center.access, center.topic, rate, plan.seed + number)
+            for number, center in enumerate(stage.centers.values())
+        }
+        # Servers that were started again end when it is closed.
+        with closing(Chaos(stage, say)) as chaos:
+            ran = _run(plan, stage, chaos, production, say)
+            found = compare_replicas(stage, ran.truths)
+            return replace(_report(plan, stage, ran, found.content), layout=layout, replicas=found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """A run that has drained.
+
+    :param truths: what was produced, by connector.
+    """
+
+    truths: dict[str, Truth]
+    faults: dict[str, int]
+    missed: int
+    seconds: float
+
+
+def _run(
+    plan: ChaosPlan,
+    stage: _Stage,
+    chaos: Chaos,
+    production: dict[str, Production],
+    say: Callable[[str], None],
+) -> _Ran:
+    try:
+        stage.drivers.start()
+        for each in production.values():
+            each.start()
+        if not chaos.wait_for(lambda: stage.positions.settled > 0, _FIRST_ROWS_SECONDS_MAX):
+            raise stage.drivers.current.failure(
+                f"loaded nothing within {_FIRST_ROWS_SECONDS_MAX:.0f} s"
+            )
+        say("the first rows are loaded; faults begin")
+        seconds = chaos.run(plan)
+        say("everything is healed; the pipeline drains")
+        truths = {name: each.finish() for name, each in production.items()}
+        stage.drivers.drain()
+        say("drained; every row is compared")
+        return _Ran(truths, dict(sorted(chaos.faults.items())), chaos.missed, seconds)
+    finally:
+        for each in production.values():
+            each.stop()
+
+
+class Chaos:
+    """Carries a schedule out.
+
+    :param say: told each fault as it strikes.
+    """
+
+    def __init__(self, stage: Scene, say: Callable[[str], None]) -> None:
+        self.faults: Counter[str] = Counter()
+        self.missed = 0
+        self._stage = stage
+        self._say = say
+        self._striker = Striker(stage, say)
+        self._lasting: list[Lasting] = []
+
+    def run(self, plan: ChaosPlan) -> float:
+        """Strike until the time is over, then heal everything; gives the seconds."""
+        began = time.monotonic()
+        until = began + plan.seconds
+        for strike in schedule(plan.seed, plan.standalone, plan.layout):
+            self.wait(strike.pause_seconds, until)
+            self._await_turn(strike, until)
+            if time.monotonic() >= until:
+                break
+            self._strike(strike)
+            if not strike.overlaps:
+                self.wait_for(lambda: not self._lasting, plan.seconds, until)
+        seconds = time.monotonic() - began
+        self.heal_all()
+        return seconds
+
+    def heal_all(self) -> None:
+        """End every fault as soon as it may end, and wait until all servers run."""
+        for lasting in self._lasting:
+            lasting.until = 0.0
+        self.wait_for(lambda: not self._lasting, _HEAL_SECONDS_MAX)
+        for link in self._stage.links():
+            link.heal()
+
+    def wait(self, seconds: float, until: float = float("inf")) -> None:
+        """Let time pass: faults are healed when they are due, drivers restarted."""
+        over = min(time.monotonic() + seconds, until)
+        while time.monotonic() < over:
+            self._tick()
+
+    def wait_for(
+        self, condition: Callable[[], bool], seconds: float, until: float = float("inf")
+    ) -> bool:
+        """Let time pass until the condition holds; False if it does not."""
+        over = min(time.monotonic() + seconds, until)
+        while not condition():
+            if time.monotonic() >= over:
+                return False
+            self._tick()
+        return True
+
+    def close(self) -> None:
+        """Wait for what is still being started; what was started again may end."""
+        self._striker.close()
+
+    def _await_turn(self, strike: Strike, until: float) -> None:
+        """Until nothing else happens to the same target, and the pipeline loads if it has to."""
+
+        def is_free() -> bool:
+            others = [lasting.strike.touches for lasting in self._lasting]
+            if strike.is_alone:
+                return not others
+            return all(strike.touches.isdisjoint(each) for each in others)
+
+        self.wait_for(is_free, float("inf"), until)
+        if strike.needs_progress:
+            positions = self._stage.positions
+            self.wait_for(
+                lambda: is_free() and positions.moved_within(_LATELY_SECONDS),
+                _PROGRESS_SECONDS_MAX,
+                until,
+            )
+
+    def _strike(self, strike: Strike) -> None:
+        lasting = self._striker.strike(strike)
+        if lasting is None:
+            self.missed += 1
+            self._say(f"{strike.told}: nothing to strike at")
+            return
+        self.faults[strike.name] += 1
+        self._lasting.append(lasting)
+        self._say(f"{strike.told}, {strike.seconds:.1f} s")
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for lasting in list(self._lasting):
+            if lasting.healing:
+                if all(each.done() for each in lasting.healing):
+                    for each in lasting.healing:
+                        each.result()
+                    self._lasting.remove(lasting)
+            elif lasting.is_due(now):
+                self._striker.heal(lasting)
+                if not lasting.healing:
+                    self._lasting.remove(lasting)
+        self._stage.drivers.supervise()
+        time.sleep(_TICK_SECONDS)
+
+
+def _report(plan: ChaosPlan, stage: _Stage, ran: _Ran, content: ContentReport) -> ChaosReport:
+    configuration, drivers = stage.configuration, stage.drivers
+    kinds = stage.record_kinds()
+    links = [link.counters for link in stage.links()]
+    truths = ran.truths.values()
+    bugs = drivers.logged("ends on a bug")
+    return ChaosReport(
+        seed=plan.seed,
+        seconds=ran.seconds,
+        spark="standalone" if plan.standalone else "local",
+        rows=sum(truth.rows for truth in truths),
+        broken=sum(len(truth.broken) for truth in truths),
+        tombstones=sum(truth.tombstones for truth in truths),
+        faults=ran.faults,
+        missed=ran.missed,
+        driver_restarts=drivers.restarts,
+        replayed=kinds["renew"],
+        probed=kinds["probe"],
+        fenced=drivers.fenced,
+        dropped_replies=sum(link.dropped_replies for link in links),
+        resets=sum(link.resets for link in links),
+        content=content,
+        audited=audit(configuration),
+        anomalies=len(verify(configuration, "offsets").anomalies),
+        violations=(
+            *drivers.violations,
+            *([f"drivers' logs name {bugs} bugs"] if bugs else []),
+        ),
+        rows_per_event=stage.rows_per_event,
+    )

@@ -1,0 +1,269 @@
+"""The real stack of a chaos run: broker and ClickHouse behind proxies, topic, table, drivers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sluice.clickhouse.http import Server
+from sluice.config import Configuration, load
+from sluice.core.tokens import row_source, source_number
+from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.kafka.dead_letters import read_dead_letters
+from sluice.kafka.ledger import entries
+from sluice.kafka.log import SourceLog
+from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_settings
+from sluice.testbed.chaos.content import ContentReport, compare, rows_in
+from sluice.testbed.chaos.drivers import Drivers
+from sluice.testbed.chaos.positions import Positions
+from sluice.testbed.chaos.production import Truth
+from sluice.testbed.chaos.proxy import Proxy
+from sluice.testbed.chaos.requests import Inserts, kafka_requests
+from sluice.testbed.chaos.scene import SingleServer, Victim, victim_program
+from sluice.testbed.chaos.schedule import Strike, Target
+from sluice.testbed.local.broker import PROXY_VARIABLE
+from sluice.testbed.local.children import free_ports
+from sluice.testbed.local.orders import COLUMNS, LINEAGE
+from sluice.testbed.local.producing import PARTITIONS, create_topic
+from sluice.testbed.local.running import Broker, ClickHouse, running_clickhouse
+
+TOPIC = TABLE = "orders"
+#: Table entries that load the topic into the one table: each message becomes a row of each.
+ENTRIES = (TOPIC, "again")
+PIPELINE, CONNECTOR = "chaos", "local"
+#: Small on purpose: the budget, the lease and the probe have work to do.
+WINDOW = 100
+LEASE_SECONDS = 10
+_MAX_MESSAGES = 10_000
+FOREIGN_TOPIC = "foreign"
+#: The time zone of the first start; see `change_zone`.
+ZONE = "America/New_York"
+
+_SETTINGS = """\
+[pipeline]
+name = "{pipeline}"
+
+[spark]
+master = "{master}"
+conf = {conf}
+
+[[connector]]
+name = "{connector}"
+brokers = "127.0.0.1:{kafka_port}"
+topics = ["{topic}"]
+start = "earliest"
+
+[batch]
+max_messages = {max_messages}
+max_delay = "500ms"
+lease = "{lease_seconds}s"
+
+[clickhouse]
+database = "default"
+shards = {{ s1 = ["http://127.0.0.1:{clickhouse_port}"] }}
+durability = "single"
+
+"""
+
+_ENTRY = """
+[[table]]
+name = "{entry}"
+target = "{table}"
+topics = ["{topic}"]
+format = "JSONEachRow"
+lineage = true
+"""
+
+
+class ProxiedBroker(Broker):
+    """A broker with a second listener, whose clients are sent to a proxy."""
+
+    def __init__(self, data: Path, proxy: Proxy) -> None:
+        super().__init__("sluice.testbed.local.broker", data, None)
+        self._own_port = free_ports(1)[0]
+        self._advertised = proxy.port
+        proxy.server = ("127.0.0.1", self._own_port)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {PROXY_VARIABLE: f"{self._own_port}:{self._advertised}"}
+
+
+@dataclass(slots=True)
+class Stage:
+    """Everything that runs. `access` and `clickhouse.url` go past the proxies."""
+
+    broker: ProxiedBroker
+    clickhouse: ClickHouse
+    kafka_link: Proxy
+    clickhouse_link: Proxy
+    cluster: SparkCluster | None
+    access: KafkaAccess
+    configuration: Configuration
+    drivers: Drivers
+    positions: Positions
+    foreign_rows: int = 0
+    added_columns: int = 0
+
+    @property
+    def spark(self) -> SparkCluster | None:
+        """Master and workers, unless Spark is local."""
+        return self.cluster
+
+    @property
+    def single(self) -> SingleServer:
+        """The stage itself: one server has the table."""
+        return self
+
+    def links(self) -> list[Proxy]:
+        """All links."""
+        return [self.kafka_link, self.clickhouse_link]
+
+    def insert_links(self) -> list[Proxy]:
+        """Those that blocks pass."""
+        return [self.clickhouse_link]
+
+    def links_of(self, strike: Strike) -> list[Proxy]:
+        """What a fault of links happens to; of a server, the link to it."""
+        is_kafka = strike.target in (Target.KAFKA_LINK, Target.BROKER)
+        return [self.kafka_link if is_kafka else self.clickhouse_link]
+
+    def victims_of(self, strike: Strike) -> list[Victim]:
+        """What a fault of servers happens to."""
+        is_broker = strike.target is Target.BROKER
+        return [victim_program(self.broker if is_broker else self.clickhouse)]
+
+    @property
+    def rows_per_event(self) -> int:
+        """One of each table entry."""
+        return len(ENTRIES)
+
+    def compare(self, truth: Truth) -> ContentReport:
+        """Every row and every dead letter of each entry against what was produced."""
+        letters = list(read_dead_letters(self.access, self.configuration.dead_letters_topic))
+        topic_id, *_ = SourceLog(make_admin(self.access)).topics([TOPIC])[TOPIC]
+        known = {"pipeline": PIPELINE, "connector": CONNECTOR, "topic_id": topic_id}
+        sources = {
+            entry: source_number(row_source(**known, entry=entry, generation=0))
+            for entry in ENTRIES
+        }
+        found = [
+            compare(
+                truth,
+                lambda partition, source=source: rows_in(  # type: ignore[misc]
+                    self.clickhouse.url, TABLE, TOPIC, partition, source
+                ),
+                ((each.partition, each.offset) for each in letters if each.table == entry),
+            )
+            for entry, source in sources.items()
+        ]
+        together = sum(found[1:], found[0])
+        with Server(self.clickhouse.url) as server:
+            (others,) = server.query(
+                f"SELECT count() AS n FROM {TABLE} WHERE _topic = '{TOPIC}' "
+                f"AND _source NOT IN ({', '.join(map(str, sources.values()))})"
+            )
+        return replace(together, foreign=together.foreign + int(others["n"]))
+
+    def record_kinds(self) -> Counter[str]:
+        """How often each kind of record stands in the ledger: intend, renew, probe, …"""
+        return Counter(
+            str(entry["kind"])
+            for _, entry in entries(self.access, self.configuration.ledger_topic)
+            if entry["type"] == "record"
+        )
+
+    def overrun_window(self) -> None:
+        """A foreign writer adds more blocks than the table's window remembers."""
+        self._add_foreign(WINDOW + WINDOW // 5)
+
+    def fill_half_window(self) -> None:
+        """As many as other writers may add within one lease."""
+        self._add_foreign(WINDOW // 2 - 1)
+
+    def add_column(self) -> None:
+        """Not one of the events' fields, so the rows stay what they are."""
+        self.added_columns += 1
+        with Server(self.clickhouse.url) as server:
+            server.execute(
+                f"ALTER TABLE {TABLE} ADD COLUMN IF NOT EXISTS "
+                f"added_{self.added_columns} UInt32 DEFAULT {self.added_columns}"
+            )
+
+    def change_zone(self) -> None:
+        """Each time the other one of two."""
+        self.clickhouse.zone = "Pacific/Auckland" if self.clickhouse.zone != ZONE else ZONE
+
+    def _add_foreign(self, blocks: int) -> None:
+        with Server(self.clickhouse.url) as server:
+            for _ in range(blocks):
+                self.foreign_rows += 1
+                server.execute(
+                    f"INSERT INTO {TABLE} (order_id, _topic) "
+                    f"VALUES ({10**12 + self.foreign_rows}, '{FOREIGN_TOPIC}')"
+                )
+
+
+@contextmanager
+def running_stage(folder: Path, standalone: bool, say: Callable[[str], None]) -> Iterator[Stage]:
+    """Start it all but the driver; nothing is left running at the end.
+
+    :param standalone: on a cluster of a master and two workers instead of `local[2]`.
+    :raises TerminalError: something did not start.
+    """
+    with ExitStack() as stack:
+        kafka_link = stack.enter_context(Proxy(kafka_requests()))
+        broker = ProxiedBroker(folder / "kafka", kafka_link)
+        stack.callback(lambda: broker.kill() if broker.address else 0)
+        broker.start()
+        clickhouse = stack.enter_context(running_clickhouse(folder / "clickhouse"))
+        clickhouse_link = stack.enter_context(Proxy(Inserts, ("127.0.0.1", clickhouse.port or 0)))
+        cluster = stack.enter_context(running_cluster(folder / "spark")) if standalone else None
+        access = KafkaAccess(CONNECTOR, broker.brokers)
+        create_topic(access, TOPIC)
+        with Server(clickhouse.url) as server:
+            server.execute(
+                f"CREATE TABLE {TABLE} ({', '.join(COLUMNS + LINEAGE)}) ENGINE = MergeTree "
+                f"ORDER BY (user_id, ordered_at) "
+                f"SETTINGS non_replicated_deduplication_window = {WINDOW}"
+            )
+        path = folder / "sluice.toml"
+        conf = ", ".join(
+            f"{json.dumps(key)} = {json.dumps(value)}"
+            for key, value in spark_settings(standalone).items()
+        )
+        path.write_text(
+            _SETTINGS.format(
+                pipeline=PIPELINE,
+                master=cluster.master if cluster else "local[2]",
+                conf=f"{{ {conf} }}",
+                connector=CONNECTOR,
+                kafka_port=kafka_link.port,
+                topic=TOPIC,
+                max_messages=_MAX_MESSAGES,
+                lease_seconds=LEASE_SECONDS,
+                clickhouse_port=clickhouse_link.port,
+            )
+            + "".join(_ENTRY.format(entry=each, table=TABLE, topic=TOPIC) for each in ENTRIES)
+        )
+        configuration = load(path, os.environ)
+        positions = Positions(access, configuration.group(CONNECTOR), TOPIC, PARTITIONS)
+        stack.callback(positions.close)
+        drivers = Drivers(path, folder, say, lambda: cluster.workers if cluster else [])
+        stack.callback(drivers.close)
+        yield Stage(
+            broker=broker,
+            clickhouse=clickhouse,
+            kafka_link=kafka_link,
+            clickhouse_link=clickhouse_link,
+            cluster=cluster,
+            access=access,
+            configuration=configuration,
+            drivers=drivers,
+            positions=positions,
+        )

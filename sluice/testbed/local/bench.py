@@ -1,0 +1,333 @@
+"""The benchmark: a warm pipeline, rounds of events that appear all at once.
+
+1. Start a broker, and the server or the given one's tables; put one message into the topic.
+2. Start `sluice run`, cold; the clock stops when the row is seen in its table.
+3. Warm up with a smaller round.
+4. Rounds: produce in a transaction, which the pipeline cannot see; its commit starts the
+   clock, and the last settle in the ledger stops it. Producing is outside of what is measured.
+5. Events at a steady rate, for the latency, once for each rate; then nothing, for the cost of
+   being ready.
+6. On request: one more round under a profiler, and a backlog that is there before the start.
+
+Everything is seen from outside: /proc, and the ledger. The pipeline is what users run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sluice.config import load
+from sluice.config.model import Configuration
+from sluice.core.errors import TerminalError, TransientError
+from sluice.core.ranges import TopicPartition
+from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.kafka.dead_letters import read_dead_letters
+from sluice.kafka.log import SourceLog
+from sluice.kafka.topics import ensure_own_topic
+from sluice.testbed.local.bench_compare import Comparison, compared, read_stored
+from sluice.testbed.local.bench_flame import Flame, find_py_spy, recorded
+from sluice.testbed.local.bench_report import UNSAFE_LINES, Drained, Outcome
+from sluice.testbed.local.bench_rounds import Bench
+from sluice.testbed.local.bench_settings import BenchSettings
+from sluice.testbed.local.bench_target import DATABASE, TABLE, Target, prepared_target
+from sluice.testbed.local.console import Console
+from sluice.testbed.local.driver import Driver, running_driver
+from sluice.testbed.local.order_formats import EncodedOrders, order_format
+from sluice.testbed.local.orders import Orders
+from sluice.testbed.local.producing import create_topic, held_back
+from sluice.testbed.local.running import Broker, running_broker
+from sluice.testbed.local.scope import interruptible, working_folder
+from sluice.testbed.local.settings import PipelineSettings
+from sluice.testbed.local.tail import LedgerTail
+
+TOPIC = "orders"
+
+_WARM_UP_ROWS_MAX = 3_000_000
+_LOOK_SECONDS = 0.02
+_START_SECONDS_MAX = 180.0
+_TOPIC_SECONDS_MAX = 300.0
+_SEED = 193
+
+
+def run_bench(settings: BenchSettings) -> int:
+    """Measure, and print what was measured.
+
+    :returns: 0.
+    :raises ConfigurationError: the settings, or the server without --unsafe-no-dedup.
+    :raises TerminalError: the tables do not hold what was produced.
+    """
+    settings.check()
+    stored = None if settings.compare is None else read_stored(settings.compare)
+    py_spy = "" if settings.flame is None else find_py_spy()
+    console = Console(sys.stderr if settings.as_json else None)
+    if settings.unsafe_no_dedup:
+        for line in UNSAFE_LINES:
+            console.line(line)
+    with (
+        interruptible(),
+        working_folder("sluice-bench-", keep=False) as folder,
+        ExitStack() as stack,
+    ):
+        with console.phase("a Kafka broker and the target table are ready"):
+            target = stack.enter_context(
+                prepared_target(
+                    settings.server,
+                    folder,
+                    settings.unsafe_no_dedup,
+                    settings.tables,
+                    settings.shape,
+                    settings.replicated,
+                )
+            )
+            broker = stack.enter_context(running_broker(folder / "kafka"))
+            stage = _prepared(stack, folder, broker, target, settings, console)
+        outcome, flame, counts = _measured(stage, py_spy)
+    comparison = None
+    if settings.compare is not None and stored is not None:
+        comparison = compared(settings.compare, stored, outcome.as_json())
+    _report(outcome, counts, flame, comparison, console)
+    _expect(counts, settings.tables)
+    return 0
+
+
+@dataclass(slots=True)
+class _Stage:
+    """Where the benchmark plays."""
+
+    settings: BenchSettings
+    console: Console
+    folder: Path
+    target: Target
+    path: Path
+    configuration: Configuration
+    access: KafkaAccess
+    tail: LedgerTail
+    fixed: dict[str, list[int]]
+
+    @contextmanager
+    def driver(self) -> Iterator[Driver]:
+        """A driver on the configuration."""
+        arguments = ["-m", "sluice", "run", str(self.path), "--log-format", "json"]
+        if self.settings.unsafe_no_dedup:
+            arguments = ["-m", "sluice.testbed.local.unsafe", str(self.path)]
+        with running_driver(arguments, self.folder / "driver.log") as driver:
+            yield driver
+
+
+def _prepared(
+    stack: ExitStack,
+    folder: Path,
+    broker: Broker,
+    target: Target,
+    settings: BenchSettings,
+    console: Console,
+) -> _Stage:
+    """Topic and configuration; no driver yet."""
+    access = KafkaAccess("local", broker.brokers)
+    create_topic(access, TOPIC, settings.partitions)
+    _wait_for_leaders(access, settings.partitions)
+    path = folder / "sluice.toml"
+    PipelineSettings(
+        pipeline="bench",
+        brokers=broker.brokers,
+        topic=TOPIC,
+        url=target.url,
+        database=DATABASE,
+        table=TABLE,
+        more_tables=target.tables[1:],
+        user=target.user,
+        password_variable=target.password_variable,
+        max_messages=settings.even_range(),
+        max_delay=settings.max_delay,
+        reader=settings.reader,
+        sort=settings.sort,
+        format=settings.format,
+        options=order_format(settings.format, settings.shape).options,
+    ).write(path)
+    configuration = load(path, os.environ)
+    ensure_own_topic(make_admin(access), configuration.ledger_topic)
+    tail = LedgerTail(access, configuration.ledger_topic)
+    stack.callback(tail.close)
+    fixed = {"broker": [broker.jvm_pid]}
+    if target.pid is not None:
+        fixed["server"] = [target.pid]
+    return _Stage(settings, console, folder, target, path, configuration, access, tail, fixed)
+
+
+def _wait_for_leaders(access: KafkaAccess, partitions: int) -> None:
+    """A broker makes a topic of many partitions in its own time, which is not the pipeline's."""
+    log = SourceLog(make_admin(access))
+    sources = [TopicPartition(TOPIC, number) for number in range(partitions)]
+    deadline = time.monotonic() + _TOPIC_SECONDS_MAX
+    while True:
+        try:
+            log.stable_ends(sources)
+            return
+        except TransientError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_SECONDS)
+
+
+def _measured(stage: _Stage, py_spy: str) -> tuple[Outcome, Flame | None, _Counts]:
+    """The steps behind the preparation, in their order."""
+    settings, console = stage.settings, stage.console
+    flame = None
+    with ExitStack() as running:
+        with console.phase("the pipeline started, cold, and the first row is there") as phase:
+            bench, start_seconds = _started(stage, running)
+            phase.text += f": {start_seconds:.1f} s"
+        with console.phase("warmed up"):
+            bench.round(min(settings.rows, _WARM_UP_ROWS_MAX))
+        measured = []
+        for number in range(1, settings.rounds + 1):
+            with console.phase(f"round {number} of {settings.rounds}") as phase:
+                one = bench.round(settings.rows)
+                measured.append(one)
+                phase.text += f": {one.rows:,} rows in {one.seconds:.2f} s"
+        latencies = []
+        for rate in settings.rates:
+            with console.phase(f"{rate:,} rows/s for {settings.latency_seconds:g} s"):
+                latencies.append(bench.latency(rate, settings.latency_seconds))
+        with console.phase(f"idle for {settings.idle_seconds:g} s"):
+            idle_shares = bench.idle_shares(settings.idle_seconds)
+        if settings.flame is not None:
+            with console.phase("one more round, with a profiler on a worker"):
+                flame = Flame(settings.flame)
+                bench.round(settings.rows, recorded(py_spy, bench.busiest_worker(), flame))
+        bench.driver.stop()
+    drained = _drained(stage, bench) if settings.drain else None
+    outcome = Outcome(
+        settings=settings,
+        server=settings.server if settings.server == "embedded" else stage.target.url,
+        version=stage.target.version,
+        rounds=measured,
+        start_seconds=start_seconds,
+        latencies=latencies,
+        idle_shares=idle_shares,
+        drained=drained,
+    )
+    return outcome, flame, _counted(stage, bench)
+
+
+def _started(stage: _Stage, running: ExitStack) -> tuple[Bench, float]:
+    """The running driver, and the seconds from its start until the first row was seen."""
+    shape = stage.settings.shape
+    encode = order_format(stage.settings.format, shape).encode
+    orders = Orders(_SEED, shape) if encode is None else EncodedOrders(_SEED, shape, encode)
+    _put(stage, orders, 1)
+    with stage.target.client() as client:
+        count = f"SELECT count() AS n FROM {DATABASE}.{TABLE}"
+        client.query(count)  # the connection is not the pipeline's time
+        began = time.monotonic()
+        driver = running.enter_context(stage.driver())
+        while int(client.query(count)[0]["n"]) == 0:
+            driver.check()
+            if time.monotonic() - began > _START_SECONDS_MAX:
+                raise driver.failure(f"loaded no row within {_START_SECONDS_MAX:.0f} s")
+            time.sleep(_LOOK_SECONDS)
+        seconds = time.monotonic() - began
+    bench = Bench(
+        stage.access,
+        TOPIC,
+        driver,
+        stage.tail,
+        stage.fixed,
+        orders,
+        stage.settings.partitions,
+        stage.settings.bad_share,
+        produced=1,
+    )
+    bench.wait_for(0, 1)
+    return bench, seconds
+
+
+def _drained(stage: _Stage, bench: Bench) -> Drained:
+    """A backlog that is there before the driver starts, from its start to the last settle."""
+    settings = stage.settings
+    messages = max(1, round(settings.rates[0] * settings.backlog_seconds))
+    with stage.console.phase(f"a backlog of {messages:,} messages drained, cold") as phase:
+        bench.catch_up()
+        settled = len(bench.tail.settled)
+        _put(stage, bench.orders, messages)
+        began = time.monotonic()
+        with stage.driver() as driver:
+            bench.driver = driver
+            bench.wait_for(settled, messages)
+            seconds = time.monotonic() - began
+            driver.stop()
+        bench.produced += messages
+        phase.text += f": {seconds:.1f} s"
+    return Drained(messages, seconds)
+
+
+def _put(stage: _Stage, orders: Orders, messages: int) -> None:
+    """Good messages into the topic, all at once."""
+    partitions = stage.settings.partitions
+    with held_back(stage.access, TOPIC, orders, messages, partitions=partitions):
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """What went in and what came out.
+
+    :param produced: messages, broken ones among them.
+    :param stored: rows of all tables.
+    :param letters: messages in the dead-letter topic.
+    """
+
+    produced: int
+    broken: int
+    stored: int
+    letters: int
+
+
+def _counted(stage: _Stage, bench: Bench) -> _Counts:
+    with stage.console.phase("everything counted"):
+        topic = stage.configuration.dead_letters_topic
+        letters = sum(1 for _ in read_dead_letters(stage.access, topic))
+        return _Counts(bench.produced, bench.broken, stage.target.rows(), letters)
+
+
+def _report(
+    outcome: Outcome,
+    counts: _Counts,
+    flame: Flame | None,
+    comparison: Comparison | None,
+    console: Console,
+) -> None:
+    if outcome.settings.as_json:
+        document: dict[str, Any] = {**outcome.as_json(), **asdict(counts)}
+        if comparison is not None:
+            document["compared"] = comparison.as_json()
+        print(json.dumps(document))
+    else:
+        console.line()
+        for line in [*outcome.lines(), *([] if comparison is None else ["", *comparison.lines()])]:
+            console.line(line)
+    if flame is not None:
+        console.line(flame.line)
+
+
+def _expect(counts: _Counts, tables: int) -> None:
+    """:raises TerminalError: something is lost, doubled, or neither row nor dead letter."""
+    rows, letters = (counts.produced - counts.broken) * tables, counts.broken * tables
+    if counts.stored != rows:
+        raise TerminalError(
+            f"{tables} tables held {counts.stored:,} rows, {rows:,} were due",
+            "Run it again with tables that deduplicate.",
+        )
+    if counts.letters != letters:
+        raise TerminalError(
+            f"there are {counts.letters:,} dead letters, {letters:,} were due",
+            "This is a bug: report it with the command.",
+        )

@@ -1,0 +1,169 @@
+"""Shards of replicas with one ZooKeeper, as an object: for tests and for `sluice local cluster`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from sluice.clickhouse.http import Server
+from sluice.core.errors import TerminalError
+from sluice.testbed.local.children import free_ports
+from sluice.testbed.local.cluster import server as clickhouse
+from sluice.testbed.local.cluster import zookeeper as keeper
+from sluice.testbed.local.cluster.server import ClickHouseServer, Settings, clickhouse_available
+from sluice.testbed.local.cluster.zookeeper import ZooKeeper, zookeeper_available
+
+#: A dead replica is known as such to the others after this long.
+SESSION_TIMEOUT_MS = 4000
+_PORTS_OF_A_SERVER = 3
+
+
+class Cluster:
+    """Shards s1, s2, … of replicas r1, r2, … Each process is killable, stoppable, restartable.
+
+    :param folder: for data and logs; every process has a folder of its own in it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        shards: int = 1,
+        replicas: int = 2,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    ) -> None:
+        ports = free_ports(1 + shards * replicas * _PORTS_OF_A_SERVER)
+        self.zookeeper = ZooKeeper(folder / "zookeeper", ports.pop())
+        taken = [
+            [[ports.pop() for _ in range(_PORTS_OF_A_SERVER)] for _ in range(replicas)]
+            for _ in range(shards)
+        ]
+        native = [[each[1] for each in shard] for shard in taken]
+        #: By name of the shard, in order.
+        self.shards: Mapping[str, Sequence[ClickHouseServer]] = {
+            f"s{shard}": [
+                ClickHouseServer(
+                    folder / f"s{shard}-r{replica}",
+                    Settings(
+                        shard=f"s{shard}",
+                        replica=f"r{replica}",
+                        zookeeper_port=self.zookeeper.port,
+                        session_timeout_ms=session_timeout_ms,
+                        cluster=native,
+                        ports=each,
+                    ),
+                )
+                for replica, each in enumerate(of_shard, 1)
+            ]
+            for shard, of_shard in enumerate(taken, 1)
+        }
+
+    @property
+    def servers(self) -> list[ClickHouseServer]:
+        """All of them, shard by shard."""
+        return [server for replicas in self.shards.values() for server in replicas]
+
+    def start(self) -> None:
+        """Start everything, and return when everything answers.
+
+        :raises TerminalError: a program is not installed, or does not come up.
+        """
+        require_programs()
+        self.zookeeper.start()
+        for server in self.servers:
+            server.begin()
+        for server in self.servers:
+            server.wait_ready()
+
+    def kill(self) -> None:
+        """End everything at once: 18.16 takes ten seconds to end in order, and its data, if it
+        is kept, survives a kill."""
+        for child in (*self.servers, self.zookeeper):
+            if child.process is not None:
+                child.kill()
+
+    def execute(self, sql: str) -> None:
+        """Run a statement on every server."""
+        for server in self.servers:
+            with Server(server.url) as client:
+                client.execute(sql, timeout_seconds=120)
+
+    def synchronise(self, target: str) -> None:
+        """Wait until each replica of a table has what the others of its shard have."""
+        self.execute(f"SYSTEM SYNC REPLICA {target}")
+
+    def section(self) -> str:
+        """The `[clickhouse]` section of a configuration that loads into this cluster."""
+        named = ", ".join(
+            f"{name} = [{', '.join(_quoted(server.url) for server in servers)}]"
+            for name, servers in self.shards.items()
+        )
+        return self._section(f"shards = {{ {named} }}\n")
+
+    def asking_section(self) -> str:
+        """The same, with the replicas asked of the servers."""
+        names = ", ".join(map(_quoted, self.shards))
+        return self._section(f"shards = [{names}]\n{self.asking()}")
+
+    def asking(self) -> str:
+        """TOML: who is asked, and the HTTP address of each: all are on one host here."""
+        addresses = ", ".join(
+            f'"127.0.0.1:{server.tcp_port}" = {_quoted(server.url)}' for server in self.servers
+        )
+        first = ", ".join(_quoted(servers[0].url) for servers in self.shards.values())
+        return f'cluster = "default"\nservers = [{first}]\naddresses = {{ {addresses} }}\n'
+
+    def _section(self, shards: str) -> str:
+        durability = "quorum" if len(next(iter(self.shards.values()))) > 1 else "single"
+        return (
+            f'[clickhouse]\ndatabase = "default"\n{shards}'
+            f'user = "default"\ndurability = "{durability}"\n'
+            # These servers take one quorum insert at a time.
+            + (f'zookeeper = "127.0.0.1:{self.zookeeper.port}"\n' if durability == "quorum" else "")
+        )
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
+
+
+#: To be run on every server: each fills in its own shard and replica.
+EXAMPLE_TABLE = """\
+CREATE TABLE orders (
+    id UInt64, user_id UInt32, ts DateTime, amount Float64,
+    _topic String, _partition UInt32, _offset UInt64, _row UInt32, _source UInt64
+) ENGINE = ReplicatedMergeTree('/clickhouse/tables/{shard}/orders', '{replica}')
+ORDER BY (user_id, ts)"""
+
+
+def require_programs() -> None:
+    """:raises TerminalError: what has to be installed first."""
+    missing = []
+    if not clickhouse_available():
+        missing.append(("clickhouse-server", clickhouse.INSTALL))
+    if not zookeeper_available():
+        missing.append(("ZooKeeper", keeper.INSTALL))
+    if missing:
+        raise TerminalError(
+            f"not installed on this machine: {' and '.join(name for name, _ in missing)}",
+            "; ".join(how for _, how in missing),
+        )
+
+
+@contextmanager
+def running_cluster(
+    shards: int = 1, replicas: int = 2, folder: Path | None = None
+) -> Iterator[Cluster]:
+    """A cluster that ends with its context.
+
+    :param folder: None for a temporary one, which goes with it.
+    :raises TerminalError: it did not come up.
+    """
+    with TemporaryDirectory(prefix="sluice-cluster-") as temporary:
+        cluster = Cluster(folder or Path(temporary), shards, replicas)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.kill()

@@ -1,0 +1,261 @@
+"""The demonstration: a million orders, the driver killed twice, every row audited.
+
+1. Start a broker and an embedded ClickHouse in a temporary folder.
+2. Produce, some events broken on purpose.
+3. Run the pipeline, and kill the driver (SIGKILL) when a third and when two thirds are settled.
+4. Run it to the end.
+5. Audit by (topic, partition, offset, row), and compare with what was produced.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.clickhouse.http import Server
+from sluice.config import load
+from sluice.config.model import Configuration
+from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.kafka.dead_letters import read_dead_letters
+from sluice.kafka.topics import ensure_own_topic
+from sluice.ops.status import read_status
+from sluice.testbed.local.console import Console
+from sluice.testbed.local.demo_report import Findings, report
+from sluice.testbed.local.driver import Driver, running_driver
+from sluice.testbed.local.orders import create_table_statement
+from sluice.testbed.local.producing import PARTITIONS, Produced, create_topic, produce_with_defects
+from sluice.testbed.local.running import running_broker, running_clickhouse
+from sluice.testbed.local.scope import interruptible, working_folder
+from sluice.testbed.local.settings import PipelineSettings
+from sluice.testbed.local.tail import LedgerTail
+from sluice.verify.audit import audit
+
+TOPIC = TABLE = "orders"
+#: Of all events, settled, when the driver is killed.
+KILLS = (1 / 3, 2 / 3)
+
+_SEED = 20260301
+_BROKEN_MAX = 400
+_BROKEN_EVERY_MIN = 50
+_RANGE_MAX = 25_000
+_RANGES_MIN = 40
+_STALL_SECONDS_MAX = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class DoubtfulRange:
+    """A range that a killed driver had intended and not settled.
+
+    :param stored: rows of it that the table held when nothing of the driver was left.
+    """
+
+    partition: int
+    begin: int
+    end: int
+    stored: int
+
+
+@dataclass(slots=True)
+class _Stage:
+    """Where the demonstration plays."""
+
+    console: Console
+    folder: Path
+    access: KafkaAccess
+    url: str
+    configuration: Configuration
+    rows: int
+    tail: LedgerTail
+
+
+def run_demo(rows: int = 1_000_000, keep: bool = False) -> int:
+    """Show the whole path on this machine, with its real parts.
+
+    :param rows: events to produce.
+    :param keep: leave folder and data behind; nothing is left running in any case.
+    :returns: 0 if no row is lost, doubled or foreign, and every broken event is exactly one
+        dead letter; else 1.
+    """
+    console = Console()
+    began = time.monotonic()
+    with interruptible(), working_folder("sluice-demo-", keep) as folder, ExitStack() as stack:
+        stage = _start(console, stack, folder, rows)
+        produced = _produce(stage)
+        lives_seconds: list[float] = []
+        doubtful: list[DoubtfulRange] = []
+        for share in KILLS:
+            seconds, ranges = _run_and_kill(stage, share, doubtful)
+            lives_seconds.append(seconds)
+            doubtful = ranges
+        lives_seconds.append(_run_to_the_end(stage, doubtful))
+        findings = _audit(stage, produced, sum(lives_seconds))
+        return report(
+            console, findings, stage.configuration, keep, seconds=time.monotonic() - began
+        )
+
+
+def _start(console: Console, stack: ExitStack, folder: Path, rows: int) -> _Stage:
+    """Step 1."""
+    with console.phase("a Kafka broker and an embedded ClickHouse started"):
+        broker = stack.enter_context(running_broker(folder / "kafka"))
+        server = stack.enter_context(running_clickhouse(folder / "clickhouse"))
+        access = KafkaAccess("local", broker.brokers)
+        create_topic(access, TOPIC)
+        with Server(server.url) as client:
+            client.execute(create_table_statement(TABLE, window=True))
+        settings = PipelineSettings(
+            pipeline="demo",
+            brokers=broker.brokers,
+            topic=TOPIC,
+            url=server.url,
+            table=TABLE,
+            max_messages=min(_RANGE_MAX, max(1, rows // _RANGES_MIN)),
+            max_delay="1s",
+        )
+        settings.write(folder / "sluice.toml")
+        configuration = load(folder / "sluice.toml", os.environ)
+        admin = make_admin(access)
+        ensure_own_topic(admin, configuration.ledger_topic)
+        tail = LedgerTail(access, configuration.ledger_topic)
+        stack.callback(tail.close)
+    return _Stage(console, folder, access, server.url, configuration, rows, tail)
+
+
+def _produce(stage: _Stage) -> Produced:
+    """Step 2."""
+    rows = stage.rows
+    text = f"{rows:,} orders produced into {PARTITIONS} partitions"
+    with stage.console.phase(text) as phase:
+        produced = produce_with_defects(
+            stage.access,
+            TOPIC,
+            rows,
+            min(_BROKEN_MAX, rows // _BROKEN_EVERY_MIN),
+            _SEED,
+            lambda done: phase.progress(done, rows),
+        )
+        phase.text = f"{text}, {len(produced.broken)} of them broken, {produced.tombstones} empty"
+    return produced
+
+
+def _run_and_kill(
+    stage: _Stage, share: float, before: list[DoubtfulRange]
+) -> tuple[float, list[DoubtfulRange]]:
+    """Step 3, once: run until `share` is settled, kill, and look at what was left behind.
+
+    :param before: what the driver before this one left behind.
+    :returns: seconds from its first task to the kill; ranges in doubt.
+    """
+    target = int(stage.rows * share)
+    with stage.console.phase("the pipeline runs") as phase, _driver(stage) as driver:
+        first_settled = len(stage.tail.settled)
+        stage.tail.wait(
+            lambda: sum(stage.tail.positions.values()) >= target,
+            driver.check,
+            _STALL_SECONDS_MAX,
+            lambda settled: phase.progress(settled, stage.rows),
+        )
+        end_seconds = driver.kill()
+        killed_ms = time.time_ns() // 1_000_000 - int(end_seconds * 1000)
+        stage.tail.poll()
+        seconds = _seconds_since_first_task(stage, first_settled, killed_ms)
+        settled = sum(stage.tail.positions.values())
+        ranges = _doubtful(stage)
+        stored = sum(found.stored > 0 for found in ranges)
+        phase.text = "\n".join(
+            [
+                *_replayed(stage, before),
+                f"driver killed (SIGKILL) with {settled / stage.rows:.0%} settled; "
+                f"its JVM and workers were gone {end_seconds:.1f} s later",
+                f"{len(ranges)} ranges were in doubt, {stored} of them stored already",
+            ]
+        )
+    return seconds, ranges
+
+
+def _run_to_the_end(stage: _Stage, before: list[DoubtfulRange]) -> float:
+    """Step 4; gives the seconds from its first task to the last settle."""
+    with (
+        stage.console.phase("the pipeline drains") as phase,
+        _driver(stage, "--until-caught-up") as driver,
+    ):
+        first_settled = len(stage.tail.settled)
+        stage.tail.wait(
+            lambda: driver.process.poll() is not None,
+            lambda: None,
+            _STALL_SECONDS_MAX,
+            lambda settled: phase.progress(settled, stage.rows),
+        )
+        status = driver.wait(_STALL_SECONDS_MAX)
+        if status != 0:
+            raise driver.failure(f"ended with status {status}")
+        stage.tail.wait(
+            lambda: sum(stage.tail.positions.values()) >= stage.rows, lambda: None, 10.0
+        )
+        last_ms = max(entry["at_ms"] for entry in stage.tail.settled)
+        phase.text = "\n".join(
+            [*_replayed(stage, before), "the rest drained (`sluice run --until-caught-up`)"]
+        )
+        return _seconds_since_first_task(stage, first_settled, last_ms)
+
+
+def _seconds_since_first_task(stage: _Stage, first_settled: int, end_ms: int) -> float:
+    """How long a driver loaded: from its first task's begin."""
+    settled = stage.tail.settled[first_settled:]
+    if not settled:
+        return 0.0
+    first = settled[0]
+    return float(end_ms - first["at_ms"]) / 1000 + float(first["seconds"]["total"])
+
+
+def _driver(stage: _Stage, *more: str) -> AbstractContextManager[Driver]:
+    arguments = ["-m", "sluice", "run", str(stage.folder / "sluice.toml"), *more]
+    return running_driver([*arguments, "--log-format", "json"], stage.folder / "driver.log")
+
+
+def _doubtful(stage: _Stage) -> list[DoubtfulRange]:
+    """What is in doubt now, and what of it ClickHouse has stored."""
+    found = []
+    with Server(stage.url) as client:
+        for status in read_status(stage.configuration):
+            intent = status.intent
+            if intent is None or intent.begin is None or intent.begin == intent.end:
+                continue
+            assert intent.end is not None
+            where = {"partition": status.partition, "begin": intent.begin, "end": intent.end}
+            rows = client.query(
+                f"SELECT count() AS stored FROM {TABLE} WHERE _partition = {{partition:UInt32}} "
+                "AND _offset >= {begin:UInt64} AND _offset < {end:UInt64}",
+                where,
+            )
+            stored = int(rows[0]["stored"])
+            found.append(DoubtfulRange(status.partition, intent.begin, intent.end, stored))
+    return found
+
+
+def _replayed(stage: _Stage, before: list[DoubtfulRange]) -> list[str]:
+    """What became of the ranges that the driver before left in doubt."""
+    if not before:
+        return []
+    kinds = {
+        (entry["partition"], entry["begin"], entry["end"], entry["kind"])
+        for entry in stage.tail.records
+    }
+    replayed = sum((r.partition, r.begin, r.end, "renew") in kinds for r in before)
+    return [f"the new driver replayed {replayed} of the {len(before)} ranges in doubt, identically"]
+
+
+def _audit(stage: _Stage, produced: Produced, loading_seconds: float) -> Findings:
+    """Step 5."""
+    text = "every row audited by topic, partition, offset and row"
+    with stage.console.phase(text):
+        letters = read_dead_letters(stage.access, stage.configuration.dead_letters_topic)
+        return Findings(
+            produced=produced,
+            audited=audit(stage.configuration),
+            dead_letters=tuple((letter.partition, letter.offset) for letter in letters),
+            loading_seconds=loading_seconds,
+        )

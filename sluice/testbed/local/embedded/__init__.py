@@ -1,0 +1,8 @@
+"""ClickHouse's engine as a library (chdb) behind ClickHouse's HTTP protocol, on loopback.
+
+For demo, bench and development: one process for each data folder, any user and password.
+"""
+
+from sluice.testbed.local.embedded.server import run_clickhouse
+
+__all__ = ["run_clickhouse"]

@@ -1,0 +1,306 @@
+"""Producing orders: as fast as librdkafka can, in one transaction, or at a steady rate."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import confluent_kafka as ck
+import numpy as np
+from confluent_kafka.admin import NewTopic
+
+from sluice.core.errors import TerminalError
+from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.testbed.local.orders import DEFECTS, TOMBSTONE, Orders
+
+PARTITIONS = 4
+#: Events that wait in librdkafka's queue before more are made.
+_QUEUED_MAX = 200_000
+_QUEUED_BYTES_MAX = 256 * 1024 * 1024
+_FLUSH_SECONDS_MAX = 120.0
+_TOMBSTONE_SHARE = 0.1
+#: What a topic takes; a broken event may be twice as long as a good one.
+MESSAGE_BYTES_MAX = 4 * 1024 * 1024
+#: Events of a steady rate that are made beforehand; then they come again.
+_STEADY_EVENTS_MAX = 200_000
+#: Events of a steady rate whose latency is looked at, in each second; and in all.
+_STAMPED_MAX = 2_000
+_STAMPED_MAX_IN_ALL = 500_000
+
+#: As `produce_batch` takes them: "value", and "callback" for a few.
+Message = dict[str, object]
+
+#: Called with the number of events produced so far.
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Produced:
+    """What was produced, as the broker acknowledged it.
+
+    :param broken: (partition, offset) of events that must become dead letters.
+    :param tombstones: events without a value, which are skipped.
+    :param kinds: how many broken events there are of each kind.
+    """
+
+    events: int = 0
+    broken: set[tuple[int, int]] = field(default_factory=set)
+    tombstones: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def good(self) -> int:
+        """Events that must become rows."""
+        return self.events - len(self.broken) - self.tombstones
+
+
+def create_topic(access: KafkaAccess, topic: str, partitions: int = PARTITIONS) -> None:
+    """A new topic that keeps everything and takes large messages.
+
+    :raises TerminalError: the broker refuses.
+    """
+    settings = {
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "max.message.bytes": str(MESSAGE_BYTES_MAX),
+    }
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
+    admin = make_admin(access)  # it must live until its answer is there
+    try:
+        admin.create_topics([new])[topic].result(30)
+    except ck.KafkaException as error:
+        raise _refused(f"creating topic {topic}", error.args[0]) from None
+
+
+def produce_with_defects(
+    access: KafkaAccess, topic: str, rows: int, broken: int, seed: int, progress: Progress
+) -> Produced:
+    """Produce `rows` events over all partitions, `broken` of them broken at random places.
+
+    :raises TerminalError: the broker did not take them all.
+    """
+    dice = random.Random(seed)
+    places = dict.fromkeys(sorted(dice.sample(range(rows), min(broken, rows))))
+    produced = Produced()
+    wanted = len(places)
+    acknowledged: list[int] = []
+
+    def remember(error: ck.KafkaError | None, message: ck.Message) -> None:
+        if error is None:
+            acknowledged.append(message.offset())
+            if message.value() is not None:
+                produced.broken.add((message.partition(), message.offset()))
+
+    with _producer(access) as producer:
+        spread = _Spread(producer, topic)
+        for events in Orders(seed).take(rows):
+            messages: list[Message] = [{"value": event} for event in events]
+            for place in range(produced.events, produced.events + len(events)):
+                if place not in places:
+                    continue
+                tombstone = dice.random() < _TOMBSTONE_SHARE
+                defect = TOMBSTONE if tombstone else DEFECTS[len(places) % len(DEFECTS)]
+                del places[place]
+                produced.kinds[defect.name] += 1
+                produced.tombstones += tombstone
+                index = place - produced.events
+                messages[index] = {"value": defect.apply(events[index]), "callback": remember}
+            spread.send(messages)
+            produced.events += len(events)
+            progress(produced.events)
+    if len(acknowledged) != wanted:
+        raise TerminalError(
+            f"the broker acknowledged {len(acknowledged)} of {wanted} broken events of {topic}",
+            "Read the broker's log.",
+        )
+    return produced
+
+
+@contextmanager
+def held_back(
+    access: KafkaAccess,
+    topic: str,
+    orders: Orders,
+    rows: int,
+    *,
+    partitions: int = PARTITIONS,
+    bad_share: float = 0.0,
+) -> Iterator[int]:
+    """Produce `rows` events that all become visible when the context ends, at once.
+
+    One transaction: nobody who reads committed data sees any before its commit.
+
+    :param bad_share: share of the events that are broken, at random places.
+    :returns: how many of them are broken.
+    :raises TerminalError: the broker did not take them all.
+    """
+    identity = f"sluice-bench-{uuid.uuid4().hex[:12]}"
+    broken = 0
+    dice = np.random.default_rng(rows)
+    with _producer(access, transactional_id=identity, transaction_timeout_ms=600_000) as producer:
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        spread = _Spread(producer, topic, partitions, _queued_max(orders.shape.event_bytes))
+        for events in orders.take(rows):
+            places = np.flatnonzero(dice.random(len(events)) < bad_share).tolist()
+            for place in places:
+                bad = DEFECTS[broken % len(DEFECTS)].apply(events[place])
+                assert bad is not None, "no tombstones among the defects"
+                events[place] = bad
+                broken += 1
+            spread.send([{"value": event} for event in events])
+        _flush(producer, topic)
+        yield broken
+        producer.commit_transaction(30)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """An acknowledged event: where it is, and when its producer made it."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """What was produced at a steady rate.
+
+    :param rows: events.
+    :param seconds: from the first to the last.
+    :param stamped: some of the events, at random; all of them at a low rate.
+    """
+
+    rows: int
+    seconds: float
+    stamped: list[Stamped]
+
+
+def produce_steadily(
+    access: KafkaAccess,
+    topic: str,
+    orders: Orders,
+    rows_per_second: int,
+    seconds: float,
+    *,
+    partitions: int = PARTITIONS,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Steady:
+    """Produce good events at a steady rate, a hundredth of a second's worth at a time.
+
+    :param meanwhile: called about a hundred times a second; what it takes is made good for.
+    :raises TerminalError: the broker did not take them all.
+    """
+    stamped: list[Stamped] = []
+
+    def remember(error: ck.KafkaError | None, message: ck.Message) -> None:
+        if error is None:
+            at = Stamped(message.partition(), message.offset(), message.timestamp()[1])
+            stamped.append(at)
+
+    rows = max(1, int(rows_per_second * seconds))
+    queued_max = _queued_max(orders.shape.event_bytes)
+    pool = [e for chunk in orders.take(min(rows, _STEADY_EVENTS_MAX, queued_max)) for e in chunk]
+    dice = random.Random(rows)
+    share = min(_STAMPED_MAX, _STAMPED_MAX_IN_ALL / seconds) / rows_per_second
+    wanted = 0
+    with _producer(access, linger_ms=5) as producer:
+        began = time.monotonic()
+        sent = 0
+        while sent < rows:
+            due = min(rows, int((time.monotonic() - began) * rows_per_second) + 1)
+            due = min(due, sent + max(0, queued_max - len(producer)))
+            for place in range(sent, due):
+                # The first one always: there is something to look at.
+                watched = share >= 1 or place == 0 or dice.random() < share
+                wanted += watched
+                producer.produce(
+                    topic,
+                    pool[place % len(pool)],
+                    partition=place % partitions,
+                    on_delivery=remember if watched else None,
+                )
+            sent = due
+            producer.poll(0.01)
+            meanwhile()
+        took = time.monotonic() - began
+    if len(stamped) != wanted:
+        raise TerminalError(
+            f"the broker acknowledged {len(stamped)} of {wanted} watched events of {topic}",
+            "Read the broker's log.",
+        )
+    return Steady(rows, took, stamped)
+
+
+@contextmanager
+def _producer(access: KafkaAccess, **more: str | int | bool) -> Iterator[ck.Producer]:
+    """An idempotent producer, flushed at the end. Large batches: speed is all it is for."""
+    tuning: dict[str, str | int | bool] = {
+        "enable_idempotence": True,
+        "linger_ms": 50,
+        "batch_size": 1_000_000,
+        "compression_type": "lz4",
+        "queue_buffering_max_messages": 2 * _QUEUED_MAX,
+        "queue_buffering_max_kbytes": 1_048_576,
+        "message_max_bytes": MESSAGE_BYTES_MAX,
+        **more,
+    }
+    producer = ck.Producer({"log_level": 2, **access.client(**tuning)})
+    try:
+        yield producer
+        _flush(producer, "the topic")
+    finally:
+        producer.purge()
+        producer.flush(5)
+
+
+def _queued_max(event_bytes: int) -> int:
+    """How many events may wait in librdkafka's queue."""
+    return max(1, min(_QUEUED_MAX, _QUEUED_BYTES_MAX // event_bytes))
+
+
+@dataclass(slots=True)
+class _Spread:
+    """Sends events in turn to all partitions, whatever the size of the pieces they come in."""
+
+    producer: ck.Producer
+    topic: str
+    partitions: int = PARTITIONS
+    queued_max: int = _QUEUED_MAX
+    sent: int = 0
+
+    def send(self, messages: list[Message]) -> None:
+        """The next events; waits while the queue is full."""
+        while len(self.producer) > self.queued_max:
+            self.producer.poll(0.01)
+        for first in range(min(self.partitions, len(messages))):
+            partition = (self.sent + first) % self.partitions
+            share = messages[first :: self.partitions]
+            taken = self.producer.produce_batch(self.topic, share, partition=partition)
+            if taken != len(share):
+                raise TerminalError(
+                    f"the producer took {taken} of {len(share)} events of "
+                    f"{self.topic}[{partition}]",
+                    "Is there enough memory? The events wait in it before they are sent.",
+                )
+        self.sent += len(messages)
+        self.producer.poll(0)
+
+
+def _flush(producer: ck.Producer, topic: str) -> None:
+    left = producer.flush(_FLUSH_SECONDS_MAX)
+    if left:
+        raise TerminalError(
+            f"{left} events of {topic} were not acknowledged within {_FLUSH_SECONDS_MAX:.0f} s",
+            "Read the broker's log.",
+        )
+
+
+def _refused(action: str, error: ck.KafkaError) -> TerminalError:
+    return TerminalError(f"{action}: {error.str()}", "Read the broker's log.")

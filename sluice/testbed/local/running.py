@@ -1,0 +1,187 @@
+"""The local stack as context managers, for demo, bench and tests.
+
+    with running_broker(folder / "kafka") as broker, running_clickhouse(folder / "ch") as server:
+        ...  # broker.brokers, server.url
+
+Each program is a process of its own that ends with its context, and also when the process that
+started it dies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sluice.core.errors import TerminalError
+from sluice.testbed.local.lifetime import PARENT_VARIABLE
+
+_STOP_SECONDS_MAX = 45.0
+
+
+class Program:
+    """A program of the local stack and its process.
+
+    :param module: what `python -m` starts.
+    :param data: its folder; kept over restarts.
+    :param port: None for any free one; the port stays the same over restarts.
+    """
+
+    #: The key of the ready line that carries the address.
+    key = ""
+
+    def __init__(self, module: str, data: Path, port: int | None) -> None:
+        self._module = module
+        self.data = data
+        self.port = port
+        self.address = ""
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        """The process that was started last."""
+        assert self._process is not None, "start() first"
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """The id of that process."""
+        return self.process.pid
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its process gets besides this one's environment."""
+        return {}
+
+    def start(self, timeout_seconds: float = 240.0) -> None:
+        """Start, and return when the program answers.
+
+        :param timeout_seconds: room for a first start, which may fetch Kafka.
+        :raises TerminalError: it ended, or stayed silent; its own words are on stderr.
+        """
+        command = [sys.executable, "-m", self._module, "--data", str(self.data)]
+        if self.port is not None:
+            command += ["--port", str(self.port)]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **self.environment, PARENT_VARIABLE: str(os.getpid())},
+        )
+        line = _first_line(self._process, timeout_seconds)
+        if not line:
+            self.kill()
+            raise TerminalError(
+                f"{self._module} did not start on {self.data}", "Read its message above."
+            )
+        self.address = json.loads(line)[self.key]
+        self.port = int(self.address.rpartition(":")[2])
+
+    def stop(self) -> int:
+        """SIGTERM, wait; the exit status. Harmless when it has ended already."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """SIGKILL, wait; the exit status."""
+        return self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Start again on the same folder and port; stops it first if it runs."""
+        self.stop()
+        self.start()
+
+    def _end(self, number: signal.Signals) -> int:
+        process = self.process
+        if process.poll() is None:
+            process.send_signal(number)
+            process.send_signal(signal.SIGCONT)  # in case a test had stopped it
+        try:
+            status = process.wait(_STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        return status
+
+
+class Broker(Program):
+    """A running Kafka broker. `pid` is its keeper's: the JVM ends with the keeper."""
+
+    key = "brokers"
+
+    @property
+    def brokers(self) -> str:
+        """bootstrap.servers"""
+        return self.address
+
+    @property
+    def jvm_pid(self) -> int:
+        """The broker's own process, e.g. to measure its CPU time."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return int(children[0])
+
+
+class ClickHouse(Program):
+    """A running embedded ClickHouse.
+
+    `zone` is its time zone from its next start on; "" leaves it to this machine.
+    """
+
+    key = "url"
+    zone = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"TZ": self.zone} if self.zone else {}
+
+    @property
+    def url(self) -> str:
+        """Its HTTP address, http://127.0.0.1:PORT."""
+        return self.address
+
+
+@contextmanager
+def running_broker(data: Path, port: int | None = None) -> Iterator[Broker]:
+    """A broker on `data`, stopped at the end.
+
+    :raises TerminalError: it did not start.
+    """
+    broker = Broker("sluice.testbed.local.broker", data, port)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
+
+
+@contextmanager
+def running_clickhouse(data: Path, port: int | None = None) -> Iterator[ClickHouse]:
+    """An embedded ClickHouse on `data`, stopped at the end.
+
+    :raises TerminalError: it did not start.
+    """
+    server = ClickHouse("sluice.testbed.local.embedded", data, port)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+def _first_line(process: subprocess.Popen[str], timeout_seconds: float) -> str:
+    """The ready line, "" if the process ends or the time runs out before it comes."""
+    assert process.stdout is not None
+    deadline_seconds = time.monotonic() + timeout_seconds
+    while (left_seconds := deadline_seconds - time.monotonic()) > 0:
+        if select.select([process.stdout], [], [], min(left_seconds, 0.5))[0]:
+            return process.stdout.readline()
+    return ""

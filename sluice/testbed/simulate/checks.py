@@ -1,0 +1,333 @@
+"""What must hold: after every commit, and in the end row by row."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import GENESIS, InvalidRecordError, Kind, Record, decode
+from sluice.testbed.simulate.clickhouse import Block, Row, Table
+from sluice.testbed.simulate.decoding import AGAIN, AGAIN_NUMBERS, OTHER_ROWS, judge, rows_of
+from sluice.testbed.simulate.kafka import Offset, Transaction
+from sluice.testbed.simulate.plan import PARKABLE
+from sluice.testbed.simulate.registry import schema_of
+
+if TYPE_CHECKING:
+    from sluice.testbed.simulate.driver import Driver
+    from sluice.testbed.simulate.world import World
+
+#: Source, offset, table.
+Place = tuple[TopicPartition, int, str]
+
+#: What a probe says of tables in which it cannot tell what is missing.
+_UNPROBABLE = (
+    "has no lineage column",
+    "materialized views, which a probe cannot see",
+    "which keeps one row of each sorting key",
+)
+
+#: What two transactions of one producer decide may be seen in another order for so long.
+TRANSACTIONS_OVERTAKE_MS = 100
+
+
+class Checks:
+    """Collects violations."""
+
+    def __init__(self, world: World) -> None:
+        self.violations: list[str] = []
+        self.commits = 0
+        self.foreign_commits: dict[TopicPartition, int] = {}
+        self._world = world
+        self._letters: Counter[Place] = Counter()
+        self._parked: Counter[Place] = Counter()
+        self._tokens: dict[str, tuple[str, tuple[str, ...], tuple[Row, ...]]] = {}
+        self._texts: set[str] = set()
+        #: Texts of records that the ledger does not hold yet: since when, and a record.
+        self._unknown: dict[str, tuple[int, str]] = {}
+
+    def violate(self, what: str) -> None:
+        """A promise is broken."""
+        self.violations.append(what)
+
+    # After every commit
+
+    def committing(self, transaction: Transaction) -> None:
+        """Called when a transaction's offsets are about to replace those before."""
+        self.commits += 1
+        for source, offset in transaction.offsets.items():
+            self._world.say(f"committed {source} {offset}")
+        letters = self._written(transaction, self._world.plan.letters)
+        parked = self._written(transaction, self._world.plan.parking)
+        self._letters.update(letters)
+        self._parked.update(parked)
+        if parked:
+            self._world.faults.note("message parked")
+        suspects: dict[TopicPartition, list[int]] = {}
+        for topic, stored in transaction.messages:
+            entry = json.loads(stored.value or b"{}") if topic == self._world.plan.ledger else {}
+            if entry.get("type") == "text":
+                self._texts.add(entry["digest"])
+            elif entry.get("type") == "record":
+                self._world.invariants.background_recorded(entry)
+            elif entry.get("type") == "suspect":
+                of = TopicPartition(entry["topic"], entry["partition"])
+                suspects.setdefault(of, []).append(entry["deadline_ms"])
+        for source, offset in transaction.offsets.items():
+            before = self.recorded(self._world.broker.group.get(source))
+            self._world.invariants.committed(
+                source, before, decode(*offset), suspects.get(source, [])
+            )
+            if source not in self._world.excused:
+                self._check_record(source, offset, transaction, letters, parked)
+            self._check_foreign(source, offset, transaction)
+        self._check_budget(transaction)
+        self._check_texts(TRANSACTIONS_OVERTAKE_MS)
+
+    def _check_budget(self, transaction: Transaction) -> None:
+        """What is granted together has room."""
+        group = {**self._world.broker.group, **transaction.offsets}
+        recorded = {source: self.recorded(offset) for source, offset in group.items()}
+        records = {source: record for source, record in recorded.items() if record is not None}
+        for source in transaction.offsets:
+            if records[source].kind is Kind.INTEND:
+                self._world.invariants.check_grants(source, records)
+
+    def _written(self, transaction: Transaction, topic: str) -> Counter[Place]:
+        """Where the messages are from that a transaction writes to a topic of letters."""
+        return Counter(
+            _origin(dict(stored.headers)) for name, stored in transaction.messages if name == topic
+        )
+
+    def _check_texts(self, patience_ms: int) -> None:
+        """The ledger holds a text no later than the first record that names it (rule 8)."""
+        for digest in self._texts & self._unknown.keys():
+            del self._unknown[digest]
+        for since_ms, record in self._unknown.values():
+            if self._world.now - since_ms >= patience_ms:
+                self.violate(f"{record} names a text that is not in the ledger")
+
+    def _check_record(
+        self,
+        source: TopicPartition,
+        offset: Offset,
+        transaction: Transaction,
+        letters: Counter[Place],
+        parked: Counter[Place],
+    ) -> None:
+        before = self.recorded(self._world.broker.group.get(source))
+        record = decode(*offset)
+        if record.in_doubt:
+            self._unknown.setdefault(record.text, (self._world.now, f"{source}: {record}"))
+        owner = GENESIS if before is None else before.owner
+        if transaction.identity.rpartition(".")[2] != owner:
+            self.violate(
+                f"{source}: {transaction.identity} recorded, but the owner is {owner} (rule 4)"
+            )
+        if before is None:
+            if record.begin != 0 or record.kind is not Kind.SETTLE:
+                self.violate(f"{source}: the first record is {record}")
+            return
+        if record.begin == before.end:
+            if before.begin < before.end:
+                self._check_rows(source, before.begin, before.end, letters, parked)
+        elif record.begin != before.begin:
+            self.violate(f"{source}: {record} follows {before} (rule 2)")
+        elif record.end != before.end and record.kind is not Kind.SHORTEN:
+            self.violate(f"{source}: {record} is another cut than {before} (rule 2)")
+        stable_end = self._world.broker.log(source).stable_end
+        if record.end > stable_end:
+            self.violate(f"{source}: {record} ends beyond the stable end {stable_end}")
+
+    def _check_foreign(
+        self, source: TopicPartition, offset: Offset, transaction: Transaction
+    ) -> None:
+        """The committed offset is read again directly before each record (rule 5)."""
+        at_ms = self.foreign_commits.pop(source, 0)
+        own = transaction.identity.rpartition(".")[2] == decode(*offset).owner
+        if at_ms and own and transaction.initialised_at < at_ms < transaction.begun_at:
+            self.violate(f"{source}: {offset} is recorded over a foreign commit (rule 5)")
+
+    def storing(self, token: str, table: str, block: Block) -> None:
+        """Same token, same rows (rule 8), once anything was stored under the token. What a
+        second probe finds, when nothing was, may be decoded by another engine."""
+        now = (table, block.columns, block.rows)
+        before = self._tokens.setdefault(token, now)
+        if block.source not in self._world.excused and before != now:
+            self.violate(f"token {token} named {before}, and names {now} (rule 8)")
+
+    def recorded(self, offset: Offset | None) -> Record | None:
+        """A committed offset's record; None if it is none of ours."""
+        try:
+            return None if offset is None else decode(*offset)
+        except InvalidRecordError:
+            return None
+
+    # Rows and dead letters
+
+    def _check_rows(
+        self,
+        source: TopicPartition,
+        begin: int,
+        end: int,
+        letters: Counter[Place],
+        parked: Counter[Place],
+    ) -> None:
+        """Each good message is one row of each table, each bad one one dead letter; of a table
+        that may be parked, either of them may be one parked message instead."""
+        world = self._world
+        log = world.broker.log(source)
+        for name, of_table in world.plan.entries.items():
+            tables = world.clickhouse.of_name(of_table)
+            if source.topic not in world.plan.topics_of(name):
+                continue
+            for offset in range(begin, min(end, log.end)):
+                message, transaction = log.places[offset]
+                gone = transaction is not None and transaction.state == "aborted"
+                found = Counter[int]()
+                for table in tables:
+                    for number, count in table.rows.get((source, offset), {}).items():
+                        if (number > AGAIN_NUMBERS // 2) == (name == AGAIN):
+                            found[number] += count
+                place = (source, offset, name)
+                rows, dead, waits = found.total(), letters[place], parked[place]
+                wanted = {(0, 0, 0)}
+                if message is not None and message.value is not None and not gone:
+                    wanted, numbers = self._wanted(name, message.value)
+                    if set(found) - numbers:
+                        self.violate(f"{source} {offset}: foreign rows {dict(found)} in {name}")
+                is_doubled = max(found.values(), default=0) > 1
+                if (rows, dead, waits) not in wanted or is_doubled:
+                    self.violate(
+                        f"{source} {offset}: {rows} rows, {dead} dead letters and {waits} parked "
+                        f"in {name}, not {' or '.join(map(str, sorted(wanted)))}: {message}"
+                    )
+                    return
+
+    def _wanted(self, entry: str, value: bytes) -> tuple[set[tuple[int, int, int]], set[int]]:
+        """What may become of a message in a table entry: rows, dead letters and parked messages;
+        and what its rows say."""
+        world = self._world
+        is_many = world.clickhouse.of_name(world.plan.entries[entry])[0].shape.is_many
+        schema = None
+        wanted: set[tuple[int, int, int]] = set()
+        numbers: set[int] = set()
+        for decoder in (0, 1):
+            verdict = judge(value, decoder, entry == "parted")
+            if entry in world.plan.registered:
+                schema = schema_of(verdict.number)
+            if verdict.value is None:
+                wanted.add((0, 1, 0))
+            elif world.registry.may_be_row(schema):
+                numbers = {number for number, _ in rows_of(verdict, entry, is_many=is_many)}
+                wanted.add((len(numbers), 0, 0))
+        if world.registry.may_be_letter(schema):
+            wanted.add((0, 1, 0))
+        if entry == PARKABLE:
+            wanted.add((0, 0, 1))
+        return wanted, numbers
+
+    # Stops and the drain
+
+    def look_at_stops(self, driver: Driver) -> None:
+        """A partition may stop only for a reason that the world really caused."""
+        lane = driver.lane_run.lane
+        for source, state in lane.states.items() if lane is not None else ():
+            if state.stopped is None or source in self._world.excused:
+                continue
+            if source in self._world.cut_logs and "leader epoch" in str(state.stopped):
+                # It was recorded, but not committed yet, when the log was cut.
+                self._world.excused[source] = "log cut"
+            elif state.record.in_doubt and any(why in str(state.stopped) for why in _UNPROBABLE):
+                # No driver can tell what is missing, now or later: it must never be repeated.
+                self._world.faults.note("range that only a person resolves")
+                self._world.excused[source] = "no lineage"
+            elif OTHER_ROWS in str(state.stopped) and self._is_judged_differently(
+                state.record, source
+            ):
+                # An engine made the rows that were found, and another one makes none of them.
+                self._world.excused[source] = "rows of another engine"
+            else:
+                self.violate(f"{source} stopped without a cause: {state.stopped}")
+
+    def _is_judged_differently(self, record: Record, source: TopicPartition) -> bool:
+        """Whether a message of a range is a row by one decoder, and none by another."""
+        places = self._world.broker.log(source).places[record.begin : record.end]
+        values = [each.value for each, _ in places if each is not None and each.value is not None]
+        return any(
+            len({judge(value, decoder, True).value is None for decoder in (0, 1)}) == 2
+            for value in values
+        )
+
+    def is_drained(self) -> bool:
+        """Whether everything is settled, and nobody is left who could still do something."""
+        world = self._world
+        if world.tasks_running or world.inserts_running or self.what_is_left():
+            return False
+        return all(p.paused_until <= world.now for p in world.scheduler.processes())
+
+    def what_is_left(self) -> list[str]:
+        """Partitions that are not settled up to their stable end."""
+        world = self._world
+        left = []
+        for source in world.sources():
+            record = self.recorded(world.broker.group.get(source))
+            end = world.broker.log(source).stable_end
+            settled = record is not None and not record.in_doubt and record.begin >= end
+            if not settled and source not in world.excused:
+                left.append(f"{source} at {record} of {end}")
+        return left
+
+    def lag(self) -> int:
+        """Offsets that are not settled."""
+        group = self._world.broker.group
+        ends = {source: self._world.broker.log(source).end for source in self._world.sources()}
+        return sum(end - group.get(source, (0, None))[0] for source, end in ends.items())
+
+    def final(self) -> None:
+        """After the drain: every offset of every partition, every dead letter."""
+        world = self._world
+        if self.violations:
+            return
+        self._check_texts(0)
+        world.invariants.judge_history()
+        for source in world.sources():
+            if source not in world.excused:
+                end = world.broker.log(source).stable_end
+                self._check_rows(source, 0, end, self._letters, self._parked)
+        sources = set(world.sources())
+        for table in world.clickhouse.tables():
+            name = table.shape.name
+            for (source, offset), numbers in table.rows.items():
+                # With the ledger, what was known of late inserts is gone.
+                if max(numbers.values()) > 1 and world.excused.get(source) != "ledger lost":
+                    self.violate(f"{source} {offset} is doubled in {name}")
+                elif source not in sources or (
+                    source not in world.excused and offset >= world.broker.log(source).stable_end
+                ):
+                    self.violate(f"{source} {offset} in {name} is foreign")
+            for view in table.views:
+                self._compare_view(table, view)
+        for (source, offset, name), count in self._letters.items():
+            if count > 1 and source not in world.excused:
+                self.violate(f"{source} {offset} has {count} dead letters of {name}")
+
+    def _compare_view(self, table: Table, view: Table) -> None:
+        """What a view writes is what its table has, each row once."""
+        excused = self._world.excused
+        for place in sorted(table.rows.keys() | view.rows.keys()):
+            rows, behind = table.rows.get(place, Counter()), view.rows.get(place, Counter())
+            if place[0] not in excused and +rows != +behind:
+                self.violate(
+                    f"{place[0]} {place[1]}: {dict(rows)} in {table.shape.name}, and "
+                    f"{dict(behind)} in {view.shape.name}"
+                )
+                return
+
+
+def _origin(headers: dict[str, bytes | None]) -> Place:
+    def text(name: str) -> str:
+        return (headers[f"sluice.{name}"] or b"").decode()
+
+    return TopicPartition(text("topic"), int(text("partition"))), int(text("offset")), text("table")

@@ -1,0 +1,305 @@
+"""A driver process: the real assembly of a connector, from take-over to its last record."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sluice.clickhouse.access import ClickHouseAccess
+from sluice.config.model import (
+    BatchConfiguration,
+    ClickHouseConfiguration,
+    Configuration,
+    ConnectorConfiguration,
+    QuorumConfiguration,
+    RegistryConfiguration,
+    ShardConfiguration,
+    SparkConfiguration,
+    TableConfiguration,
+)
+from sluice.config.secret import Secret
+from sluice.core.errors import OwnerChangedError, SluiceError
+from sluice.core.ledger import Rest
+from sluice.core.ranges import Range
+from sluice.core.records import Record
+from sluice.core.text import ConfigurationText, Sharding
+from sluice.driver.connector import ConnectorRun
+from sluice.driver.monitor import WindowMonitor
+from sluice.driver.ports import Clock, ProbeFound
+from sluice.driver.probing import ClickHouseProber
+from sluice.driver.refreshing import SchemaReader
+from sluice.driver.watching import ReplicaWatch
+from sluice.spark.jobs import Inbox
+from sluice.testbed.simulate import faults, registry
+from sluice.testbed.simulate.plan import PARKABLE
+from sluice.testbed.simulate.scheduler import KilledError, Process
+from sluice.testbed.simulate.spark import Application
+
+if TYPE_CHECKING:
+    from sluice.testbed.simulate.world import World
+
+
+#: The longest pause between two rounds of an idle loop.
+IDLE_MS_MAX = 4_000
+
+
+class VirtualEvent(threading.Event):
+    """An event whose `wait` lets virtual time pass."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        if not self.is_set():
+            self._world.sleep(max(1, int(timeout * 1000)))
+        return self.is_set()
+
+
+class VirtualLock:
+    """A lock whose waiters let virtual time pass."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._is_held = False
+
+    def __enter__(self) -> None:
+        while self._is_held:
+            self._world.sleep(50)
+        self._is_held = True
+
+    def __exit__(self, *_: object) -> None:
+        self._is_held = False
+
+
+class SimulatedMonitor(WindowMonitor):
+    """The real monitor; its thread is an actor of the driver."""
+
+    world: World
+
+    def __init__(
+        self,
+        access: ClickHouseAccess,
+        text: ConfigurationText,
+        now_ms: Clock,
+        *,
+        bounded: bool = True,
+    ) -> None:
+        super().__init__(access, text, now_ms, bounded=bounded)
+        self._reading = VirtualLock(self.world)  # type: ignore[assignment]
+        self._ended = VirtualEvent(self.world)
+
+    def start(self) -> None:
+        self._read(self._servers())
+        self.world.scheduler.spawn(self.world.process, self._run)
+
+    def _read_site(self, *parts: Any) -> Any:
+        found = super()._read_site(*parts)
+        for site, window in found.items():
+            if not site.target:
+                name = self.world.plan.entries[site.entry]
+                table = self.world.clickhouse.shards[site.shard][name]
+                self.world.invariants.check_stamp(table, window.read_started_ms)
+        return found
+
+
+class SimulatedSchemaReader(SchemaReader):
+    """The real reader of the tables' columns; its thread is an actor of the driver."""
+
+    world: World
+
+    def start(self) -> None:
+        self._ended = VirtualEvent(self.world)
+        self.world.scheduler.spawn(self.world.process, self._run)
+
+    def _read(self) -> bool:
+        before = self._text
+        has_read = super()._read()
+        if self._text is not before:
+            self.world.faults.note("new text while the driver runs")
+        return has_read
+
+
+class SimulatedReplicaWatch(ReplicaWatch):
+    """The real watch of the replicas, which never looks: what it tells decides only in which order
+    they are tried."""
+
+    world: World
+
+    def start(self) -> None:
+        """No thread."""
+
+
+class SimulatedProber(ClickHouseProber):
+    """The real prober; each probe is an actor of the driver."""
+
+    world: World
+
+    def submit(
+        self,
+        block_range: Range,
+        record: Record,
+        text: ConfigurationText,
+        finished: Callable[[ProbeFound], None],
+        known: Rest,
+        since_ms: int,
+        in_parts: Collection[str] = (),
+    ) -> None:
+        self.world.scheduler.spawn(
+            self.world.process,
+            lambda: self._run(block_range, record, text, finished, known, since_ms, in_parts),
+        )
+
+
+class VirtualInbox(Inbox):
+    """The lane's inbox; waiting for an event lets virtual time pass."""
+
+    world: World
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._events: list[object] = []
+        self._waiting: Any = None
+        self._idle_rounds = 0
+
+    def put(self, event: object) -> None:
+        self._events.append(event)
+        if self._waiting is not None:
+            self.world.scheduler.wake(self._waiting)
+
+    def take(self, timeout_seconds: float) -> list[object]:
+        world = self.world
+        world.call("round", faults.ANYWHERE)
+        if not self._events and timeout_seconds:
+            # Rounds in which nothing happened become rarer: steps are for what happens.
+            pause_ms = world.rng.choice(world.plan.loop_pauses_ms) << self._idle_rounds
+            self._idle_rounds = min(self._idle_rounds + 1, 6)
+            self._waiting = world.scheduler.current
+            world.sleep(min(pause_ms, IDLE_MS_MAX))
+            self._waiting = None
+        events, self._events = self._events, []
+        if events:
+            self._idle_rounds = 0
+        return events
+
+
+class _Ready:
+    """A future whose result is there."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    def result(self) -> Application:
+        return self._application
+
+
+class SimulatedRun(ConnectorRun):
+    """The real run of a connector; `ending` says how it ended."""
+
+    def __init__(self, world: World, application: Application) -> None:
+        configuration = world.configuration()
+        super().__init__(
+            configuration,
+            configuration.connectors[0],
+            _Ready(application),  # type: ignore[arg-type]
+            VirtualEvent(world),
+            lambda connector: None,
+            True,
+        )
+        self._give_up = VirtualEvent(world)
+        self.ending = ""
+        application.when_gone(self.lose_spark)
+
+    def run(self, until_caught_up: bool, grace_seconds: float) -> None:
+        try:
+            self._run(until_caught_up, grace_seconds)
+            self.ending = "asked to stop"
+        except OwnerChangedError as error:
+            self.ending = f"owner changed: {error}"
+        except SluiceError as error:
+            self.ending = f"{type(error).__name__}: {error}"
+
+
+class Driver(Process):
+    """One driver with its Spark.
+
+    :param is_in_step: it starts together with another one, and now and then lets it go first.
+    """
+
+    def __init__(self, world: World, *, is_in_step: bool) -> None:
+        super().__init__(f"driver {world.named()}", world.draw_skew_ms())
+        self.is_in_step = is_in_step
+        self.decoder = world.plan.decoder
+        self.owner = f"run-{world.named():010d}"
+        self.application = Application(world, self, self.decoder)
+        self.lane_run = SimulatedRun(world, self.application)
+        self.has_ended = False
+        #: When it last heard that its id was initialised again; 0: never, or it took it back since.
+        self.fenced_at = 0
+        self._world = world
+
+    def main(self) -> None:
+        """The process from start to end."""
+        world = self._world
+        world.faults.note("take-over")
+        try:
+            world.sleep(world.rng.randrange(1, 60 if self.is_in_step else 2_000))
+            self.lane_run.run(False, 5.0)
+            world.say(f"ends: {self.lane_run.ending}")
+            if "owner changed" in self.lane_run.ending:
+                world.faults.note("owner fenced")
+        except KilledError:
+            self.lane_run.ending = "killed"
+            raise
+        finally:
+            self.has_ended = True
+            world.driver_ended(self, tasks_live_on=world.rng.random() < 0.5)
+
+
+def make_configuration(world: World) -> Configuration:
+    """The file of today."""
+    plan = world.plan
+    topics = tuple(sorted(world.broker.ids))
+    many = [shape.name for shape in plan.tables if shape.is_many]
+    return Configuration(
+        path=Path("simulated.toml"),
+        pipeline="p",
+        spark=SparkConfiguration("local", {}),
+        connectors=(ConnectorConfiguration("c", "", topics, "earliest", {}),),
+        batch=BatchConfiguration(plan.messages_max, plan.bytes_max, 1.0, plan.lease_seconds),
+        clickhouse=ClickHouseConfiguration(
+            "d",
+            tuple(ShardConfiguration(shard, plan.replicas(shard)) for shard in plan.shards),
+            "",
+            Secret(""),
+            "quorum" if plan.is_quorum else "single",
+            quorum=QuorumConfiguration(zookeeper="simulated" if plan.has_locks else ""),
+            inserts_max=plan.inserts_max,
+            insert_timeout_seconds=plan.insert_seconds,
+        ),
+        tables=tuple(
+            TableConfiguration(
+                name=entry,
+                database="d",
+                table=name,
+                topics=plan.topics_of(entry),
+                format="AvroConfluent" if entry in plan.registered else "JSONEachRow",
+                lineage=plan.has_lineage,
+                unknown_fields="ignore" if plan.dynamic is None else "refuse",
+                dynamic=plan.dynamic if entry not in plan.registered else None,
+                rows="many" if name in many else "one",
+                sharding=Sharding("offset") if len(plan.shards) > 1 else None,
+                on_null="dead-letter",
+                on_error="park" if entry == PARKABLE else "stop-partition",
+            )
+            for entry, name in sorted(plan.entries.items())
+        ),
+        dead_letters_topic=plan.letters,
+        ledger_topic=plan.ledger,
+        parking_topic=plan.parking,
+        metrics=None,
+        registry=RegistryConfiguration(registry.URL, "", Secret(""), plan.patience_seconds),
+    )

@@ -1,0 +1,430 @@
+"""What must hold at every moment, seen by somebody who knows everything.
+
+A rule that is broken seldom doubles a row at once: the window has to be overrun, too, and an insert
+has to come late just then. So the rules themselves are watched: who may still insert what, what
+windows could be asked for at worst, what was recorded, sent and looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sluice.core.anomalies import Judge
+from sluice.core.budget import Site
+from sluice.core.instances import Place
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import Kind, Record, encode
+from sluice.core.text import Column
+from sluice.kafka.tail import LogMessage
+from sluice.testbed.simulate.clickhouse import Block, Table
+from sluice.testbed.simulate.kafka import Transaction
+from sluice.testbed.simulate.scheduler import Process
+from sluice.verify.history import ledger_event
+
+if TYPE_CHECKING:
+    from sluice.testbed.simulate.driver import Driver
+    from sluice.testbed.simulate.world import World
+    from sluice.worker.assignment import Assignment, Job
+
+#: Clocks differ by less than this.
+SKEW_MS = 4_900
+
+#: Kinds of records that insert under the tokens of the one before.
+_REPEATS = ("renew", "retext", "widen")
+
+_Key = tuple[TopicPartition, int, int, str, str, int, str]
+
+
+def key_of(source: TopicPartition, record: Record, entry: str) -> _Key:
+    """What all attempts to insert a range of a table entry under one token share."""
+    of_record = (record.begin, record.end, record.rest, record.topic_id, record.generation)
+    return source, *of_record, entry
+
+
+@dataclass(slots=True, eq=False)
+class Inserter:
+    """A task that may still insert a range, or an insert that is in a server's hands.
+
+    :param table: of an insert; None for a task, which may insert into all tables of its topic.
+    :param worker: of a task; None for an insert.
+    :param entry: of an insert, the table entry.
+    :param sends_until_ms: when the machine stops sending what no server has wholly got yet, whether
+        its process lives or not; None: a server has it.
+    """
+
+    source: TopicPartition
+    record: Record
+    table: Table | None
+    worker: Process | None
+    #: The names of the windows that a task may add to.
+    sites: Collection[str] = ()
+    entry: str = ""
+    is_over: bool = False
+    sends_until_ms: int | None = None
+
+    def reaches(self, table: Table) -> bool:
+        """Whether it may insert into this table."""
+        return bool(self.entries_of(table))
+
+    def entries_of(self, table: Table) -> list[str]:
+        """The table entries for which it may insert into this table."""
+        if self.table is not None:
+            return [self.entry] if self.table is table else []
+        named = zip(table.entries, table.sites, strict=True)
+        return [entry for entry, site in named if site in self.sites]
+
+
+class Invariants:
+    """Of one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._inserters: list[Inserter] = []
+        self._recorded: set[tuple[TopicPartition, str]] = set()
+        self._out: dict[tuple[Process, TopicPartition], Job] = {}
+        self._tokens: dict[str, object] = {}
+        self._backgrounds: dict[TopicPartition, dict[str, Any]] = {}
+        self._cut: dict[TopicPartition, int] = {}
+        self._answered: dict[tuple[Process, int], int] = {}
+        #: When a driver's job with a partition came back, and when it was told a table's mark last.
+        self._back_at: dict[tuple[Process, TopicPartition], int] = {}
+        self._told_at: dict[tuple[Process, int], int] = {}
+        #: The marks of a table that a process was told, and when by its clock.
+        self._seen: dict[tuple[Process | None, int], list[tuple[int, int]]] = {}
+
+    def _violate(self, source: TopicPartition, what: str) -> None:
+        if source not in self._world.excused:
+            self._world.checks.violate(f"{source}: {what}")
+
+    # Who may insert
+
+    def task_begins(self, assignment: Assignment, worker: Process) -> Inserter:
+        """A task was started, or waits for its executor."""
+        source = assignment.block_range.source
+        found = Inserter(source, assignment.record, None, worker, assignment.marks)
+        self._inserters.append(found)
+        return found
+
+    def insert_begins(
+        self, source: TopicPartition, record: Record, table: Table, entry: str
+    ) -> Inserter:
+        """A server has an insert, or is about to get it."""
+        found = Inserter(source, record, table, None, entry=entry)
+        self._inserters.append(found)
+        return found
+
+    def inserters(self, source: TopicPartition | None = None) -> list[Inserter]:
+        """All that may still insert something."""
+        self._inserters = [each for each in self._inserters if self._may_insert(each)]
+        return [each for each in self._inserters if source in (None, each.source)]
+
+    def _may_insert(self, each: Inserter) -> bool:
+        until_ms = each.sends_until_ms
+        if until_ms is not None and self._world.now >= until_ms:
+            return False
+        if each.is_over or each.worker is None:
+            return not each.is_over
+        begins_until = each.record.deadline_ms + SKEW_MS
+        return not each.worker.is_dead and self._world.now <= begins_until
+
+    # Rules 1 and 10: what is sent
+
+    def sent(self, driver: Driver, job: Job, slots: int) -> None:
+        """A driver gives a job to Spark."""
+        if len(job.tasks) > slots:
+            self._world.checks.violate(f"{len(job.tasks)} tasks in a job for {slots} slots")
+        for assignment in job.assignments:
+            source, record = assignment.block_range.source, assignment.record
+            if (source, encode(record)) not in self._recorded:
+                self._violate(source, f"{record} is sent and was never recorded (rule 1)")
+            if (driver, source) in self._out:
+                self._violate(source, f"{record} is sent while its former task is out")
+            self._out[driver, source] = job
+            if record.kind is Kind.RENEW and not assignment.is_first:
+                self._check_look(driver, source, record)
+        self._check_claims(driver)
+
+    def _check_look(self, driver: Driver, source: TopicPartition, record: Record) -> None:
+        """A range that came back is repeated on what the windows held since (rule 10)."""
+        back_at = self._back_at.get((driver, source), 0)
+        marks = self._backgrounds[source]["marks"]
+        for table in self._world.clickhouse.tables():
+            key = next((site for site in table.sites if site in marks), None)
+            told_at = self._told_at.get((driver, id(table)), back_at)
+            if key is not None and told_at < back_at:
+                self._violate(
+                    source,
+                    f"{record} is sent again {self._world.now - back_at} ms after it came back, on "
+                    f"what {key} held before (rule 10)",
+                )
+
+    def _check_claims(self, driver: Driver) -> None:
+        """Who grants entries counts every late insert of what is settled (rule 10)."""
+        lane, world = driver.lane_run.lane, self._world
+        assert lane is not None
+        held = max((s.deadline_ms for s in lane._claims.suspects), default=0)
+        for each in self.inserters():
+            source, record = each.source, each.record
+            is_ours = source in lane.states and world.owner_of(source) == driver.owner
+            is_late = is_ours and self._is_settled(source, record.end)
+            if is_late and held < record.deadline_ms:
+                self._violate(
+                    source,
+                    f"[{record.begin}, {record.end}) is settled and may be inserted until "
+                    f"{record.deadline_ms}, and who grants entries does not count it (rule 10)",
+                )
+
+    def came_back(self, driver: Process, job: Job) -> None:
+        """A job has ended, as its driver knows it."""
+        for assignment in job.assignments:
+            source = assignment.block_range.source
+            self._out.pop((driver, source), None)
+            self._back_at[driver, source] = self._world.now
+
+    def stored(self, table: Table, block: Block, record: Record, token: str) -> None:
+        """A block is about to be stored: its token names it alone (rule 7)."""
+        source, entry = block.source, block.entry
+        identity = (key_of(source, record, entry), table.shape.name, table.shard)
+        if self._tokens.setdefault(token, identity) != identity:
+            self._violate(source, f"{token} names {self._tokens[token]} and {identity} (rule 7)")
+        parts = (record.topic_id, str(record.generation), entry, table.shape.name, table.shard)
+        missing = [part for part in parts if part not in token]
+        if missing:
+            self._violate(source, f"the token {token} lacks {', '.join(missing)} (rule 7)")
+        key, now = key_of(source, record, entry), self._world.now
+        table.first_landing.setdefault(key, table.own)
+        age_ms = now - table.first_landed_at.setdefault(key, now)
+        seconds = table.shape.seconds
+        if seconds is not None and age_ms > seconds * 1000:
+            self._violate(
+                source,
+                f"{token} is inserted again {age_ms} ms after it was first stored, and "
+                f"{table.shape.name} keeps its blocks for {seconds} s (rule 10)",
+            )
+
+    def stored_by_hash(
+        self, table: Table, block: Block, record: Record, columns: tuple[Column, ...]
+    ) -> None:
+        """A server that hashes what it stores knows a block again only while its table has the
+        columns that it had when the block came first (rule 8)."""
+        key = key_of(block.source, record, block.entry)
+        before = table.hashed_with.setdefault(key, columns)
+        if before != columns:
+            names = [column.name for column in columns if column not in before]
+            self._violate(
+                block.source,
+                f"{record} is inserted again into {table.shape.name}, which has the columns "
+                f"{', '.join(names)} since (rule 8)",
+            )
+
+    def check_budget(self, table: Table) -> None:
+        """Whatever may still come, a block that may be repeated is remembered (invariant 6)."""
+        world = self._world
+        able: dict[_Key, Record] = {}
+        for each in self.inserters():
+            for entry in each.entries_of(table):
+                able[key_of(each.source, each.record, entry)] = each.record
+        waiting = sum(
+            max(0, record.grant - table.stored_of[key])
+            for key, record in able.items()
+            # Of a partition whose position or topic is gone nobody knows any more.
+            if not (
+                key in table.landed or self._is_settled(key[0], key[2]) or key[0] in world.excused
+            )
+        )
+        usable = table.shape.window_blocks // 2
+        for key in able:
+            first = table.entries_since(key)
+            if first > 0 and first + waiting > usable:
+                if key[0] in world.excused or "ledger lost" in world.excused.values():
+                    continue
+                self._violate(
+                    key[0],
+                    f"[{key[1]}, {key[2]}) may be inserted again into {table.shape.name} after "
+                    f"{first} entries and {waiting} more, beyond {usable} (invariant 6)",
+                )
+
+    def _is_settled(self, source: TopicPartition, end: int) -> bool:
+        """Whether all blocks of a range are stored, as far as there are any."""
+        position = self._world.broker.group.get(source)
+        return position is not None and position[0] >= end
+
+    # Rules 2, 4, 9 and 10: what is recorded
+
+    def decided(self, transaction: Transaction) -> None:
+        """A transaction will be committed: its records may be sent."""
+        for source, (_, metadata) in transaction.offsets.items():
+            self._recorded.add((source, metadata or ""))
+
+    def committed(
+        self, source: TopicPartition, before: Record | None, record: Record, suspects: list[int]
+    ) -> None:
+        """A record replaces another one.
+
+        :param suspects: the deadlines of its suspects in the same transaction.
+        """
+        world = self._world
+        if before is None:
+            return
+        for name in ("generation", "topic_id"):
+            if getattr(record, name) != getattr(before, name):
+                self._violate(source, f"{record} has another {name} than {before}")
+        if record.batch <= before.batch:
+            self._violate(source, f"{record} is not of a later batch than {before}")
+        longest_ms = int(world.plan.lease_seconds * 1000) + SKEW_MS
+        if record.in_doubt and record.deadline_ms > world.now + longest_ms:
+            self._violate(source, f"the lease of {record} is too long (rule 9)")
+        is_same = record.kind is Kind.RENEW and record.attempt == before.attempt
+        if is_same and before.in_doubt and record.deadline_ms != before.deadline_ms:
+            self._violate(source, f"{record} lengthens a lease without an attempt")
+        if record.kind is Kind.INTEND:
+            self._check_size(source, record)
+            self._check_marks(source)
+            if record.epoch >= self._cut.get(source, 1 << 31):
+                world.checks.violate(
+                    f"{source}: {record} is intended in a log that was cut below what was recorded"
+                )
+        if before.in_doubt and record.begin == before.end:
+            self._check_suspects(source, before, suspects)
+
+    def check_grants(
+        self, source: TopicPartition, records: Mapping[TopicPartition, Record]
+    ) -> None:
+        """A new range is granted what is left of half of a window: by all that may still insert,
+        and by what came into it since the oldest of them (rule 10)."""
+        world = self._world
+        for table in world.clickhouse.tables():
+            key = " and ".join(table.sites)
+            marks = {
+                of: [each["marks"][site] for site in table.sites if site in each["marks"]]
+                for of, each in self._backgrounds.items()
+            }
+            held = {
+                of: record.grant * len(marks[of])
+                for of, record in records.items()
+                if record.in_doubt and record.deadline_ms > world.now and marks.get(of)
+            }
+            if source not in held or held.keys() & world.excused.keys():
+                continue
+            driver = self._driver_of(records[source])
+            planned_at = records[source].deadline_ms - int(world.plan.lease_seconds * 1000)
+            told = self._seen.get((driver, id(table)), ())
+            # The last one may be part of a look that was not over yet, and one may have fallen; one
+            # that came while the driver slept in its round, after its lease was counted from, too.
+            seen = [mark for at, mark in told if at <= planned_at][-3:]
+            later = [mark for at, mark in told if at > planned_at]
+            created = min([*seen, *later], default=0) - min(min(marks[of]) for of in held)
+            usable = table.shape.window_blocks // 2
+            if max(0, created) + sum(held.values()) > usable:
+                self._violate(
+                    source,
+                    f"{held} are granted, and {created} entries came into {key} since the oldest "
+                    f"mark: more than {usable} (rule 10)",
+                )
+
+    def _check_marks(self, source: TopicPartition) -> None:
+        """A range is remembered by a mark of every window that its blocks take entries of."""
+        world = self._world
+        marks = self._backgrounds[source]["marks"]
+        for table in world.clickhouse.tables():
+            targets = ["", *(f"d.{view.shape.name}" for view in table.views)]
+            for entry in table.entries:
+                sites = [Site(entry, table.shard, target) for target in targets]
+                lacking = [site.name for site in sites if site.key not in marks]
+                if marks.keys() & {site.key for site in sites} and lacking:
+                    self._violate(source, f"{marks} has no mark of {', '.join(lacking)} (rule 10)")
+
+    def _check_size(self, source: TopicPartition, record: Record) -> None:
+        driver = self._driver_of(record)
+        if driver is not None:
+            most = driver.lane_run._configuration.batch.max_messages
+            if record.end - record.begin > most:
+                self._violate(source, f"{record} has more than {most} messages")
+
+    def _driver_of(self, record: Record) -> Driver | None:
+        return next((d for d in self._world.drivers if d.owner == record.owner), None)
+
+    def _check_suspects(self, source: TopicPartition, settled: Record, suspects: list[int]) -> None:
+        """What is settled and may still be inserted stands in the ledger (invariant 4)."""
+        for each in self.inserters(source):
+            begin, end = each.record.begin, each.record.end
+            is_of_it = settled.begin <= begin and end <= settled.end and begin < end
+            until = each.record.deadline_ms
+            if is_of_it and until > self._world.now - SKEW_MS and max(suspects, default=0) < until:
+                self._violate(
+                    source,
+                    f"[{begin}, {end}) is settled, may be inserted until {until}, and the ledger "
+                    f"has only {suspects} (invariant 4)",
+                )
+
+    def background_recorded(self, entry: dict[str, Any]) -> None:
+        """What a range in doubt is remembered by is from before its first insert, whatever is
+        recorded since (rule 10)."""
+        source = TopicPartition(entry["topic"], entry["partition"])
+        now = {name: entry[name] for name in ("begin", "marks", "since_ms")}
+        before = self._backgrounds.get(source)
+        self._backgrounds[source] = now
+        if before is None or before["begin"] != now["begin"] or not before["marks"]:
+            return
+        if entry["kind"] in _REPEATS and now != before:
+            self._violate(source, f"a {entry['kind']} has another background: {now}, was {before}")
+
+    def cut(self, source: TopicPartition, epoch: int) -> None:
+        """A log was cut below what is recorded; its leader is of this epoch."""
+        self._cut[source] = epoch
+
+    # Rule 11: what a probe looks at
+
+    def probed(self, table: Table, url: str, source: TopicPartition, begin: int, end: int) -> None:
+        """A probe looks for rows: nothing of them may come any more, and the replica has all."""
+        process = self._world.process
+        owner = self._world.owner_of(source)
+        if owner is None or owner != getattr(process, "owner", None):
+            return  # a zombie's; nothing comes of it
+        for each in self.inserters(source):
+            overlaps = each.record.begin < end and begin < each.record.end
+            if overlaps and each.reaches(table):
+                who = "a server" if each.worker is None else "a task"
+                self._violate(source, f"a probe looks while {who} may insert {each.record}")
+        lacking = [part for part in table.unfetched.get(url, ()) if part.source == source]
+        if any(begin <= row[0] < end for part in lacking for row in part.rows):
+            self._violate(source, f"a probe looks at {url}, which lacks parts of the range")
+
+    # Rule 10: how old a look at a window is
+
+    def mark_answered(self, table: Table) -> None:
+        """A mark is read for the running process."""
+        key = (self._world.process, id(table))
+        self._answered[key] = self._world.wall_ms()
+        self._told_at[key] = self._world.now
+        self._seen.setdefault(key, []).append((self._world.wall_ms(), table.mark - table.fallen))
+
+    def check_stamp(self, table: Table, read_started_ms: int) -> None:
+        """A look is as old as its question: what came after that may be missing in it."""
+        answered_ms = self._answered.get((self._world.process, id(table)), read_started_ms)
+        if read_started_ms > answered_ms:
+            late_ms = read_started_ms - answered_ms
+            name = table.shape.name
+            self._world.checks.violate(f"a look at {name} is {late_ms} ms younger than its mark")
+
+    # The ledger, as `sluice verify` reads it
+
+    def judge_history(self) -> None:
+        """The verifier finds nothing in the history."""
+        world = self._world
+        if world.excused:
+            return
+        name = world.plan.ledger
+        judge = Judge(self._tables_of, has_receipts=True, complete=True)
+        log = world.broker.topics[name][0]
+        for offset, stored in log.read(0, log.end, log.end)[0]:
+            message = LogMessage(offset, stored.timestamp_ms, stored.key, stored.value)
+            event = ledger_event("c", Place(name, 0, offset), message)
+            for anomaly in judge.take(event) if event is not None else ():
+                world.checks.violate(f"the verifier finds {anomaly}")
+
+    def _tables_of(self, connector: str, topic: str) -> tuple[str, ...]:
+        plan = self._world.plan
+        return tuple(entry for entry in plan.entries if topic in plan.topics_of(entry))

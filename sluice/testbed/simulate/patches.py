@@ -1,0 +1,177 @@
+"""Puts the simulated world under the real modules: clients, clocks and chance, nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from sluice.clickhouse import access, http, probe
+from sluice.core.packing import RANGES_OF_TASK, share_of_task
+from sluice.core.text import ConfigurationText
+from sluice.decode.schema import registry
+from sluice.driver import connector, deciding, gathering, growing, monitor, refreshing, texts
+from sluice.kafka import ledger, reader, recorder, transactions
+from sluice.testbed.simulate import clients, decoding, driver, new_fields, splitting, wire
+from sluice.testbed.simulate.spark import Worker, range_loader
+from sluice.worker import failover, inserting, leases, loading, taking_turns, tasks
+
+if TYPE_CHECKING:
+    from sluice.testbed.simulate.world import World
+
+#: Ledger entries that are read at once: few, so that reading backwards is exercised.
+LEDGER_CHUNK = 60
+
+
+class _WorkshopOfWorker:
+    """Stands for the workshop of the process that runs."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        worker = self._world.process
+        assert isinstance(worker, Worker)
+        return getattr(worker.workshop, name)
+
+
+@contextmanager
+def patched(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Attributes replaced for a while."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+    try:
+        for owner, name, value in changes:
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in reversed(before):
+            setattr(owner, name, value)
+
+
+@contextmanager
+def installed(world: World) -> Iterator[None]:
+    """The whole world under the real modules; one world at a time in a process."""
+    logger = logging.getLogger("sluice")
+    level = logger.level
+    if not world.is_shown:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        with patched(*_of_kafka(world), *_of_clickhouse(world), *_of_spark(world)):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _tiny(messages: int, full: int) -> float:
+    """Ranges here are so large a part of the largest that each would have its own task."""
+    return 1 / RANGES_OF_TASK
+
+
+def _clock(world: World) -> SimpleNamespace:
+    """Stands for the module `time`."""
+    return SimpleNamespace(
+        monotonic=lambda: world.now / 1000,
+        time=lambda: world.wall_ms() / 1000,
+        time_ns=lambda: world.wall_ms() * 1_000_000,
+        CLOCK_BOOTTIME=7,
+        clock_gettime=lambda clock: world.now / 1000,
+        sleep=lambda seconds: world.sleep(int(seconds * 1000)),
+    )
+
+
+def _of_kafka(world: World) -> list[tuple[Any, str, Any]]:
+    clock = _clock(world)
+
+    def make_consumer(*_: Any, **__: Any) -> clients.SimulatedConsumer:
+        return clients.SimulatedConsumer(world, stable=True)
+
+    def make_unstable_reader(*_: Any) -> clients.SimulatedConsumer:
+        return clients.SimulatedConsumer(world, stable=False)
+
+    def make_producer(access: Any, identity: str, timeout_ms: int) -> clients.SimulatedProducer:
+        return clients.SimulatedProducer(world, identity, timeout_ms)
+
+    def within(action: str, seconds: float, call: Callable[[], Any]) -> Any:
+        return clients.within(world, action, seconds, call)
+
+    return [
+        (recorder, "make_consumer", make_consumer),
+        (recorder, "make_unstable_reader", make_unstable_reader),
+        (recorder, "make_producer", make_producer),
+        (recorder, "time", clock),
+        (transactions, "within", within),
+        (transactions, "time", clock),
+        (ledger, "make_consumer", make_consumer),
+        (ledger, "make_unstable_reader", make_unstable_reader),
+        (ledger, "time", clock),
+        (ledger, "FIRST_CHUNK_ENTRIES", LEDGER_CHUNK),
+        (reader, "make_consumer", make_consumer),
+        (reader, "time", clock),
+    ]
+
+
+def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
+    def make_server(url: str, *_: Any, **__: Any) -> wire.SimulatedServer:
+        return wire.SimulatedServer(world, url)
+
+    clock = _clock(world)
+    return [
+        (http, "open_connection", wire.connecting(world)),
+        (http, "has_ended", wire.has_ended),
+        (http, "give_up_after", wire.give_up_after),
+        (http, "drop", wire.drop),
+        (http, "exchange", wire.exchange),
+        (http, "urlencode", wire.encoded),
+        (http, "time", clock),
+        (probe, "time", clock),
+        (access, "Server", make_server),
+        (monitor, "COUNT_PARTS_EVERY_MS", 5000),
+        (monitor, "READ_EVERY_SECONDS", world.plan.windows_every_seconds),
+        (inserting, "time", clock),
+        (taking_turns, "time", clock),
+        (refreshing, "POLL_SECONDS", 2.0),
+        (refreshing, "READ_EVERY_SECONDS", 20.0),
+    ]
+
+
+def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
+    def bound(kind: type) -> type:
+        return type(kind.__name__, (kind,), {"world": world})
+
+    def read_owner() -> SimpleNamespace:
+        return SimpleNamespace(hex=world.driver.owner.removeprefix("run-"))
+
+    return [
+        # The same few texts are written out again and again.
+        (ConfigurationText, "canonical", lru_cache(maxsize=64)(ConfigurationText.canonical)),
+        (deciding, "share_of_task", _tiny if world.plan.shares_tasks else share_of_task),
+        (connector, "now_ms", world.wall_ms),
+        (connector, "make_admin", lambda access: None),
+        (connector, "SourceLog", lambda admin: clients.SimulatedLog(world)),
+        (connector, "ensure_own_topics", lambda admin, names: None),
+        (connector, "find_cuts", clients.finding_cuts(world)),
+        (connector, "message_bytes_max", lambda admin, name: world.plan.letter_bytes_max),
+        (connector, "uuid", SimpleNamespace(uuid4=read_owner)),
+        (connector, "WindowMonitor", bound(driver.SimulatedMonitor)),
+        (connector, "ClickHouseProber", bound(driver.SimulatedProber)),
+        (connector, "Inbox", bound(driver.VirtualInbox)),
+        (texts, "decoder_version", lambda: f"simulated {world.driver.decoder}"),
+        (connector, "SchemaReader", bound(driver.SimulatedSchemaReader)),
+        (connector, "ReplicaWatch", bound(driver.SimulatedReplicaWatch)),
+        (leases, "time", _clock(world)),
+        (loading, "new_fields", new_fields.new_fields),
+        (loading, "send_abreast", splitting.sending_abreast(world)),
+        (loading, "time", _clock(world)),
+        (loading, "without_rows", decoding.without_rows),
+        (loading, "end_of_rows", partial(loading.end_of_rows, rows_max=world.plan.rows_max)),
+        (registry, "_sources", {}),
+        (tasks, "load_range", range_loader(world)),
+        (tasks, "time", _clock(world)),
+        (growing, "add_columns", new_fields.adding_in(world)),
+        (failover, "time", _clock(world)),
+        (loading, "_workshop", _WorkshopOfWorker(world)),
+        (gathering, "random", world.rng),
+    ]

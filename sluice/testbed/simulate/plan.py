@@ -1,0 +1,198 @@
+"""What one seed's world is like: sizes, time limits, what the server can do."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluice.core.dynamic import DynamicColumns
+from sluice.core.flights import INSERTS_MAX
+from sluice.testbed.simulate.clickhouse import TableShape
+from sluice.testbed.simulate.decoding import AGAIN
+from sluice.testbed.simulate.new_fields import RULES
+
+#: The two tables: one takes every topic, the other one topic and has ClickHouse partitions.
+TABLES = ("plain", "parted")
+#: What each table entry takes. In some worlds one more loads a topic into the first table again.
+TOPICS = {"plain": ("a", "b"), "parted": ("a",), AGAIN: ("a",)}
+#: The table that may be parked: it shares its topic.
+PARKABLE = "parted"
+
+
+@dataclass(slots=True)
+class Plan:
+    """Drawn from the seed; the world changes a few of them while it runs.
+
+    :param tokens: the server knows insert_deduplication_token; else it hashes.
+    :param keep_alive_ms: how long the server keeps an idle connection.
+    :param late_ms_max: how long after its lease an insert that the server already has may
+        be executed.
+    :param decoder: version of the engine that a new driver brings.
+    :param loop_pauses_ms: how long a driver's loop may look away between two rounds.
+    :param produce_every_ms: at most so long between two batches of messages.
+    :param is_calm: the world strikes rarely by itself, so that windows fill within a lease.
+    :param windows_every_seconds: how often a driver reads the windows.
+    :param has_lineage: rows say where they are from, so a probe can tell what is missing.
+    :param refuses: a table refuses its blocks from the beginning, and for long.
+    :param shares_tasks: all ranges of a job are in one task.
+    :param dynamic: which new fields get columns; None: there are none.
+    :param inserts_max: ranges that may be in flight at a replica of a table.
+    :param shards: the names of the shards; rows go to them by their offsets.
+    :param is_quorum: blocks wait for two replicas.
+    :param lag_ms: how long a replica may be behind the others.
+    :param in_transactions: producers write in transactions.
+    :param has_epochs: brokers tell leader epochs.
+    :param malice: how often others use up what they may, when it does most harm.
+    :param unrest: how often the world strikes by itself.
+    :param unrest_of_jobs: how often a job is struck.
+    :param insert_seconds: the time-out of an insert.
+    :param inserts_take_ms: what each insert takes at least; more than its time-out in some worlds.
+    :param rows_max: of a block, where messages have several.
+    :param registered: the tables whose messages name schemas of a registry.
+    :param patience_seconds: how long a schema is waited for that the registry does not know.
+    :param entries: the table of each table entry.
+    :param has_locks: loaders queue for a table whose server takes one quorum insert at a time.
+    :param stops: how many faults may be drawn after which a partition has to stop.
+    """
+
+    tokens: bool
+    tables: tuple[TableShape, ...]
+    partitions: dict[str, int]
+    lease_seconds: float
+    messages_max: int
+    bytes_max: int
+    slots: int
+    stops: int
+    refuses: bool
+    entries: dict[str, str]
+    loop_pauses_ms: tuple[int, ...]
+    produce_every_ms: int
+    is_calm: bool
+    windows_every_seconds: float
+    has_lineage: bool
+    shares_tasks: bool = False
+    dynamic: DynamicColumns | None = None
+    inserts_max: int = INSERTS_MAX
+    shards: tuple[str, ...] = ("s1",)
+    is_quorum: bool = False
+    lag_ms: int = 200
+    in_transactions: bool = False
+    has_epochs: bool = False
+    malice: float = 0.0
+    unrest: float = 1.0
+    unrest_of_jobs: float = 1.0
+    insert_seconds: float = 30.0
+    inserts_take_ms: int = 0
+    rows_max: int = 1_000
+    registered: tuple[str, ...] = ()
+    patience_seconds: float = 60.0
+    has_locks: bool = False
+    keep_alive_ms: int = 3_000
+    late_ms_max: int = 0
+    decoder: int = 0
+    letter_bytes_max: int = 6_000
+    ledger: str = "sluice.ledger"
+    letters: str = "sluice.letters"
+    parking: str = "sluice.parking"
+
+    def topics_of(self, entry: str) -> tuple[str, ...]:
+        """The topics that a table entry takes."""
+        return TOPICS[entry]
+
+    def replicas(self, shard: str) -> tuple[str, ...]:
+        """URLs of a shard's servers: two where every table is Replicated."""
+        first = (f"http://{shard}a:8123",)
+        shapes = [each for t in self.tables for each in (t, t.view) if each is not None]
+        every = all(shape.is_replicated for shape in shapes)
+        return (*first, f"http://{shard}b:8123") if every else first
+
+    @property
+    def quiet_ms(self) -> int:
+        """After so long without an active driver nobody may insert any more."""
+        return int(self.lease_seconds * 1000) + 60_000
+
+
+#: Tiny on purpose. One block of the partitioned table takes up to six entries, and what it is
+#: granted must fit into the other table too.
+_WINDOWS = {"plain": (12, 12, 14, 24, 60), "parted": (12, 12, 16, 24, 60)}
+
+#: Where the world is calm, a window passes several times within a lease, if the budget lets it.
+_CALM_WINDOWS = (6, 8)
+
+#: Busy worlds push blocks out of the window fast; idle ones let leases and offsets grow old.
+_PACES: tuple[dict[str, Any], ...] = (
+    {"loop_pauses_ms": (20, 50, 200), "produce_every_ms": 100, "windows_every_seconds": 1.0},
+    {
+        "loop_pauses_ms": (50, 200, 1_000, 3_000),
+        "produce_every_ms": 1_000,
+        "windows_every_seconds": 3.0,
+    },
+)
+
+
+def draw_plan(rng: random.Random) -> Plan:
+    """The plan of a seed: sizes and limits, and which of the features it has."""
+    is_calm = rng.random() < 0.35
+    lease_seconds = rng.choice((30.0, 90.0)) if is_calm else rng.choice((8.0, 15.0, 30.0, 90.0))
+    tokens = rng.random() < 0.75
+    is_cluster = rng.random() < 0.3
+    tables = []
+    entries = {name: name for name in TABLES}
+    if rng.random() < 0.2:
+        entries[AGAIN] = "plain"
+    for name in TABLES:
+        # Each range takes entries for each table entry.
+        share = list(entries.values()).count(name)
+        is_replicated = is_cluster or rng.random() < 0.3
+        windows = _CALM_WINDOWS if is_calm else _WINDOWS[name]
+        seconds = int(lease_seconds * rng.choice((6, 6, 10, 60))) if is_replicated else None
+        divisor = 0 if name == "plain" else 3 if is_calm else rng.choice((1, 2))
+        view = None
+        if rng.random() < 0.06:
+            target = f"{name}_target"
+            view = TableShape(target, share * windows[0], seconds, rng.choice((0, divisor)))
+        shape = TableShape(
+            name=name,
+            window_blocks=share * rng.choice(windows if view is None else windows[-1:]),
+            seconds=seconds,
+            partition_divisor=divisor,
+            view=view,
+            merges=rng.random() < 0.03,
+            is_many=rng.random() < (0.6 if divisor else 0.2),
+        )
+        tables.append(shape)
+    insert_seconds = rng.choice((4.0, 30.0))
+    is_slow = insert_seconds < lease_seconds / 4 and rng.random() < 0.2
+    plan = Plan(
+        tokens=tokens,
+        tables=tuple(tables),
+        partitions={"a": rng.choice((1, 2)), "b": rng.choice((1, 2))},
+        lease_seconds=lease_seconds,
+        messages_max=rng.choice((2, 3) if is_calm else (2, 4, 10, 10)),
+        bytes_max=rng.choice((5_000, 8_000)),
+        slots=3 if is_calm else rng.choice((1, 2, 3)),
+        stops=rng.choice((0, 0, 0, 0, 1, 2)),
+        refuses=rng.random() < 0.4,
+        entries=entries,
+        is_calm=is_calm,
+        has_lineage=not tokens or rng.random() < 0.85,
+        dynamic=RULES if rng.random() < 0.4 else None,
+        inserts_max=rng.choice((1, 2, INSERTS_MAX)),
+        shards=("s1", "s2") if rng.random() < 0.3 else ("s1",),
+        is_quorum=is_cluster and rng.random() < 0.5,
+        lag_ms=rng.choice((200, 5_000, 60_000, 150_000)),
+        in_transactions=rng.random() < 0.25,
+        has_epochs=rng.random() < 0.7,
+        malice=rng.choice((0.0, 0.3, 0.9)),
+        unrest=rng.choice((0.05, 0.15, 0.15, 0.4)),
+        unrest_of_jobs=rng.choice((0.2, 0.6, 1.5)),
+        insert_seconds=insert_seconds,
+        inserts_take_ms=rng.randrange(4_500, 7_000) if is_slow else 0,
+        rows_max=rng.choice((6, 12, 1_000)),
+        registered=rng.choice(((), (), (), ("plain",), ("parted",), TABLES)),
+        patience_seconds=rng.choice((3.0, 20.0, 60.0)),
+        has_locks=rng.random() < 0.7,
+        **(_PACES[0] if is_calm else rng.choice(_PACES)),
+    )
+    return replace(plan, slots=1, shares_tasks=True) if rng.random() < 0.4 else plan

@@ -1,0 +1,381 @@
+"""Bugs on purpose: each breaks one rule in the real code, and the simulator has to notice.
+
+A simulator that finds nothing proves nothing until it is shown what it would find.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from sluice.clickhouse import window
+from sluice.core.budget import Site
+from sluice.core.errors import InDoubtError
+from sluice.core.ranges import Range
+from sluice.core.receipts import DeadLetter, Failed, Receipt, TaskReport
+from sluice.core.records import Kind
+from sluice.core.tokens import block_token
+from sluice.driver import changes, connector, deciding, gathering, lane, monitor, start
+from sluice.driver.ports import SiteWindow
+from sluice.driver.state import Claims, PartitionState
+from sluice.driver.steps import Budget, Planner, settle
+from sluice.kafka import reader, recorder, transactions
+from sluice.kafka.dead_letters import wrap
+from sluice.kafka.errors import KafkaUnavailableError
+from sluice.testbed.simulate import wire
+from sluice.testbed.simulate.clients import SimulatedLog, SimulatedProducer
+from sluice.testbed.simulate.decoding import DecodedRows, VersionedDecoder
+from sluice.testbed.simulate.kafka import Stored
+from sluice.testbed.simulate.patches import patched
+from sluice.testbed.simulate.planted_failover import FAILOVER_BUGS
+from sluice.testbed.simulate.planted_parking import PARKING_BUGS
+from sluice.testbed.simulate.planted_probes import PROBE_BUGS
+from sluice.testbed.simulate.planted_rules import RULE_BUGS
+from sluice.testbed.simulate.planted_schema import SCHEMA_BUGS
+from sluice.worker import inserting, leases
+
+Plant = Callable[[], AbstractContextManager[None]]
+
+
+def _settle_before_acknowledgement() -> AbstractContextManager[None]:
+    """An insert without an answer counts as loaded."""
+    real = inserting._insert_into
+
+    def insert_into(*parts: Any) -> Receipt:
+        try:
+            return real(*parts)
+        except InDoubtError:
+            table, decoded, token = parts[4], parts[6], parts[7]
+            return Receipt(table.entry, table.target, "s1", token, decoded.rows, 0, "", "", 1, 0)
+
+    return patched((inserting, "_insert_into", insert_into))
+
+
+def _token_of(change: Callable[[dict[str, Any]], dict[str, Any]]) -> AbstractContextManager[None]:
+    real = block_token
+    return patched((inserting, "block_token", lambda **parts: real(**change(parts))))
+
+
+def _token_without_table() -> AbstractContextManager[None]:
+    """Two tables' blocks of one range share a token (C12)."""
+    return _token_of(lambda parts: {**parts, "entry": "", "target": ""})
+
+
+def _token_without_partition() -> AbstractContextManager[None]:
+    """Equal ranges of two partitions share a token."""
+
+    def change(parts: dict[str, Any]) -> dict[str, Any]:
+        wanted: Range = parts["block_range"]
+        source = replace(wanted.source, partition=0)
+        return {**parts, "block_range": Range(source, wanted.begin, wanted.end)}
+
+    return _token_of(change)
+
+
+def _token_with_attempt() -> AbstractContextManager[None]:
+    """Each attempt inserts under a token of its own."""
+    numbers = itertools.count()
+    return _token_of(lambda parts: {**parts, "pipeline": f"p{next(numbers)}"})
+
+
+def _probe_token_without_digest() -> AbstractContextManager[None]:
+    """What a probe found missing is loaded under the token of the whole range (C12)."""
+    return _token_of(lambda parts: {**parts, "rest": ""})
+
+
+def _other_cut_on_replay() -> AbstractContextManager[None]:
+    """A repeat reads one message less, as if rows decided the cut (C1)."""
+    real = reader.RangeReader.read
+    seen: set[Range] = set()
+
+    def read(self: Any, block_range: Range, *more: Any) -> Any:
+        if block_range in seen and block_range.span > 1:
+            block_range = replace(block_range, end=block_range.end - 1)
+        seen.add(block_range)
+        return real(self, block_range, *more)
+
+    return patched((reader.RangeReader, "read", read))
+
+
+def _replay_beyond_the_range() -> AbstractContextManager[None]:
+    """A repeat reads on to what is there by now."""
+    real = reader.RangeReader.read
+    seen: set[Range] = set()
+
+    def read(self: Any, block_range: Range, *more: Any) -> Any:
+        wanted = block_range
+        if block_range in seen:
+            world = self._access_world()
+            end = min(block_range.end + 2, world.broker.log(block_range.source).stable_end)
+            wanted = replace(block_range, end=max(end, block_range.end))
+        seen.add(block_range)
+        return real(self, wanted, *more)
+
+    def access_world(self: Any) -> Any:
+        return reader.make_consumer(self._access, "")._world  # type: ignore[attr-defined]
+
+    reader.RangeReader._access_world = access_world  # type: ignore[attr-defined]
+    return patched((reader.RangeReader, "read", read))
+
+
+def _take_over_under_own_id() -> AbstractContextManager[None]:
+    """The first record is committed under the new owner's id (A1)."""
+    real = recorder.Recorder.finish_take_over
+
+    def finish(self: Any, take_over: Any, commit: Any) -> None:
+        take_over.producers.update(dict.fromkeys(take_over.producers, self._own_producer()))
+        real(self, take_over, commit)
+
+    return patched((recorder.Recorder, "finish_take_over", finish))
+
+
+def _take_over_without_fencing() -> AbstractContextManager[None]:
+    """A take-over reads and records without initialising the old owner's id first."""
+
+    def take_over(self: Any, sources: Any, owner_of: Any = None) -> Any:
+        found = self.committed(sources)
+        owners = {s: recorder._owner(s, now, owner_of) for s, now in found.items()}
+        taken = recorder.TakeOver(found, owners, {})
+        taken.producers.update(dict.fromkeys(set(owners.values())))
+        return taken
+
+    finish = recorder.Recorder.finish_take_over
+
+    def late(self: Any, take_over: Any, commit: Any) -> None:
+        for owner in take_over.producers:
+            take_over.producers[owner] = self._initialised(owner)
+        finish(self, take_over, commit)
+
+    return patched(
+        (recorder.Recorder, "take_over", take_over), (recorder.Recorder, "finish_take_over", late)
+    )
+
+
+def _unstable_reads() -> AbstractContextManager[None]:
+    """Offsets are read without waiting for open transactions (A5)."""
+
+    def make_consumer(*_: Any, **__: Any) -> Any:
+        return recorder.make_unstable_reader(None, "")  # type: ignore[attr-defined, arg-type]
+
+    return patched((recorder, "make_consumer", make_consumer))
+
+
+def _no_read_before_record() -> AbstractContextManager[None]:
+    """What the group holds is not compared before a record (A2)."""
+    return patched((recorder.Recorder, "differences", lambda self, expected: {}))
+
+
+def _letters_outside_transaction() -> AbstractContextManager[None]:
+    """Dead letters are sent by themselves before the settle."""
+    real = transactions._write
+
+    def write(producer: SimulatedProducer, content: Any) -> None:
+        log = producer._world.broker.topics[content.names.dead_letter_topic][0]
+        for letter in content.commit.dead_letters:
+            wrapped = wrap(letter, content.names.dead_letter_bytes_max)
+            log.append(Stored(wrapped.value, wrapped.key, tuple(wrapped.headers)))
+        real(producer, replace(content, commit=replace(content.commit, dead_letters=())))
+
+    return patched((transactions, "_write", write))
+
+
+def _letters_uncut() -> AbstractContextManager[None]:
+    """A dead letter larger than its topic takes is not cut (G)."""
+
+    def uncut(letter: DeadLetter, message_bytes_max: int) -> Any:
+        return wrap(letter, 1 << 30)
+
+    return patched((transactions, "wrap", uncut))
+
+
+def _begin_instead_of_end() -> AbstractContextManager[None]:
+    """A settle commits where its range began."""
+    real = settle
+
+    def early(state: PartitionState, owner: str, now_ms: int) -> Any:
+        step = real(state, owner, now_ms)
+        record = replace(step.record, begin=state.record.begin, end=state.record.begin)
+        return replace(step, record=record)
+
+    return patched((deciding, "settle", early))
+
+
+def _lease_checked_too_early() -> AbstractContextManager[None]:
+    """The lease is checked when the task starts, not before each insert."""
+    real = leases.HeldLease.__init__
+
+    def __init__(self: Any, *parts: Any) -> None:  # noqa: N807
+        real(self, *parts)
+        leases.HeldLease._check_now(self)  # type: ignore[attr-defined]
+
+    leases.HeldLease._check_now = leases.HeldLease.check  # type: ignore[attr-defined]
+    return patched(
+        (leases.HeldLease, "__init__", __init__), (leases.HeldLease, "check", lambda *_: math.inf)
+    )
+
+
+def _servers_clock_is_not_asked() -> AbstractContextManager[None]:
+    """The lease is measured by the worker's clock alone (rule 9)."""
+    return patched((wire.SimulatedServer, "clock_ms", lambda self: None))
+
+
+def _budget_in_blocks() -> AbstractContextManager[None]:
+    """The window is counted in blocks, not in ClickHouse partitions of blocks (B1)."""
+    real = VersionedDecoder.decode
+
+    def decode(self: VersionedDecoder, *parts: Any) -> DecodedRows:
+        return replace(real(self, *parts), clickhouse_partitions=1)
+
+    def window_mark(asked: Any, facts: Any) -> int:
+        monitor_mark(asked, facts)
+        host = asked._world.clickhouse.hosts[asked.url]
+        return int(host.tables[facts.table].blocks)
+
+    monitor_mark = window.window_mark
+
+    return patched(
+        (VersionedDecoder, "decode", decode),
+        (monitor, "window_mark", window_mark),
+        (Planner, "grant", lambda *_: 1),
+    )
+
+
+def _marks_of_the_repeat() -> AbstractContextManager[None]:
+    """Each renewal takes new marks, as if nothing had been inserted before it."""
+    real, see_real = Planner.renew, Planner.see_windows
+    marks: dict[str, int] = {}
+
+    def see_windows(self: Planner, windows: Mapping[Site, SiteWindow]) -> None:
+        see_real(self, windows)
+        marks.update({site.key: window.state.mark for site, window in windows.items()})
+
+    def renew(self: Planner, state: PartitionState, now_ms: int, grant: int | None = None) -> Any:
+        step = real(self, state, now_ms, grant)
+        before = step.background
+        now = {key: marks.get(key, mark) for key, mark in before.marks.items()}
+        return replace(step, background=replace(before, marks=now, since_ms=now_ms))
+
+    return patched((Planner, "see_windows", see_windows), (Planner, "renew", renew))
+
+
+def _todays_configuration() -> AbstractContextManager[None]:
+    """A replay executes today's decoder and keys, whatever the record says (C2)."""
+    return patched(
+        (connector, "why_not_executable", lambda *_: None),
+        (changes, "why_not_executable", lambda *_: None),
+    )
+
+
+def _shorten_after_insert() -> AbstractContextManager[None]:
+    """A range is shortened although somebody may have inserted it."""
+    real = gathering.Gatherer._take_report
+
+    def take_report(self: Any, state: PartitionState, report: TaskReport, now_ms: int) -> None:
+        real(self, state, report, now_ms)
+        failed = isinstance(report.outcome, Failed)
+        if failed and state.stopped is None and state.block_range.span > 1:
+            state.shorten_to = state.record.begin + 1
+
+    return patched((gathering.Gatherer, "_take_report", take_report))
+
+
+def _cached_watermark() -> AbstractContextManager[None]:
+    """Ranges are planned up to the log's end, beyond what is stable (F)."""
+    return patched((SimulatedLog, "stable_ends", SimulatedLog.log_ends))
+
+
+def _range_before_intent() -> AbstractContextManager[None]:
+    """A range is loaded whose record was not committed (rule 1)."""
+    real = lane.Lane._record
+
+    def record(self: Any, steps: Any, now_ms: int) -> Any:
+        before = {step.source: step for step in steps if step.record.kind is Kind.INTEND}
+        done = real(self, steps, now_ms)
+        if not done:
+            for source, step in before.items():
+                state = self.states[source]
+                if state.stopped is None and state.loaded is None and not state.record.in_doubt:
+                    state.record = step.record
+                    done.append(state)
+        return done
+
+    return patched((lane.Lane, "_record", record))
+
+
+def _unknown_commit_is_lost() -> AbstractContextManager[None]:
+    """A commit of unknown outcome counts as not committed (A6)."""
+
+    def find_out(self: Any, commit: Any, expected: Any) -> None:
+        raise KafkaUnavailableError("the transaction was not committed")
+
+    return patched((recorder.Recorder, "_find_out", find_out))
+
+
+def _window_never_forgets() -> AbstractContextManager[None]:
+    """A range in doubt is always repeated, whatever the windows say (B1)."""
+    return patched(
+        (Budget, "take_again", lambda *_: True),
+        (Planner, "remembered", lambda *_: True),
+        (inserting, "_require_remembered", lambda *_: None),
+    )
+
+
+def _no_suspects() -> AbstractContextManager[None]:
+    """Late inserts of settled ranges are forgotten by the budget (rule 10)."""
+    real = Claims.at
+
+    def at(self: Claims, *parts: Any) -> Any:
+        return real(Claims(ended=self.ended), *parts)
+
+    return patched((Claims, "at", at))
+
+
+def _stop_on_half_a_view() -> AbstractContextManager[None]:
+    """Group and ledger are compared although somebody recorded in between (rule 4)."""
+    return patched((start, "_refuse_change", lambda *_: None))
+
+
+@contextmanager
+def nothing() -> Iterator[None]:
+    """The real code as it is."""
+    yield
+
+
+#: Name -> what it breaks.
+PLANTED: dict[str, Plant] = {
+    "settle-before-acknowledgement": _settle_before_acknowledgement,
+    "token-without-table": _token_without_table,
+    "token-without-partition": _token_without_partition,
+    "token-with-attempt": _token_with_attempt,
+    "probe-token-without-digest": _probe_token_without_digest,
+    "other-cut-on-replay": _other_cut_on_replay,
+    "replay-beyond-the-range": _replay_beyond_the_range,
+    "take-over-under-own-id": _take_over_under_own_id,
+    "take-over-without-fencing": _take_over_without_fencing,
+    "unstable-reads": _unstable_reads,
+    "no-read-before-record": _no_read_before_record,
+    "letters-outside-transaction": _letters_outside_transaction,
+    "letters-uncut": _letters_uncut,
+    "begin-instead-of-end": _begin_instead_of_end,
+    "lease-checked-too-early": _lease_checked_too_early,
+    "servers-clock-is-not-asked": _servers_clock_is_not_asked,
+    "budget-in-blocks": _budget_in_blocks,
+    "marks-of-the-repeat": _marks_of_the_repeat,
+    "todays-configuration": _todays_configuration,
+    "shorten-after-insert": _shorten_after_insert,
+    "cached-watermark": _cached_watermark,
+    "range-before-intent": _range_before_intent,
+    "unknown-commit-is-lost": _unknown_commit_is_lost,
+    "window-never-forgets": _window_never_forgets,
+    "no-suspects": _no_suspects,
+    "stop-on-half-a-view": _stop_on_half_a_view,
+    **SCHEMA_BUGS,
+    **FAILOVER_BUGS,
+    **PARKING_BUGS,
+    **PROBE_BUGS,
+    **RULE_BUGS,
+}

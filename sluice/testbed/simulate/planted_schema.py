@@ -1,0 +1,79 @@
+"""Bugs on purpose about tables that are altered while drivers run; see `planted`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from sluice.clickhouse import comparing
+from sluice.driver import changes
+from sluice.driver.state import PartitionState
+from sluice.driver.steps import Planner, Step
+from sluice.testbed.simulate.patches import patched
+from sluice.worker import inserting, loading
+
+
+def _repeat_under_todays_text() -> AbstractContextManager[None]:
+    """A range in doubt is repeated under the text of now instead of its own (rule 8)."""
+    real = Planner.renew
+
+    def renew(self: Planner, *parts: Any, **named: Any) -> Step:
+        step = real(self, *parts, **named)
+        return replace(step, record=replace(step.record, text=self.digest))
+
+    return patched((Planner, "renew", renew))
+
+
+def _hashes_without_columns() -> AbstractContextManager[None]:
+    """A server that hashes what it stores is thought to know a block again whatever columns
+    were added meanwhile."""
+    return patched(
+        (comparing, "why_other_hash", lambda *_: None),
+        (inserting, "require_same_table", lambda *_, **__: None),
+    )
+
+
+def _tasks_do_not_look() -> AbstractContextManager[None]:
+    """Only the driver looks at the columns, before it sends a range again: a task that sleeps
+    inserts into a table that has more columns by then."""
+    return patched((inserting, "require_same_table", lambda *_, **__: None))
+
+
+def _text_is_not_recorded() -> AbstractContextManager[None]:
+    """The ledger never learns of a text that came up while the driver ran."""
+    return patched((changes.SchemaChanges, "entries", lambda *_: ()))
+
+
+def _text_changed_after_insert() -> AbstractContextManager[None]:
+    """A range in doubt gets the text of now although tasks were sent it before."""
+
+    def may_change_text(self: Any, state: PartitionState) -> bool:
+        return bool(state.record.text != self._planner.digest)
+
+    return patched((changes.SchemaChanges, "may_change_text", may_change_text))
+
+
+def _only_first_attempts_ask() -> AbstractContextManager[None]:
+    """A repeated attempt takes new fields for unknown ones: whether they are dead letters depends
+    on which attempt it is (rule 14)."""
+    real = loading._Loading.decode_first
+
+    def decode_first(self: Any, *parts: Any) -> Any:
+        end = real(self, *parts)
+        if not self.assignment.is_first:
+            self.fields.clear()
+        return end
+
+    return patched((loading._Loading, "decode_first", decode_first))
+
+
+SCHEMA_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "repeat-under-todays-text": _repeat_under_todays_text,
+    "hashes-without-columns": _hashes_without_columns,
+    "tasks-do-not-look": _tasks_do_not_look,
+    "text-is-not-recorded": _text_is_not_recorded,
+    "text-changed-after-insert": _text_changed_after_insert,
+    "only-first-attempts-ask-for-columns": _only_first_attempts_ask,
+}

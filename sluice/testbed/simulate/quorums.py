@@ -1,0 +1,91 @@
+"""How parts come from one replica to the others, and what becomes of those that never do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.testbed.simulate.clickhouse import Block, Host, Part, Table
+
+if TYPE_CHECKING:
+    from sluice.testbed.simulate.world import World
+
+#: How often a replica tries to fetch what it lacks.
+_AGAIN_MS = 700
+#: How often the only replica that has a part goes away before another one has it.
+_DIES_SHARE = 0.05
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A part that only one replica has, and whose insert waits for another one."""
+
+    table: Table
+    part: Part
+    holder: Host
+
+
+class Quorums:
+    """The replicas' queues of one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._open: list[_Open] = []
+        #: How many parts of all tables were lost.
+        self.lost = 0
+
+    def is_open(self, table: Table) -> bool:
+        """Whether an insert into this table waits for its quorum."""
+        return any(each.table is table for each in self._open)
+
+    def holds(self, table: Table, token: str | None, block: Block) -> bool:
+        """Whether a part of this block waits for its quorum."""
+        rows = set(block.rows)
+        return any(
+            each.table is table and each.part.source == block.source and rows & set(each.part.rows)
+            for each in self._open
+        )
+
+    def fetch_later(
+        self, table: Table, host: Host, holder: Host, parts: list[Part], quorum: int
+    ) -> None:
+        """A replica fetches parts that another one has just stored."""
+        world = self._world
+        table.unfetched.setdefault(host.url, []).extend(parts)
+        waiting = [_Open(table, part, holder) for part in parts] if quorum > 1 else []
+        self._open += waiting
+        if waiting and world.faults.is_on and world.rng.random() < _DIES_SHARE:
+            holder.down_until = world.now + world.rng.randrange(10_000, 60_000)
+        lag_ms = world.rng.randrange(
+            world.rng.choice((20, 4_000, world.plan.lag_ms, world.plan.lag_ms))
+        )
+
+        def fetch() -> None:
+            lacking = table.unfetched[host.url]
+            left = [part for part in parts if part in lacking]
+            if not left:
+                return
+            if host.down_until > world.now or holder.down_until > world.now:
+                self._maybe_lose(waiting)
+                world.scheduler.at(_AGAIN_MS, fetch)
+                return
+            for part in left:
+                lacking.remove(part)
+            for each in waiting:
+                if each in self._open:
+                    self._open.remove(each)
+
+        world.scheduler.at(lag_ms, fetch)
+
+    def _maybe_lose(self, waiting: list[_Open]) -> None:
+        """Where the only replica that has a part is away, the others give it up. Nobody was told
+        that it is stored."""
+        world = self._world
+        for each in waiting:
+            is_away = each.holder.down_until > world.now
+            if each in self._open and is_away and world.faults.is_on and world.rng.random() < 0.2:
+                world.faults.note("part lost before its quorum came")
+                world.say(f"loses {each.part.identity}")
+                self._open.remove(each)
+                each.table.lose(each.part)
+                self.lost += 1

@@ -1,0 +1,155 @@
+"""Runs of many seeds: figures, and one line for each failure that reproduces it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+
+from sluice.testbed.simulate.patches import installed
+from sluice.testbed.simulate.scheduler import START_MS
+from sluice.testbed.simulate.world import World
+
+STEPS = 4_000
+FAULT_RATE = 0.01
+#: How long after its lease an insert may land: what `has_expired` allows, less the clocks.
+LATE_MS = 7_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What one seed gave.
+
+    :param trace: names the order of everything that happened.
+    """
+
+    seed: int
+    steps: int
+    virtual_seconds: float
+    commits: int
+    rows: int
+    messages: int
+    trace: int
+    counts: Counter[str]
+    violations: tuple[str, ...]
+
+
+@contextmanager
+def on_one_processor(number: int | None = None) -> Iterator[None]:
+    """Turns are handed over between threads; on one processor that is much faster.
+
+    :param number: which of those that are allowed; if left out, another one in each process.
+    """
+    before = os.sched_getaffinity(0)
+    allowed = sorted(before)
+    number = os.getpid() if number is None else number
+    os.sched_setaffinity(0, {allowed[number % len(allowed)]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def run_seed(
+    seed: int,
+    steps: int = STEPS,
+    rate: float = FAULT_RATE,
+    *,
+    late_ms: int = LATE_MS,
+    plant: Callable[[], AbstractContextManager[None]] = nullcontext,
+    is_shown: bool = False,
+) -> RunResult:
+    """One seed from start to drain.
+
+    :param plant: breaks the real code on purpose.
+    """
+    world = World(seed, steps, rate, late_ms, is_shown=is_shown)
+    with installed(world), plant():
+        try:
+            world.run()
+        finally:
+            world.close()
+    return RunResult(
+        seed=seed,
+        steps=world.scheduler.steps,
+        virtual_seconds=(world.scheduler.now - START_MS) / 1000,
+        commits=world.checks.commits,
+        rows=sum(len(table.rows) for table in world.clickhouse.tables()),
+        messages=world.messages,
+        trace=world.scheduler.trace,
+        counts=world.faults.counts,
+        violations=tuple(world.checks.violations),
+    )
+
+
+@dataclass(slots=True)
+class Summary:
+    """Sums over all runs."""
+
+    runs: int = 0
+    steps: int = 0
+    virtual_seconds: float = 0.0
+    commits: int = 0
+    rows: int = 0
+    messages: int = 0
+    seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+    failed: list[RunResult] = field(default_factory=list)
+
+    def add(self, result: RunResult) -> None:
+        """One more run."""
+        self.runs += 1
+        self.steps += result.steps
+        self.virtual_seconds += result.virtual_seconds
+        self.commits += result.commits
+        self.rows += result.rows
+        self.messages += result.messages
+        self.counts.update(result.counts)
+        if result.violations:
+            self.failed.append(result)
+
+
+def first_broken(
+    first_seed: int,
+    seeds: int,
+    steps: int = STEPS,
+    *,
+    plant: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> RunResult | None:
+    """The first of these seeds that breaks a promise; None if none does.
+
+    :param plant: breaks the real code on purpose.
+    """
+    with on_one_processor():
+        for seed in range(first_seed, first_seed + seeds):
+            result = run_seed(seed, steps, plant=plant)
+            if result.violations:
+                return result
+    return None
+
+
+def run_seeds(
+    first_seed: int,
+    seeds: int,
+    steps: int = STEPS,
+    rate: float = FAULT_RATE,
+    *,
+    plant: Callable[[], AbstractContextManager[None]] = nullcontext,
+    watch: Callable[[RunResult, Summary], None] = lambda result, summary: None,
+) -> Summary:
+    """Seeds one after the other, on one processor.
+
+    :param watch: called after each seed.
+    """
+    summary = Summary()
+    began = time.monotonic()
+    with on_one_processor():
+        for seed in range(first_seed, first_seed + seeds):
+            result = run_seed(seed, steps, rate, plant=plant)
+            summary.add(result)
+            summary.seconds = time.monotonic() - began
+            watch(result, summary)
+    return summary

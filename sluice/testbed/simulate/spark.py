@@ -1,0 +1,399 @@
+"""Spark in memory: real range tasks in workers that die, freeze, and run twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from sluice.core.formats import REGISTRY_OPTION
+from sluice.core.receipts import (
+    Failed,
+    Loaded,
+    NeedsGrant,
+    Outdated,
+    TaskReport,
+    TooHeavy,
+    Untried,
+)
+from sluice.core.records import Record
+from sluice.core.text import TableText
+from sluice.decode.messages.framing import Framing
+from sluice.decode.schema.registry import provide
+from sluice.locks.port import Locks
+from sluice.spark.jobs import JobLostError, JobResult, SparkGoneError
+from sluice.testbed.simulate import faults
+from sluice.testbed.simulate.decoding import ListBuffer, VersionedDecoder
+from sluice.testbed.simulate.invariants import Inserter
+from sluice.testbed.simulate.scheduler import KilledError, Process
+from sluice.testbed.simulate.splitting import OffsetSplitter
+from sluice.worker.assignment import Assignment, Job, Surroundings
+from sluice.worker.loading import load_range
+from sluice.worker.tasks import load_task
+from sluice.worker.workshop import Workshop
+
+if TYPE_CHECKING:
+    from sluice.testbed.simulate.driver import Driver
+    from sluice.testbed.simulate.world import World
+
+#: Attempts of a task before Spark gives the job up.
+ATTEMPTS_MAX = 3
+#: How often a task gets a worker that has run one before.
+REUSE_RATE = 0.8
+#: So long after its end Spark is found to be gone by a driver that has no job out.
+GONE_MS = 2_000
+#: Longer than any run.
+NEVER_MS = 1 << 40
+
+
+class SimulatedWorkshop(Workshop):
+    """The real workshop, with simulated buffers, decoders and splitters."""
+
+    def __init__(self, decoder: int, registry: str, queue: Locks | None) -> None:
+        super().__init__(has=f"simulated {decoder}")
+        self._locks = queue
+        self._decoder = decoder
+        self._registry = registry
+
+    def buffer(self, framing: Framing) -> Any:
+        return ListBuffer()
+
+    def keep(self, buffers: Any) -> None:
+        """Nothing to keep."""
+
+    def decoder(self, around: Surroundings, digest: str, table: TableText) -> Any:
+        url = dict(table.options).get(REGISTRY_OPTION, "") and self._registry
+        return VersionedDecoder(table, self._decoder, url)
+
+    def table_locks(self, around: Surroundings) -> Locks | None:
+        return self._locks
+
+    def splitter(self, digest: str, table: TableText, columns: tuple[str, ...]) -> Any:
+        return OffsetSplitter(table)
+
+
+def range_loader(
+    world: World,
+) -> Callable[[Surroundings, Assignment, int], TaskReport]:
+    """`load_range` of the running worker, whose inserts are held against the range's lease."""
+
+    def load(around: Surroundings, assignment: Assignment, task_attempt: int) -> TaskReport:
+        worker = world.process
+        assert isinstance(worker, Worker)
+        worker.record = assignment.record
+        report = load_range(around, assignment, task_attempt)
+        for each in worker.inserting:
+            each.is_over |= each.record is assignment.record
+        return report
+
+    return load
+
+
+class Worker(Process):
+    """A Python worker: one task at a time."""
+
+    def __init__(self, world: World, decoder: int) -> None:
+        super().__init__(f"worker {world.named()}", world.draw_skew_ms())
+        # What a process knows of schemas it knows as long as it lives.
+        provide(self.name, world.registry)
+        queue = world.locks if world.plan.has_locks else None
+        self.workshop = SimulatedWorkshop(decoder, self.name, queue)
+        #: What the range that it loads was sent with.
+        self.record: Record | None = None
+        self.inserting: list[Inserter] = []
+        #: How often Spark started its task before.
+        self.attempt = 0
+        #: What happens when its task is about to insert, once.
+        self.before_insert: Callable[[], None] | None = None
+        #: What strikes its next insert; by chance if there is nothing.
+        self.insert_fault: str | None = None
+
+
+class Application:
+    """The Spark of one driver; a port of the lane.
+
+    :param decoder: version of the engine that its workers have.
+    """
+
+    def __init__(self, world: World, driver: Driver, decoder: int) -> None:
+        self.slots = world.plan.slots
+        self.workers: dict[Worker, None] = {}
+        self._world = world
+        self._driver = driver
+        self._decoder = decoder
+        self._free: list[Worker] = []
+        self._runs: dict[int, _JobRun] = {}
+        self.is_gone = False
+        self._told_when_gone: list[Callable[[SparkGoneError], None]] = []
+
+    def when_gone(self, tell: Callable[[SparkGoneError], None]) -> None:
+        """Tell a while after `end`."""
+        self._told_when_gone.append(tell)
+
+    def warm(self) -> None:
+        """Workers do not end here."""
+
+    def cancel(self, job: Job) -> None:
+        """End a job that does not come back, and the workers that hang in it."""
+        run = self._runs.get(id(job))
+        if run is not None:
+            self._world.scheduler.at(1, run.cancel)
+
+    def submit(self, job: Job, around: Surroundings, finished: Callable[[Any], None]) -> None:
+        """Start a job; one of Spark's faults may strike it."""
+        if self.is_gone:
+            result = JobResult(job, error=SparkGoneError("simulated"))
+            self._world.scheduler.at(1, lambda: finished(result))
+            return
+        invariants = self._world.invariants
+        invariants.sent(self._driver, job, self.slots)
+
+        def ended(result: Any) -> None:
+            del self._runs[id(job)]
+            invariants.came_back(self._driver, job)
+            finished(result)
+
+        self._runs[id(job)] = run = _JobRun(self, self._world, self._driver, job, around, ended)
+        run.start()
+
+    def end(self, *, tasks_live_on: bool) -> None:
+        """The driver is gone; so are its workers, unless they do not know it yet."""
+        self.is_gone = True
+        for tell in self._told_when_gone:
+            self._world.scheduler.at(GONE_MS, partial(tell, SparkGoneError("simulated")))
+        if not tasks_live_on:
+            for worker in list(self.workers):
+                self._world.scheduler.kill(worker)
+
+    def hire(self) -> Worker:
+        """A worker without a task; now and then Spark has ended those that were idle."""
+        while self._free and self._world.rng.random() < REUSE_RATE:
+            worker = self._free.pop()
+            if not worker.is_dead and worker.paused_until <= self._world.now:
+                return worker
+        worker = Worker(self._world, self._decoder)
+        self.workers[worker] = None
+        return worker
+
+    def release(self, worker: Worker) -> None:
+        """Its task ended."""
+        if worker.is_dead:
+            self.workers.pop(worker, None)
+        else:
+            self._free.append(worker)
+
+
+class _JobRun:
+    """One job: tasks that report, and attempts that are started again."""
+
+    def __init__(
+        self,
+        application: Application,
+        world: World,
+        driver: Driver,
+        job: Job,
+        around: Surroundings,
+        finished: Callable[[Any], None],
+    ) -> None:
+        self._application = application
+        self._world = world
+        self._driver = driver
+        self._job = job
+        self._around = around
+        self._finished = finished
+        self._reports: dict[int, tuple[TaskReport, ...]] = {}
+        self._attempts = [0] * len(job.tasks)
+        self._workers: list[Worker] = []
+        self._is_over = False
+
+    def start(self) -> None:
+        """Start the first attempt of each task, and draw what will strike."""
+        world, rng = self._world, self._world.rng
+        table = faults.CALM_JOB if world.plan.is_calm else faults.JOB
+        fault = world.faults.draw(table, world.plan.unrest_of_jobs)
+        world.say(f"{self._job.description}: {fault}")
+        index = rng.randrange(len(self._job.tasks))
+        if fault == "driver killed after half an insert":
+            # Only that topic's blocks go over several ClickHouse partitions.
+            index = max(range(len(self._job.tasks)), key=self._is_parted)
+        lease_ms = int(world.plan.lease_seconds * 1000)
+        is_behind = fault == "task waits for an executor whose clock is behind"
+        waits_ms = rng.randrange(90_000) if fault == "task waits for an executor" else 0
+        waits_ms = rng.randrange(lease_ms, 2 * lease_ms) if is_behind else waits_ms
+        for number in range(len(self._job.tasks)):
+            self._begin(number, waits_ms if number == index else rng.randrange(2, 50))
+        if is_behind:  # so far that the task looks as if it had just been sent
+            self._workers[index].skew_ms = -waits_ms
+        delay_ms = rng.randrange(rng.choice((60, 300, 40_000)))
+        if fault == "job lost, its task sleeps and wakes up":
+            # Early enough that it sleeps before, in, or after its inserts.
+            sleep_ms = rng.randrange(rng.choice((1, 2, 4)) * lease_ms)
+            world.scheduler.at(rng.randrange(100), lambda: self._put_to_sleep(index, sleep_ms))
+        elif fault == "job lost, its task wakes late in its lease":
+            worker = self._workers[index]
+            worker.before_insert = lambda: self._sleep_late(index, worker)
+        elif fault == "job lost, its task wakes after a column was added":
+            worker = self._workers[index]
+            worker.before_insert = lambda: self._sleep_over_alter(index, worker)
+        elif fault == "driver killed, its task wakes under another engine":
+            worker = self._workers[index]
+            worker.before_insert = lambda: self._change_engine(index, worker)
+        elif fault == "task never comes back":
+            worker = self._workers[index]
+            # In, or after, its inserts.
+            world.scheduler.at(rng.randrange(2, 200), lambda: self._hang(worker))
+        elif fault == "driver killed after half an insert":
+            worker = self._workers[index]
+            worker.before_insert = lambda: self._insert_half(worker)
+        elif fault in ("job lost, its tasks live on", "job lost, its tasks die", "Spark is gone"):
+            world.scheduler.at(delay_ms, lambda: self._lose(fault))
+        elif fault == "task started again after the first one died":
+            world.scheduler.at(delay_ms, lambda: world.scheduler.kill(self._workers[index]))
+        elif fault in ("task started again while the first one runs", "speculative copy"):
+            world.scheduler.at(delay_ms, lambda: self._again(index))
+
+    def _is_parted(self, index: int) -> bool:
+        topics = self._world.plan.topics_of("parted")
+        return any(a.block_range.source.topic in topics for a in self._job.tasks[index])
+
+    def _begin(self, index: int, delay_ms: int) -> None:
+        world = self._world
+        attempt = self._attempts[index]
+        self._attempts[index] += 1
+        worker = self._application.hire()
+        self._workers.append(worker)
+        for assignment in self._job.tasks[index] if attempt == 0 else ():
+            worker.inserting.append(world.invariants.task_begins(assignment, worker))
+        world.scheduler.spawn(worker, lambda: self._task(worker, index, attempt, delay_ms))
+
+    def _task(self, worker: Worker, index: int, attempt: int, delay_ms: int) -> None:
+        world, assignments = self._world, self._job.tasks[index]
+        world.tasks_running += 1
+        try:
+            world.sleep(delay_ms)
+            worker.attempt = attempt
+            reports = load_task(self._around, assignments, attempt)
+            for report, assignment in zip(reports, assignments, strict=True):
+                self._note(report, assignment)
+            world.sleep(world.rng.randrange(1, 30))  # the reports' way to the driver
+            for each in worker.inserting:
+                each.is_over = True
+            self._reported(index, reports)
+        except KilledError:
+            world.scheduler.at(world.rng.randrange(5_000), lambda: self._died(index))
+            raise
+        finally:
+            worker.before_insert = worker.insert_fault = None
+            world.looking.pop(worker, None)
+            world.tasks_running -= 1
+            self._application.release(worker)
+
+    def _note(self, report: TaskReport, assignment: Assignment) -> None:
+        outcome = report.outcome
+        for receipt in outcome.receipts if isinstance(outcome, Loaded) else ():
+            if receipt.failed_over:
+                doubt = ", in doubt at the first" if receipt.in_doubt else ""
+                self._world.faults.note(f"block went to another replica{doubt}")
+        if isinstance(outcome, TooHeavy):
+            self._world.faults.note("range refused as too heavy")
+        elif isinstance(outcome, Outdated):
+            why = "text refused by its first task"
+            why = "range refused for its new fields" if outcome.fields else why
+            why = "range refused for unknown schemas" if outcome.schemas else why
+            self._world.faults.note(why)
+        elif isinstance(outcome, NeedsGrant):
+            self._world.faults.note("range refused for its grant")
+        elif isinstance(outcome, Untried):
+            self._world.faults.note("range given back untried")
+        elif isinstance(outcome, Failed) and "This is a bug" in outcome.error.hint:
+            self._world.checks.violate(f"a task failed on a bug: {outcome.error}")
+
+    def _reported(self, index: int, reports: tuple[TaskReport, ...]) -> None:
+        self._reports.setdefault(index, reports)
+        if len(self._reports) == len(self._job.tasks):
+            ordered = [
+                report for number in sorted(self._reports) for report in self._reports[number]
+            ]
+            self._end(JobResult(self._job, reports=tuple(ordered)))
+
+    def _died(self, index: int) -> None:
+        """Spark noticed that a worker is gone."""
+        if self._is_over or index in self._reports:
+            return
+        if self._attempts[index] >= ATTEMPTS_MAX:
+            self._end(JobResult(self._job, error=JobLostError("simulated: too many attempts")))
+        else:
+            self._begin(index, self._world.rng.randrange(100))
+
+    def _again(self, index: int) -> None:
+        if not self._is_over and index not in self._reports:
+            self._begin(index, self._world.rng.randrange(100))
+
+    def _put_to_sleep(self, index: int, sleep_ms: int) -> None:
+        """SIGSTOP for a worker; Spark gives it up, and it wakes around the end of its lease."""
+        self._workers[index].paused_until = self._world.now + max(0, sleep_ms)
+        self._lose("job lost, its tasks live on")
+
+    def _sleep_late(self, index: int, worker: Worker) -> None:
+        """It wakes in the last third of its lease, and inserts what is settled long since."""
+        left_ms = self._job.tasks[index][0].record.deadline_ms - self._world.now
+        sleep_ms = left_ms - self._world.rng.randrange(int(self._world.plan.lease_seconds * 333))
+        worker.paused_until = self._world.now + max(0, sleep_ms)
+        self._lose("job lost, its tasks live on")
+
+    def _sleep_over_alter(self, index: int, worker: Worker) -> None:
+        """By then its range was repeated, and every table has one more column."""
+        self._sleep_late(index, worker)
+        self._world.scheduler.at(
+            max(0, worker.paused_until - self._world.now - 1), self._world.nemesis.add_columns
+        )
+
+    def _change_engine(self, index: int, worker: Worker) -> None:
+        """The next driver cannot repeat what is in doubt; a task that wakes up still may."""
+        if self._application.is_gone:
+            return
+        self._sleep_late(index, worker)
+        self._succeed()
+
+    def _insert_half(self, worker: Worker) -> None:
+        """Some ClickHouse partitions of the block land, and nobody may repeat the rest of it:
+        a probe has to find what is missing."""
+        worker.insert_fault = "insert: partial over ClickHouse partitions"
+        self._world.scheduler.at(self._world.rng.randrange(10, 200), self._succeed)
+
+    def _succeed(self) -> None:
+        """The next driver comes soon, with another engine."""
+        world = self._world
+        if self._application.is_gone:
+            return
+        world.plan.decoder += 1
+        world.kill(self._driver, tasks_live_on=True)
+        world.scheduler.at(world.rng.randrange(500), world.ensure_driver)
+
+    def _hang(self, worker: Worker) -> None:
+        """Whatever becomes of its job: nobody hears of it again."""
+        if self._world.faults.is_on:
+            worker.paused_until = self._world.now + NEVER_MS
+
+    def cancel(self) -> None:
+        """The driver gives the job up: Spark ends its workers."""
+        for worker in self._workers:
+            self._world.scheduler.kill(worker)
+        self._end(JobResult(self._job, error=JobLostError("simulated: cancelled")))
+
+    def _lose(self, fault: str) -> None:
+        if self._is_over:
+            return
+        if fault == "job lost, its tasks die":
+            for worker in self._workers:
+                self._world.scheduler.kill(worker)
+        if fault == "Spark is gone":
+            self._application.end(tasks_live_on=self._world.rng.random() < 0.5)
+            self._end(JobResult(self._job, error=SparkGoneError("simulated")))
+        else:
+            self._end(JobResult(self._job, error=JobLostError("simulated")))
+
+    def _end(self, result: JobResult) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._finished(result)

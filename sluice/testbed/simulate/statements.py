@@ -1,0 +1,343 @@
+"""What a simulated server answers to the statements of the real code.
+
+Each statement is known by where it reads from, and answered with rows as a server shows them;
+what becomes of the rows is the real code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sluice.clickhouse.vanishing import ALWAYS_KNOWN
+from sluice.core.ranges import TopicPartition
+from sluice.testbed.simulate.clickhouse import Host, Table
+
+if TYPE_CHECKING:
+    from sluice.testbed.simulate.world import World
+
+Rows = list[dict[str, Any]]
+
+#: Settings that a server knows, with the values that a hostile profile gave them.
+_SETTINGS = {
+    "async_insert": "1",
+    "insert_deduplicate": "0",
+    "deduplicate_blocks_in_dependent_materialized_views": "0",
+    "max_partitions_per_insert_block": "1",
+    "insert_quorum": "0",
+    "insert_quorum_timeout": "600000",
+    "max_execution_time": "1",
+}
+_TOKENS = {"insert_deduplication_token": "", "insert_quorum_parallel": "0"}
+
+_TEXT = r"'((?:[^'\\]|\\.)*)'"
+_TABLE = re.compile(rf"database = {_TEXT} AND `?(?:table|name)`? = {_TEXT}")
+_PATH = re.compile(rf"path = {_TEXT}")
+_PREFIX = re.compile(rf"substring\(query_id, 1, \d+\) = {_TEXT}")
+_PRESENT = re.compile(
+    rf"FROM `d`\.`(\w+)`\s+WHERE .*?_topic = {_TEXT} AND _partition = (\d+)\s+"
+    r"AND _offset >= (\d+) AND _offset < (\d+)",
+    re.DOTALL,
+)
+
+
+_LOADER = re.compile(rf"AND _source = {_TEXT}")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A kind of statement.
+
+    :param mark: what it contains.
+    :param label: of the step that it is; "": it goes with the statement before it.
+    """
+
+    mark: str
+    label: str
+    answer: Callable[[World, Host, str], Rows]
+    #: It comes again and again, and mostly nothing strikes it.
+    is_light: bool = False
+
+
+def find(sql: str) -> Statement:
+    """The kind of a statement.
+
+    :raises LookupError: the simulator does not know it.
+    """
+    for statement in STATEMENTS:
+        if statement.mark in sql:
+            return statement
+    raise LookupError(f"the simulated server does not know the statement {sql}")
+
+
+def _table(host: Host, sql: str) -> Table | None:
+    match = _TABLE.search(sql)
+    return None if match is None else _named(host, match.group(2))
+
+
+def _named(host: Host, name: str) -> Table | None:
+    found = host.tables.get(name.removesuffix("_view").removesuffix("_target"))
+    if found is None or not name.endswith("_target"):
+        return found
+    return found.views[0] if found.views else None
+
+
+def _is_read_only(world: World, host: Host) -> bool:
+    return host.read_only_until > world.now
+
+
+def _version(world: World, host: Host, sql: str) -> Rows:
+    return [{"version": "26.9.1.1" if world.plan.tokens else "18.16.1"}]
+
+
+def _server_facts(world: World, host: Host, sql: str) -> Rows:
+    return [{"time_zone": "UTC", "host_name": host.url}]
+
+
+def _settings(world: World, host: Host, sql: str) -> Rows:
+    known = {**_SETTINGS, **(_TOKENS if world.plan.tokens else {})}
+    return [{"name": name, "value": value, "readonly": 0} for name, value in known.items()]
+
+
+def _tables(world: World, host: Host, sql: str) -> Rows:
+    match = _TABLE.search(sql)
+    table = _table(host, sql)
+    if match is None or table is None:
+        return []
+    name = match.group(2)
+    if name.endswith("_view"):
+        target = f"d.{name.removesuffix('_view')}_target"
+        return [
+            {
+                "engine": "MaterializedView",
+                "create_table_query": f"CREATE MATERIALIZED VIEW d.{name} TO {target} AS SELECT 1",
+                "database": "d",
+                "name": name,
+            }
+        ]
+    shape = table.shape
+    kind = "replicated" if shape.is_replicated else "non_replicated"
+    settings = f"{kind}_deduplication_window = {shape.window_blocks}"
+    if shape.seconds is not None:
+        settings += f", replicated_deduplication_window_seconds = {shape.seconds}"
+    engine = "ReplacingMergeTree" if shape.merges else "MergeTree"
+    engine = f"Replicated{engine}" if shape.is_replicated else engine
+    return [
+        {
+            "uuid": "",
+            "engine": engine,
+            "engine_full": f"{engine} ORDER BY number SETTINGS {settings}",
+            "partition_key": shape.partition_key,
+            "sorting_key": "number",
+            "dependencies_database": ["d"] if table.views else [],
+            "dependencies_table": [f"{shape.name}_view"] if table.views else [],
+        }
+    ]
+
+
+def _replicas(world: World, host: Host, sql: str) -> Rows:
+    table = _table(host, sql)
+    if table is None:
+        return []
+    hosts = world.clickhouse.replicas_of(host.shard)
+    away = sum(_is_read_only(world, other) or other.down_until > world.now for other in hosts)
+    return [
+        {
+            "zookeeper_path": table.path,
+            "total_replicas": len(hosts),
+            "active_replicas": len(hosts) - away,
+            "is_readonly": int(_is_read_only(world, host)),
+            "is_session_expired": 0,
+            "parts_to_check": 0,
+            "inserts_in_queue": max(0, len(table.unfetched.get(host.url, ())) - 1),
+            "log_pointer": table.mark - min(1, len(table.unfetched.get(host.url, ()))),
+        }
+    ]
+
+
+def _columns(world: World, host: Host, sql: str) -> Rows:
+    table = _table(host, sql)
+    return (
+        []
+        if table is None
+        else [
+            {
+                "name": column.name,
+                "type": column.type,
+                "default_kind": column.kind,
+                "default_expression": column.expression,
+                "position": place,
+            }
+            for place, column in enumerate(table.columns)
+        ]
+    )
+
+
+def _setting_tables(world: World, host: Host, sql: str) -> Rows:
+    return [{"name": "merge_tree_settings"}]
+
+
+def _merge_tree_settings(world: World, host: Host, sql: str) -> Rows:
+    return [{"name": "parts_to_delay_insert", "value": "150"}]
+
+
+def _newest_block(world: World, host: Host, sql: str) -> Rows:
+    table = _table(host, sql)
+    assert table is not None
+    mark = table.mark - table.fallen
+    world.invariants.mark_answered(table)
+    return [{"mark": mark, "parts": int(mark > 0)}]
+
+
+def _block_numbers(world: World, host: Host, sql: str) -> Rows:
+    """ZooKeeper counts each number twice: made, and removed."""
+    table = _at_path(host, sql)
+    if table is not None:
+        world.invariants.mark_answered(table)
+    return [] if table is None else [{"changes": 2 * table.mark, "children": 0}]
+
+
+def _log_end(world: World, host: Host, sql: str) -> Rows:
+    table = _at_path(host, sql)
+    last = 0 if table is None else table.mark
+    return [{"last": f"log-{last - 1:010d}" if last else ""}]
+
+
+def _children(world: World, host: Host, sql: str) -> Rows:
+    return []
+
+
+def _at_path(host: Host, sql: str) -> Table | None:
+    match = _PATH.search(sql)
+    assert match is not None
+    every = [t for table in host.tables.values() for t in (table, *table.views)]
+    return next((t for t in every if t.path == match.group(1).rpartition("/")[0]), None)
+
+
+#: What servers say of their parts, one after the other.
+_CROWDING = (0, 60, 105, 225)
+_CROWDED_MS = 7_000
+
+
+def _server_run(world: World, host: Host, sql: str) -> Rows:
+    up_seconds = (world.now - host.started_at) // 1000
+    now = world.now + host.skew_ms
+    return [{"base": f"base {host.restarts}", "one": "", "now": now, "up": up_seconds}]
+
+
+def _active_parts(world: World, host: Host, sql: str) -> Rows:
+    return [{"parts": _CROWDING[world.now // _CROWDED_MS % len(_CROWDING)]}]
+
+
+def _processes(world: World, host: Host, sql: str) -> Rows:
+    match = _PREFIX.search(sql)
+    assert match is not None
+    running = (name for name, count in host.running.items() if count)
+    return [{"query_id": name} for name in sorted(running) if name.startswith(match.group(1))]
+
+
+def _structures(world: World, host: Host, sql: str) -> Rows:
+    world.looking[world.process] = None
+    rows: Rows = []
+    for name in re.findall(rf"database = 'd' AND table = {_TEXT}", sql):
+        table = _named(host, name)
+        if table is None:
+            continue
+        of = {"in_database": "d", "of_table": name}
+        for column in table.columns:
+            shown = {"column_name": column.name, "column_type": column.type}
+            values = {"kind": column.kind, "expression": column.expression}
+            rows.append({"what": "column", **of, **shown, **values})
+        keys = {"kind": table.shape.partition_key, "expression": "number"}
+        rows.append({"what": "table", **of, "column_name": "", "column_type": "UTC", **keys})
+    return rows
+
+
+def _identities(world: World, host: Host, sql: str) -> Rows:
+    rows: Rows = [{"in_database": "", "of_table": "", "own": "", "zone": "UTC"}]
+    for name in re.findall(rf"database = 'd' AND name = {_TEXT}", sql):
+        if _named(host, name) is not None:
+            rows.append({"in_database": "d", "of_table": name, "own": "", "zone": ""})
+    return rows
+
+
+def _rows_in(world: World, host: Host, sql: str) -> dict[int, Counter[int]]:
+    """How often each row of each offset is there that a statement counts."""
+    match = _PRESENT.search(sql)
+    assert match is not None, sql
+    name, topic, partition, begin, end = match.groups()
+    table, loader = _named(host, name), _LOADER.search(sql)
+    assert table is not None
+    source = TopicPartition(topic, int(partition))
+    whose = loader.group(1) if loader is not None else None
+    return table.present(host.url, source, int(begin), int(end), whose)
+
+
+def _present(world: World, host: Host, sql: str) -> Rows:
+    match = _PRESENT.search(sql)
+    assert match is not None, sql
+    world.faults.note("probe")
+    name, topic, partition, begin, end = match.groups()
+    table = _named(host, name)
+    assert table is not None
+    source = TopicPartition(topic, int(partition))
+    world.invariants.probed(table, host.url, source, int(begin), int(end))
+    return [
+        {"first": offset, "last": offset, "found": rows.total(), "different": len(rows)}
+        for offset, rows in _rows_in(world, host, sql).items()
+    ]
+
+
+def _stored(world: World, host: Host, sql: str) -> Rows:
+    world.faults.note("probe of the rows of messages")
+    return [
+        {"o": offset, "first": row, "last": row, "most": count}
+        for offset, rows in _rows_in(world, host, sql).items()
+        for row, count in sorted(rows.items())
+    ]
+
+
+def _settings_of_a_reader(world: World, host: Host, sql: str) -> Rows:
+    return [{"name": name, "value": value} for name, value in ALWAYS_KNOWN.items()]
+
+
+def _count(world: World, host: Host, sql: str) -> Rows:
+    return [{"n": sum(rows.total() for rows in _rows_in(world, host, sql).values())}]
+
+
+def _nothing(world: World, host: Host, sql: str) -> Rows:
+    return []
+
+
+#: The first that fits.
+STATEMENTS = (
+    Statement("SELECT name, value FROM system.settings", "settings", _settings_of_a_reader),
+    Statement("FROM system.mutations", "mutations", _nothing),
+    Statement("SELECT name, rows, active FROM system.parts", "parts", _nothing),
+    Statement("SELECT _part AS part", "", _nothing),
+    Statement("SELECT count() AS n FROM `d`", "", _count),
+    Statement("ARRAY JOIN offsets AS o", "present offsets", _present),
+    Statement("ARRAY JOIN found AS r", "stored rows", _stored),
+    Statement("AS base, ", "server run", _server_run, True),
+    Statement("FROM system.processes", "processes", _processes),
+    Statement("max(max_block_number)", "window mark", _newest_block, True),
+    Statement("toInt64(cversion)", "window mark", _block_numbers, True),
+    Statement("max(name) AS last", "replicas", _log_end),
+    Statement("SELECT 'column' AS what", "structures", _structures, True),
+    Statement("SELECT '' AS in_database", "identities", _identities, True),
+    Statement("SELECT * FROM system.settings", "capabilities", _settings, True),
+    Statement("SELECT * FROM system.tables", "describe table", _tables, True),
+    Statement("SELECT * FROM system.columns", "", _columns),
+    Statement("SELECT * FROM system.replicas", "", _replicas),
+    Statement("SELECT name FROM system.tables", "", _setting_tables),
+    Statement("FROM system.merge_tree_settings", "", _merge_tree_settings),
+    Statement("SELECT max(parts) AS parts", "", _active_parts),
+    Statement("SELECT name FROM system.zookeeper", "", _children),
+    Statement("SELECT name FROM system.databases", "", lambda *_: [{"name": "d"}]),
+    Statement("SELECT version()", "", _version),
+    Statement("SELECT timezone()", "", _server_facts),
+    Statement("SELECT serverTimezone()", "", _server_facts),
+)

@@ -1,0 +1,75 @@
+"""The content check finds what is wrong; a check that cannot fail proves nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sluice.testbed.chaos.content import ROW, ContentReport, Rows, compare
+from sluice.testbed.chaos.production import Truth
+
+
+def truth_of(events: dict[int, list[tuple[int, int]]], broken: set[tuple[int, int]]) -> Truth:
+    truth = Truth()
+    for partition, pairs in events.items():
+        for offset, identity in pairs:
+            truth.offsets[partition].append(offset)
+            truth.identities[partition].append(identity)
+    truth.broken = broken
+    return truth
+
+
+EVENTS = {0: [(2, 20), (0, 10), (1, 15)], 1: [(0, 11), (5, 12)]}
+BROKEN = {(0, 3), (1, 1)}
+
+
+def judged(
+    changed: dict[int, list[tuple[int, int]]], letters: list[tuple[int, int]] | None = None
+) -> ContentReport:
+    table = {**EVENTS, **changed}
+
+    def rows_of(partition: int) -> Rows:
+        return np.array(sorted(table.get(partition, [])), ROW)
+
+    return compare(
+        truth_of(EVENTS, BROKEN), rows_of, sorted(BROKEN) if letters is None else letters
+    )
+
+
+def test_what_is_exact_is_called_so() -> None:
+    report = judged({})
+    assert report.is_exact
+    assert (report.loaded, report.letters, report.examples) == (5, 2, ())
+
+
+def test_a_lost_row() -> None:
+    report = judged({0: [(0, 10), (2, 20)]})
+    assert (report.lost, report.loaded, report.is_exact) == (1, 4, False)
+    assert report.examples == ("lost: partition 0, 1 offsets: 1",)
+
+
+def test_a_partition_that_was_lost() -> None:
+    report = judged({1: []})
+    assert (report.lost, report.loaded, report.is_exact) == (2, 3, False)
+
+
+def test_doubled_rows() -> None:
+    report = judged({1: [(0, 11), (5, 12), (5, 12), (5, 12)]})
+    assert (report.doubled, report.loaded, report.is_exact) == (2, 5, False)
+
+
+def test_a_row_where_none_must_be() -> None:
+    assert (judged({0: [*EVENTS[0], (3, 99)]}).foreign, judged({3: [(0, 1)]}).foreign) == (1, 1)
+    assert not judged({3: [(0, 1)]}).is_exact
+
+
+def test_a_row_with_the_content_of_another() -> None:
+    report = judged({0: [(0, 15), (1, 10), (2, 20)]})
+    assert (report.altered, report.lost, report.is_exact) == (2, 0, False)
+
+
+def test_dead_letters() -> None:
+    assert judged({}, [(0, 3)]).letters_missing == 1
+    assert judged({}, [(0, 3), (1, 1), (1, 1)]).letters_doubled == 1
+    assert judged({}, [(0, 3), (1, 1), (0, 0)]).letters_foreign == 1
+    for letters in ([(0, 3)], [(0, 3), (1, 1), (1, 1)], [(0, 3), (1, 1), (0, 0)]):
+        assert not judged({}, letters).is_exact

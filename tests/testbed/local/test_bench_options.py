@@ -1,0 +1,198 @@
+"""The benchmark's options: what they make of events, what they refuse, what they compare."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.core.errors import ConfigurationError
+from sluice.testbed.local import bench_flame
+from sluice.testbed.local.bench import run_bench
+from sluice.testbed.local.bench_compare import compared, figures, read_stored
+from sluice.testbed.local.bench_flame import Flame, find_py_spy, recorded
+from sluice.testbed.local.bench_settings import BenchSettings
+from sluice.testbed.local.bench_target import table_names
+from sluice.testbed.local.orders import COLUMNS, Orders, Shape, natural_bytes
+from sluice.testbed.local.settings import PipelineSettings
+
+
+@pytest.mark.parametrize(
+    "shape", [Shape(), Shape(message_bytes=1_000), Shape(24), Shape(100, 5_000)], ids=str
+)
+def test_events_have_the_size_and_the_columns_that_were_asked_for(shape: Shape) -> None:
+    events = [event for chunk in Orders(7, shape).take(3_000) for event in chunk]
+    mean = sum(map(len, events)) / len(events)
+    assert mean == pytest.approx(shape.event_bytes, rel=0.01)
+    names = [definition.split()[0] for definition in shape.definitions]
+    assert len(names) == len(set(names)) == shape.columns
+    for event in events[::500]:
+        assert sorted(json.loads(event)) == sorted(names)
+
+
+def test_further_columns_have_values_of_their_types() -> None:
+    (event,) = next(Orders(7, Shape(14)).take(1))
+    values = json.loads(event)
+    types = [definition.split()[1] for definition in Shape(14).definitions[len(COLUMNS) :]]
+    assert types == ["UInt32", "Float64", "String", "Int64", "DateTime"]
+    number, decimal, text, signed, moment = (values[f"field_{n}"] for n in range(10, 15))
+    assert 0 <= number < 2**32 and isinstance(decimal, float | int) and isinstance(text, str)
+    assert -(2**63) <= signed < 2**63 and len(moment) == len("2026-03-01 00:00:00")
+
+
+def test_large_events_come_in_small_pieces() -> None:
+    chunks = list(Orders(7, Shape(message_bytes=1_000_000)).take(20))
+    assert [len(chunk) for chunk in chunks] == [16, 4]
+    assert next(Orders(7).take(9)) == next(Orders(7, Shape()).take(9))
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        ({"columns": 8}, "--columns 8 is out of bounds", "9 to 1,000"),
+        ({"tables": 1_001}, "--tables 1,001 is out of bounds", "1 to 1,000"),
+        ({"partitions": 10_001}, "--partitions 10,001", "10,000"),
+        ({"message_bytes": 2_000_000}, "--message-bytes 2,000,000 is out of bounds", "1,000,000"),
+        ({"message_bytes": 100}, "--message-bytes 100: 9 columns take 193 bytes", "193 bytes"),
+        ({"message_bytes": 193, "columns": 30}, "30 columns take", "fewer columns"),
+        ({"flame": Path("/no/where.svg")}, "--flame /no/where.svg: there is no folder", "Make it"),
+        (
+            {"compare": Path("no-such.json")},
+            "--compare no-such.json: No such file",
+            "--json > FILE",
+        ),
+    ],
+)
+def test_refused_before_anything_starts(options: dict[str, Any], message: str, hint: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        run_bench(BenchSettings(**options))
+    assert message in str(caught.value) and hint in caught.value.hint
+
+
+def test_the_natural_size_is_accepted() -> None:
+    BenchSettings(message_bytes=natural_bytes(9)).check()
+    assert BenchSettings().as_json_settings()["message_bytes"] == natural_bytes(9) == 193
+
+
+def test_a_profiler_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(ConfigurationError, match="py-spy, which is not installed") as caught:
+        run_bench(BenchSettings(flame=tmp_path / "flame.svg"))
+    assert caught.value.hint == "pip install py-spy"
+
+
+def a_recorder(folder: Path, body: str) -> str:
+    """A program in the place of py-spy, which is no dependency."""
+    path = folder / "py-spy"
+    path.write_text(f"#!{sys.executable}\nimport signal, sys, time\n{textwrap.dedent(body)}")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_a_recording_ends_with_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = a_recorder(
+        tmp_path,
+        """
+        def end(number, frame):
+            open(sys.argv[sys.argv.index("--output") + 1], "w").write(" ".join(sys.argv))
+            sys.exit(0)
+        signal.signal(signal.SIGINT, end)
+        time.sleep(60)
+        """,
+    )
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_py_spy() == recorder
+    flame = Flame(tmp_path / "flame.svg")
+    with recorded(recorder, 4711, flame):
+        pass
+    assert flame.native and not flame.failure and "native frames" in flame.line
+    words = flame.file.read_text()
+    assert "--pid 4711" in words and words.endswith("--native")
+
+
+def test_a_profiler_without_native_frames_or_without_rights_spoils_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_flame, "_START_SECONDS", 20.0)  # it ends much sooner
+    recorder = a_recorder(tmp_path, "print('Permission denied', file=sys.stderr); sys.exit(1)")
+    flame = Flame(tmp_path / "flame.svg")
+    with recorded(recorder, os.getpid(), flame):
+        pass
+    assert not flame.native and flame.failure == "Permission denied"
+    assert "no flame graph" in flame.line
+
+
+def a_report(**changes: Any) -> dict[str, Any]:
+    return {
+        "server": "embedded",
+        "cores": 2,
+        "settings": {"rows": 1_000, "tables": 1},
+        "rows_per_second": 400_000,
+        "cpu_microseconds_per_row": {"broker": 0.5, "workers": 2.0},
+        "peak_bytes": {"workers": 600_000_000},
+        "latency_ms": [{"rows_per_second": 1_000, "p50": 600, "p95": 700, "p99": 1_000}],
+        "idle": {"core_share": {"workers": 0.0}},
+        **changes,
+    }
+
+
+def test_a_comparison_has_a_ratio_for_each_figure() -> None:
+    now = a_report(
+        rows_per_second=500_000,
+        cpu_microseconds_per_row={"broker": 0.5, "workers": 1.5},
+        settings={"rows": 2_000, "tables": 1, "new": True},
+        cores=4,
+        start_to_first_row_seconds=8.5,  # the stored run did not look
+    )
+    comparison = compared(Path("before.json"), a_report(), now)
+    ratios = comparison.as_json()["ratios"]
+    assert ratios["rows/s"] == 1.25
+    assert ratios["CPU µs/row, workers"] == 0.75
+    assert ratios["CPU µs/row, together"] == 0.8
+    assert ratios["latency ms, p99 at 1,000 rows/s"] == 1.0
+    assert ratios["idle % of a core, workers"] is None  # nothing then
+    assert "start to first row, s" not in ratios
+    assert comparison.different == {"cores": (2, 4), "rows": (1_000, 2_000)}
+    text = "\n".join(comparison.lines())
+    assert "rows/s" in text and "1.25" in text and "not measured alike: rows was 1000" in text
+
+
+def test_a_run_of_a_former_version_can_be_compared() -> None:
+    latency = {"rows_per_second": 1_000, "p50": 600, "p95": 700, "p99": 1_000}
+    assert figures(a_report(latency_ms=latency)) == figures(a_report())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "is not JSON"), ("[]", "is not a run"), ("{}", "is not a run")]
+)
+def test_what_is_no_stored_run_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "before.json").write_text(text)
+    with pytest.raises(ConfigurationError, match=message):
+        read_stored(tmp_path / "before.json")
+
+
+def test_one_topic_into_several_tables(tmp_path: Path) -> None:
+    from sluice.config import load
+
+    path = tmp_path / "sluice.toml"
+    PipelineSettings(
+        pipeline="bench",
+        brokers="localhost:9092",
+        topic="orders",
+        url="http://localhost:8123",
+        table="orders",
+        max_messages=1_000,
+        max_delay="1s",
+        more_tables=table_names(3)[1:],
+    ).write(path)
+    tables = load(path, {}).tables_of("orders")
+    assert [table.table for table in tables] == ["orders", "orders_2", "orders_3"]

@@ -1,0 +1,79 @@
+"""The local broker: starts, keeps its data, is told apart from a second one, leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from sluice.testbed.local.running import Broker, running_broker
+
+TOPIC = "events"
+
+
+def test_a_broker_over_stop_restart_and_kill(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "kafka") as broker:
+        _create(broker)
+        _produce(broker, b"first")
+        _second_start_is_refused(broker)
+
+        jvm, port = broker.jvm_pid, broker.port
+        assert broker.stop() == 0
+        assert not _runs(jvm)
+
+        broker.restart()
+        assert broker.port == port
+        _produce(broker, b"second")
+        assert _consume(broker, 2) == [b"first", b"second"]
+
+        jvm = broker.jvm_pid
+        broker.kill()  # the keeper; the kernel ends the JVM with it
+        deadline_seconds = time.monotonic() + 5
+        while _runs(jvm) and time.monotonic() < deadline_seconds:
+            time.sleep(0.05)
+        assert not _runs(jvm)
+
+
+def _second_start_is_refused(broker: Broker) -> None:
+    command = [sys.executable, "-m", "sluice.testbed.local.broker", "--data", str(broker.data)]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 1
+    assert f"in use by process {broker.pid}" in refused.stderr
+
+
+def _create(broker: Broker) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.brokers})
+    for future in admin.create_topics([NewTopic(TOPIC, 1, 1)]).values():
+        future.result(30)
+
+
+def _produce(broker: Broker, value: bytes) -> None:
+    """In a transaction: its topic needs the single-node settings."""
+    producer = Producer({"bootstrap.servers": broker.brokers, "transactional.id": "test"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(TOPIC, value, partition=0)
+    producer.commit_transaction(30)
+
+
+def _consume(broker: Broker, count: int) -> list[bytes | None]:
+    consumer = Consumer({"bootstrap.servers": broker.brokers, "group.id": "test"})
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    messages = consumer.consume(count, 20)
+    while len(messages) < count and (more := consumer.consume(count - len(messages), 20)):
+        messages += more
+    consumer.close()
+    return [message.value() for message in messages]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False

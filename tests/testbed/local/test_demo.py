@@ -1,0 +1,237 @@
+"""The demonstration: its parts, and all of it on few rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sluice.core.errors import TerminalError
+from sluice.kafka.clients import KafkaAccess
+from sluice.testbed.local.console import aligned
+from sluice.testbed.local.demo_report import Findings
+from sluice.testbed.local.driver import running_driver
+from sluice.testbed.local.orders import DEFECTS, TOMBSTONE, Orders
+from sluice.testbed.local.processes import RUN_VARIABLE, processes_of_run, wait_for_end
+from sluice.testbed.local.producing import Produced, create_topic, produce_with_defects
+from sluice.testbed.local.running import running_broker
+
+
+@dataclass
+class Audited:
+    """Like the audit's report."""
+
+    loaded: int = 97
+    skipped: int = 1
+    missing: int = 0
+    doubled: int = 0
+    foreign: int = 0
+    unaudited: tuple[str, ...] = ()
+
+
+BROKEN = {(0, 7), (3, 1)}
+
+
+def findings(letters: tuple[tuple[int, int], ...] = ((0, 7), (3, 1)), **audited: int) -> Findings:
+    produced = Produced(events=100, broken=BROKEN, tombstones=1, kinds=Counter())
+    return Findings(produced, Audited(**audited), letters, 1.0)  # type: ignore[arg-type]
+
+
+def test_all_is_well() -> None:
+    assert findings().problems() == []
+
+
+@pytest.mark.parametrize("name", ["missing", "doubled", "foreign", "skipped", "loaded"])
+def test_every_number_of_the_audit_counts(name: str) -> None:
+    assert len(findings(**{name: 5}).problems()) == 1
+
+
+@pytest.mark.parametrize(
+    ("letters", "what"),
+    [
+        (((0, 7),), "without a dead letter"),
+        (((0, 7), (3, 1), (3, 2)), "of good events"),
+        (((0, 7), (3, 1), (3, 1)), "more than once"),
+    ],
+)
+def test_dead_letters_are_the_broken_events_once(
+    letters: tuple[tuple[int, int], ...], what: str
+) -> None:
+    (problem,) = findings(letters).problems()
+    assert what in problem
+
+
+def test_what_could_not_be_audited_is_no_success() -> None:
+    produced = Produced(events=100, broken=BROKEN, tombstones=1)
+    found = Findings(produced, Audited(unaudited=("orders",)), ((0, 7), (3, 1)), 1.0)  # type: ignore[arg-type]
+    assert len(found.problems()) == 1
+
+
+def test_orders_are_as_large_as_said_and_repeat_with_their_seed() -> None:
+    first = [event for chunk in Orders(1).take(12_000) for event in chunk]
+    again = [event for chunk in Orders(1).take(12_000) for event in chunk]
+    assert first == again
+    assert 190 <= sum(map(len, first)) / len(first) <= 196
+    orders = [json.loads(event) for event in first]
+    assert [order["order_id"] for order in orders] == list(range(12_000))
+    assert all(len(order) == 9 for order in orders)
+
+
+def test_broken_orders_are_broken() -> None:
+    (event,) = next(Orders(1).take(1))
+    good = json.loads(event)
+    damaged = {defect.name: defect.apply(event) for defect in DEFECTS}
+    assert len(set(damaged.values()) - {event}) == len(DEFECTS)
+    assert TOMBSTONE.apply(event) is None
+    parsed = {}
+    for name, value in damaged.items():
+        assert value is not None
+        try:
+            parsed[name] = json.loads(value)
+        except ValueError:
+            continue
+    assert set(parsed) == {
+        "text for a number",
+        "a number out of range",
+        "a time out of range",
+        "null",
+        "an array",
+    }
+    assert parsed["a number out of range"] == {**good, "quantity": 70000}
+    assert parsed["null"] == {**good, "amount": None}
+    assert parsed["a time out of range"]["ordered_at"].startswith("22")
+
+
+def test_producing_knows_which_events_are_broken(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "kafka") as broker:
+        access = KafkaAccess("local", broker.brokers)
+        create_topic(access, "orders")
+        with pytest.raises(TerminalError, match="creating topic orders"):
+            create_topic(access, "orders")
+        seen: list[int] = []
+        produced = produce_with_defects(access, "orders", 25_001, 300, 3, seen.append)
+    assert produced.events == seen[-1] == 25_001
+    assert len(produced.broken) + produced.tombstones == 300 == sum(produced.kinds.values())
+    assert produced.tombstones == produced.kinds["tombstone"] > 0
+    assert set(produced.kinds) == {defect.name for defect in (*DEFECTS, TOMBSTONE)}
+    assert {partition for partition, _ in produced.broken} == {0, 1, 2, 3}
+    assert max(offset for _, offset in produced.broken) < 6_251
+
+
+def test_a_driver_that_leaves_something_behind_is_noticed(tmp_path: Path) -> None:
+    script = (
+        "import subprocess, time; subprocess.Popen(['sleep', '60']);"
+        "print('its child runs', flush=True); time.sleep(60)"
+    )
+    with running_driver(["-c", script], tmp_path / "log") as driver:
+        deadline = time.monotonic() + 60
+        while "its child runs" not in driver.log.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert len(processes_of_run(driver.run)) == 2
+        driver.process.kill()
+        driver.process.wait()
+        assert len(wait_for_end(driver.run, 0.2)) == 1
+        run = driver.run
+        for pid in processes_of_run(run):
+            os.kill(pid, signal.SIGKILL)
+    assert processes_of_run(run) == []
+
+
+def test_a_driver_that_fails_shows_its_log(tmp_path: Path) -> None:
+    script = "import sys; sys.exit('it is broken')"
+    with running_driver(["-c", script], tmp_path / "log") as driver:
+        driver.process.wait()
+        with pytest.raises(TerminalError, match=r"(?s)ended with status 1.*it is broken"):
+            driver.check()
+
+
+def test_numbers_stand_below_one_another() -> None:
+    assert aligned([("produced", 1000000, ""), ("lost", 0, "none")]) == (
+        "  produced  1,000,000\n  lost              0  none"
+    )
+
+
+def left_behind() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("sluice-demo-*"))
+
+
+@pytest.fixture
+def clean() -> Iterator[None]:
+    """Nothing stays: no folder, no process that carries the test's mark."""
+    before = left_behind()
+    yield
+    assert left_behind() <= before
+
+
+def start_demo(mark: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "sluice", "demo", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "SLUICE_TEST_MARK": mark},
+    )
+
+
+def marked(mark: str) -> list[int]:
+    needle = f"SLUICE_TEST_MARK={mark}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and needle in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_the_demonstration(clean: None) -> None:
+    demo = start_demo("whole", "--rows", "20000")
+    output, _ = demo.communicate(timeout=240)
+    assert demo.returncode == 0, output
+    assert "Every row exactly once." in output
+    assert output.count("driver killed (SIGKILL)") == 2
+    assert output.count("ranges in doubt, identically") == 2
+    assert "\r" not in output and "█" not in output  # no bars without a terminal
+    numbers = dict(line.split()[:2] for line in output.splitlines() if line.startswith("  "))
+    assert (numbers["produced"], numbers["lost"], numbers["doubled"]) == ("20,000", "0", "0")
+    counts = [int(numbers[n].replace(",", "")) for n in ("loaded", "dead-lettered", "skipped")]
+    assert sum(counts) == 20_000 and counts[1] > 300
+    assert marked("whole") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demonstration_leaves_nothing(clean: None, number: signal.Signals) -> None:
+    demo = start_demo("interrupted", "--rows", "2000")
+    assert demo.stdout is not None
+    while "produced" not in demo.stdout.readline():
+        assert demo.poll() is None
+    deadline = time.monotonic() + 30
+    while not any(RUN_VARIABLE.encode() in _environment(pid) for pid in marked("interrupted")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    demo.send_signal(number)
+    output, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 130, output
+    deadline = time.monotonic() + 30  # what was killed ends when it is its turn
+    while marked("interrupted"):
+        assert time.monotonic() < deadline, marked("interrupted")
+        time.sleep(0.05)
+
+
+def _environment(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
