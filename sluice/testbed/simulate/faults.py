@@ -41,7 +41,7 @@ QUERY = {
     **ANYWHERE,
 }
 REGISTRY = {"registry gives no answer": 3.0, **ANYWHERE}
-LOCKS = {"locks are away": 3.0, "lock is lost": 3.0, **ANYWHERE}
+LOCKS = {"locks are away": 15.0, "lock is lost": 15.0, **ANYWHERE}
 PING = {"ping fails": 1.0, **ANYWHERE}
 BEFORE_POST = {"paused between lease check and insert": 3.0, **ANYWHERE}
 INSERT = {

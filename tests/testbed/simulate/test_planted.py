@@ -11,7 +11,7 @@ from sluice.testbed.simulate.planted import PLANTED
 from sluice.testbed.simulate.runs import first_broken, on_one_processor, run_seed
 
 #: Seeds from the first one on, and how long each is broken: short worlds first, they cost less.
-BUDGETS = ((60, 1_000), (150, 2_500))
+BUDGETS = ((60, 1_000), (400, 2_500))
 
 
 @pytest.fixture(autouse=True, scope="module")
