@@ -9,7 +9,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.core.errors import TerminalError
 from sluice.testbed.local.driver import Driver, running_driver
 from sluice.testbed.local.processes import Usage, descendants
 
@@ -144,10 +143,7 @@ class Drivers:
             self._look_at_woken()
             time.sleep(0.1)
         if statuses[-1] != 0:
-            raise TerminalError(
-                f"the pipeline does not drain: statuses {statuses}",
-                f"Read the driver's log: {self.current.log}.",
-            )
+            raise self.current.failure(f"does not drain: statuses {statuses}")
 
     def close(self) -> None:
         """End everything."""

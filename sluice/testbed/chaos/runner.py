@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from sluice.config import Configuration
 from sluice.testbed.chaos.clustered import Loading, running_cluster_stage
 from sluice.testbed.chaos.content import ContentReport
 from sluice.testbed.chaos.layout import Layout
@@ -28,6 +27,8 @@ from sluice.testbed.chaos.scene import Scene
 from sluice.testbed.chaos.schedule import Strike, schedule
 from sluice.testbed.chaos.stage import TOPIC, running_stage
 from sluice.testbed.chaos.striking import Lasting, Striker
+from sluice.config import Configuration
+from sluice.core.errors import TerminalError
 from sluice.testbed.local.scope import interruptible, working_folder
 from sluice.verify.audit import audit
 from sluice.verify.verifier import verify
@@ -183,10 +184,18 @@ class Chaos:
         return seconds
 
     def heal_all(self) -> None:
-        """End every fault as soon as it may end, and wait until all servers run."""
+        """End every fault as soon as it may end, and wait until all servers run.
+
+        :raises TerminalError: they do not run in time.
+        """
         for lasting in self._lasting:
             lasting.until = 0.0
-        self.wait_for(lambda: not self._lasting, _HEAL_SECONDS_MAX)
+        if not self.wait_for(lambda: not self._lasting, _HEAL_SECONDS_MAX):
+            names = ", ".join(lasting.strike.told for lasting in self._lasting)
+            raise TerminalError(
+                f"after {_HEAL_SECONDS_MAX:.0f} s these faults are not healed: {names}",
+                "Run chaos on a quieter machine.",
+            )
         for link in self._stage.links():
             link.heal()
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import json
 
+import pytest
+
 from sluice.testbed.chaos.layout import Layout
 from sluice.testbed.chaos.runner import ChaosPlan, run_chaos
+from sluice.core.errors import TerminalError
 from tests.testbed.chaos.seeds import seed_that_begins_with
 
 SECONDS = 30.0
@@ -18,7 +21,10 @@ def test_a_short_run_on_a_cluster_is_exact_on_every_replica() -> None:
     first = ["zookeeper: killed", "data center: killed"]
     seed = seed_that_begins_with(first, layout)
     plan = ChaosPlan(SECONDS, seed, rate=1_500, layout=layout)
-    report = run_chaos(plan, stream=told)
+    try:
+        report = run_chaos(plan, stream=told)
+    except TerminalError as error:
+        pytest.fail(f"{told.getvalue()}\n{error}")
     assert report.is_exact, "\n".join([told.getvalue(), *report.problems])
     assert set(first) <= report.faults.keys(), told.getvalue()
     assert report.replicas is not None
