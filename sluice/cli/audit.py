@@ -49,11 +49,17 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.spark:
         from functools import partial
 
+        from sluice.spark.class_archive import archive_options
         from sluice.spark.session import start_session
         from sluice.spark.spread import spread
 
         spark = configuration.spark
-        session = start_session(f"audit {configuration.pipeline}", spark.master, spark.properties())
+        session = start_session(
+            f"audit {configuration.pipeline}",
+            spark.master,
+            spark.properties(),
+            archive_options(),
+        )
         try:
             report = audit(configuration, spread=partial(spread, session))
         finally:

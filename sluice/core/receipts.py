@@ -68,6 +68,20 @@ class Origin:
     timestamp_ms: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetterReason:
+    """Why a message cannot become a row of a table entry.
+
+    :param entry: "" where no entry takes the message.
+    :param column: "" where it is not about one column.
+    """
+
+    entry: str
+    reason: str
+    error: str
+    column: str = ""
+
+
 class DeadLetter(NamedTuple):
     """A message that cannot become a row of one table, with where it stands.
 

@@ -16,6 +16,7 @@ from sluice.driver.connector import ConnectorRun, now_ms
 from sluice.driver.lane import Lane
 from sluice.driver.progress import Reporter
 from sluice.driver.signals import on_signals
+from sluice.spark.class_archive import archive_options
 from sluice.spark.jobs import SparkGoneError, SparkJobs
 from sluice.spark.session import start_session
 
@@ -53,6 +54,7 @@ def run_pipeline(
             configuration.pipeline,
             configuration.spark.master,
             configuration.spark.properties(),
+            archive_options(),
         )
         jobs: Future[SparkJobs] = pool.submit(lambda: SparkJobs(session.result()))
         runs += [

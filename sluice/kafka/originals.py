@@ -10,15 +10,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
 
 from sluice.core.ranges import TopicPartition
-from sluice.core.receipts import DeadLetter
-
-if TYPE_CHECKING:
-    from sluice.kafka.reader import Fault
+from sluice.core.receipts import DeadLetter, DeadLetterReason
 
 #: Keys and headers beyond this are not worth their memory: the range is read again.
 KEPT_BYTES_MAX = 16 * 1024 * 1024
@@ -79,7 +75,7 @@ class Originals:
     def letters(
         self,
         source: TopicPartition,
-        wanted: Mapping[int, Sequence[Fault]],
+        wanted: Mapping[int, Sequence[DeadLetterReason]],
         values: Mapping[int, bytes],
     ) -> tuple[DeadLetter, ...] | None:
         """The dead letters of these messages, by offset; None if one of them is not here.

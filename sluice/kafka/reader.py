@@ -17,7 +17,7 @@ from itertools import zip_longest
 import confluent_kafka as ck
 
 from sluice.core.ranges import EPOCH_UNKNOWN, Range, TopicPartition
-from sluice.core.receipts import DeadLetter
+from sluice.core.receipts import DeadLetter, DeadLetterReason
 from sluice.kafka.clients import KafkaAccess, make_consumer
 from sluice.kafka.errors import RangeVanishedError, StalledError, kafka_error
 from sluice.kafka.originals import Originals
@@ -92,16 +92,6 @@ class ReadResult:
     heavy_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Why a message cannot become a row of a table entry."""
-
-    entry: str
-    reason: str
-    error: str
-    column: str = ""
-
-
 class RangeReader:
     """Reads ranges with consumers that are kept: a range that continues the last one of
     its partition finds its messages prefetched. Not thread-safe."""
@@ -156,7 +146,7 @@ class RangeReader:
     def letters(
         self,
         block_range: Range,
-        wanted: Mapping[int, Sequence[Fault]],
+        wanted: Mapping[int, Sequence[DeadLetterReason]],
         values: Mapping[int, bytes],
         bytes_max: int,
     ) -> tuple[DeadLetter, ...]:
@@ -361,7 +351,7 @@ def _explain_stall(consumer: ck.Consumer, block_range: Range, position: int) -> 
 def read_originals(
     access: KafkaAccess,
     block_range: Range,
-    wanted: Mapping[int, Sequence[Fault]],
+    wanted: Mapping[int, Sequence[DeadLetterReason]],
     bytes_max: int,
 ) -> tuple[DeadLetter, ...]:
     """Read the messages of a range that become dead letters, with key, headers and time.
@@ -400,7 +390,7 @@ def read_originals(
     return tuple(letters)
 
 
-def _letter(message: ck.Message, fault: Fault, left: int) -> DeadLetter:
+def _letter(message: ck.Message, fault: DeadLetterReason, left: int) -> DeadLetter:
     value = message.value()
     pointer = value is not None and len(value) > left
     return DeadLetter(

@@ -17,6 +17,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluice.spark.jobs import SparkJobs
+from sluice.spark.session import start_session
+
 if TYPE_CHECKING:
     import subprocess
 
@@ -72,9 +75,6 @@ def make_archive() -> Path | None:
     :returns: the archive; None if this Java makes none, as one without an archive of its own
         classes.
     """
-    from sluice.spark.jobs import SparkJobs
-    from sluice.spark.session import start_session
-
     path = archive_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     for old in path.parent.glob("spark-classes-*"):

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.spark.class_archive import archive_options
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -39,14 +37,13 @@ DEFAULTS = {
 
 
 def start_session(
-    name: str, master: str, properties: Mapping[str, str], java_options: str | None = None
+    name: str, master: str, properties: Mapping[str, str], java_options: str = ""
 ) -> SparkSession:
     """Start (or join, under spark-submit) the session of this process.
 
     Workers run this very Python. On a local master everything stays on loopback.
 
-    :param java_options: of Spark's driver, beside those of `DEFAULTS`; those that use the archive
-        of its classes if left out.
+    :param java_options: of Spark's driver, beside those of `DEFAULTS`.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -55,8 +52,7 @@ def start_session(
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(f"sluice {name}").master(master)
-    more = archive_options() if java_options is None else java_options
-    defaults = {**DEFAULTS, _JAVA_OPTIONS: f"{DEFAULTS[_JAVA_OPTIONS]} {more}".strip()}
+    defaults = {**DEFAULTS, _JAVA_OPTIONS: f"{DEFAULTS[_JAVA_OPTIONS]} {java_options}".strip()}
     for key, value in {**defaults, **properties}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

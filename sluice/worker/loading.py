@@ -22,6 +22,7 @@ from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.ranges import Interval, intervals_of
 from sluice.core.receipts import (
     DeadLetter,
+    DeadLetterReason,
     Failed,
     Loaded,
     NeedsGrant,
@@ -41,7 +42,7 @@ from sluice.decode.messages.fault import NO_ROUTE
 from sluice.decode.schema.registry import UnknownSchemasError
 from sluice.decode.sharding.stored import without_rows
 from sluice.decode.text.fields import new_fields
-from sluice.kafka.reader import Fault, RangeReader, ReadResult, read_originals
+from sluice.kafka.reader import RangeReader, ReadResult, read_originals
 from sluice.kafka.readers import Reader
 from sluice.worker.abreast import decisive, send_abreast, send_in_turn
 from sluice.worker.asking import ask_for_fields, asked_for_columns, asked_for_schemas, words_of
@@ -158,7 +159,7 @@ class _Loading:
     clocks: StageClocks = field(default_factory=StageClocks)
     decoded: dict[str, tuple[Decoded, int]] = field(default_factory=dict)
     receipts: list[Receipt] = field(default_factory=list)
-    faults: dict[int, list[Fault]] = field(default_factory=dict)
+    faults: dict[int, list[DeadLetterReason]] = field(default_factory=dict)
     passed: dict[str, int] = field(default_factory=dict)
     empty: dict[str, tuple[Interval, ...]] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
@@ -202,7 +203,7 @@ class _Loading:
                 self.decoded[table.entry] = self._decode(table, router)
             decoded, given = self.decoded.pop(table.entry)
             for bad in decoded.bad:
-                fault = Fault(table.entry, bad.reason, words_of(table, bad), bad.column)
+                fault = DeadLetterReason(table.entry, bad.reason, words_of(table, bad), bad.column)
                 self.faults.setdefault(bad.offset, []).append(fault)
             ask_for_fields(self.assignment, table, decoded)
             if decoded.empty:
@@ -255,7 +256,7 @@ class _Loading:
 
     def _park(self, table: TableText, router: Router) -> None:
         """All that the entry takes becomes letters of the parking topic."""
-        fault = Fault(table.entry, PARKED, f"{table.target} takes no blocks for now")
+        fault = DeadLetterReason(table.entry, PARKED, f"{table.target} takes no blocks for now")
         with router.messages_of(table.entry) as buffer:
             for offset in map(int, buffer.offsets):
                 self.faults.setdefault(offset, []).append(fault)
@@ -313,7 +314,9 @@ class _Loading:
         around = self.around
         if self.text.unrouted == "dead-letter":
             for offset in router.unrouted:
-                self.faults[offset] = [Fault("", NO_ROUTE, "no table entry takes this message")]
+                self.faults[offset] = [
+                    DeadLetterReason("", NO_ROUTE, "no table entry takes this message")
+                ]
         letters: tuple[DeadLetter, ...] = ()
         if self.faults:
             began = time.monotonic()

@@ -8,13 +8,16 @@ import confluent_kafka as ck
 import pytest
 
 from sluice.core.ranges import Range, TopicPartition
-from sluice.core.receipts import DeadLetter
+from sluice.core.receipts import DeadLetter, DeadLetterReason
 from sluice.kafka import originals, reader
-from sluice.kafka.reader import Fault, RangeReader, read_originals
+from sluice.kafka.reader import RangeReader, read_originals
 from tests.support.kafka import Kafka
 
 MANY = 1 << 40
-FAULT, OTHER = Fault("orders", "syntax", "not an object", "id"), Fault("clicks", "value", "no")
+FAULT, OTHER = (
+    DeadLetterReason("orders", "syntax", "not an object", "id"),
+    DeadLetterReason("clicks", "value", "no"),
+)
 
 
 @pytest.fixture
@@ -41,7 +44,7 @@ def produced(kafka: Kafka, count: int, header: bytes = b"h") -> tuple[str, Range
 
 
 def letters_of(
-    range_reader: RangeReader, block_range: Range, wanted: dict[int, Sequence[Fault]]
+    range_reader: RangeReader, block_range: Range, wanted: dict[int, Sequence[DeadLetterReason]]
 ) -> tuple[DeadLetter, ...]:
     """As a task does it: the values come from what was delivered."""
     values: dict[int, bytes] = {}
@@ -58,7 +61,7 @@ def test_what_was_kept_is_what_is_read_again(
     kafka: Kafka, range_reader: RangeReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, block_range = produced(kafka, 1500)
-    wanted: dict[int, Sequence[Fault]] = {1: (FAULT,), 7: (FAULT, OTHER), 700: (OTHER,)}
+    wanted: dict[int, Sequence[DeadLetterReason]] = {1: (FAULT,), 7: (FAULT, OTHER), 700: (OTHER,)}
     wanted |= dict.fromkeys(range(1000, 1009), (FAULT,))
     expected = read_originals(kafka.access(), block_range, wanted, MANY)
     assert len(expected) == 13 and expected[0].key == b"key 1"
@@ -78,7 +81,7 @@ def test_too_much_to_keep_is_read_again(
 ) -> None:
     monkeypatch.setattr(originals, "KEPT_BYTES_MAX", 5_000)
     _, block_range = produced(kafka, 300, header=b"x" * 500)
-    wanted: dict[int, Sequence[Fault]] = {0: (FAULT,), 280: (OTHER,)}
+    wanted: dict[int, Sequence[DeadLetterReason]] = {0: (FAULT,), 280: (OTHER,)}
     expected = read_originals(kafka.access(), block_range, wanted, MANY)
     for _ in range(2):
         assert letters_of(range_reader, block_range, wanted) == expected
@@ -89,7 +92,7 @@ def test_values_that_are_not_at_hand_or_too_many_are_read_again(
     kafka: Kafka, range_reader: RangeReader
 ) -> None:
     _, block_range = produced(kafka, 20)
-    wanted: dict[int, Sequence[Fault]] = {3: (FAULT,), 5: (FAULT,)}
+    wanted: dict[int, Sequence[DeadLetterReason]] = {3: (FAULT,), 5: (FAULT,)}
     letters_of(range_reader, block_range, wanted)
     for values in ({3: b"value 3"}, {3: b"value 3", 5: b"value 5"}):
         range_reader.read(block_range, MANY, lambda values, offsets: None)

@@ -11,9 +11,10 @@ import pytest
 
 from sluice.core.errors import SluiceError
 from sluice.core.ranges import Range, TopicPartition
+from sluice.core.receipts import DeadLetterReason
 from sluice.kafka import reader as reader_module
 from sluice.kafka.errors import RangeVanishedError, StalledError
-from sluice.kafka.reader import Fault, RangeReader, ReadResult, read_originals
+from sluice.kafka.reader import RangeReader, ReadResult, read_originals
 from sluice.kafka.readers import Reader, make_reader
 from sluice.kafka.wire import messages
 from sluice.kafka.wire.messages import Fetched
@@ -291,7 +292,7 @@ def test_the_original_of_the_only_message_is_read(kafka: Kafka) -> None:
     topic = kafka.topic()
     kafka.produce(topic, [b"bad"])
     kafka.until(lambda: kafka.stable_end(topic) == 1)
-    fault = Fault("orders", "syntax", "not an object", "id")
+    fault = DeadLetterReason("orders", "syntax", "not an object", "id")
     block_range = Range(TopicPartition(topic, 0), 0, 1)
     (letter,) = read_originals(kafka.access(), block_range, {0: (fault,)}, 100)
     assert (letter.offset, letter.value) == (0, b"bad")
@@ -303,8 +304,8 @@ def test_originals_of_bad_messages(kafka: Kafka) -> None:
     kafka.produce(topic, [(b"k3", b"worse" * 100), None])
     kafka.until(lambda: kafka.stable_end(topic) == 5)
     block_range = Range(TopicPartition(topic, 0), 0, 5)
-    fault = Fault("orders", "syntax", "not an object", "id")
-    twice = (fault, Fault("clicks", "value", "too large"))
+    fault = DeadLetterReason("orders", "syntax", "not an object", "id")
+    twice = (fault, DeadLetterReason("clicks", "value", "too large"))
     letters = read_originals(kafka.access(), block_range, {0: twice, 3: (fault,)}, 100)
     assert [(x.offset, x.table, x.reason, x.column) for x in letters] == [
         (0, "orders", "syntax", "id"),

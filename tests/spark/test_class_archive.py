@@ -18,9 +18,11 @@ from sluice.spark.java import set_java_home
 _START = """
 import sys
 from pathlib import Path
+from sluice.spark.class_archive import archive_options
 from sluice.spark.session import start_session
 from sluice.spark.jobs import SparkJobs
-session = start_session("test", "local[1]", {"spark.ui.enabled": "false"}, *sys.argv[1:])
+options = sys.argv[1] if sys.argv[1:] else archive_options()
+session = start_session("test", "local[1]", {"spark.ui.enabled": "false"}, options)
 SparkJobs(session).run_idle()
 maps = Path(f"/proc/{session.sparkContext._gateway.proc.pid}/maps").read_text()
 print(sorted({line.split()[-1] for line in maps.splitlines() if line.endswith(".jsa")}))

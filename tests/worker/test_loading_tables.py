@@ -17,6 +17,7 @@ from sluice.core.ledger import Rest, Stored
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import (
     DeadLetter,
+    DeadLetterReason,
     Failed,
     Loaded,
     NeedsGrant,
@@ -29,7 +30,7 @@ from sluice.core.records import Kind, Record
 from sluice.core.text import Column, ConfigurationText, Route, Sharding, TableText
 from sluice.decode.messages.decoded import Block
 from sluice.decode.version import decoder_version
-from sluice.kafka.reader import Fault, RangeReader, ReadResult
+from sluice.kafka.reader import RangeReader, ReadResult
 from sluice.worker import loading
 from sluice.worker.assignment import Assignment
 from sluice.worker.errors import BlockRefusedError, OutdatedTextError
@@ -82,7 +83,7 @@ class Listed(RangeReader):
     def letters(
         self,
         block_range: Range,
-        wanted: Mapping[int, Sequence[Fault]],
+        wanted: Mapping[int, Sequence[DeadLetterReason]],
         values: Mapping[int, bytes],
         bytes_max: int,
     ) -> tuple[DeadLetter, ...]:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TextIO
 
+from sluice.config import Configuration
+from sluice.core.errors import TerminalError
 from sluice.testbed.chaos.clustered import Loading, running_cluster_stage
 from sluice.testbed.chaos.content import ContentReport
 from sluice.testbed.chaos.layout import Layout
@@ -27,8 +29,6 @@ from sluice.testbed.chaos.scene import Scene
 from sluice.testbed.chaos.schedule import Strike, schedule
 from sluice.testbed.chaos.stage import TOPIC, running_stage
 from sluice.testbed.chaos.striking import Lasting, Striker
-from sluice.config import Configuration
-from sluice.core.errors import TerminalError
 from sluice.testbed.local.scope import interruptible, working_folder
 from sluice.verify.audit import audit
 from sluice.verify.verifier import verify

@@ -20,9 +20,11 @@ from sluice.decode.messages.fault import UNKNOWN_FIELD, UNKNOWN_SCHEMA
 from sluice.decode.schema.registry import require_known
 from sluice.testbed.simulate.clickhouse import ROW_NUMBERS, Block, Row, clickhouse_partition
 from sluice.testbed.simulate.kafka import Stored
-from sluice.testbed.simulate.new_fields import strange_field
 from sluice.testbed.simulate.registry import schema_of
 
+#: So many messages long a field comes up that was not there before.
+_NEW_AGE = 40
+_NEW_MAX = 6
 #: What a task says of rows that its decoder does not make.
 OTHER_ROWS = "has other rows than the messages make"
 #: The table entry that loads a topic into a table again, and what its rows say more than others.
@@ -38,6 +40,26 @@ class Judged:
 
     number: int
     value: int | None
+
+
+def field_of(number: int) -> str | None:
+    """The field that a message has and that no table has from the beginning; None for most."""
+    if number < 0:
+        return None  # of an aborted transaction
+    if number % 5 == 3:
+        return f"new{(number // _NEW_AGE) % _NEW_MAX}"
+    if number % 11 == 4:
+        return f"old{number % 3}"
+    return None
+
+
+def strange_field(table: TableText, number: int) -> str | None:
+    """The field for which a message makes no row under this text."""
+    if table.dynamic is None:
+        return None
+    name = field_of(number)
+    known = name in table.dynamic.passed_over or any(c.name == name for c in table.columns)
+    return None if known else name
 
 
 def judge(value: bytes, decoder: int, is_partitioned: bool) -> Judged:

@@ -13,41 +13,17 @@ from typing import TYPE_CHECKING, Any
 from sluice.core.dynamic import INT, DynamicColumns, NewField, answer_to
 from sluice.core.errors import TransientError
 from sluice.core.text import Column, TableText
+from sluice.testbed.simulate.decoding import DecodedRows, ListBuffer, field_of, judge
+from sluice.testbed.simulate.faults import QUERY
 
 if TYPE_CHECKING:
-    from sluice.testbed.simulate.decoding import DecodedRows, ListBuffer
     from sluice.testbed.simulate.world import World
 
 RULES = DynamicColumns(allow=("new.*",), deny=("old.*",))
-#: So many messages long a field comes up that was not there before.
-_AGE = 40
-_NEW_MAX = 6
-
-
-def field_of(number: int) -> str | None:
-    """The field that a message has and that no table has from the beginning; None for most."""
-    if number < 0:
-        return None  # of an aborted transaction
-    if number % 5 == 3:
-        return f"new{(number // _AGE) % _NEW_MAX}"
-    if number % 11 == 4:
-        return f"old{number % 3}"
-    return None
-
-
-def strange_field(table: TableText, number: int) -> str | None:
-    """The field for which a message makes no row under this text."""
-    if table.dynamic is None:
-        return None
-    name = field_of(number)
-    known = name in table.dynamic.passed_over or any(c.name == name for c in table.columns)
-    return None if known else name
 
 
 def new_fields(table: TableText, buffer: ListBuffer, decoded: DecodedRows) -> tuple[NewField, ...]:
     """Stands for `sluice.decode.text.fields.new_fields`."""
-    from sluice.testbed.simulate.decoding import judge
-
     found: dict[str, NewField] = {}
     columns = frozenset(column.name for column in table.columns)
     for value in buffer.iterate([bad.index for bad in decoded.bad]):
@@ -62,8 +38,6 @@ def new_fields(table: TableText, buffer: ListBuffer, decoded: DecodedRows) -> tu
 
 def adding_in(world: World) -> Callable[..., dict[str, str]]:
     """Stands for `sluice.clickhouse.adding.add_columns`."""
-    from sluice.testbed.simulate.faults import QUERY
-    from sluice.testbed.simulate.spark import Worker
 
     def add_columns(
         connect: Any,
@@ -82,7 +56,7 @@ def adding_in(world: World) -> Callable[..., dict[str, str]]:
 
         ask("alter")
         tables = list({id(t): t for url in urls for t in [hosts[url].tables[where[1]]]}.values())
-        if not world.plan.tokens and any(isinstance(who, Worker) for who in world.looking):
+        if not world.plan.tokens and world.is_looked_at():
             # A lane sees to it that no repeat of its own is out. Nothing protects from others.
             raise TransientError("somebody looks at the columns", "wait")
         there = {column.name for column in tables[0].columns}

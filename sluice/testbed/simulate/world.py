@@ -119,6 +119,10 @@ class World:
         """Whether the running process is a worker."""
         return isinstance(self.process, Worker)
 
+    def is_looked_at(self) -> bool:
+        """Whether a worker has looked at a table's columns and is about to insert."""
+        return any(isinstance(who, Worker) for who in self.looking)
+
     def wall_ms(self) -> int:
         """The wall clock of the running process."""
         return self.scheduler.now + self.process.skew_ms

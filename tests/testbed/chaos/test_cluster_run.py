@@ -7,9 +7,9 @@ import json
 
 import pytest
 
+from sluice.core.errors import TerminalError
 from sluice.testbed.chaos.layout import Layout
 from sluice.testbed.chaos.runner import ChaosPlan, run_chaos
-from sluice.core.errors import TerminalError
 from tests.testbed.chaos.seeds import seed_that_begins_with
 
 SECONDS = 30.0
