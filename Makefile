@@ -55,10 +55,11 @@ chaos: $(READY)  ## real faults on the real stack, every row compared; MINUTES=1
 mutants: setup-tests  ## the code broken in small ways, and what notices each; MUTANTS=300 SEED=1
 	@$(BIN)/python -m tests.mutants --mutants $(MUTANTS) --seed $(SEED)
 
-check: $(READY)  ## lint, format, strict types, layers
+check: $(READY)  ## lint, format, strict types, definitions that nobody uses, layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/vulture
 	@$(BIN)/python -m pytest -q tests/test_layers.py tests/test_tidy.py
 
 size: $(READY)  ## lines and files of the package, of its parts, and of the loader alone

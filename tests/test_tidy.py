@@ -18,6 +18,18 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 FUNCTION_LINES_MAX = 70
+CLASS_LINES_MAX = 300
+#: These are larger; they may shrink.
+LARGE_CLASSES = {
+    "Lane": 367,
+    "SchemaChanges": 308,
+    "Plan": 305,
+    "MessageBuffer": 333,
+    "Server": 308,
+    "World": 326,
+    "Nemesis": 513,
+    "Invariants": 352,
+}
 FILE_LINES_MAX = 900
 #: Tables of cases may grow a little longer.
 TEST_FILE_LINES_MAX = 500
@@ -59,11 +71,14 @@ def shown(path: Path) -> str:
 
 
 def long_functions(source: str) -> Iterator[str]:
-    """Functions above the limit, from `def` to the last line."""
+    """Functions and classes above their limits, from `def` or `class` to the last line."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            if lines > FUNCTION_LINES_MAX:
+            lines_max = FUNCTION_LINES_MAX
+            if isinstance(node, ast.ClassDef):
+                lines_max = LARGE_CLASSES.get(node.name, CLASS_LINES_MAX)
+            if lines > lines_max:
                 yield f"{node.name} has {lines} lines"
 
 
@@ -158,6 +173,8 @@ def test_the_tidy_rules_notice() -> None:
     body = "\n".join("    pass" for _ in range(FUNCTION_LINES_MAX))
     assert list(long_functions(f"def f() -> None:\n{body}"))
     assert not list(long_functions(f"def f() -> None:\n{body[:-9]}"))
+    body = "\n".join("    x = 1" for _ in range(CLASS_LINES_MAX))
+    assert list(long_functions(f"class C:\n{body}")) == [f"C has {CLASS_LINES_MAX + 1} lines"]
     for source in ("tp = 1", "def f(cfg): ...", "class KafkaMgr: ...", "def send_msg(): ..."):
         assert list(banned_names(source)), source
     for source in ("spark.conf = 1", "x = message.ts", "timestamps = 1", "f(msg=1)"):

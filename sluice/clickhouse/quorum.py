@@ -139,11 +139,9 @@ def read_own_view(
 def _entry(row: dict[str, Any]) -> QueueEntry:
     return QueueEntry(
         part=str(row["new_part_name"]),
-        required_quorum=int(row.get("required_quorum", 0)),
         tries=int(row["num_tries"]),
         is_executing=bool(row["is_currently_executing"]),
         exception=_short(row["last_exception"]),
-        postponed=int(row.get("num_postponed", 0)),
         postpone_reason=_short(row["postpone_reason"]),
     )
 

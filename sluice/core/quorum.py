@@ -38,18 +38,12 @@ class PendingQuorum:
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """What a replica still has to do to get a part.
-
-    :param required_quorum: 0 for an entry that counts for no quorum, like those of a replica that
-        was made anew.
-    """
+    """What a replica still has to do to get a part."""
 
     part: str
-    required_quorum: int = 0
     tries: int = 0
     is_executing: bool = False
     exception: str = ""
-    postponed: int = 0
     postpone_reason: str = ""
 
 

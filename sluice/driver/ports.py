@@ -172,7 +172,6 @@ class ReplicaState:
 
     shard: str
     url: str
-    is_preferred: bool
     health: ReplicaHealth
 
 

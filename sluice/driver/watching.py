@@ -92,7 +92,7 @@ class ReplicaWatch:
         """Every replica as last read, shard by shard; those that were not read yet are missing."""
         health, access = self._health, self.access
         return [
-            ReplicaState(shard, url, url in access.preferred, health[url])
+            ReplicaState(shard, url, health[url])
             for shard, urls in sorted(access.shards.items())
             for url in urls
             if url in health

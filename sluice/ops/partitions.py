@@ -29,7 +29,6 @@ class PartitionFacts:
     :param found: what the group holds; with an open transaction, what it held before.
     :param is_open: a transaction that may replace `found` stays open.
     :param record: the group's record, None without a valid one.
-    :param why_invalid: what is wrong with an offset that has no valid record.
     :param recorded: metadata of the ledger's last record, None if it has none.
     :param last: that record, None if it cannot be read.
     :param background: what the ledger knows besides.
@@ -39,7 +38,6 @@ class PartitionFacts:
     found: CommittedOffset | None
     is_open: bool
     record: Record | None
-    why_invalid: str
     recorded: str | None
     last: Record | None
     background: Background
@@ -100,15 +98,14 @@ class ConnectorReader:
         offsets = self.offsets(sources)
         decoded = {source: _decoded(offsets.found[source]) for source in sources}
         if view is None:
-            view = self.ledger(source for source, (record, _) in decoded.items() if record is None)
+            view = self.ledger(source for source, record in decoded.items() if record is None)
         begins, ends = self.log.begins(sources), self.log.stable_ends(sources)
         return [
             PartitionFacts(
                 source=source,
                 found=offsets.found[source],
                 is_open=source in offsets.unstable,
-                record=decoded[source][0],
-                why_invalid=decoded[source][1],
+                record=decoded[source],
                 recorded=view.metadata(source),
                 last=_last(view, source),
                 background=view.background(source),
@@ -120,18 +117,17 @@ class ConnectorReader:
         ]
 
 
-def _decoded(found: CommittedOffset | None) -> tuple[Record | None, str]:
+def _decoded(found: CommittedOffset | None) -> Record | None:
     if found is None:
-        return None, ""
+        return None
     try:
-        return decode(found.offset, found.metadata), ""
-    except InvalidRecordError as error:
-        return None, str(error)
+        return decode(found.offset, found.metadata)
+    except InvalidRecordError:
+        return None
 
 
 def _last(view: LedgerView, source: TopicPartition) -> Record | None:
     entry = view.records.get(source)
     if entry is None:
         return None
-    record, _ = _decoded(CommittedOffset(int(entry["begin"]), str(entry["metadata"])))
-    return record
+    return _decoded(CommittedOffset(int(entry["begin"]), str(entry["metadata"])))

@@ -47,7 +47,7 @@ def facts(*replicas: Replica, age: int = 60) -> TableQuorum:
 
 
 def entry(**more: object) -> tuple[QueueEntry, ...]:
-    return (QueueEntry(PART, 2, **more),)  # type: ignore[arg-type]
+    return (QueueEntry(PART, **more),)  # type: ignore[arg-type]
 
 
 def said(judgement: Judgement) -> str:
@@ -115,7 +115,6 @@ def test_a_young_part_and_one_that_is_being_fetched_are_on_their_way() -> None:
         (
             {
                 "entries": entry(
-                    postponed=3,
                     postpone_reason="Not executing fetch of part all_7_7_0 because replicated "
                     "fetches are cancelled now.",
                 )

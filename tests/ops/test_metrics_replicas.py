@@ -31,8 +31,8 @@ def test_each_replica_has_its_values_and_one_that_is_away_has_no_delay() -> None
     well = Condition(delay_seconds=3, queue=7, active=2, total=3)
     read = Read(
         [
-            ReplicaState("s1", "http://a:1", True, ReplicaHealth(well)),
-            ReplicaState("s1", "http://b:1", False, ReplicaHealth(None, "it does not answer")),
+            ReplicaState("s1", "http://a:1", ReplicaHealth(well)),
+            ReplicaState("s1", "http://b:1", ReplicaHealth(None, "it does not answer")),
         ],
         "it has the shard s2",
     )

@@ -120,20 +120,6 @@ def _drain() -> None:
         session().query("SELECT 1 WHERE 0", "Null")
 
 
-def engine_version() -> str:
-    """Name and version of the engine, as the configuration text names it."""
-    version: str = run("SELECT version()", "TSV").bytes().decode().strip()
-    return f"chdb {version}"
-
-
-def close_session() -> None:
-    """Close this thread's connection, if it has one."""
-    connection = getattr(_local, "connection", None)
-    if connection is not None:
-        _local.connection = None
-        connection.close()
-
-
 def release_memory() -> None:
     """Give what the engine's allocator keeps of freed memory back to the system.
 

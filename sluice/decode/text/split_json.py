@@ -66,7 +66,7 @@ class JsonSplitter:
         outline = outline_of(piece.text, begins, ends)
         faults = outline.faults
         froms, tos, owners = self._groups(outline, count)
-        faults |= self._gaps(piece, begins, outline, froms, tos, owners)
+        faults |= self._gaps(piece, outline, froms, tos, owners)
         kept = ~faults[owners]
         froms, tos, owners = froms[kept], tos[kept], owners[kept]
         view = memoryview(piece.text)
@@ -105,7 +105,6 @@ class JsonSplitter:
     def _gaps(
         self,
         piece: Piece,
-        message_begins: Positions,
         outline: Outline,
         froms: Positions,
         tos: Positions,

@@ -25,7 +25,6 @@ BROKEN = {
     -5: "its offsets are not ascending, or beyond its last offset",
     -6: "it does not hold as many records as it says",
 }
-BROKEN_MAGIC = -2
 
 
 class Parser(ctypes.Structure):

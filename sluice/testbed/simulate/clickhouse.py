@@ -234,11 +234,6 @@ class Table:
         first = self.first_landing.get(key, self.own)
         return self.own - first - sum(number > first for number in self.given_up)
 
-    def knows(self, token: str | None, block: Block) -> bool:
-        """Whether any part of a block is in the window."""
-        wheres = self.partitions_of(block.rows)
-        return any((where, token) in self.window for where in wheres)
-
     def entries_until_forgotten(self, token: str) -> int | None:
         """How many entries more push a part of this token out; None if none is in the window."""
         for place, identity in enumerate(self.window):
