@@ -37,9 +37,12 @@ from sluice.driver.state import PartitionState
 from sluice.driver.steps import Planner
 from sluice.driver.unknown_schemas import (
     AGAIN_MS_MAX,
+    PARTLY_STORED,
     PATIENCE_MS,
+    WHEN_STORED,
     SchemaPatience,
     UnknownSchemaError,
+    stored_in_part,
 )
 from sluice.spark.jobs import JobResult, SparkGoneError
 from sluice.worker.errors import StructureChangedError, took_too_long
@@ -186,7 +189,12 @@ class Gatherer:
     def _unknown_schemas(self, state: PartitionState, outdated: Outdated, now_ms: int) -> None:
         """The registry is asked again for a while. Then the text says which schemas there are: at
         once, where nobody ever inserted anything of the range; else a probe tells what is there,
-        since the registry may have known them before."""
+        since the registry may have known them before. Where it found some rows of messages that
+        have several, the registry has known the schemas, and is waited for."""
+        if stored_in_part(outdated, state.background.stored):
+            error = UnknownSchemaError(f"{outdated.why}, and {PARTLY_STORED}", WHEN_STORED)
+            self._failed(state, error, now_ms, AGAIN_MS_MAX)
+            return
         try:
             judged = self._patience.judge(state.block_range, outdated, now_ms)
         except UnknownSchemaError as error:
@@ -292,8 +300,11 @@ class Gatherer:
         now_ms = self._now_ms()
         if state.stopped is not None:
             return
-        if found.error is not None:
-            self._failed(state, self._or_wait(state, found.error), now_ms)
+        error = found.error
+        if state.outdated is not None and stored_in_part(state.outdated, found.stored):
+            error = TerminalError(PARTLY_STORED)
+        if error is not None:
+            self._failed(state, self._or_wait(state, error), now_ms)
             return
         state.probing, state.is_probed = False, True
         state.background = Background(
@@ -322,6 +333,5 @@ class Gatherer:
         state.probing, state.outdated = False, None
         return UnknownSchemaError(
             f"{outdated.why}, an earlier attempt may have made rows of them, and {error}",
-            "Register the schemas again under their numbers; or `sluice resolve`, after a look at "
-            "the table.",
+            WHEN_STORED,
         )

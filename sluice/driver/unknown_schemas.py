@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sluice.core.errors import TransientError
+from sluice.core.ledger import Stored
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Outdated, UnknownSchemas
 from sluice.driver.letter_watch import LetterWatch
@@ -22,6 +23,24 @@ REST_FACTOR = 10
 AGAIN_MS_MAX = 5_000
 #: So many numbers are remembered; of each table entry, those that the registry knows.
 _NUMBERS_MAX = 4096
+
+
+#: Why a range waits although its patience is over.
+PARTLY_STORED = (
+    "some rows of its messages, which may have several, are stored: only the schemas tell which "
+    "are missing"
+)
+#: What to do where rows may be there that only the schemas explain.
+WHEN_STORED = (
+    "Register the schemas again under their numbers; or look at the table, and `sluice resolve`."
+)
+
+
+def stored_in_part(outdated: Outdated, stored: Stored) -> bool:
+    """Whether a probe found some rows of an entry whose messages name unknown schemas. They were
+    made when the registry knew all schemas of the range; as dead letters their messages would make
+    none of these rows."""
+    return any(stored.get(entry) for entry in outdated.schemas)
 
 
 class UnknownSchemaError(TransientError):

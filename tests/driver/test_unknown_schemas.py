@@ -10,9 +10,10 @@ import pytest
 from sluice.core.budget import Site
 from sluice.core.dead_letters import LetterLimit
 from sluice.core.errors import TerminalError
-from sluice.core.ranges import TopicPartition
+from sluice.core.ledger import Rest
+from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import DeadLetter, Outdated, UnknownSchemas
-from sluice.core.text import TableText, parse_text
+from sluice.core.text import ConfigurationText, TableText, parse_text
 from sluice.driver.ports import ProbeFound
 from sluice.driver.probing import DoubledRowsError
 from sluice.spark.jobs import JobLostError
@@ -184,6 +185,31 @@ def test_where_it_cannot_be_probed_it_waits_for_the_registry(doubled: bool) -> N
     assert world.now > START_MS + hour_ms and lane.states[P0].stopped is None
     assert "PROBE" not in [kind for kind, _, _ in kinds(world, P0)]
     assert world.rows_of(P0, "a") == [1] * 10 and world.letters == []
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_where_some_rows_of_messages_are_stored_it_waits_for_the_registry(
+    is_recorded: bool,
+) -> None:
+    """As dead letters, messages of several rows would not make the rows that are there."""
+    world = RegistryWorld({3: 2}, {1})
+    world.ends[P0] = 10
+    world.script = first(lost_after_it_was_stored)
+    real = world._probed
+
+    def probed(block_range: Range, text: ConfigurationText, known: Rest) -> ProbeFound:
+        found = real(block_range, text, known)
+        return replace(found, stored={"a": ((3, 0, 1),)})
+
+    world._probed = probed  # type: ignore[method-assign]
+    if is_recorded:
+        world.tables[Site("a", "s1")].mark += 5_000  # so that it is probed before it is sent again
+    hour_ms = 3_600_000
+    world.at(hour_ms, lambda: world.known.add(2))
+    world.rounds_left = 200_000
+    lane = run(world)
+    assert world.now > START_MS + hour_ms and lane.states[P0].stopped is None
+    assert world.letters == []
 
 
 def test_garbage_holds_nobody_back_for_long_and_makes_no_texts() -> None:
