@@ -54,6 +54,58 @@ def test_the_experiments_of_prove_are_listed_as_they_are() -> None:
     assert listed == [(experiment.name, experiment.fact) for experiment in EXPERIMENTS]
 
 
+PROTOCOL = ROOT / "docs" / "PROTOCOL.md"
+#: A rule, an invariant or a hazard, where it is named and where it is defined.
+NAME = re.compile(r"\b[RIH][1-9]\d?\b")
+DEFINED = re.compile(r"^### ([RIH][1-9]\d?) .+\n\n\*\*", re.MULTILINE)
+#: How they were called once: `rule 3`, `invariant 4`, and hazards by a letter and a number. Others
+#: say so of the first bytes of an Avro message, and of a decoder's rules.
+FORMER = re.compile(
+    r"(?<!9\.9\.9, )\b([Rr]ules?|[Ii]nvariants?) \d|\bhazards? [A-G]\b|\b(?!C3 01\b)[A-G][1-9]\d?\b"
+)
+
+
+def citing_files() -> list[Path]:
+    found = [*(ROOT / "sluice").rglob("*.py"), *(ROOT / "sluice").rglob("*.c")]
+    found += (ROOT / "tests").rglob("*.py")
+    return [path for path in [*found, *DOCUMENTS] if path != Path(__file__)]
+
+
+def test_rules_invariants_and_hazards_are_defined_once_and_cited() -> None:
+    defined = DEFINED.findall(PROTOCOL.read_text())
+    assert len(defined) == len(set(defined)) >= 50
+    cited = {path: set(NAME.findall(path.read_text())) for path in citing_files()}
+    for path, names in cited.items():
+        assert names <= set(defined), f"{path}: PROTOCOL.md does not define {names - set(defined)}"
+    anywhere, held = set[str](), set[str]()
+    for path, names in cited.items():
+        anywhere |= names if path != PROTOCOL else set()
+        if path.name == "GUARANTEES.md" or path.is_relative_to(ROOT / "tests"):
+            held |= names
+    assert set(defined) <= anywhere
+    assert {name for name in defined if not name.startswith("H")} <= held
+
+
+def test_former_names_of_rules_and_hazards_are_gone() -> None:
+    for path in citing_files():
+        found = FORMER.search(path.read_text())
+        assert found is None, f"{path}: {found.group()!r} has another name in PROTOCOL.md"
+
+
+SOURCE = re.compile(r"`([\w/]+\.(?:py|c))`")
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "PROTOCOL.md"])
+def test_files_that_are_named_exist(name: str) -> None:
+    """By their path, below the package, its decoders, the tests, or everything."""
+    places = [ROOT, ROOT / "sluice", ROOT / "sluice" / "decode", ROOT / "tests"]
+    for named in SOURCE.findall((ROOT / "docs" / name).read_text()):
+        if "/" in named:
+            assert any((place / named).is_file() for place in places), named
+        else:
+            assert any(ROOT.glob(f"[st]*/**/{named}")), named
+
+
 RUNBOOK = ROOT / "docs" / "RUNBOOK.md"
 COMMAND = re.compile(r"(?:^|`)sluice ([a-z][\w-]*)([^`\n]*)", re.MULTILINE)
 METRIC = re.compile(r"`(sluice_\w+)")

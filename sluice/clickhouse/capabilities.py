@@ -15,7 +15,7 @@ from sluice.clickhouse.structure import zone_of
 from sluice.core.errors import ConfigurationError
 
 #: Squash limits so high that all Native blocks of one body become one server-side block
-#: (rule 6). A block above the default limits is not split either, on 18.16 and 26.9.
+#: (R6). A block above the default limits is not split either, on 18.16 and 26.9.
 _BLOCK_ROWS_MAX = "1000000000"
 _BLOCK_BYTES_MAX = "68719476736"
 
@@ -34,7 +34,7 @@ _ALWAYS = {
     "parallel_view_processing": "0",
     "materialized_views_ignore_errors": "0",
     # A column of another type than the block's is refused; 26.9 would convert, and narrow 300
-    # to 44 without a word (C10). 18.16 refuses by itself [measured].
+    # to 44 without a word (H16). 18.16 refuses by itself [measured].
     "input_format_native_allow_types_conversion": "0",
     "send_progress_in_http_headers": "0",
     # Expressions of the table are worked out in the server's own zone, which the text names.
@@ -78,7 +78,7 @@ class Capabilities:
 
     @property
     def tokens(self) -> bool:
-        """Whether a block can carry a token; else the server hashes the rows (C8)."""
+        """Whether a block can carry a token; else the server hashes the rows (H14)."""
         return "insert_deduplication_token" in self.settings
 
     @property

@@ -1,4 +1,4 @@
-"""Whether a recorded text still can be executed, as the tables are today (rule 8). Pure."""
+"""Whether a recorded text still can be executed, as the tables are today (R8). Pure."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def why_not_insertable(table: TableText, today: Today) -> str | None:
     for shard, path in table.zookeeper_paths:
         now = today.paths.get((table.target, shard), path)
         if now != path:
-            # Its window is another one, and so may be its rows (C9).
+            # Its window is another one, and so may be its rows (H15).
             return f"{table.target} in shard {shard} was the table at {path}, and is {now} today"
     if facts.partition_key != table.partition_key:
         return (
@@ -133,7 +133,7 @@ def definition(column: Column) -> str:
 
 def _why_other_key(table: TableText, columns: Iterable[Column]) -> str | None:
     """A partition key over computed columns that are computed otherwise now: the same row may
-    lie in another ClickHouse partition, and tokens end there (C2)."""
+    lie in another ClickHouse partition, and tokens end there (H10)."""
     now = {column.name: column for column in columns}
     computed = [column for column in table.columns if column.kind in _COMPUTED]
     waiting, seen = [table.partition_key], set[str]()

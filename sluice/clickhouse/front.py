@@ -1,6 +1,6 @@
 """Whether it is the server itself that answers at an address, or something before it.
 
-Rule 9 holds only if nothing stands between that keeps requests back, or that sends the requests of
+R9 holds only if nothing stands between that keeps requests back, or that sends the requests of
 one connection to different servers: the check of the lease would say nothing of the insert.
 """
 

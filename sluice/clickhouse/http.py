@@ -1,8 +1,8 @@
 """A thin client for one ClickHouse server over HTTP, on a connection that is kept.
 
 Reads reconnect by themselves. An insert does not: `/ping`, the check of the lease and the
-POST use one connection (rule 9), because a fresh connection after the check would let the
-block arrive long after the lease (hazard B2).
+POST use one connection (R9), because a fresh connection after the check would let the
+block arrive long after the lease (H8).
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class Server:
         lease: Callable[[], float],
         timeout_seconds: float = INSERT_TIMEOUT_SECONDS,
     ) -> InsertReply:
-        """Insert one block: /ping, `lease()`, POST on that same connection (rule 9).
+        """Insert one block: /ping, `lease()`, POST on that same connection (R9).
 
         :param lease: gives the seconds that are left, and raises when there are none; then
             nothing was sent.

@@ -39,7 +39,7 @@ class InsertPlan:
 
 
 def query_id_prefix(token: str) -> str:
-    """What all attempts to insert the block with this token share (rule 11)."""
+    """What all attempts to insert the block with this token share (R11)."""
     return QUERY_ID_PREFIX + hashlib.sha256(token.encode()).hexdigest()[:24]
 
 
@@ -63,7 +63,7 @@ def plan_insert(
 ) -> InsertPlan:
     """Plan the insert of one Native block.
 
-    :param columns: the block's columns in their order; always named (rule 8).
+    :param columns: the block's columns in their order; always named (R8).
     :param native: the block; it is not copied. A memoryview must be of bytes.
     :param token: None for a server that does not know `insert_deduplication_token`.
     :param settings: what `insert_settings` gave; identical for every attempt of a block,

@@ -1,4 +1,4 @@
-"""What a probe looks at before it loads the rest of a range (rule 11)."""
+"""What a probe looks at before it loads the rest of a range (R11)."""
 
 from __future__ import annotations
 

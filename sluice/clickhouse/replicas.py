@@ -34,7 +34,7 @@ def refuse_own_windows(facts: TableFacts, shard: str, urls: Sequence[str]) -> No
 def refuse_other_table(
     facts: TableFacts, table: TableText, shard: str, urls: Sequence[str]
 ) -> None:
-    """Blocks in doubt at one replica are known at another only if both are one table (C9).
+    """Blocks in doubt at one replica are known at another only if both are one table (H15).
 
     :param facts: of the table on one server.
     :param table: what the block was made for.

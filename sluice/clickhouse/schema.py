@@ -125,7 +125,7 @@ def check_header(columns: Sequence[Column], facts: TableFacts) -> None:
 
     Columns that only the replica has are filled by it, as for a column added later; all
     that the block carries must exist there, with the same type, and be insertable: 18.16
-    drops extra columns without a word, 26.9 converts other types (C10).
+    drops extra columns without a word, 26.9 converts other types (H16).
 
     :param columns: what the block carries, in its order.
     :raises OtherColumnsError: they differ.

@@ -1,4 +1,4 @@
-"""What makes rows of a table go away, or hides them from who reads it (rule 11).
+"""What makes rows of a table go away, or hides them from who reads it (R11).
 
 Whoever counts rows to find out what was loaded has to know that none of them went meanwhile, and
 that the server shows all that it has. Where neither can be known, nothing is concluded.

@@ -1,7 +1,7 @@
 """How much of a table's deduplication window was used: marks that only grow.
 
 The difference of two marks bounds from above how many entries all writers added between
-them (budget B1). A mark that shrank says nothing: the caller treats it as unknown.
+them (budget, H7). A mark that shrank says nothing: the caller treats it as unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sluice.core.server_runs import server_run
 
 
 def tables_with_windows(facts: TableFacts) -> Iterator[tuple[str, TableFacts]]:
-    """A table and what the views behind it write to (C7), each once; with the name that a site
+    """A table and what the views behind it write to (H13), each once; with the name that a site
     has for it (`Site.target`)."""
     yield "", facts
     seen = set[str]()

@@ -109,13 +109,13 @@ class BatchConfiguration:
 
     @property
     def range_bytes_max(self) -> int:
-        """A range above this is inserted by nobody, and shortened (rule 12)."""
+        """A range above this is inserted by nobody, and shortened (R12)."""
         return self.max_bytes * 3 // 2
 
 
 @dataclass(frozen=True, slots=True)
 class ShardConfiguration:
-    """A shard is known by its name, not by its position (C9).
+    """A shard is known by its name, not by its position (H15).
 
     :param replicas: base URLs without a trailing slash, in order of preference. Empty where the
         servers are to be asked, see `ClusterConfiguration`.
@@ -324,7 +324,7 @@ class Configuration:
         return tuple(table.name for table in self.tables if table.on_error == "park")
 
     def group(self, connector: str) -> str:
-        """The consumer group of a connector, whose offsets carry the intents (rule 1)."""
+        """The consumer group of a connector, whose offsets carry the intents (R1)."""
         return f"sluice.{self.pipeline}.{connector}"
 
     def connector(self, name: str) -> ConnectorConfiguration:

@@ -30,7 +30,7 @@ Besides the three:
 
 * Foreign: someone wrote who is not the owner: no record of ours, an owner who intends without
   having taken over, a batch number that does not rise, another generation or topic id.
-* Step: a record of this kind cannot follow (rule 2), or not under this text (rule 8).
+* Step: a record of this kind cannot follow (R2), or not under this text (R8).
 * Count: receipts and counts do not account for every message of a settled range.
 """
 
@@ -117,11 +117,11 @@ def _judge_ranges(
         return [(kind, _relation_in_words(kind, earlier, later))]
     if not may_follow(earlier, replace(later, generation=earlier.generation)):
         name, other = later.kind.name.lower(), earlier.kind.name.lower()
-        return [(AnomalyKind.STEP, f"a {name} of this range cannot follow this {other} (rule 2)")]
+        return [(AnomalyKind.STEP, f"a {name} of this range cannot follow this {other} (R2)")]
     same_range_again = later.kind in (Kind.RENEW, Kind.SHORTEN)
     by_hand = earlier.kind is Kind.PROBE and earlier.deadline_ms == 0
     if same_range_again and later.text != earlier.text and not by_hand:
-        said = f"repeated under the text {later.text}, intended under {earlier.text} (rule 8)"
+        said = f"repeated under the text {later.text}, intended under {earlier.text} (R8)"
         return [(AnomalyKind.STEP, said)]
     if same_range_again and later.attempt < earlier.attempt:
         said = f"attempt {later.attempt} follows attempt {earlier.attempt}"
@@ -141,7 +141,7 @@ def _relation_in_words(kind: AnomalyKind, earlier: Record, later: Record) -> str
 
 
 def _judge_hand(earlier: Record, later: Record) -> list[Finding]:
-    """Whether the owner wrote `later`, or who had taken over (rule 4)."""
+    """Whether the owner wrote `later`, or who had taken over (R4)."""
     signs: list[str] = []
     if later.batch <= earlier.batch:
         signs.append(f"batch {later.batch} follows batch {earlier.batch}")

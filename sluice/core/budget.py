@@ -1,4 +1,4 @@
-"""The window budget (rule 10): a block must still be remembered when it is repeated.
+"""The window budget (R10): a block must still be remembered when it is repeated.
 
 A repeat of block T stores nothing iff fewer than W entries were created on that table and
 shard since T's own. Entries are counted by marks, numbers that the server raises by at

@@ -1,4 +1,4 @@
-"""Columns that are added for fields which messages bring along (rule 14). Pure.
+"""Columns that are added for fields which messages bring along (R14). Pure.
 
 Which fields these are follows from the table's text alone, and so does when there is no more room.
 So whether a range is refused for its fields is a function of the range and of its text: as long

@@ -67,6 +67,6 @@ class OwnerChangedError(TerminalError):
 
 
 class ForeignHandsError(TerminalError):
-    """A committed offset is not what this owner wrote (rule 5)."""
+    """A committed offset is not what this owner wrote (R5)."""
 
     hint = "Find who commits in this consumer group, stop it, then run `sluice adopt`."

@@ -1,4 +1,4 @@
-"""The lease: until when the tasks of a record may start an insert (rule 9).
+"""The lease: until when the tasks of a record may start an insert (R9).
 
 A lease travels as wall time and is used as remaining time: the worker turns it into its
 own boot clock on receipt, so that neither a sleeping machine nor a clock that is set

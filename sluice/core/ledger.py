@@ -50,7 +50,7 @@ class Background:
     :param rest: what a probe found missing, by table entry.
     :param stored: of entries whose messages have several rows, those rows of `rest` that the probe
         found.
-    :param bytes_max: size above which nobody ever inserted this range (rule 12).
+    :param bytes_max: size above which nobody ever inserted this range (R12).
     :param servers: of shards with tables that are not replicated, the process that served them
         when the marks were taken. One that is missing is unknown: such a table may know a block
         of the range that it does not have.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sluice.core.ranges import Range, TopicPartition
 
-#: A range may exceed `max_bytes` by this factor before it is refused (rule 12).
+#: A range may exceed `max_bytes` by this factor before it is refused (R12).
 RANGE_BYTES_FACTOR = 1.5
 
 #: Assumed until a partition's messages were seen; errs on the large side.

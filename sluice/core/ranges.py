@@ -139,7 +139,7 @@ def digest_of_rest(
     attempt: int = 0,
     stored: Mapping[str, tuple[tuple[int, int, int], ...]] | None = None,
 ) -> str:
-    """12 hexadecimal digits that name what a probe found missing, by table entry (C12).
+    """12 hexadecimal digits that name what a probe found missing, by table entry (H18).
 
     :param stored: rows of these offsets that are not missing.
     :param attempt: of the record that names it. A server may know the block of an earlier attempt

@@ -176,7 +176,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class TooHeavy:
-    """Nobody inserted: the range is above the limit of bytes or rows at `end` (rule 12).
+    """Nobody inserted: the range is above the limit of bytes or rows at `end` (R12).
 
     :param end: the largest end that keeps the range within the limit, above its begin.
     """
@@ -187,7 +187,7 @@ class TooHeavy:
 
 @dataclass(frozen=True, slots=True)
 class NeedsGrant:
-    """A block of this table entry takes more window entries than granted (rule 10).
+    """A block of this table entry takes more window entries than granted (R10).
 
     :param views: how many it takes in the table of a view is not known before it is inserted: the
         server has refused it there, and other tables of the entry may have it. Else nothing of the

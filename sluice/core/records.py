@@ -1,6 +1,6 @@
 """The record of a partition: what stands in Kafka as the metadata of its committed offset.
 
-Rules 1 and 2. The committed offset itself is always `begin`, which is the settled
+R1 and R2. The committed offset itself is always `begin`, which is the settled
 position: nothing below it is outstanding, and everything from it on is still to load.
 A record is one line of printable ASCII below 200 bytes, closed by a checksum.
 """
@@ -50,11 +50,11 @@ class Record:
     :param batch: number of the transaction of this lane that wrote it, from 1 on.
     :param attempt: how often this range was given a new lease, from 1 on; 0 when settled.
     :param owner: last part of the transactional.id that may write the next record.
-    :param generation: raised by `sluice rewind`, so that tokens differ (C4).
-    :param topic_id: 11 characters that name this incarnation of the topic (C4).
+    :param generation: raised by `sluice rewind`, so that tokens differ (H12).
+    :param topic_id: 11 characters that name this incarnation of the topic (H12).
     :param text: digest of the configuration text that decides the rows.
-    :param grant: entries of a deduplication window that each block may take (rule 10).
-    :param deadline_ms: after this nobody starts an insert for this record (rule 9).
+    :param grant: entries of a deduplication window that each block may take (R10).
+    :param deadline_ms: after this nobody starts an insert for this record (R9).
     :param rest: digest of the offsets that a probe found missing, "" without a probe.
     :param epoch: of the leader that vouched for all offsets below `end`.
     """
@@ -158,7 +158,7 @@ def decode(offset: int, metadata: str | None) -> Record:
 
 
 def may_follow(previous: Record | None, following: Record) -> bool:
-    """Whether the chain of records allows this step (rule 2).
+    """Whether the chain of records allows this step (R2).
 
     `adopt` and `rewind` are a person's steps and leave the chain on purpose; their entries
     in the ledger say why. Where offsets may be loaded again they raise the generation.

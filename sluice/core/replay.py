@@ -14,13 +14,13 @@ class Committed(Enum):
     """What the consumer group holds for the partition."""
 
     ABSENT = "absent"
-    INVALID = "invalid"  # an offset without a valid record of ours (A2)
+    INVALID = "invalid"  # an offset without a valid record of ours (H2)
     SETTLED = "settled"
     IN_DOUBT = "in doubt"
 
 
 class Ledger(Enum):
-    """What the ledger's last record of the partition says (A3)."""
+    """What the ledger's last record of the partition says (H3)."""
 
     ABSENT = "absent"  # no record of this partition, ever
     AGREES = "agrees"
@@ -32,7 +32,7 @@ class Topic(Enum):
 
     NEW = "new"  # no partition of it has a record
     KNOWN = "known"
-    RECREATED = "re-created"  # its id is not the recorded one (C4)
+    RECREATED = "re-created"  # its id is not the recorded one (H12)
 
 
 class Log(Enum):
@@ -44,21 +44,21 @@ class Log(Enum):
 
 
 class Memory(Enum):
-    """Whether ClickHouse surely still remembers the blocks of the range (rules 9, 10)."""
+    """Whether ClickHouse surely still remembers the blocks of the range (R9, R10)."""
 
     HOLDS = "holds"
     OVERRUN = "overrun"
 
 
 class Executable(Enum):
-    """Whether the recorded configuration text can be executed today (rule 8)."""
+    """Whether the recorded configuration text can be executed today (R8)."""
 
     YES = "yes"
     NO = "no"
 
 
 class Probe(Enum):
-    """Whether a probe could tell what is missing (rule 11)."""
+    """Whether a probe could tell what is missing (R11)."""
 
     POSSIBLE = "possible"
     IMPOSSIBLE = "impossible"  # views, no lineage columns, or rows that may go by themselves
@@ -158,7 +158,7 @@ REPLAY_RULES: tuple[Rule, ...] = (
         ledger=frozenset({Ledger.ABSENT}),
         topic=frozenset({Topic.RECREATED}),
     ),
-    # Recorded once, and the group's copy is gone: expired, reset or deleted (A3).
+    # Recorded once, and the group's copy is gone: expired, reset or deleted (H3).
     Rule(
         Decision.STOP_OFFSETS_LOST,
         committed=frozenset({Committed.ABSENT}),

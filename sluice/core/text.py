@@ -1,4 +1,4 @@
-"""The configuration text: everything that decides which rows a range becomes (rule 8).
+"""The configuration text: everything that decides which rows a range becomes (R8).
 
 Two executions of the same range under the same text make the same rows. The text is
 canonical (sorted keys, no comments, no secrets), lives in the ledger, and is named by
@@ -119,7 +119,7 @@ class TableText:
     :param lineage: those of the lineage columns that blocks carry.
     :param partition_key: the table's PARTITION BY expression, "" without one.
     :param time_zone: the server's time zone; DateTime strings without a zone mean it.
-    :param shards: the names of the shards, sorted; identities, not positions (C9).
+    :param shards: the names of the shards, sorted; identities, not positions (H15).
     :param sort: rows stand in the order of the sorting key, ties by offset.
     :param options: of the format, by name, sorted.
     :param rows: how many rows a message has; "one": any other number makes it a dead letter.
@@ -134,7 +134,7 @@ class TableText:
     :param dynamic: which fields without a column get one; None: none does.
     :param sharding: of the rows among `shards`; None: there is one shard.
     :param zookeeper_paths: (shard, path) of a Replicated table: which table it is. Only servers
-        that hold a replica of it may be offered its blocks (C9). Empty for a table that is not
+        that hold a replica of it may be offered its blocks (H15). Empty for a table that is not
         replicated, whose blocks go to the first server of their shard.
     :param uuids: (shard, table, uuid) of the table and of its views' targets, where they are not
         replicated: which tables they are, since each has a window of its own.
@@ -194,7 +194,7 @@ class ConfigurationText:
     """The whole text of one connector.
 
     :param decoder: name and version of the engine that decodes, e.g. "chdb 26.9.0".
-    :param range_bytes_max: above this a range is inserted by nobody (rule 12).
+    :param range_bytes_max: above this a range is inserted by nobody (R12).
     :param unrouted: what becomes of messages that no entry of their topic takes.
     """
 

@@ -1,4 +1,4 @@
-"""The token: the identity of a block (rule 7)."""
+"""The token: the identity of a block (R7)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def block_token(
     """Name the block that a range becomes in one table of one shard.
 
     Every part that could tell two blocks apart is in it: a re-created topic has another
-    id, two entries with one target have other names (C12), a rewind another generation,
+    id, two entries with one target have other names (H18), a rewind another generation,
     a probe's rest its digest. No part can contain the separator.
     """
     source = block_range.source

@@ -1,6 +1,6 @@
 """The shards of a cluster as its servers describe it. Pure: what they said is passed in.
 
-A shard is its name (C9), and never its number: numbers are positions in a list that somebody may
+A shard is its name (H15), and never its number: numbers are positions in a list that somebody may
 put in another order. The name is what the servers themselves say (the macro {shard}), which also
 stands in the ZooKeeper path of their tables.
 """

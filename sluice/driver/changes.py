@@ -1,4 +1,4 @@
-"""What a lane does when its tables were altered while it runs (rule 8).
+"""What a lane does when its tables were altered while it runs (R8).
 
 New ranges are intended under the text of now. A range in doubt is repeated under the text that
 its record names, while its blocks still are the same blocks; else it is probed. Where a block

@@ -274,7 +274,7 @@ class Decider:
         return None
 
     def _record_probe(self, state: PartitionState, budget: Budget, now_ms: int) -> Step | None:
-        """What a probe found is recorded before it is loaded (rule 11). Its blocks are new to
+        """What a probe found is recorded before it is loaded (R11). Its blocks are new to
         the window, so they need room in it like those of a new range."""
         text, windows = self.text_of(state), budget.windows
         waits = why_not_parked(text, state.block_range, state.background.stored)
@@ -302,7 +302,7 @@ class Decider:
         return Step(state.source, record, background, True)
 
     def text_of(self, state: PartitionState) -> ConfigurationText:
-        """The recorded text if it can be executed; else today's, under a probe (rule 8)."""
+        """The recorded text if it can be executed; else today's, under a probe (R8)."""
         return self._schema.text_of(state)
 
     def _outage(self, sites: list[Site]) -> bool:

@@ -13,7 +13,7 @@ def grouped(
     ready: Sequence[PartitionState], share: Callable[[PartitionState], float], slots: int
 ) -> list[list[list[PartitionState]]]:
     """Jobs of tasks of ranges. Those that failed before run alone, so that a failing shard holds
-    no slot and no receipt of the others (rule 3).
+    no slot and no receipt of the others (R3).
 
     :param share: how much of a task a range is.
     :param slots: tasks that can run at once.

@@ -1,4 +1,4 @@
-"""Gives tables columns for new fields, from the thread that reads the tables (rule 14)."""
+"""Gives tables columns for new fields, from the thread that reads the tables (R14)."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ One round (docs/ARCHITECTURE.md, "One round"):
 1. Gather: take finished jobs in.
 2. Observe: stable ends, windows.
 3. Plan: each partition's next record, within the budget.
-4. Check: the committed offsets are still what we wrote (rule 5).
+4. Check: the committed offsets are still what we wrote (R5).
 5. Record: one transaction settles what is loaded and intends what is next.
 6. Dispatch: the intended ranges go to Spark.
 """

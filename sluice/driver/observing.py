@@ -125,7 +125,7 @@ class TopicObserver:
 
     def look(self, now_ms: int) -> None:
         """If it is time: topics that are gone, created again, larger or new, tasks that do not
-        come back, and stable ends that a foreign open transaction holds back (F).
+        come back, and stable ends that a foreign open transaction holds back (H20).
 
         A topic of which every partition has stopped is looked at too: a new one may go on.
 

@@ -1,4 +1,4 @@
-"""Table entries that take nothing for now, so that the others of their topics go on (rule 13).
+"""Table entries that take nothing for now, so that the others of their topics go on (R13).
 
 Whether an entry is parked is part of the configuration text. So what a range does with the
 entry's messages is recorded before it is done, like everything else that decides about rows.

@@ -22,7 +22,7 @@ class IntentLog(Protocol):
     """Where records are committed; `sluice.kafka.recorder` for real."""
 
     def differences(self, expected: Mapping[TopicPartition, Record]) -> dict[TopicPartition, str]:
-        """Partitions whose committed record is not the expected one (rule 5)."""
+        """Partitions whose committed record is not the expected one (R5)."""
 
     def record(self, commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
         """Commit one transaction; returns only when it is known to be committed."""
@@ -195,7 +195,7 @@ class Topics(Protocol):
 
 
 class Prober(Protocol):
-    """Looks before it loads (rule 11); `sluice.driver.probing` for real."""
+    """Looks before it loads (R11); `sluice.driver.probing` for real."""
 
     def submit(
         self,

@@ -1,4 +1,4 @@
-"""The probe: what of a range is missing in the tables (rule 11).
+"""The probe: what of a range is missing in the tables (R11).
 
 It may be believed only when nobody can insert any more: the lease has run out, no query of
 ours runs on any replica, and the replicas have everything.

@@ -1,4 +1,4 @@
-"""Reads the tables' structure again and again, in a thread of its own (rule 8).
+"""Reads the tables' structure again and again, in a thread of its own (R8).
 
 Columns may be added while a driver runs. The lane's loop must never wait for ClickHouse, so
 it gets each reading as an event. One cheap query for each server tells whether anything has

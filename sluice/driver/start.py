@@ -1,7 +1,7 @@
 """Taking partitions over: from what Kafka holds to states that a lane can go on with.
 
-1. Fence the old owners and read what they left, stably (rule 4).
-2. Read the ledger: it must agree with the group (A3).
+1. Fence the old owners and read what they left, stably (R4).
+2. Read the ledger: it must agree with the group (H3).
 3. Decide for each partition by the replay table.
 4. Commit the first records under the old owners' ids.
 """
@@ -176,7 +176,7 @@ def _new(observed: list[Observed], view: LedgerView) -> dict[TopicPartition, Hel
 
 
 def _refuse_change(parts: StartParts, taken: TakeOver) -> None:
-    """Group and ledger must be one view: somebody may have recorded, or committed (rule 5),
+    """Group and ledger must be one view: somebody may have recorded, or committed (R5),
     after the group was read and before the ledger was.
 
     :raises OwnerChangedError: another driver took over meanwhile.

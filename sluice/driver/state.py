@@ -137,7 +137,7 @@ class Suspect:
 
 @dataclass(slots=True)
 class Claims:
-    """Everything that holds on to a window: rule 10's bookkeeping for one lane."""
+    """Everything that holds on to a window: R10's bookkeeping for one lane."""
 
     suspects: list[Suspect] = field(default_factory=list)
     ended: list[tuple[int, Marks, int]] = field(default_factory=list)

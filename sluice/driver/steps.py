@@ -92,7 +92,7 @@ _Place = tuple[str, str]
 
 
 class Budget:
-    """The budget of one round (rule 10): what may still be granted at each window.
+    """The budget of one round (R10): what may still be granted at each window.
 
     A window that several entries, or views of theirs, go to is one window: they share it.
     """

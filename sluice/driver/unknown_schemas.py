@@ -1,4 +1,4 @@
-"""How long a lane waits for a registry that does not know a schema (rule 15).
+"""How long a lane waits for a registry that does not know a schema (R15).
 
 A schema may be on its way to the registry that is asked, or the bytes are no header of a
 registry. Nobody can tell, so it is asked again for a while; then the text says which schemas there

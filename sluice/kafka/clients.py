@@ -55,7 +55,7 @@ def make_admin(access: KafkaAccess) -> AdminClient:
 def make_consumer(access: KafkaAccess, group: str, **own: str | int | bool) -> ck.Consumer:
     """A consumer that never commits and never joins a group by itself.
 
-    It reads committed data only, and an offset that is gone is an error, not a jump (F).
+    It reads committed data only, and an offset that is gone is an error, not a jump (H20).
     """
     return _consumer(access, group, {"isolation_level": "read_committed", **own})
 
@@ -63,7 +63,7 @@ def make_consumer(access: KafkaAccess, group: str, **own: str | int | bool) -> c
 def make_unstable_reader(access: KafkaAccess, group: str) -> ck.Consumer:
     """A consumer that shows committed offsets while a transaction on them is open.
 
-    Only good for finding whom to fence; never for deciding what to load (A5).
+    Only good for finding whom to fence; never for deciding what to load (H5).
     """
     return _consumer(access, group, {"isolation_level": "read_uncommitted"})
 

@@ -79,7 +79,7 @@ class StoredLetter:
 def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
     """Key and value as they were; origin and reason in headers.
 
-    What the topic does not take is cut (G): first the payload, then the message's own
+    What the topic does not take is cut (H21): first the payload, then the message's own
     headers, then the key, each of which `sluice.truncated` names. The origin always stays,
     and with it the way to the whole message.
 

@@ -41,13 +41,13 @@ class KafkaUnavailableError(TransientError):
 
 
 class FencedError(TransientError):
-    """The transactional id was initialised again: by a successor, or by our own time-out (A4)."""
+    """The transactional id was initialised again: by a successor, or by our own time-out (H4)."""
 
     hint = "The owner is read from the group to tell which."
 
 
 class UnknownCommitError(InDoubtError):
-    """A transaction may have been committed (A6)."""
+    """A transaction may have been committed (H6)."""
 
     hint = "The committed records are read to tell; no action is needed."
 

@@ -34,7 +34,7 @@ class TopicMissingError(TerminalError):
 
 
 def short_topic_id(most: int, least: int) -> str:
-    """11 characters of a topic id: its lower 64 bits, base64url without padding (C4).
+    """11 characters of a topic id: its lower 64 bits, base64url without padding (H12).
 
     :param most: most significant 64 bits, signed as librdkafka gives them.
     :param least: least significant 64 bits, likewise.

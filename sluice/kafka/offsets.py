@@ -27,7 +27,7 @@ class GroupOffsets:
 
     :param found: the last committed offset of each partition, None if there is none.
     :param unstable: partitions in an open transaction; what `found` says of them may be
-        replaced by it, so it is good for showing only (A5).
+        replaced by it, so it is good for showing only (H5).
     """
 
     found: Found

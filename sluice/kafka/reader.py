@@ -1,4 +1,4 @@
-"""Reading exactly one range (hazard F). Runs in Spark's workers.
+"""Reading exactly one range (H20). Runs in Spark's workers.
 
 A range is done when `position() >= end`, checked after every poll: the last message may
 be a control record, part of an aborted transaction, or compacted away, so seeing the
@@ -115,7 +115,7 @@ class RangeReader:
         """Deliver every message of the range in offset order.
 
         Stops early when the range is heavier than `bytes_max`; one message is always
-        allowed (rule 12). The verdict is a function of the range alone.
+        allowed (R12). The verdict is a function of the range alone.
 
         :param epoch: of the leader that vouched for the range; see `require_epoch`.
         :raises RangeVanishedError: offsets of the range are gone.

@@ -1,7 +1,7 @@
-"""Recording intents: one Kafka transaction for many partitions (rules 1 to 5).
+"""Recording intents: one Kafka transaction for many partitions (R1 to R5).
 
-Fencing (rule 4). Kafka fences per `transactional.id` and does not tie partitions to one
-(A1). So each record names its owner, and only a producer with the owner's id writes the
+Fencing (R4). Kafka fences per `transactional.id` and does not tie partitions to one
+(H1). So each record names its owner, and only a producer with the owner's id writes the
 next record. Who takes over initialises the old owner's id, which fences the old owner,
 then reads, then commits its first record under that old id, naming itself. Two
 successors therefore use the same id, and Kafka lets one of them through.
@@ -76,7 +76,7 @@ class Recorder:
     def committed(
         self, sources: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """What the group holds, stable reads only (A5); waits while a transaction is open.
+        """What the group holds, stable reads only (H5); waits while a transaction is open.
 
         :raises KafkaUnavailableError: no stable answer within the time limit.
         """
@@ -93,7 +93,7 @@ class Recorder:
                 self._pause(0.1)
 
     def differences(self, expected: Mapping[TopicPartition, Record]) -> dict[TopicPartition, str]:
-        """Partitions whose committed record is not the expected one (rule 5), and how.
+        """Partitions whose committed record is not the expected one (R5), and how.
 
         :raises OwnerChangedError: the difference is a valid record of another owner.
         """
@@ -136,7 +136,7 @@ class Recorder:
                 return TakeOver(found, owners, producers)
 
     def finish_take_over(self, take_over: TakeOver, commit: Commit) -> None:
-        """Commit the first records under the ids of the old owners (rule 4).
+        """Commit the first records under the ids of the old owners (R4).
 
         :raises OwnerChangedError: another successor was let through.
         :raises TransientError: it is known not to be committed; take over again.
@@ -166,7 +166,7 @@ class Recorder:
     def record(self, commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
         """Commit one transaction; returns only when it is known to be committed.
 
-        The caller has just compared `expected` with the group (rule 5).
+        The caller has just compared `expected` with the group (R5).
 
         :param expected: the records that this one replaces.
         :raises TransientError: it is known not to be committed; may be repeated.
@@ -194,7 +194,7 @@ class Recorder:
         transact(producer, content, metadata, self._stop)
 
     def _wait_for_successor(self, records: Mapping[TopicPartition, Record]) -> None:
-        """Fenced: by a successor, or by our own transaction's time-out (A4)?
+        """Fenced: by a successor, or by our own transaction's time-out (H4)?
 
         A successor that fenced us may not have committed yet; initialising at once would
         fence it in turn, for ever.
@@ -212,7 +212,7 @@ class Recorder:
     def _find_out(self, commit: Commit, expected: Mapping[TopicPartition, Record]) -> None:
         """A transaction is committed wholly or not at all, so one partition that holds its new
         or its old record tells. One that holds neither is foreign; the next check finds it,
-        and stops that partition only (rule 5)."""
+        and stops that partition only (R5)."""
         self._own_producer()
         if len(self.differences(commit.records)) < len(commit.records):
             return
@@ -227,7 +227,7 @@ class Recorder:
         """Like `_find_out`, when the record before belongs to the old owner.
 
         A commit that is nobody's record says nothing of the transaction; a new take-over finds
-        it, and stops that partition only (rule 5).
+        it, and stops that partition only (R5).
         """
         held = self.committed(records)
         for source, now in held.items():

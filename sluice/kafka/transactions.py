@@ -19,7 +19,7 @@ from sluice.kafka.dead_letters import wrap
 from sluice.kafka.errors import FencedError, UnknownCommitError, kafka_error
 from sluice.kafka.patience import within
 
-#: A send of offsets is one record batch of the broker, limited by message.max.bytes (E).
+#: A send of offsets is one record batch of the broker, limited by message.max.bytes (H19).
 SEND_BYTES_MAX = 500_000
 
 #: Dead letters that wait in the client before it has to send them: half a batch of its own. While
@@ -140,7 +140,7 @@ def _abort(producer: ck.Producer, failure: SluiceError) -> None:
 
 
 def _commit(producer: ck.Producer, stop: threading.Event) -> None:
-    """Repeat only the commit while its answer is missing, never abort (A6)."""
+    """Repeat only the commit while its answer is missing, never abort (H6)."""
     deadline = time.monotonic() + COMMIT_PATIENCE_SECONDS
     while True:
         try:
@@ -180,7 +180,7 @@ def weight_of_offset(source: TopicPartition, metadata: str) -> int:
 
 
 def _split(records: Mapping[TopicPartition, Record]) -> list[list[ck.TopicPartition]]:
-    """Cut one transaction's offsets into sends below the broker's batch limit (E)."""
+    """Cut one transaction's offsets into sends below the broker's batch limit (H19)."""
     parts: list[list[ck.TopicPartition]] = [[]]
     size = 0
     for source, record in sorted(records.items()):

@@ -42,7 +42,7 @@ class Decided:
     """What becomes of one partition.
 
     :param found: what the group held when this was planned; must still be so.
-    :param owner: under whose id the record is committed (rule 4).
+    :param owner: under whose id the record is committed (R4).
     :param entries: for the ledger, in the same transaction.
     """
 
@@ -194,7 +194,7 @@ def decided(
     why: str,
 ) -> Decided:
     """A decision with its ledger entries; a lease that still runs stays on the books, so that
-    the window's budget counts what its tasks may yet insert (rule 10)."""
+    the window's budget counts what its tasks may yet insert (R10)."""
     entries = [record_entry(facts.source, record, background, why)]
     running = running_lease(facts, situation.now_ms)
     if running is not None:

@@ -1,5 +1,5 @@
 """What only the decoding engine can tell of a table: whether its columns can be read from
-messages, and whether its partition key is the same on a repetition (C3).
+messages, and whether its partition key is the same on a repetition (H11).
 
 Runs in a process of its own (`python -m sluice.ops.doctor_decode`): the engine takes 300 MB
 and its process may not fork, while the driver is about to start Spark.

@@ -68,7 +68,7 @@ def check_health(look: ReplicaLook, limits: ReplicaLimits) -> list[Finding]:
 
 
 def check_differences(looks: Sequence[ReplicaLook]) -> list[Finding]:
-    """Whatever decides rows is the same on all servers; replicas are of one table (C9)."""
+    """Whatever decides rows is the same on all servers; replicas are of one table (H15)."""
     findings = _check_zones(looks) + _check_versions(looks)
     for name in sorted({name for look in looks for name in look.tables}):
         found = Examination(".".join(name))

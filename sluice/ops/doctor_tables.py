@@ -75,7 +75,7 @@ def check_table(
 
 
 def _with_views(facts: TableFacts) -> Iterator[tuple[TableFacts, str]]:
-    """The table and all targets of views behind it, each with a word on who writes to it (C7)."""
+    """The table and all targets of views behind it, each with a word on who writes to it (H13)."""
     yield facts, ""
     for dependent in facts.all_dependents():
         yield dependent.target, f" (written by the view {dependent.view})"

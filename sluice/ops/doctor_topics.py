@@ -157,7 +157,7 @@ def check_replication(found: Examination, topic: TopicFacts, brokers: int, boots
 
 
 def check_ledger(found: Examination, topic: TopicFacts, bootstrap: str) -> None:
-    """The ledger is the second copy of every intent and must outlast any outage (A3)."""
+    """The ledger is the second copy of every intent and must outlast any outage (H3)."""
     if topic.partitions != 1:
         found.error(
             "ledger",

@@ -13,7 +13,7 @@ from sluice.core.errors import TerminalError, TransientError
 from sluice.core.text import lineage_types
 from sluice.ops.init_types import SampledColumn
 
-#: Enough for every repeat that may come, however late (rule 10).
+#: Enough for every repeat that may come, however late (R10).
 _WINDOW_BLOCKS = 10_000
 
 #: A key of many rows, as a user of an order: its values come again.

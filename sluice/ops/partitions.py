@@ -52,7 +52,7 @@ class PartitionFacts:
 
     @property
     def agrees(self) -> bool:
-        """Whether group and ledger hold the same record (A3)."""
+        """Whether group and ledger hold the same record (H3)."""
         return self.found is not None and self.recorded == self.found.metadata
 
 

@@ -38,13 +38,13 @@ class Experiment:
         return not self.promise.startswith("none: ")
 
 
-_ONCE = "a range that is repeated is stored once (rules 4 and 7)"
+_ONCE = "a range that is repeated is stored once (R4 and R7)"
 
 EXPERIMENTS = (
     Experiment(
         "settings",
         "Every setting that Sluice sends with an insert is accepted, and in force.",
-        "one block for each range, no asynchronous insert, views that deduplicate (rules 6 and 7)",
+        "one block for each range, no asynchronous insert, views that deduplicate (R6 and R7)",
         reading.settings,
     ),
     Experiment(
@@ -56,37 +56,37 @@ EXPERIMENTS = (
     Experiment(
         "identity",
         "A block is known by its token alone; without tokens, by its rows with their offsets.",
-        "equal messages are rows of their own, and a changed row is not stored twice (rule 7)",
+        "equal messages are rows of their own, and a changed row is not stored twice (R7)",
         repeats.identity,
     ),
     Experiment(
         "other-replica",
         "All replicas of a table share one deduplication window.",
-        "a block in doubt is offered to the next replica (invariant 7)",
+        "a block in doubt is offered to the next replica (I7)",
         repeats.other_replica,
     ),
     Experiment(
         "lost-acknowledgement",
         "A block whose acknowledgement was lost is known again.",
-        "rows are exact through failures of the network (rule 3)",
+        "rows are exact through failures of the network (R3)",
         repeats.lost_acknowledgement,
     ),
     Experiment(
         "half-a-block",
         "A block of which some ClickHouse partitions are stored is completed by its repeat.",
-        "rows are exact when a server dies in the middle of an insert (rule 7)",
+        "rows are exact when a server dies in the middle of an insert (R7)",
         repeats.half_a_block,
     ),
     Experiment(
         "one-block",
         "All Native blocks of an insert become one block of the server.",
-        "one block, with one entry in the window for each ClickHouse partition (rule 6)",
+        "one block, with one entry in the window for each ClickHouse partition (R6)",
         repeats.one_block,
     ),
     Experiment(
         "many-partitions",
         f"A block may span {repeats.MANY_PARTITIONS} ClickHouse partitions.",
-        "a range is not refused for its dates (rule 6)",
+        "a range is not refused for its dates (R6)",
         repeats.many_partitions,
     ),
     Experiment(
@@ -104,38 +104,38 @@ EXPERIMENTS = (
     Experiment(
         "added-column",
         "A block is known again after a column was added.",
-        "columns may be added while a range is in doubt (rule 8)",
+        "columns may be added while a range is in doubt (R8)",
         repeats.added_column,
     ),
     Experiment(
         "blocks-in-doubt",
         f"A window remembers {forgetting.IN_DOUBT} blocks, in whatever order they are repeated.",
-        "all ranges in flight may be repeated after a failure (rule 10)",
+        "all ranges in flight may be repeated after a failure (R10)",
         forgetting.blocks_in_doubt,
     ),
     Experiment(
         "eviction-by-count",
         "A block is known while at most half as many entries came after it as its window keeps.",
-        "the budget (rule 10, invariant 6)",
+        "the budget (R10, I6)",
         forgetting.count,
     ),
     Experiment(
         "eviction-by-seconds",
         "A block is known for a sixth of its window's seconds, although others came after it.",
-        "a lease is a sixth of a window's seconds at most (invariant 10)",
+        "a lease is a sixth of a window's seconds at most (I10)",
         forgetting.seconds,
     ),
     Experiment(
         "mark",
         "The mark of a window grows by at least one for each entry, never shrinks by itself, and "
         "is the same at every replica.",
-        "the budget, and the look before a block is offered to another replica (rule 10)",
+        "the budget, and the look before a block is offered to another replica (R10)",
         forgetting.mark,
     ),
     Experiment(
         "server-run",
         "What tells one run of a server from the next is the same while it runs.",
-        "a repeat into a table that is not replicated is believed within one run only (rule 10)",
+        "a repeat into a table that is not replicated is believed within one run only (R10)",
         forgetting.server_run,
     ),
     Experiment(
@@ -160,7 +160,7 @@ EXPERIMENTS = (
         "quorum-in-doubt",
         "A quorum that does not come is 319; the next block is 286 on servers that take one quorum "
         "insert at a time, and waits by itself on others; both are stored once in the end.",
-        "ranges in doubt are repeated until the quorum is there; turns (invariant 7)",
+        "ranges in doubt are repeated until the quorum is there; turns (I7)",
         quorums.quorum_in_doubt,
     ),
     Experiment(
@@ -172,19 +172,19 @@ EXPERIMENTS = (
     Experiment(
         "time-zone",
         "The time zone that the server names reads its texts, and chooses ClickHouse partitions.",
-        "dates without a zone load as the server would read them (rule 8)",
+        "dates without a zone load as the server would read them (R8)",
         reading.time_zone,
     ),
     Experiment(
         "running-insert",
         "An insert is to be seen in system.processes by its query id while it runs.",
-        "a probe waits for what still runs (rule 11)",
+        "a probe waits for what still runs (R11)",
         reading.running_insert,
     ),
     Experiment(
         "merges",
         "A merge of a MergeTree table hides no row from a probe.",
-        "a probe loads only what is missing (rule 11)",
+        "a probe loads only what is missing (R11)",
         reading.merges,
     ),
     Experiment(
@@ -196,7 +196,7 @@ EXPERIMENTS = (
     Experiment(
         "deletes",
         "Rows that were deleted are hidden from a probe, and system.mutations tells of it.",
-        "a probe loads only what is missing (rule 11)",
+        "a probe loads only what is missing (R11)",
         reading.deletes,
     ),
 )

@@ -1,4 +1,4 @@
-"""What a task refuses to insert, because the table may not be what its text says (rule 8)."""
+"""What a task refuses to insert, because the table may not be what its text says (R8)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ask_for_fields(assignment: Assignment, table: TableText, decoded: Decoded) -
 def asked_for_columns(
     tables: Iterable[TableText], fields: Mapping[str, tuple[NewField, ...]]
 ) -> Outdated:
-    """The report of a range whose messages have fields that are to get columns (rule 14)."""
+    """The report of a range whose messages have fields that are to get columns (R14)."""
     refused = [table for table in tables if table.entry in fields]
     first = refused[0]
     names = ", ".join(field.name for field in fields[first.entry])

@@ -44,7 +44,7 @@ class Assignment:
     :param record: the committed record that allows it.
     :param rest: for a probe's record, the offsets to load by table entry; else empty.
     :param stored: rows of `rest` that are in their table.
-    :param bytes_max: above it nobody inserts (rule 12).
+    :param bytes_max: above it nobody inserts (R12).
     :param sent_at_ms: the driver's wall time when it was sent.
     :param is_first: no other task was ever sent this range, so what this one refuses, nobody
         inserted.

@@ -1,7 +1,7 @@
 """One block, offered to the replicas of its shard one after the other, until one has it.
 
 All replicas of a Replicated table share its deduplication window, so a block that one of them
-may have stored is known to all (C9). What is offered is the same each time: bytes, token, quorum.
+may have stored is known to all (H15). What is offered is the same each time: bytes, token, quorum.
 """
 
 from __future__ import annotations

@@ -339,7 +339,7 @@ def _look(
 def _require_remembered(
     server: Server, facts: TableFacts, assignment: Assignment, own: Site, doubt: str
 ) -> None:
-    """As the driver does before it sends a range again (rule 10), since then tasks queue.
+    """As the driver does before it sends a range again (R10), since then tasks queue.
 
     :param doubt: why the block may be stored, for the message.
     :raises ForgottenError: it may not be known any more, or be known and not be there.
@@ -369,7 +369,7 @@ def _require_same_run(server: Server, assignment: Assignment, shard: str, where:
 
 def _granted(settings: Mapping[str, str], grant: int) -> Mapping[str, str]:
     """The server holds blocks to the grant in the tables of views, too, where nobody else counts
-    (rule 10). It decides about no row: a block that was refused is sent again."""
+    (R10). It decides about no row: a block that was refused is sent again."""
     return {**settings, _PARTITIONS_MAX: str(grant)} if _PARTITIONS_MAX in settings else settings
 
 

@@ -1,7 +1,7 @@
 """The range task: exactly one range from Kafka into every table of its topic.
 
 Runs in Spark's Python workers. `load_range` never raises: whatever happens is an outcome,
-because an exception would cost the receipts of the whole job (G).
+because an exception would cost the receipts of the whole job (H22).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def load_range(around: Surroundings, assignment: Assignment, task_attempt: int) 
 
 def _refused(assignment: Assignment, task_attempt: int) -> Outcome | None:
     """A task that Spark started again loads nothing: before a repeat, the driver has to look
-    whether ClickHouse still remembers the first attempt's blocks (rule 10)."""
+    whether ClickHouse still remembers the first attempt's blocks (R10)."""
     if task_attempt == 0:
         return None
     return Failed(

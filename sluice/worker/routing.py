@@ -1,7 +1,7 @@
 """Which messages of a range go to which table entries.
 
 Entries that take the same messages in the same framing share one buffer. What decides is in the
-configuration text and in the message itself, so a repeat makes the same choice (rule 8).
+configuration text and in the message itself, so a repeat makes the same choice (R8).
 """
 
 from __future__ import annotations

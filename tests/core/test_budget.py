@@ -1,4 +1,4 @@
-"""The budget: a block is still remembered when it is repeated (rule 10)."""
+"""The budget: a block is still remembered when it is repeated (R10)."""
 
 from __future__ import annotations
 

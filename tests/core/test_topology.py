@@ -23,7 +23,7 @@ SHARDS = {"east": ("http://a:1", "http://b:1"), "west": ("http://c:1", "http://d
 
 @given(st.integers())
 def test_another_order_changes_nothing(seed: int) -> None:
-    """Neither of the shards in the list, nor of the replicas in a shard (C9)."""
+    """Neither of the shards in the list, nor of the replicas in a shard (H15)."""
     order = random.Random(seed)
     groups = [order.sample(group, len(group)) for group in GROUPS]
     order.shuffle(groups)

@@ -1,4 +1,4 @@
-"""The structure test against a plain scanner, and the holes that cheaper proofs leave (C11)."""
+"""The structure test against a plain scanner, and the holes that cheaper proofs leave (H17)."""
 
 from __future__ import annotations
 

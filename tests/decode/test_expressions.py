@@ -1,4 +1,4 @@
-"""Which functions make another value of the same row on a repetition (C3)."""
+"""Which functions make another value of the same row on a repetition (H11)."""
 
 from __future__ import annotations
 

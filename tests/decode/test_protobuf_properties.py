@@ -33,24 +33,25 @@ def orders() -> TypedDecoder:
 
 #: `rows` reads line by line, and Python knows many line ends.
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=12)
-I32, I64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
+INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 DOUBLES = st.floats(allow_nan=False)
 COLORS = st.sampled_from([0, 1, 5, -3])
 ITEMS = st.fixed_dictionaries(
-    {}, optional={"count": I32, "tags": st.lists(TEXTS, max_size=3), "limit": I32, "color": COLORS}
+    {},
+    optional={"count": INT32, "tags": st.lists(TEXTS, max_size=3), "limit": INT32, "color": COLORS},
 )
 ORDERS = st.fixed_dictionaries(
     {},
     optional={
         "id": U64,
         "name": TEXTS,
-        "opt": I32,
+        "opt": INT32,
         "color": COLORS,
-        "nums": st.lists(I32, max_size=5),
+        "nums": st.lists(INT32, max_size=5),
         "item": ITEMS,
         "items": st.lists(ITEMS, max_size=3),
-        "counts": st.dictionaries(TEXTS, I64, max_size=3),
+        "counts": st.dictionaries(TEXTS, INT64, max_size=3),
         "text": TEXTS,
         "d": DOUBLES,
         "f": st.floats(width=32, allow_nan=False),
@@ -58,12 +59,12 @@ ORDERS = st.fixed_dictionaries(
         "raw": st.binary(max_size=20),
         "f32": U32,
         "f64": U64,
-        "s32": I32,
-        "s64": I64,
-        "z32": I32,
-        "z64": I64,
+        "s32": INT32,
+        "s64": INT64,
+        "z32": INT32,
+        "z64": INT64,
         "u32": U32,
-        "i64": I64,
+        "i64": INT64,
         "colors": st.lists(COLORS, max_size=3),
         "doubles": st.lists(DOUBLES, max_size=3),
         "wrapped": st.builds(lambda value: {"value": value}, TEXTS),

@@ -1,4 +1,4 @@
-"""From every type to every other one: what fits lands as it is, what does not is refused (C10).
+"""From every type to every other one: what fits lands as it is, what does not is refused (H16).
 
 A case reads `value in SQL, which gives its type -> target type -> what it becomes`: the stored
 value as JSON, or the reason why the message is set aside. The engine writes the message.

@@ -1,4 +1,4 @@
-"""Every type against values that are valid, at the edge, just beyond, null, absent, wrong (C10).
+"""Every type against values that are valid, at the edge, just beyond, null, absent, wrong (H16).
 
 A case reads `field text -> what it becomes`: the stored value as JSON, or the reason why
 the message is set aside. ABSENT is a message without the field.

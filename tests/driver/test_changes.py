@@ -1,4 +1,4 @@
-"""Tables that are altered under a lane: which text each range is loaded under (rule 8)."""
+"""Tables that are altered under a lane: which text each range is loaded under (R8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Today's configuration text, and whether an older one can still be executed (rule 8)."""
+"""Today's configuration text, and whether an older one can still be executed (R8)."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_text_says_for_how_many_replicas_its_blocks_wait(
 def test_a_text_says_which_replicated_table_it_is_for(
     tmp_path: Path, recorded: ConfigurationText
 ) -> None:
-    """So that blocks of it are offered to replicas of that table only (C9)."""
+    """So that blocks of it are offered to replicas of that table only (H15)."""
     paths = {("shop.orders", "s1"): "/t/orders", ("shop.other", "s1"): "/t/other"}
     configuration = configuration_of(tmp_path)
     text = build_text(configuration, "dc1", {"orders": facts_of()}, "UTC", "chdb 1", paths)

@@ -1,4 +1,4 @@
-"""Ranges that are refused for their new fields, as a lane sees them (rule 14)."""
+"""Ranges that are refused for their new fields, as a lane sees them (R14)."""
 
 from __future__ import annotations
 

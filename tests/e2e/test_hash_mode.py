@@ -1,4 +1,4 @@
-"""ClickHouse 18.16.1 with ZooKeeper: no tokens, the server hashes the rows (C8)."""
+"""ClickHouse 18.16.1 with ZooKeeper: no tokens, the server hashes the rows (H14)."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_clickhouse_is_killed_again_and_again_while_rows_flow(fragile_world: Wor
 
 @pytest.mark.parametrize("reader", ["librdkafka", "wire"])
 def test_messages_that_grow_keep_workers_below_a_gigabyte(world: World, reader: str) -> None:
-    """Rule 12: the estimate was made on 200 bytes, then messages of 50 KB come."""
+    """R12: the estimate was made on 200 bytes, then messages of 50 KB come."""
     table, topic = f"growing_{reader}", f"orders-growing-{reader}"
     world.create_topic(topic, 2)
     world.create_table(table)

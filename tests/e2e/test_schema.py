@@ -49,7 +49,7 @@ def stop(driver: Driver) -> None:
 
 
 def assert_texts_are_recorded_first(world: World, least: int, most: int) -> None:
-    """Each text stands in the ledger before the first record that names it (rule 8).
+    """Each text stands in the ledger before the first record that names it (R8).
 
     :param least: so many texts are named at least.
     """

@@ -1,4 +1,4 @@
-"""Outside of the deduplication window: look before loading (rules 10 and 11)."""
+"""Outside of the deduplication window: look before loading (R10 and R11)."""
 
 from __future__ import annotations
 

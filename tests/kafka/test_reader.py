@@ -1,4 +1,4 @@
-"""Reading exactly one range of a real log (hazard F, rule 12): what every reader must do."""
+"""Reading exactly one range of a real log (H20, R12): what every reader must do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recording on a real broker: what is committed, and what is noticed (rules 1 to 5)."""
+"""Recording on a real broker: what is committed, and what is noticed (R1 to R5)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_any_subset_goes_on(kafka: Kafka) -> None:
 
 
 def test_a_foreign_commit_is_noticed(group: Group) -> None:
-    """A real consumer joins the group and commits over ours (A2)."""
+    """A real consumer joins the group and commits over ours (H2)."""
     driver = group.owning("a")
     record = replace(SETTLED, owner="a")
     group.kafka.commit_as_consumer(group.name, group.topic, 3)
@@ -175,7 +175,7 @@ def test_sends_are_split_below_the_brokers_limit(
 def test_fenced_by_its_own_time_out_it_goes_on(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker ends a transaction that takes too long, which looks like a successor (A4)."""
+    """The broker ends a transaction that takes too long, which looks like a successor (H4)."""
     monkeypatch.setattr(recorder_module, "SUCCESSOR_PATIENCE_SECONDS", 0.5)
     driver = group.owning("a", timeout_ms=1000)
     before = replace(SETTLED, owner="a")
@@ -266,7 +266,7 @@ def test_a_commit_that_a_stop_interrupts_is_not_taken_for_committed(
 def test_a_commit_of_unknown_outcome_is_found_out(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker stops answering while a commit is under way (A6)."""
+    """The broker stops answering while a commit is under way (H6)."""
     monkeypatch.setattr(transactions_module, "CALL_TIMEOUT_SECONDS", 1.0)
     monkeypatch.setattr(transactions_module, "COMMIT_PATIENCE_SECONDS", 1.5)
     monkeypatch.setattr(recorder_module, "SUCCESSOR_PATIENCE_SECONDS", 0.5)

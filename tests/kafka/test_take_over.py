@@ -1,4 +1,4 @@
-"""Who may write the next record, on a real broker (rule 4, hazards A1 and A4)."""
+"""Who may write the next record, on a real broker (R4, H1 and H4)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_woken_zombie_under_its_old_id(group: Group) -> None:
 
 
 def test_a_zombie_of_any_generation(group: Group) -> None:
-    """A, then B, then C, then D; each of the others wakes and is under another id (A1)."""
+    """A, then B, then C, then D; each of the others wakes and is under another id (H1)."""
     drivers = [group.owning(owner) for owner in "abcd"]
     for zombie in drivers[:-1]:
         with pytest.raises(OwnerChangedError):

@@ -1,4 +1,4 @@
-"""The lease in a worker's hands: two clocks, and the earlier end counts (rule 9)."""
+"""The lease in a worker's hands: two clocks, and the earlier end counts (R9)."""
 
 from __future__ import annotations
 

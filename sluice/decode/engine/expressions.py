@@ -124,7 +124,7 @@ def referenced_columns(expression: str, columns: Iterable[Column]) -> tuple[Colu
 
 
 def nondeterministic_functions(expression: str, columns: tuple[Column, ...]) -> tuple[str, ...]:
-    """Functions that can make another value of the same row on a repetition (C3).
+    """Functions that can make another value of the same row on a repetition (H11).
 
     Walks through DEFAULT, MATERIALIZED, ALIAS and EPHEMERAL columns. `"subquery"` stands for
     a subquery, whose answer depends on data outside the block. Functions that the engine does not

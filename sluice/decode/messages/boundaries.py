@@ -1,4 +1,4 @@
-"""Where one message ends: the proof that row i of a block is message i (C11).
+"""Where one message ends: the proof that row i of a block is message i (H17).
 
 A message is accepted if, and only if,
   1. its structure is one object: after JSON whitespace a `{`, its matching `}` as the last

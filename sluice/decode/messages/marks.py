@@ -1,4 +1,4 @@
-"""Marks around messages, which prove that a row is exactly one message (C11).
+"""Marks around messages, which prove that a row is exactly one message (H17).
 
 Sequential formats (RowBinary, MsgPack, bodies of Avro) have nothing between two rows: a
 message that is too long or too short moves the boundaries of all that follow. So each message

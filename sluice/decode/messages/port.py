@@ -12,7 +12,7 @@ class TableDecoder(Protocol):
     """Decodes the messages of one table entry. Made once for each table text.
 
     What decides: the table text and the messages, nothing else. The same messages give the
-    same bytes and the same bad messages, always, on any worker (rule 8).
+    same bytes and the same bad messages, always, on any worker (R8).
     """
 
     @property

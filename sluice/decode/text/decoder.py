@@ -1,7 +1,7 @@
 """Messages of one partition to one Native block (DESIGN: inside a task, decode and validate).
 
 What decides: the table text and the messages, nothing else. The same messages give the same
-bytes and the same bad messages, always, on any worker, as rule 8 demands; a DEFAULT that
+bytes and the same bad messages, always, on any worker, as R8 demands; a DEFAULT that
 asks the clock is the exception that `expressions.nondeterministic_functions` names.
 """
 

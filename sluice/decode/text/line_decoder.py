@@ -1,6 +1,6 @@
 """Rows of CSV, TSV and JSON arrays to one Native block.
 
-Where one row ends (C11). The file that the engine reads is our line of names, then each row with
+Where one row ends (H17). The file that the engine reads is our line of names, then each row with
 a newline behind it.
   - JSON arrays: the structure of each is proven, see `boundaries`.
   - Lines without a newline inside. After n of them, n rows mean that every row ended at its own

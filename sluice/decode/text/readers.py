@@ -1,4 +1,4 @@
-"""How a value of each type is read so that nothing wraps, is cut or vanishes (C10).
+"""How a value of each type is read so that nothing wraps, is cut or vanishes (H16).
 
 The engine's JSON reader stores 300 in a UInt8 as 44, 70000 in a Date as 1982, 257 in an
 Enum8 as element 1, 1e400 in a Float64 as infinity, epoch milliseconds in a DateTime64 as

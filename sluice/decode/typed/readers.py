@@ -1,4 +1,4 @@
-"""How a value of one ClickHouse type becomes a value of another one, strictly (C10).
+"""How a value of one ClickHouse type becomes a value of another one, strictly (H16).
 
 A format says which type N a value has; the table says which type T it must get. The engine's
 own cast from N to T wraps (300 to UInt8), cuts (0.29 to Decimal is 0.28) or clamps (a year

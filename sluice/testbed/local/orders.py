@@ -36,7 +36,7 @@ LINEAGE = (
 #: Types of the columns beyond these, in turn.
 _FURTHER_TYPES = ("UInt32", "Float64", "String", "Int64", "DateTime")
 
-#: Enough for every repeat that may come, however late (rule 10).
+#: Enough for every repeat that may come, however late (R10).
 WINDOW_BLOCKS = 10_000
 
 _COUNTRIES = ("DE", "US", "FR", "GB", "PL", "NL", "ES", "IT", "JP", "BR")

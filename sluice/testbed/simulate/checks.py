@@ -101,7 +101,7 @@ class Checks:
         )
 
     def _check_texts(self, patience_ms: int) -> None:
-        """The ledger holds a text no later than the first record that names it (rule 8)."""
+        """The ledger holds a text no later than the first record that names it (R8)."""
         for digest in self._texts & self._unknown.keys():
             del self._unknown[digest]
         for since_ms, record in self._unknown.values():
@@ -123,7 +123,7 @@ class Checks:
         owner = GENESIS if before is None else before.owner
         if transaction.identity.rpartition(".")[2] != owner:
             self.violate(
-                f"{source}: {transaction.identity} recorded, but the owner is {owner} (rule 4)"
+                f"{source}: {transaction.identity} recorded, but the owner is {owner} (R4)"
             )
         if before is None:
             if record.begin != 0 or record.kind is not Kind.SETTLE:
@@ -133,9 +133,9 @@ class Checks:
             if before.begin < before.end:
                 self._check_rows(source, before.begin, before.end, letters, parked)
         elif record.begin != before.begin:
-            self.violate(f"{source}: {record} follows {before} (rule 2)")
+            self.violate(f"{source}: {record} follows {before} (R2)")
         elif record.end != before.end and record.kind is not Kind.SHORTEN:
-            self.violate(f"{source}: {record} is another cut than {before} (rule 2)")
+            self.violate(f"{source}: {record} is another cut than {before} (R2)")
         stable_end = self._world.broker.log(source).stable_end
         if record.end > stable_end:
             self.violate(f"{source}: {record} ends beyond the stable end {stable_end}")
@@ -143,19 +143,19 @@ class Checks:
     def _check_foreign(
         self, source: TopicPartition, offset: Offset, transaction: Transaction
     ) -> None:
-        """The committed offset is read again directly before each record (rule 5)."""
+        """The committed offset is read again directly before each record (R5)."""
         at_ms = self.foreign_commits.pop(source, 0)
         own = transaction.identity.rpartition(".")[2] == decode(*offset).owner
         if at_ms and own and transaction.initialised_at < at_ms < transaction.begun_at:
-            self.violate(f"{source}: {offset} is recorded over a foreign commit (rule 5)")
+            self.violate(f"{source}: {offset} is recorded over a foreign commit (R5)")
 
     def storing(self, token: str, table: str, block: Block) -> None:
-        """Same token, same rows (rule 8), once anything was stored under the token. What a
+        """Same token, same rows (R8), once anything was stored under the token. What a
         second probe finds, when nothing was, may be decoded by another engine."""
         now = (table, block.columns, block.rows)
         before = self._tokens.setdefault(token, now)
         if block.source not in self._world.excused and before != now:
-            self.violate(f"token {token} named {before}, and names {now} (rule 8)")
+            self.violate(f"token {token} named {before}, and names {now} (R8)")
 
     def recorded(self, offset: Offset | None) -> Record | None:
         """A committed offset's record; None if it is none of ours."""

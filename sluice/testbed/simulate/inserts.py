@@ -80,7 +80,7 @@ class Insertion:
         parts = self._parts()
         if parts > record.grant:
             world.checks.violate(
-                f"a block of {parts} entries was sent with a grant of {record.grant} (invariant 5)"
+                f"a block of {parts} entries was sent with a grant of {record.grant} (I5)"
             )
         self._landing: object = None
         #: Something of it may still be stored.
@@ -91,14 +91,14 @@ class Insertion:
         self._mine = world.invariants.insert_begins(block.source, record, self.table, block.entry)
 
     def _check_columns(self, query: str) -> None:
-        """The statement names each column of the block in its order (rule 8); what it does not
+        """The statement names each column of the block in its order (R8); what it does not
         name is filled by the server."""
         match = _INTO.match(query)
         assert match is not None, query
         named = tuple(name.strip("`") for name in match.group(2).split(", "))
         if named != self.block.columns:
             self._world.checks.violate(
-                f"an insert of the columns {self.block.columns} names {named} (rule 8)"
+                f"an insert of the columns {self.block.columns} names {named} (R8)"
             )
 
     # What the client gets
@@ -189,7 +189,7 @@ class Insertion:
                     self._store(None)
                     late_ms = world.now - self._end_ms
                     world.checks.violate(
-                        f"a block arrives {late_ms} ms after its POST had to end (invariant 1)"
+                        f"a block arrives {late_ms} ms after its POST had to end (I1)"
                     )
 
             world.scheduler.at(self._timeout_ms + world.rng.randrange(1, 20_000), arrive)

@@ -129,7 +129,7 @@ class Invariants:
         begins_until = each.record.deadline_ms + SKEW_MS
         return not each.worker.is_dead and self._world.now <= begins_until
 
-    # Rules 1 and 10: what is sent
+    # R1 and R10: what is sent
 
     def sent(self, driver: Driver, job: Job, slots: int) -> None:
         """A driver gives a job to Spark."""
@@ -138,7 +138,7 @@ class Invariants:
         for assignment in job.assignments:
             source, record = assignment.block_range.source, assignment.record
             if (source, encode(record)) not in self._recorded:
-                self._violate(source, f"{record} is sent and was never recorded (rule 1)")
+                self._violate(source, f"{record} is sent and was never recorded (R1)")
             if (driver, source) in self._out:
                 self._violate(source, f"{record} is sent while its former task is out")
             self._out[driver, source] = job
@@ -147,7 +147,7 @@ class Invariants:
         self._check_claims(driver)
 
     def _check_look(self, driver: Driver, source: TopicPartition, record: Record) -> None:
-        """A range that came back is repeated on what the windows held since (rule 10)."""
+        """A range that came back is repeated on what the windows held since (R10)."""
         back_at = self._back_at.get((driver, source), 0)
         marks = self._backgrounds[source]["marks"]
         for table in self._world.clickhouse.tables():
@@ -157,11 +157,11 @@ class Invariants:
                 self._violate(
                     source,
                     f"{record} is sent again {self._world.now - back_at} ms after it came back, on "
-                    f"what {key} held before (rule 10)",
+                    f"what {key} held before (R10)",
                 )
 
     def _check_claims(self, driver: Driver) -> None:
-        """Who grants entries counts every late insert of what is settled (rule 10)."""
+        """Who grants entries counts every late insert of what is settled (R10)."""
         lane, world = driver.lane_run.lane, self._world
         assert lane is not None
         held = max((s.deadline_ms for s in lane._claims.suspects), default=0)
@@ -173,7 +173,7 @@ class Invariants:
                 self._violate(
                     source,
                     f"[{record.begin}, {record.end}) is settled and may be inserted until "
-                    f"{record.deadline_ms}, and who grants entries does not count it (rule 10)",
+                    f"{record.deadline_ms}, and who grants entries does not count it (R10)",
                 )
 
     def came_back(self, driver: Process, job: Job) -> None:
@@ -184,15 +184,15 @@ class Invariants:
             self._back_at[driver, source] = self._world.now
 
     def stored(self, table: Table, block: Block, record: Record, token: str) -> None:
-        """A block is about to be stored: its token names it alone (rule 7)."""
+        """A block is about to be stored: its token names it alone (R7)."""
         source, entry = block.source, block.entry
         identity = (key_of(source, record, entry), table.shape.name, table.shard)
         if self._tokens.setdefault(token, identity) != identity:
-            self._violate(source, f"{token} names {self._tokens[token]} and {identity} (rule 7)")
+            self._violate(source, f"{token} names {self._tokens[token]} and {identity} (R7)")
         parts = (record.topic_id, str(record.generation), entry, table.shape.name, table.shard)
         missing = [part for part in parts if part not in token]
         if missing:
-            self._violate(source, f"the token {token} lacks {', '.join(missing)} (rule 7)")
+            self._violate(source, f"the token {token} lacks {', '.join(missing)} (R7)")
         key, now = key_of(source, record, entry), self._world.now
         table.first_landing.setdefault(key, table.own)
         age_ms = now - table.first_landed_at.setdefault(key, now)
@@ -201,14 +201,14 @@ class Invariants:
             self._violate(
                 source,
                 f"{token} is inserted again {age_ms} ms after it was first stored, and "
-                f"{table.shape.name} keeps its blocks for {seconds} s (rule 10)",
+                f"{table.shape.name} keeps its blocks for {seconds} s (R10)",
             )
 
     def stored_by_hash(
         self, table: Table, block: Block, record: Record, columns: tuple[Column, ...]
     ) -> None:
         """A server that hashes what it stores knows a block again only while its table has the
-        columns that it had when the block came first (rule 8)."""
+        columns that it had when the block came first (R8)."""
         key = key_of(block.source, record, block.entry)
         before = table.hashed_with.setdefault(key, columns)
         if before != columns:
@@ -216,11 +216,11 @@ class Invariants:
             self._violate(
                 block.source,
                 f"{record} is inserted again into {table.shape.name}, which has the columns "
-                f"{', '.join(names)} since (rule 8)",
+                f"{', '.join(names)} since (R8)",
             )
 
     def check_budget(self, table: Table) -> None:
-        """Whatever may still come, a block that may be repeated is remembered (invariant 6)."""
+        """Whatever may still come, a block that may be repeated is remembered (I6)."""
         world = self._world
         able: dict[_Key, Record] = {}
         for each in self.inserters():
@@ -243,7 +243,7 @@ class Invariants:
                 self._violate(
                     key[0],
                     f"[{key[1]}, {key[2]}) may be inserted again into {table.shape.name} after "
-                    f"{first} entries and {waiting} more, beyond {usable} (invariant 6)",
+                    f"{first} entries and {waiting} more, beyond {usable} (I6)",
                 )
 
     def _is_settled(self, source: TopicPartition, end: int) -> bool:
@@ -251,7 +251,7 @@ class Invariants:
         position = self._world.broker.group.get(source)
         return position is not None and position[0] >= end
 
-    # Rules 2, 4, 9 and 10: what is recorded
+    # R2, R4, R9 and R10: what is recorded
 
     def decided(self, transaction: Transaction) -> None:
         """A transaction will be committed: its records may be sent."""
@@ -275,7 +275,7 @@ class Invariants:
             self._violate(source, f"{record} is not of a later batch than {before}")
         longest_ms = int(world.plan.lease_seconds * 1000) + SKEW_MS
         if record.in_doubt and record.deadline_ms > world.now + longest_ms:
-            self._violate(source, f"the lease of {record} is too long (rule 9)")
+            self._violate(source, f"the lease of {record} is too long (R9)")
         is_same = record.kind is Kind.RENEW and record.attempt == before.attempt
         if is_same and before.in_doubt and record.deadline_ms != before.deadline_ms:
             self._violate(source, f"{record} lengthens a lease without an attempt")
@@ -293,7 +293,7 @@ class Invariants:
         self, source: TopicPartition, records: Mapping[TopicPartition, Record]
     ) -> None:
         """A new range is granted what is left of half of a window: by all that may still insert,
-        and by what came into it since the oldest of them (rule 10)."""
+        and by what came into it since the oldest of them (R10)."""
         world = self._world
         for table in world.clickhouse.tables():
             key = " and ".join(table.sites)
@@ -321,7 +321,7 @@ class Invariants:
                 self._violate(
                     source,
                     f"{held} are granted, and {created} entries came into {key} since the oldest "
-                    f"mark: more than {usable} (rule 10)",
+                    f"mark: more than {usable} (R10)",
                 )
 
     def _check_marks(self, source: TopicPartition) -> None:
@@ -334,7 +334,7 @@ class Invariants:
                 sites = [Site(entry, table.shard, target) for target in targets]
                 lacking = [site.name for site in sites if site.key not in marks]
                 if marks.keys() & {site.key for site in sites} and lacking:
-                    self._violate(source, f"{marks} has no mark of {', '.join(lacking)} (rule 10)")
+                    self._violate(source, f"{marks} has no mark of {', '.join(lacking)} (R10)")
 
     def _check_size(self, source: TopicPartition, record: Record) -> None:
         driver = self._driver_of(record)
@@ -347,7 +347,7 @@ class Invariants:
         return next((d for d in self._world.drivers if d.owner == record.owner), None)
 
     def _check_suspects(self, source: TopicPartition, settled: Record, suspects: list[int]) -> None:
-        """What is settled and may still be inserted stands in the ledger (invariant 4)."""
+        """What is settled and may still be inserted stands in the ledger (I4)."""
         for each in self.inserters(source):
             begin, end = each.record.begin, each.record.end
             is_of_it = settled.begin <= begin and end <= settled.end and begin < end
@@ -356,12 +356,12 @@ class Invariants:
                 self._violate(
                     source,
                     f"[{begin}, {end}) is settled, may be inserted until {until}, and the ledger "
-                    f"has only {suspects} (invariant 4)",
+                    f"has only {suspects} (I4)",
                 )
 
     def background_recorded(self, entry: dict[str, Any]) -> None:
         """What a range in doubt is remembered by is from before its first insert, whatever is
-        recorded since (rule 10)."""
+        recorded since (R10)."""
         source = TopicPartition(entry["topic"], entry["partition"])
         now = {name: entry[name] for name in ("begin", "marks", "since_ms")}
         before = self._backgrounds.get(source)
@@ -375,7 +375,7 @@ class Invariants:
         """A log was cut below what is recorded; its leader is of this epoch."""
         self._cut[source] = epoch
 
-    # Rule 11: what a probe looks at
+    # R11: what a probe looks at
 
     def probed(self, table: Table, url: str, source: TopicPartition, begin: int, end: int) -> None:
         """A probe looks for rows: nothing of them may come any more, and the replica has all."""
@@ -392,7 +392,7 @@ class Invariants:
         if any(begin <= row[0] < end for part in lacking for row in part.rows):
             self._violate(source, f"a probe looks at {url}, which lacks parts of the range")
 
-    # Rule 10: how old a look at a window is
+    # R10: how old a look at a window is
 
     def mark_answered(self, table: Table) -> None:
         """A mark is read for the running process."""

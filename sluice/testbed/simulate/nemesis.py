@@ -456,7 +456,7 @@ class Nemesis:
         world.broker.group[source] = (world.rng.randrange(world.broker.log(source).end + 1), None)
 
     def _expire_offsets(self) -> None:
-        """Not together with the ledger: then there is no copy left (A3)."""
+        """Not together with the ledger: then there is no copy left (H3)."""
         if "ledger lost" in self._world.excused.values():
             return
         source = self._world.rng.choice(self._world.sources())

@@ -1,5 +1,5 @@
 """Messages with fields that their tables have no column for, in worlds whose entries give new
-fields columns (rule 14).
+fields columns (R14).
 
 Which messages these are follows from their numbers. A message with a new field is a row like any
 other: the checks know of no dead letter for it.

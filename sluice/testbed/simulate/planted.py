@@ -61,7 +61,7 @@ def _token_of(change: Callable[[dict[str, Any]], dict[str, Any]]) -> AbstractCon
 
 
 def _token_without_table() -> AbstractContextManager[None]:
-    """Two tables' blocks of one range share a token (C12)."""
+    """Two tables' blocks of one range share a token (H18)."""
     return _token_of(lambda parts: {**parts, "entry": "", "target": ""})
 
 
@@ -83,12 +83,12 @@ def _token_with_attempt() -> AbstractContextManager[None]:
 
 
 def _probe_token_without_digest() -> AbstractContextManager[None]:
-    """What a probe found missing is loaded under the token of the whole range (C12)."""
+    """What a probe found missing is loaded under the token of the whole range (H18)."""
     return _token_of(lambda parts: {**parts, "rest": ""})
 
 
 def _other_cut_on_replay() -> AbstractContextManager[None]:
-    """A repeat reads one message less, as if rows decided the cut (C1)."""
+    """A repeat reads one message less, as if rows decided the cut (H9)."""
     real = reader.RangeReader.read
     seen: set[Range] = set()
 
@@ -123,7 +123,7 @@ def _replay_beyond_the_range() -> AbstractContextManager[None]:
 
 
 def _take_over_under_own_id() -> AbstractContextManager[None]:
-    """The first record is committed under the new owner's id (A1)."""
+    """The first record is committed under the new owner's id (H1)."""
     real = recorder.Recorder.finish_take_over
 
     def finish(self: Any, take_over: Any, commit: Any) -> None:
@@ -156,7 +156,7 @@ def _take_over_without_fencing() -> AbstractContextManager[None]:
 
 
 def _unstable_reads() -> AbstractContextManager[None]:
-    """Offsets are read without waiting for open transactions (A5)."""
+    """Offsets are read without waiting for open transactions (H5)."""
 
     def make_consumer(*_: Any, **__: Any) -> Any:
         return recorder.make_unstable_reader(None, "")  # type: ignore[attr-defined, arg-type]
@@ -165,7 +165,7 @@ def _unstable_reads() -> AbstractContextManager[None]:
 
 
 def _no_read_before_record() -> AbstractContextManager[None]:
-    """What the group holds is not compared before a record (A2)."""
+    """What the group holds is not compared before a record (H2)."""
     return patched((recorder.Recorder, "differences", lambda self, expected: {}))
 
 
@@ -184,7 +184,7 @@ def _letters_outside_transaction() -> AbstractContextManager[None]:
 
 
 def _letters_uncut() -> AbstractContextManager[None]:
-    """A dead letter larger than its topic takes is not cut (G)."""
+    """A dead letter larger than its topic takes is not cut (H21)."""
 
     def uncut(letter: DeadLetter, message_bytes_max: int) -> Any:
         return wrap(letter, 1 << 30)
@@ -219,12 +219,12 @@ def _lease_checked_too_early() -> AbstractContextManager[None]:
 
 
 def _servers_clock_is_not_asked() -> AbstractContextManager[None]:
-    """The lease is measured by the worker's clock alone (rule 9)."""
+    """The lease is measured by the worker's clock alone (R9)."""
     return patched((wire.SimulatedServer, "clock_ms", lambda self: None))
 
 
 def _budget_in_blocks() -> AbstractContextManager[None]:
-    """The window is counted in blocks, not in ClickHouse partitions of blocks (B1)."""
+    """The window is counted in blocks, not in ClickHouse partitions of blocks (H7)."""
     real = VersionedDecoder.decode
 
     def decode(self: VersionedDecoder, *parts: Any) -> DecodedRows:
@@ -263,7 +263,7 @@ def _marks_of_the_repeat() -> AbstractContextManager[None]:
 
 
 def _todays_configuration() -> AbstractContextManager[None]:
-    """A replay executes today's decoder and keys, whatever the record says (C2)."""
+    """A replay executes today's decoder and keys, whatever the record says (H10)."""
     return patched(
         (connector, "why_not_executable", lambda *_: None),
         (changes, "why_not_executable", lambda *_: None),
@@ -284,12 +284,12 @@ def _shorten_after_insert() -> AbstractContextManager[None]:
 
 
 def _cached_watermark() -> AbstractContextManager[None]:
-    """Ranges are planned up to the log's end, beyond what is stable (F)."""
+    """Ranges are planned up to the log's end, beyond what is stable (H20)."""
     return patched((SimulatedLog, "stable_ends", SimulatedLog.log_ends))
 
 
 def _range_before_intent() -> AbstractContextManager[None]:
-    """A range is loaded whose record was not committed (rule 1)."""
+    """A range is loaded whose record was not committed (R1)."""
     real = lane.Lane._record
 
     def record(self: Any, steps: Any, now_ms: int) -> Any:
@@ -307,7 +307,7 @@ def _range_before_intent() -> AbstractContextManager[None]:
 
 
 def _unknown_commit_is_lost() -> AbstractContextManager[None]:
-    """A commit of unknown outcome counts as not committed (A6)."""
+    """A commit of unknown outcome counts as not committed (H6)."""
 
     def find_out(self: Any, commit: Any, expected: Any) -> None:
         raise KafkaUnavailableError("the transaction was not committed")
@@ -316,7 +316,7 @@ def _unknown_commit_is_lost() -> AbstractContextManager[None]:
 
 
 def _window_never_forgets() -> AbstractContextManager[None]:
-    """A range in doubt is always repeated, whatever the windows say (B1)."""
+    """A range in doubt is always repeated, whatever the windows say (H7)."""
     return patched(
         (Budget, "take_again", lambda *_: True),
         (Planner, "remembered", lambda *_: True),
@@ -325,7 +325,7 @@ def _window_never_forgets() -> AbstractContextManager[None]:
 
 
 def _no_suspects() -> AbstractContextManager[None]:
-    """Late inserts of settled ranges are forgotten by the budget (rule 10)."""
+    """Late inserts of settled ranges are forgotten by the budget (R10)."""
     real = Claims.at
 
     def at(self: Claims, *parts: Any) -> Any:
@@ -335,7 +335,7 @@ def _no_suspects() -> AbstractContextManager[None]:
 
 
 def _stop_on_half_a_view() -> AbstractContextManager[None]:
-    """Group and ledger are compared although somebody recorded in between (rule 4)."""
+    """Group and ledger are compared although somebody recorded in between (R4)."""
     return patched((start, "_refuse_change", lambda *_: None))
 
 

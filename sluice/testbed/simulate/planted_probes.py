@@ -18,7 +18,7 @@ from sluice.worker.assignment import Assignment
 
 
 def _probe_before_lease_end() -> AbstractContextManager[None]:
-    """A probe is believed while tasks may still insert (rule 11)."""
+    """A probe is believed while tasks may still insert (R11)."""
     return patched((lane, "has_expired", lambda *_: True))
 
 

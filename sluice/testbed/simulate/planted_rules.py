@@ -86,7 +86,7 @@ def _suspects_end_with_their_lease() -> AbstractContextManager[None]:
 
 
 def _inserts_outlive_their_lease() -> AbstractContextManager[None]:
-    """The lease is checked before the POST, and does not end it (invariant 1)."""
+    """The lease is checked before the POST, and does not end it (I1)."""
     real = leases.HeldLease.check
 
     def check(self: Any, *parts: Any) -> float:

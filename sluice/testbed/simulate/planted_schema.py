@@ -16,7 +16,7 @@ from sluice.worker import inserting, loading
 
 
 def _repeat_under_todays_text() -> AbstractContextManager[None]:
-    """A range in doubt is repeated under the text of now instead of its own (rule 8)."""
+    """A range in doubt is repeated under the text of now instead of its own (R8)."""
     real = Planner.renew
 
     def renew(self: Planner, *parts: Any, **named: Any) -> Step:
@@ -57,7 +57,7 @@ def _text_changed_after_insert() -> AbstractContextManager[None]:
 
 def _only_first_attempts_ask() -> AbstractContextManager[None]:
     """A repeated attempt takes new fields for unknown ones: whether they are dead letters depends
-    on which attempt it is (rule 14)."""
+    on which attempt it is (R14)."""
     real = loading._Loading.decode_first
 
     def decode_first(self: Any, *parts: Any) -> Any:

@@ -165,10 +165,10 @@ class Connection:
         insertion = Insertion(world, self, request, keys, timeout_seconds)
         late_ms = world.now - insertion.deadline_ms
         if late_ms > LATE_START_MS:
-            world.checks.violate(f"an insert began {late_ms} ms after its lease (rule 9)")
+            world.checks.violate(f"an insert began {late_ms} ms after its lease (R9)")
         end_ms = self.checked_at + int(timeout_seconds * 1000) - insertion.deadline_ms
         if end_ms > LATE_END_MS:
-            world.checks.violate(f"an insert may go on {end_ms} ms beyond its lease (invariant 1)")
+            world.checks.violate(f"an insert may go on {end_ms} ms beyond its lease (I1)")
         reply = insertion.answer()
         is_done = reply.status == 200 and not (reply.header_code or reply.body)
         self.refused = None if is_done else reply.body

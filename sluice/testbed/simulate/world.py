@@ -174,7 +174,7 @@ class World:
         worker = self.process
         assert isinstance(worker, Worker) and worker.record is not None
         if worker.attempt:
-            self.checks.violate(f"a task that was started again inserts {worker.record} (rule 10)")
+            self.checks.violate(f"a task that was started again inserts {worker.record} (R10)")
         return worker.record
 
     def before_insert(self, plan: InsertPlan) -> None:
@@ -201,7 +201,7 @@ class World:
         return self._names
 
     def draw_skew_ms(self) -> int:
-        """How far a clock is off: any two differ by less than 5 s (rule 9)."""
+        """How far a clock is off: any two differ by less than 5 s (R9)."""
         return self.rng.randrange(-2_400, 2_400)
 
     def draw_pause_ms(self) -> int:

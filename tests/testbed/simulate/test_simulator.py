@@ -15,7 +15,7 @@ from sluice.testbed.simulate.runs import on_one_processor, run_seed, run_seeds
 #: The fixed budget: about 30 s of one processor.
 SEEDS, STEPS = 60, 2_500
 
-#: What the hazards' page asks for, and what it is called here.
+#: Faults that a seed may draw, and what they are called here.
 HAZARDS = {
     "eviction counted in ClickHouse partitions": "range refused for its grant",
     "a foreign writer filling the window": "foreign writer fills the window",
