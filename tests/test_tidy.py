@@ -21,7 +21,7 @@ FUNCTION_LINES_MAX = 70
 CLASS_LINES_MAX = 300
 #: These are larger; they may shrink.
 LARGE_CLASSES = {
-    "Lane": 367,
+    "Lane": 368,
     "SchemaChanges": 308,
     "Plan": 305,
     "MessageBuffer": 333,

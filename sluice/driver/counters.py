@@ -50,13 +50,17 @@ class Counters:
     dropped_rows: int = 0
     blocks: int = 0
     batches: int = 0
+    retries: int = 0
     failovers: int = 0
     queued_blocks: int = 0
     queue_seconds: float = 0.0
     out_of_turn_blocks: int = 0
     turns_lost: int = 0
     failures: dict[str, int] = field(default_factory=dict)
+    fetch_seconds: float = 0.0
+    decode_seconds: float = 0.0
     insert_seconds: float = 0.0
+    task_seconds: float = 0.0
     worker_memory_bytes_max: int = 0
     #: By database.table, shard, and the replica's URL.
     inserted: dict[tuple[str, str, str], Inserted] = field(default_factory=dict)
@@ -77,7 +81,10 @@ class Counters:
                 self.queue_seconds += queueing.wait_ms / 1000
                 self.out_of_turn_blocks += not queueing.held
                 self.turns_lost += queueing.lost
+        self.fetch_seconds += loaded.stages.fetch
+        self.decode_seconds += loaded.stages.decode
         self.insert_seconds += loaded.stages.insert
+        self.task_seconds += loaded.stages.total
         for receipt in loaded.receipts:
             where = receipt.target, receipt.shard, receipt.replica
             inserted = self.inserted.setdefault(where, Inserted())

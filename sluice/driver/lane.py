@@ -393,6 +393,7 @@ class Lane:
             sent = (state for task in tasks for state in task)
             for state, assignment in zip(sent, job.assignments, strict=True):
                 state.out, state.sent, state.repeated = True, True, not assignment.is_first
+                self.counters.retries += state.record.attempt > 1
             self._hung.sent(job)
             self._parts.jobs.submit(job, self._around, self._parts.inbox.put)
 

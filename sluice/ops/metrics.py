@@ -13,56 +13,96 @@ from prometheus_client.registry import Collector
 
 from sluice.config.model import MetricsConfiguration
 from sluice.core.errors import ConfigurationError
+from sluice.driver.counters import Counters, Inserted
 from sluice.driver.lane import Lane
 from sluice.ops.metrics_replicas import replica_metrics
 
 Lanes = Sequence[Callable[[], Lane | None]]
 
-#: name -> (attribute of a lane's counters, help)
-_COUNTERS = {
-    "sluice_messages": ("messages", "Messages in settled ranges, tombstones included."),
-    "sluice_rows": ("rows", "Rows in settled blocks, all tables."),
-    "sluice_bytes": ("bytes", "Bytes of keys and values in settled ranges."),
-    "sluice_blocks": ("blocks", "Blocks acknowledged by ClickHouse and settled."),
-    "sluice_batches": ("batches", "Transactions that recorded intents or settles."),
-    "sluice_dead_letters": ("dead_letters", "Dead letters written."),
-    "sluice_tombstones": ("skipped", "Messages without a value, skipped."),
+#: name -> (what a lane has counted, help)
+_COUNTERS: dict[str, tuple[Callable[[Counters], float], str]] = {
+    "sluice_messages": (
+        lambda counters: counters.messages,
+        "Messages in settled ranges, tombstones included.",
+    ),
+    "sluice_rows": (lambda counters: counters.rows, "Rows in settled blocks, all tables."),
+    "sluice_bytes": (
+        lambda counters: counters.bytes,
+        "Bytes of keys and values in settled ranges.",
+    ),
+    "sluice_blocks": (
+        lambda counters: counters.blocks,
+        "Blocks acknowledged by ClickHouse and settled.",
+    ),
+    "sluice_batches": (
+        lambda counters: counters.batches,
+        "Transactions that recorded intents or settles.",
+    ),
+    "sluice_dead_letters": (lambda counters: counters.dead_letters, "Dead letters written."),
+    "sluice_tombstones": (lambda counters: counters.skipped, "Messages without a value, skipped."),
     "sluice_unrouted_messages": (
-        "unrouted",
+        lambda counters: counters.unrouted,
         "Messages that no table entry takes, skipped or dead letters.",
     ),
     "sluice_dropped_rows": (
-        "dropped_rows",
+        lambda counters: counters.dropped_rows,
         "Bad rows of messages whose other rows were loaded.",
     ),
-    "sluice_renewed_ranges": ("retries", "Ranges sent again under a new lease."),
-    "sluice_failovers": ("failovers", "Blocks that another replica took than the one at its turn."),
-    "sluice_queued_blocks": ("queued_blocks", "Blocks that had their turn at a table by the lock."),
-    "sluice_queue_seconds": ("queue_seconds", "Time that settled blocks waited for their turn."),
+    "sluice_renewed_ranges": (
+        lambda counters: counters.retries,
+        "Ranges sent again under a new lease.",
+    ),
+    "sluice_failovers": (
+        lambda counters: counters.failovers,
+        "Blocks that another replica took than the one at its turn.",
+    ),
+    "sluice_queued_blocks": (
+        lambda counters: counters.queued_blocks,
+        "Blocks that had their turn at a table by the lock.",
+    ),
+    "sluice_queue_seconds": (
+        lambda counters: counters.queue_seconds,
+        "Time that settled blocks waited for their turn.",
+    ),
     "sluice_out_of_turn_blocks": (
-        "out_of_turn_blocks",
+        lambda counters: counters.out_of_turn_blocks,
         "Blocks sent without a turn, since the lock's ZooKeeper was away.",
     ),
     "sluice_turns_lost": (
-        "turns_lost",
+        lambda counters: counters.turns_lost,
         "Turns whose ZooKeeper session ended while the block was sent.",
     ),
-    "sluice_fetch_seconds": ("fetch_seconds", "Time that tasks spent reading Kafka."),
-    "sluice_decode_seconds": ("decode_seconds", "Time that tasks spent decoding."),
-    "sluice_insert_seconds": ("insert_seconds", "Time that tasks spent inserting."),
-    "sluice_task_seconds": ("task_seconds", "Time that tasks took in all."),
+    "sluice_fetch_seconds": (
+        lambda counters: counters.fetch_seconds,
+        "Time that tasks spent reading Kafka.",
+    ),
+    "sluice_decode_seconds": (
+        lambda counters: counters.decode_seconds,
+        "Time that tasks spent decoding.",
+    ),
+    "sluice_insert_seconds": (
+        lambda counters: counters.insert_seconds,
+        "Time that tasks spent inserting.",
+    ),
+    "sluice_task_seconds": (lambda counters: counters.task_seconds, "Time that tasks took in all."),
 }
 
-#: name -> (attribute of what was inserted, help); a value for each table, shard and replica, so
+#: name -> (what was inserted, help); a value for each table, shard and replica, so
 #: that their rates are the insert rates that each server sees.
-_INSERTED = {
-    "sluice_table_blocks": ("blocks", "Settled blocks, by the replica that acknowledged them."),
+_INSERTED: dict[str, tuple[Callable[[Inserted], float], str]] = {
+    "sluice_table_blocks": (
+        lambda inserted: inserted.blocks,
+        "Settled blocks, by the replica that acknowledged them.",
+    ),
     "sluice_table_parts": (
-        "parts",
+        lambda inserted: inserted.parts,
         "Parts that these blocks became: one for each ClickHouse partition of a block.",
     ),
-    "sluice_table_rows": ("rows", "Rows of these blocks."),
-    "sluice_table_bytes": ("bytes", "Bytes of these blocks as sent, in Native format."),
+    "sluice_table_rows": (lambda inserted: inserted.rows, "Rows of these blocks."),
+    "sluice_table_bytes": (
+        lambda inserted: inserted.bytes,
+        "Bytes of these blocks as sent, in Native format.",
+    ),
 }
 
 #: name -> help; a value for each partition
@@ -91,10 +131,10 @@ class LaneCollector(Collector):
         yield from replica_metrics((lane.name, lane.replicas) for lane in lanes)
 
     def _counters(self, lanes: list[Lane]) -> Iterator[Metric]:
-        for name, (attribute, text) in _COUNTERS.items():
+        for name, (counted, text) in _COUNTERS.items():
             family = CounterMetricFamily(name, text, labels=["lane"])
             for lane in lanes:
-                family.add_metric([lane.name], float(getattr(lane.counters, attribute)))
+                family.add_metric([lane.name], float(counted(lane.counters)))
             yield family
         failures = CounterMetricFamily(
             "sluice_failures",
@@ -190,11 +230,11 @@ def _crowding(lanes: list[Lane]) -> Iterator[Metric]:
 
 def _inserted(lanes: list[Lane]) -> Iterator[Metric]:
     """What each table took, and where."""
-    for name, (attribute, text) in _INSERTED.items():
+    for name, (counted, text) in _INSERTED.items():
         family = CounterMetricFamily(name, text, labels=["lane", "table", "shard", "replica"])
         for lane in lanes:
             for where, inserted in list(lane.counters.inserted.items()):
-                family.add_metric([lane.name, *where], float(getattr(inserted, attribute)))
+                family.add_metric([lane.name, *where], float(counted(inserted)))
         yield family
 
 
