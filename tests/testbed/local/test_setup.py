@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sluice.core.errors import TerminalError
-from sluice.testbed.local import jars, java
+from sluice.spark import java
+from sluice.testbed.local import jars
 
 
 def test_java_home_comes_before_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
