@@ -195,17 +195,3 @@ def test_a_field_that_messages_name_is_not_the_mark(decoder: Decoder) -> None:
     values = [b'{"id":%d,"_sluice_index":7,"_sluice_index_":"8"}' % n for n in range(100)]
     values[50] = b'{"id":"x","_sluice_index":50}'
     assert_judged_alone(decoder, values, {50: values[50]})
-
-
-def test_a_number_that_ends_every_query_changes_nobodys_words() -> None:
-    """The first message ends a lenient pass; the second one looks as if it might, too."""
-    decoder = Decoder(table(SMALL, Column("at", "DateTime"), unknown_fields="refuse"))
-    values = (
-        b'{"at":18446744073709551621}',
-        b'{"other":1,"x":18446744073709551621,"n":"2026-02-30"}',
-    )
-
-    def said(*messages: bytes) -> list[tuple[str, str]]:
-        return [(bad.reason, bad.error) for bad in decode(decoder, list(messages)).bad]
-
-    assert said(*values) == said(values[0]) + said(values[1])

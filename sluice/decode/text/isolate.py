@@ -176,12 +176,8 @@ def halve(
     :param decodes: whether these messages decode strictly, to as many rows.
     """
     unclear = Fault(CANNOT_PARSE, "the message does not make one row")
-    faults: dict[int, Fault] = {}
-    for index in _halve(indices, decodes):
-        # Of a message that was left because of another one the same is told as of it alone.
-        judged = find_faults(plan, buffer, np.array([index], np.int64))
-        faults[index] = judged.get(index) or explain(plan, _line(buffer, index)) or unclear
-    return faults
+    found = _halve(indices, decodes)
+    return {index: explain(plan, _line(buffer, index)) or unclear for index in found}
 
 
 def _halve(indices: Indices, decodes: Callable[[Indices], bool]) -> list[int]:
