@@ -1,5 +1,5 @@
 # Everything a checkout needs; `make help` lists it. Nothing has to be installed by hand but
-# Python 3.11 or later and make.
+# Python 3.11 or later, make and a C compiler.
 
 PYTHON ?=
 ROWS ?= 3000000
@@ -18,9 +18,11 @@ MUTANTS ?= 300
 BIN := .venv/bin
 READY := .venv/.ready
 MAKEFLAGS += --no-print-directory
+# Each process has servers of its own, and takes a whole file; files with slow tests come first.
+PARALLEL = -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test golden bench simulate chaos mutants check size clean
+.PHONY: help setup setup-tests demo test test-long test-all golden bench simulate chaos mutants check size clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -37,8 +39,14 @@ setup-tests: $(READY)  ## what only the tests need: ClickHouse 18.16 and ZooKeep
 demo: $(READY)  ## a million rows through kills and restarts, each audited
 	@$(BIN)/sluice demo
 
-test: setup-tests  ## all tests, by three processes with servers of their own; PYTEST="-k name" for some
-	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile $(PYTEST)
+test: setup-tests  ## every promise but for what takes long to break, in minutes; PYTEST="-k name" for some
+	@$(BIN)/python -m pytest -m "not long" $(PARALLEL) $(PYTEST)
+
+test-long: setup-tests  ## the tests marked `long`: kills, outages, stuck quorums, chaos on a cluster
+	@$(BIN)/python -m pytest -m long $(PARALLEL) $(PYTEST)
+
+test-all: setup-tests  ## both, whatever the first one finds; what .ci/run runs
+	@status=0; $(MAKE) test || status=1; $(MAKE) test-long || status=1; exit $$status
 
 golden: $(READY)  ## write anew what every format makes of fixed messages (tests/golden), after a change that is meant
 	@$(BIN)/python -m tests.golden

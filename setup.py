@@ -1,18 +1,35 @@
-"""The optional compiled parts. Without a C compiler the rest is installed; the reader "wire"
-then says what it lacks, and JSON, Avro and Protobuf are checked more slowly."""
+"""The compiled parts, without which nothing is installed."""
+
+import sys
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CCompilerError, ExecError, PlatformError
 
 _ARGUMENTS = ["-std=gnu11", "-O3"]
 
+
+class _BuildExtensions(build_ext):
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            super().build_extension(ext)
+        except (CCompilerError, ExecError, PlatformError) as error:
+            sys.exit(
+                f"sluice: {ext.sources[0]} could not be compiled: {error}\n"
+                "A build from source needs a C compiler (gcc or clang) with its headers, "
+                "on Debian: apt-get install gcc libc6-dev"
+            )
+
+
 setup(
+    cmdclass={"build_ext": _BuildExtensions},
     ext_modules=[
-        Extension(name, sources=[source], extra_compile_args=_ARGUMENTS, optional=True)
+        Extension(name, sources=[source], extra_compile_args=_ARGUMENTS)
         for name, source in (
             ("sluice.kafka.wire._batches", "sluice/kafka/wire/batches.c"),
             ("sluice.decode.schema._structure", "sluice/decode/schema/structure.c"),
             ("sluice.decode.messages._brackets", "sluice/decode/messages/brackets.c"),
             ("sluice.decode.messages._moments", "sluice/decode/messages/moments.c"),
         )
-    ]
+    ],
 )

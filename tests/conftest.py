@@ -1,3 +1,22 @@
 """Shared fixtures: the real servers live in tests/support."""
 
+import pytest
+from hypothesis import settings
+
 pytest_plugins = ["tests.support.fixtures", "tests.support.kafka"]
+
+# How long an example takes says something of the machine, and nothing of the code.
+settings.register_profile("sluice", deadline=None)
+settings.load_profile("sluice")
+
+#: Their files take longest, so they come first: else a process works on one of them at the end,
+#: while the others have nothing left.
+_FIRST = ("tests/e2e/", "tests/testbed/", "tests/decode/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        starts = [item.nodeid.startswith(folder) for folder in _FIRST]
+        return starts.index(True) if any(starts) else len(starts)
+
+    items.sort(key=place)

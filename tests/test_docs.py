@@ -11,13 +11,13 @@ import pytest
 
 from sluice.cli.main import build_parser
 from sluice.clickhouse.reactions import REACTIONS
-from sluice.ops.metrics import LaneCollector
+from sluice.ops.metrics import LoopCollector
 from sluice.prove.running import EXPERIMENTS
 
 ROOT = Path(__file__).parent.parent
 NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
 LINK = re.compile(r"\]\(([\w./-]+)\)")
-DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -95,11 +95,11 @@ def test_former_names_of_rules_and_hazards_are_gone() -> None:
 SOURCE = re.compile(r"`([\w/]+\.(?:py|c))`")
 
 
-@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "PROTOCOL.md"])
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/PROTOCOL.md"])
 def test_files_that_are_named_exist(name: str) -> None:
     """By their path, below the package, its decoders, the tests, or everything."""
     places = [ROOT, ROOT / "sluice", ROOT / "sluice" / "decode", ROOT / "tests"]
-    for named in SOURCE.findall((ROOT / "docs" / name).read_text()):
+    for named in SOURCE.findall((ROOT / name).read_text()):
         if "/" in named:
             assert any((place / named).is_file() for place in places), named
         else:
@@ -140,7 +140,7 @@ def test_commands_of_the_runbook_exist() -> None:
 
 def test_metrics_of_the_runbook_exist() -> None:
     known: set[str] = set()
-    for family in LaneCollector([]).collect():
+    for family in LoopCollector([]).collect():
         known |= (
             {family.name, f"{family.name}_total"} if family.type == "counter" else {family.name}
         )

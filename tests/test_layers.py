@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.import_graph import circles, import_graph, loader_modules
+from tests.support.import_graph import circles, import_graph, loader_modules, nodes_of
 
 PACKAGE = Path(__file__).parent.parent / "sluice"
 
@@ -73,7 +73,7 @@ def imports_of(source: str, module: str) -> Iterator[tuple[int, str]]:
 
     `from a import b` gives a.b, since b may be a module.
     """
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -170,7 +170,7 @@ def test_every_folder_has_its_layer() -> None:
 def test_the_loader_never_imports_an_instrument() -> None:
     """Whatever `sluice run` and its workers can reach."""
     needed = loader_modules(PACKAGE)
-    assert {"sluice.cli.run", "sluice.driver.lane", "sluice.worker.loading"} <= needed
+    assert {"sluice.cli.run", "sluice.driver.loop", "sluice.worker.loading"} <= needed
     assert not {m for m in needed if m.startswith(("sluice.testbed", "sluice.prove"))}
 
 
@@ -204,7 +204,7 @@ def test_the_rule_has_no_circle() -> None:
         ("driver", "from sluice.ops import doctor"),
         ("worker", "from sluice.driver.state import PartitionState"),
         ("worker", "from sluice.spark.jobs import SparkJobs"),
-        ("spark", "from sluice.driver.lane import Lane"),
+        ("spark", "from sluice.driver.loop import ConnectorLoop"),
         ("verify", "from sluice.ops import doctor"),
         ("ops", "from sluice.testbed.local import demo"),
         ("ops", "from sluice import testbed"),

@@ -16,7 +16,7 @@ class ExitStatus(IntEnum):
     CONFIGURATION = 2
     #: Stopped with intents in doubt, or Spark ended; the next start goes on.
     IN_DOUBT = 3
-    #: Another owner took this lane over.
+    #: Another owner took the partitions over.
     OWNER_CHANGED = 4
     #: Ended by Ctrl-C, as shells count it.
     INTERRUPTED = 130

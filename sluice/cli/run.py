@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sluice.config import Configuration
-    from sluice.driver.lane import Lane
+    from sluice.driver.loop import ConnectorLoop
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +56,11 @@ def execute(arguments: argparse.Namespace) -> int:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has started its Java already
         set_java_home()
 
-    def observe(lanes: Sequence[Callable[[], Lane | None]]) -> None:
+    def observe(loops: Sequence[Callable[[], ConnectorLoop | None]]) -> None:
         if configuration.metrics is not None:
             from sluice.ops.metrics import serve
 
-            port = serve(configuration.metrics, lanes)
+            port = serve(configuration.metrics, loops)
             log.info(
                 "metrics", extra={"url": f"http://{configuration.metrics.host}:{port}/metrics"}
             )

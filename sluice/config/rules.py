@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 _GROUP = "Sluice names the group sluice.<pipeline>.<connector>"
-_OWNER = "Sluice names the owner of each lane; fencing depends on it"
+_OWNER = "Sluice names the owner of each connector's partitions; fencing depends on it"
 _POSITION = "Sluice keeps its position in its own transactions"
 _MEMBERSHIP = "Sluice assigns partitions itself and has no members in the group"
 _DURABLE = "Sluice writes in transactions, which fix this"

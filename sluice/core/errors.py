@@ -61,7 +61,7 @@ class ConfigurationError(TerminalError):
 
 
 class OwnerChangedError(TerminalError):
-    """Another owner took this lane over. The command ends with status 4."""
+    """Another owner took these partitions over. The command ends with status 4."""
 
     hint = "Another driver runs this pipeline now. Nothing to do unless that is a surprise."
 

@@ -47,7 +47,7 @@ class InvalidRecordError(TerminalError):
 class Record:
     """One record. Times are milliseconds of wall time since 1970.
 
-    :param batch: number of the transaction of this lane that wrote it, from 1 on.
+    :param batch: number of the transaction of this loop that wrote it, from 1 on.
     :param attempt: how often this range was given a new lease, from 1 on; 0 when settled.
     :param owner: last part of the transactional.id that may write the next record.
     :param generation: raised by `sluice rewind`, so that tokens differ (H12).

@@ -17,7 +17,7 @@ from sluice.kafka.cluster import Cluster
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import look
 
-_logger = logging.getLogger("sluice.lane")
+_logger = logging.getLogger("sluice.loop")
 
 #: A loader's own transaction on its offsets takes milliseconds.
 _OPEN_PATIENCE_SECONDS = 10.0

@@ -17,13 +17,13 @@ EVERY_MS = 600_000
 
 
 class Checkpoints:
-    """When a lane's next checkpoint is due, and what it says.
+    """When a loop's next checkpoint is due, and what it says.
 
     Only one driver at a time records for a connector, so what it took over and what the ledger
     told it is all that there is. What it repeats is what was committed: a partition's state may be
     ahead of that.
 
-    :param states: all partitions of the lane, as they are later too.
+    :param states: all partitions of the loop, as they are later too.
     :param recorded: all partitions that have a record in the ledger; None: nobody knows.
     """
 
@@ -42,7 +42,7 @@ class Checkpoints:
     def took_over(
         self, states: Iterable[PartitionState], recorded: frozenset[TopicPartition] | None
     ) -> None:
-        """These partitions were just taken over. Those that stopped have no record of this lane."""
+        """These partitions were just taken over. Those that stopped have no record of this loop."""
         self._recorded = recorded
         for state in states:
             if state.stopped is None:

@@ -1,4 +1,4 @@
-"""One connector, from its first contact to its last settle, with all that its lane is made of."""
+"""One connector, from its first contact to its last settle, with all that its loop is made of."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.text import SOURCE, ConfigurationText
 from sluice.driver.beginning import ask_group
 from sluice.driver.discovering import TopicFinder, topics_to_load
-from sluice.driver.lane import Lane
-from sluice.driver.lane_parts import LaneParts
+from sluice.driver.loop import ConnectorLoop, LoopParts
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.parking import Parking
 from sluice.driver.patience import patiently
 from sluice.driver.ports import ClusterRead
 from sluice.driver.probing import ClickHouseProber, why_no_probe_now
+from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.refreshing import SchemaReader
 from sluice.driver.retiring import retired
 from sluice.driver.start import Started, StartParts, take_over, text_needed
 from sluice.driver.state import Claims
-from sluice.driver.steps import Planner
 from sluice.driver.texts import access_of, kafka_access, read_text, read_today, registry_access
 from sluice.driver.topology import resolved
 from sluice.driver.unknown_schemas import PATIENCE_MS
@@ -45,7 +44,7 @@ from sluice.kafka.recorder import Recorder
 from sluice.kafka.topics import ensure_own_topics, message_bytes_max
 from sluice.kafka.transactions import RecorderNames
 from sluice.spark.jobs import Inbox, SparkGoneError, SparkJobs
-from sluice.worker.assignment import Surroundings
+from sluice.worker.assignment import TaskEnvironment
 
 _logger = logging.getLogger("sluice.pipeline")
 
@@ -74,7 +73,7 @@ class ConnectorRun:
         self.connector = connector
         self.status = DONE
         self.has_lost_spark = False
-        self.lane: Lane | None = None
+        self.loop: ConnectorLoop | None = None
         self._configuration = configuration
         self._jobs = jobs
         self._stopping = stopping
@@ -83,14 +82,14 @@ class ConnectorRun:
         self._give_up = threading.Event()
         self._assembly: _Assembly | None = None
 
-    def progress(self) -> Lane | None:
-        """The lane, once there is one."""
-        return self.lane
+    def progress(self) -> ConnectorLoop | None:
+        """The loop, once there is one."""
+        return self.loop
 
     def refresh(self) -> None:
         """Read the tables' columns, and look for topics, soon."""
-        if self.lane is not None:
-            self.lane.look_at_topics()
+        if self.loop is not None:
+            self.loop.look_at_topics()
         if self._assembly is not None:
             self._assembly.refresh()
 
@@ -119,7 +118,7 @@ class ConnectorRun:
             self.status = CONFIGURATION
         except SluiceError as error:
             _logger.error("connector %s: %s. Try: %s", self.connector.name, error, error.hint)
-            doubtful = self.lane is not None and self.lane.in_doubt()
+            doubtful = self.loop is not None and self.loop.in_doubt()
             # Without Spark no promise is broken: the next start goes on.
             goes_on = doubtful or self._stopping.is_set() or isinstance(error, SparkGoneError)
             self.status = IN_DOUBT if goes_on else BROKEN
@@ -131,17 +130,17 @@ class ConnectorRun:
         self._patiently("being examined", lambda: self._examine(self.connector.name))
         assembled = self._assembly = self._patiently("starting", lambda: _Assembly(self))
         try:
-            lane = self.lane = self._patiently("taking over", assembled.lane)
+            loop = self.loop = self._patiently("taking over", assembled.loop)
             targets = None
             if until_caught_up:
-                going = [s.source for s in lane.states.values() if not s.retiring]
+                going = [s.source for s in loop.states.values() if not s.retiring]
                 targets = self._patiently(
                     "reading stable ends", lambda: assembled.log.stable_ends(going)
                 )
-            lane.stopping = self._stopping
-            lane.run(targets, grace_seconds)
-            stopped = [s for s in lane.states.values() if s.stopped is not None]
-            doubtful = [s for s in lane.in_doubt() if s.stopped is None]
+            loop.stopping = self._stopping
+            loop.run(targets, grace_seconds)
+            stopped = [s for s in loop.states.values() if s.stopped is not None]
+            doubtful = [s for s in loop.in_doubt() if s.stopped is None]
             goes_on = doubtful or self.has_lost_spark
             self.status = IN_DOUBT if goes_on else BROKEN if stopped else DONE
             for state in doubtful:
@@ -154,7 +153,7 @@ class ConnectorRun:
 
 
 class _Assembly:
-    """The parts of one connector's lane, made once ClickHouse and Kafka answer."""
+    """The parts of one connector's loop, made once ClickHouse and Kafka answer."""
 
     def __init__(self, run: ConnectorRun) -> None:
         connector = run.connector
@@ -187,7 +186,7 @@ class _Assembly:
             raise failure
         self.recorder = Recorder(self.kafka, self.names, now_ms=now_ms, stop=run._give_up)
         self.prober = ClickHouseProber(self.clickhouse, configuration.pipeline, self.kafka)
-        self.planner = Planner(
+        self.planner = RecordPlanner(
             text=self.text,
             owner=self.names.owner,
             limits=Limits(
@@ -226,8 +225,8 @@ class _Assembly:
         self.configuration, self.clickhouse = configuration, access
         self.inbox.put(ClusterRead(access))
 
-    def lane(self) -> Lane:
-        """Take the connector's partitions over and build the lane on them."""
+    def loop(self) -> ConnectorLoop:
+        """Take the connector's partitions over and build the loop on them."""
         names = topics_to_load(
             self.configuration, self.run.connector.name, self.log, self._told_apart
         )
@@ -243,7 +242,7 @@ class _Assembly:
         if leaving:
             started.add(take_over(parts, leaving, started.batch, retiring=True))
         configuration = self.configuration
-        around = Surroundings(
+        environment = TaskEnvironment(
             pipeline=configuration.pipeline,
             kafka=self.kafka,
             clickhouse=self.clickhouse,
@@ -256,7 +255,7 @@ class _Assembly:
             configuration, self.text, now_ms, lambda: self.run._examine(name), self.inbox.put
         )
         self.watch = ReplicaWatch(configuration, name, self.text, now_ms, self._use)
-        lane_parts = LaneParts(
+        loop_parts = LoopParts(
             log=self.recorder,
             offsets=self.log,
             windows=self.monitor,
@@ -280,11 +279,11 @@ class _Assembly:
         )
         self.schema.start()
         self.watch.start()
-        return Lane(
+        return ConnectorLoop(
             name=f"{configuration.pipeline}.{name}",
-            parts=lane_parts,
+            parts=loop_parts,
             planner=self.planner,
-            around=around,
+            environment=environment,
             states=started.states,
             claims=Claims(suspects=started.suspects),
             texts=started.texts,
@@ -294,8 +293,8 @@ class _Assembly:
         )
 
     def _take_over_new(self, sources: list[TopicPartition]) -> Started:
-        assert self.run.lane is not None
-        return take_over(self._start_parts(), sources, self.run.lane.batch)
+        assert self.run.loop is not None
+        return take_over(self._start_parts(), sources, self.run.loop.batch)
 
     def _start_parts(self) -> StartParts:
         configuration = self.configuration

@@ -1,4 +1,4 @@
-"""What a lane has done since it started; read by progress, metrics and the benchmark."""
+"""What a loop has done since it started; read by progress, metrics and the benchmark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Inserted:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What a lane waits for without sending anything, so that no failure is counted.
+    """What a loop waits for without sending anything, so that no failure is counted.
 
     :param windows: whether the window of a table in a shard cannot be read now: its ranges wait.
     :param kafka: Kafka did not answer when it was asked for stable ends last: all ranges wait.
@@ -52,10 +52,10 @@ class Counters:
     batches: int = 0
     retries: int = 0
     failovers: int = 0
-    queued_blocks: int = 0
-    queue_seconds: float = 0.0
-    out_of_turn_blocks: int = 0
-    turns_lost: int = 0
+    locked_inserts: int = 0
+    insert_lock_wait_seconds: float = 0.0
+    unlocked_inserts: int = 0
+    insert_locks_lost: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     fetch_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -77,10 +77,10 @@ class Counters:
         self.blocks += len(loaded.receipts)
         for queueing in (receipt.queueing for receipt in loaded.receipts):
             if queueing is not None:
-                self.queued_blocks += queueing.held
-                self.queue_seconds += queueing.wait_ms / 1000
-                self.out_of_turn_blocks += not queueing.held
-                self.turns_lost += queueing.lost
+                self.locked_inserts += queueing.held
+                self.insert_lock_wait_seconds += queueing.wait_ms / 1000
+                self.unlocked_inserts += not queueing.held
+                self.insert_locks_lost += queueing.lost
         self.fetch_seconds += loaded.stages.fetch
         self.decode_seconds += loaded.stages.decode
         self.insert_seconds += loaded.stages.insert

@@ -9,7 +9,7 @@ from sluice.config.model import Configuration
 from sluice.config.topics import why_refused
 from sluice.kafka.log import SourceLog
 
-_logger = logging.getLogger("sluice.lane")
+_logger = logging.getLogger("sluice.loop")
 
 
 def topics_today(configuration: Configuration, connector: str, log: SourceLog) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ def topics_to_load(
 
 
 class TopicFinder:
-    """Finds topics that an expression takes while a lane runs.
+    """Finds topics that an expression takes while a loop runs.
 
     :param told_apart: see `config.topics.why_refused`.
     """

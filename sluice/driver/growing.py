@@ -9,14 +9,12 @@ from dataclasses import dataclass, replace
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.adding import ColumnsRefusedError, add_columns
-from sluice.core.dynamic import NewField, answer_to, merged, room_for_columns
+from sluice.core.dynamic import answer_to, merged, room_for_columns
 from sluice.core.errors import SluiceError
 from sluice.core.text import ConfigurationText, TableText
+from sluice.driver.effects import Wanted
 
 _logger = logging.getLogger("sluice.schema")
-
-#: By table entry, the fields that it is asked to give columns.
-Wanted = Mapping[str, tuple[NewField, ...]]
 
 
 @dataclass(slots=True)
@@ -29,7 +27,7 @@ class _Asked:
 
 
 class Grower:
-    """Takes what lanes want from any thread, and does it in one.
+    """Takes what loops want from any thread, and does it in one.
 
     :param parkable: entries that are parked where others stop.
     """

@@ -8,7 +8,7 @@ import logging
 from sluice.core.lease import has_expired
 from sluice.worker.assignment import Job
 
-_logger = logging.getLogger("sluice.lane")
+_logger = logging.getLogger("sluice.loop")
 
 #: A job is given so long beyond the leases of its ranges: what came too late says so itself, and
 #: a worker that only starts slowly must not be ended while it does.
@@ -18,13 +18,13 @@ PATIENCE_MS_MAX = 8 * PATIENCE_MS
 
 
 class HungJobs:
-    """Knows which jobs of one lane are out, and which of them have to be ended.
+    """Knows which jobs of one connector are out, and which of them have to be ended.
 
-    :param lane: for messages.
+    :param loop: for messages.
     """
 
-    def __init__(self, lane: str) -> None:
-        self._lane = lane
+    def __init__(self, loop: str) -> None:
+        self._loop = loop
         self._patience_ms = PATIENCE_MS
         #: With the end of the last lease, and when it was ended, if it was.
         self._out: dict[int, tuple[Job, int]] = {}
@@ -51,9 +51,9 @@ class HungJobs:
         for job in due:
             self._ended.add(id(job))
             _logger.warning(
-                "lane %s: %s does not come back although its lease is over: a worker hangs. Spark "
-                "is told to end it, and its ranges are sent again",
-                self._lane,
+                "connector %s: %s does not come back although its lease is over: a worker hangs. "
+                "Spark is told to end it, and its ranges are sent again",
+                self._loop,
                 job.description,
             )
         if due:

@@ -1,7 +1,7 @@
 """Watches the deduplication windows of all sites, in a thread of its own.
 
-The lane's loop must never wait for ClickHouse, so it works with the last reading; what may
-be missing in it is counted by the lane's own claims.
+the connector's loop must never wait for ClickHouse, so it works with the last reading; what may
+be missing in it is counted by the loop's own claims.
 """
 
 from __future__ import annotations

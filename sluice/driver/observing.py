@@ -1,20 +1,21 @@
-"""A look at a lane's topics now and then: gone, created again, larger, held back, new."""
+"""A look at a loop's topics now and then: gone, created again, larger, held back, new."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.lease import has_expired
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
 from sluice.driver.beginning import StartRefusedError
+from sluice.driver.effects import Effect, LetGo, StopPartition
 from sluice.driver.ports import FindCuts, SourceOffsets, Topics
 from sluice.driver.state import PartitionState
 from sluice.driver.stopped import PartitionStoppedError, cut_below
 from sluice.kafka.log import TopicMissingError
 
-_logger = logging.getLogger("sluice.lane")
+_logger = logging.getLogger("sluice.loop")
 
 LOOK_EVERY_MS = 30_000
 #: A stable end below what is recorded, for so long, is a truncated log.
@@ -22,12 +23,12 @@ SHORT_LOG_MS = 10_000
 
 
 class TopicObserver:
-    """Observes the topics of one lane.
+    """Observes the topics of one connector. What follows is given one by one, since a look may end
+    on an error after some of it was seen.
 
-    :param states: the lane's own mapping; partitions may join it later.
-    :param stop: called for a partition that cannot go on.
-    :param appeared: called with partitions that the lane does not know; they join it.
-    :param let_go: called for a settled partition of a topic that is gone and that nobody named.
+    :param states: the loop's own mapping; partitions may join it later.
+    :param appeared: called with partitions that the loop does not know; they join it. A call, and
+        no effect: a topic that cannot be taken over is left out, and the others are taken.
     :param found: finds topics that an expression takes; None: all topics have names.
     :param find_cuts: looks after logs whose leader has changed.
     """
@@ -36,18 +37,14 @@ class TopicObserver:
         self,
         states: Mapping[TopicPartition, PartitionState],
         offsets: SourceOffsets,
-        stop: Callable[[PartitionState, SluiceError], None],
         appeared: Callable[[list[TopicPartition]], None],
-        let_go: Callable[[PartitionState], None],
         found: Topics | None,
         find_cuts: FindCuts,
         now_ms: int,
     ) -> None:
         self._states = states
         self._offsets = offsets
-        self._stop = stop
         self._appeared = appeared
-        self._let_go = let_go
         self._found = found
         self._find_cuts = find_cuts
         self._refused: set[str] = set()
@@ -66,24 +63,23 @@ class TopicObserver:
         for state in self._states.values():
             state.short_since_ms = None
 
-    def see_ends(self, sources: list[TopicPartition], now_ms: int) -> None:
+    def see_ends(self, sources: list[TopicPartition], now_ms: int) -> Iterator[Effect]:
         """Take fresh stable ends in.
 
         :raises TransientError: no partition answers.
         """
         try:
-            ends = self._verified(self._offsets.epoch_ends(sources, partial=True))
+            ends = self._offsets.epoch_ends(sources, partial=True)
+            yield from self._drop_unverified(ends)
         except TransientError:
             self.is_answered = False
             raise
         self.is_answered = True
         for source, end in ends.items():
             self._states[source].see_end(end, now_ms)
-            self._notice_short_log(self._states[source], end.offset, now_ms)
+            yield from self._notice_short_log(self._states[source], end.offset, now_ms)
 
-    def _verified(
-        self, ends: dict[TopicPartition, EpochOffset]
-    ) -> dict[TopicPartition, EpochOffset]:
+    def _drop_unverified(self, ends: dict[TopicPartition, EpochOffset]) -> Iterator[Effect]:
         """Of partitions that go on. Where the leader has changed, its log must hold what was
         recorded, before a word of it is believed: an end beyond the record's may be that of a log
         that was cut and filled again.
@@ -102,11 +98,10 @@ class TopicObserver:
         cuts = self._find_cuts(points) if points else {}
         for source, where in cuts.items():
             state = self._states[source]
-            self._stop(state, cut_below(source, state.record.log_end, where))
             del ends[source]
-        return ends
+            yield StopPartition(source, cut_below(source, state.record.log_end, where))
 
-    def _notice_short_log(self, state: PartitionState, end: int, now_ms: int) -> None:
+    def _notice_short_log(self, state: PartitionState, end: int, now_ms: int) -> Iterator[Effect]:
         """A log that ends before what is recorded was truncated, or is another topic's."""
         if end >= state.record.end:
             state.short_since_ms = None
@@ -114,8 +109,8 @@ class TopicObserver:
             state.short_since_ms = now_ms
             self.request()  # another topic id?
         elif now_ms - state.short_since_ms >= SHORT_LOG_MS:
-            self._stop(
-                state,
+            yield StopPartition(
+                state.source,
                 PartitionStoppedError(
                     f"{state.source}: the log ends at {end}, but offsets up to "
                     f"{state.record.end} are recorded; the log was truncated",
@@ -123,7 +118,7 @@ class TopicObserver:
                 ),
             )
 
-    def look(self, now_ms: int) -> None:
+    def look(self, now_ms: int) -> Iterator[Effect]:
         """If it is time: topics that are gone, created again, larger or new, tasks that do not
         come back, and stable ends that a foreign open transaction holds back (H20).
 
@@ -136,7 +131,7 @@ class TopicObserver:
         self._is_wanted, self._looked_at_ms = False, now_ms
         self._look_for_new()
         for topic in sorted({source.topic for source in self._states}):
-            self._look_at(topic)
+            yield from self._look_at(topic)
         for state in self._states.values():
             if state.out and has_expired(state.record.deadline_ms, now_ms):
                 _logger.warning(
@@ -159,12 +154,12 @@ class TopicObserver:
                 )
             state.held_back_at = state.stable_end
 
-    def _look_at(self, topic: str) -> None:
+    def _look_at(self, topic: str) -> Iterator[Effect]:
         states = [state for source, state in self._states.items() if source.topic == topic]
         try:
             identity, count = self._offsets.topics([topic])[topic]
         except TopicMissingError as error:
-            self._gone(topic, states, error)
+            yield from self._gone(topic, states, error)
             return
         for state in states:
             if state.record.topic_id != identity:
@@ -173,7 +168,7 @@ class TopicObserver:
                     f"(its id is {identity} now)"
                 )
                 hint = "`sluice adopt --offset 0` loads the new one from its beginning."
-                self._stop_going(state, PartitionStoppedError(message, hint))
+                yield from _stop_going(state, PartitionStoppedError(message, hint))
         if any(state.retiring for state in states):
             return  # its other partitions are settled, and not this pipeline's any more
         known = {state.source.partition for state in states}
@@ -207,14 +202,16 @@ class TopicObserver:
         self._refused.difference_update(topics)
         _logger.warning("new topics are loaded from now on: %s", ", ".join(topics))
 
-    def _gone(self, topic: str, states: list[PartitionState], error: SluiceError) -> None:
+    def _gone(
+        self, topic: str, states: list[PartitionState], error: SluiceError
+    ) -> Iterator[Effect]:
         """A topic that nobody named may go, once what was begun is settled."""
         is_named = self._found is None or self._found.is_named(topic)
         for state in states:
             if is_named or state.record.in_doubt or state.stopped is not None:
-                self._stop_going(state, error)
+                yield from _stop_going(state, error)
             else:
-                self._let_go(state)
+                yield LetGo(state.source)
                 _logger.warning(
                     "%s: its topic is gone; it is settled at %d and let go%s",
                     state.source,
@@ -224,6 +221,7 @@ class TopicObserver:
                     else "",
                 )
 
-    def _stop_going(self, state: PartitionState, error: SluiceError) -> None:
-        if state.stopped is None:
-            self._stop(state, error)
+
+def _stop_going(state: PartitionState, error: SluiceError) -> Iterator[Effect]:
+    if state.stopped is None:
+        yield StopPartition(state.source, error)

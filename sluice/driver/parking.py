@@ -17,7 +17,7 @@ from sluice.core.planning import Limits
 from sluice.core.ranges import Range
 from sluice.core.text import ConfigurationText
 
-_logger = logging.getLogger("sluice.lane")
+_logger = logging.getLogger("sluice.loop")
 
 #: A range with a parked entry is small: its messages go through the driver, whole.
 MESSAGES_MAX = 20_000
@@ -30,7 +30,7 @@ _HOW_BACK = (
 
 
 class Parking:
-    """Which table entries of one lane are parked, and why.
+    """Which table entries of one connector are parked, and why.
 
     :param allowed: entries with `on_error = "park"`.
     """
@@ -56,10 +56,13 @@ class Parking:
             for shard in table.shards
         ]
 
-    def refuse(self, entry: str, why: SluiceError) -> bool:
-        """Park an entry whose block can never be stored; False if it must not be parked."""
-        if entry not in self._allowed:
-            return False
+    def allows(self, entry: str) -> bool:
+        """Whether an entry may be parked."""
+        return entry in self._allowed
+
+    def refuse(self, entry: str, why: SluiceError) -> None:
+        """Park an entry that may be parked, and whose block can never be stored."""
+        assert self.allows(entry), entry
         if entry not in self.entries:
             _logger.error(
                 "table entry %s is parked, the others go on: %s. Try: %s %s",
@@ -69,7 +72,6 @@ class Parking:
                 _HOW_BACK,
             )
         self._refused[entry] = why
-        return True
 
     def take(self, altered: Mapping[str, SluiceError], *, asked: bool) -> None:
         """Take a reading of the tables in.

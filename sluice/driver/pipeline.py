@@ -1,4 +1,4 @@
-"""A pipeline: one lane for each connector, run to its end.
+"""A pipeline: one loop for each connector, run to its end.
 
 One connector may be down for days; the others go on.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sluice.config.model import Configuration
 from sluice.driver.connector import ConnectorRun, now_ms
-from sluice.driver.lane import Lane
+from sluice.driver.loop import ConnectorLoop
 from sluice.driver.progress import Reporter
 from sluice.driver.signals import on_signals
 from sluice.spark.class_archive import archive_options
@@ -35,14 +35,14 @@ def run_pipeline(
     grace_seconds: float,
     *,
     examine: Callable[[str], None] = lambda connector: None,
-    observe: Callable[[Sequence[Callable[[], Lane | None]]], None] = lambda lanes: None,
+    observe: Callable[[Sequence[Callable[[], ConnectorLoop | None]]], None] = lambda loops: None,
     unsafe_no_dedup: bool = False,
 ) -> int:
     """Run all connectors; returns the exit status of `sluice run`.
 
     :param examine: called with a connector's name before its first range; raises what
         keeps that connector from loading. The other connectors go on.
-    :param observe: called once with a getter for each lane, e.g. to serve metrics.
+    :param observe: called once with a getter for each loop, e.g. to serve metrics.
     :param unsafe_no_dedup: load tables that cannot deduplicate; only for a benchmark.
     """
     stopping = threading.Event()
@@ -61,8 +61,8 @@ def run_pipeline(
             ConnectorRun(configuration, connector, jobs, stopping, examine, not unsafe_no_dedup)
             for connector in configuration.connectors
         ]
-        lanes = [run.progress for run in runs]
-        observe(lanes)
+        loops = [run.progress for run in runs]
+        observe(loops)
         threads = [
             threading.Thread(
                 target=run.run, args=(until_caught_up, grace_seconds), name=run.connector.name
@@ -72,7 +72,7 @@ def run_pipeline(
         for thread in threads:
             thread.start()
         jobs.add_done_callback(lambda done: _look_after(done, runs))
-        reporter = Reporter(lanes)
+        reporter = Reporter(loops)
         gave_up_after = without_spark = 0.0
         for thread in threads:
             while thread.is_alive():

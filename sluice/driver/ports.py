@@ -1,4 +1,4 @@
-"""What the lane's loop needs from the world. The real parts and the simulator's provide it."""
+"""What the connector's loop needs from the world. The real parts and the simulator's provide it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sluice.core.ledger import Commit, Rest, Stored
 from sluice.core.ranges import EpochOffset, Range, TopicPartition
 from sluice.core.records import Record
 from sluice.core.text import ConfigurationText
-from sluice.worker.assignment import Job, Surroundings
+from sluice.worker.assignment import Job, TaskEnvironment
 
 
 class IntentLog(Protocol):
@@ -114,7 +114,9 @@ class Jobs(Protocol):
 
     slots: int
 
-    def submit(self, job: Job, around: Surroundings, finished: Callable[[Any], None]) -> None:
+    def submit(
+        self, job: Job, environment: TaskEnvironment, finished: Callable[[Any], None]
+    ) -> None:
         """Start a job; `finished` gets its JobResult, from another thread."""
 
     def cancel(self, job: Job) -> None:

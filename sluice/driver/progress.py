@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 
-from sluice.driver.lane import Lane
+from sluice.driver.loop import ConnectorLoop
 
 _logger = logging.getLogger("sluice.progress")
 
@@ -15,13 +15,13 @@ LOG_EVERY_MS = 10_000
 
 
 class Reporter:
-    """Reports over all lanes.
+    """Reports over all loops.
 
-    :param lanes: each gives its lane once there is one.
+    :param loops: each gives its loop once there is one.
     """
 
-    def __init__(self, lanes: Sequence[Callable[[], Lane | None]]) -> None:
-        self._lanes = lanes
+    def __init__(self, loops: Sequence[Callable[[], ConnectorLoop | None]]) -> None:
+        self._loops = loops
         self._terminal = sys.stderr.isatty()
         self._next_ms = 0
         self._last: tuple[int, int] | None = None
@@ -39,12 +39,12 @@ class Reporter:
             sys.stderr.write("\n")
 
     def _write(self, now_ms: int) -> None:
-        lanes = [lane for lane in (get() for get in self._lanes) if lane is not None]
-        if not lanes:
+        loops = [loop for loop in (get() for get in self._loops) if loop is not None]
+        if not loops:
             return
-        rows = sum(lane.counters.rows for lane in lanes)
-        letters = sum(lane.counters.dead_letters for lane in lanes)
-        states = [state for lane in lanes for state in list(lane.states.values())]
+        rows = sum(loop.counters.rows for loop in loops)
+        letters = sum(loop.counters.dead_letters for loop in loops)
+        states = [state for loop in loops for state in list(loop.states.values())]
         lag = sum(max(0, state.stable_end - state.settled) for state in states)
         stopped = sum(state.stopped is not None for state in states)
         before = self._last or (now_ms, rows)

@@ -1,6 +1,6 @@
 """Reads the tables' structure again and again, in a thread of its own (R8).
 
-Columns may be added while a driver runs. The lane's loop must never wait for ClickHouse, so
+Columns may be added while a driver runs. the connector's loop must never wait for ClickHouse, so
 it gets each reading as an event. One cheap query for each server tells whether anything has
 changed; only then everything is read, and examined as at a start.
 """
@@ -19,7 +19,8 @@ from sluice.clickhouse.structure import Structure, read_structures
 from sluice.config.model import Configuration
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.text import ConfigurationText, TableText
-from sluice.driver.growing import Grower, Wanted
+from sluice.driver.effects import Wanted
+from sluice.driver.growing import Grower
 from sluice.driver.ports import Clock, SchemaRead
 from sluice.driver.shards import on_replicas
 from sluice.driver.texts import access_of, lineage_columns, read_today, uuids_of

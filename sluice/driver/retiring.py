@@ -14,7 +14,7 @@ from sluice.core.records import InvalidRecordError, decode
 from sluice.kafka.log import SourceLog
 from sluice.kafka.recorder import Recorder
 
-_logger = logging.getLogger("sluice.lane")
+_logger = logging.getLogger("sluice.loop")
 
 #: Committed offsets that are asked for at once.
 _ASKED_MAX = 5_000

@@ -1,4 +1,4 @@
-"""Taking partitions over: from what Kafka holds to states that a lane can go on with.
+"""Taking partitions over: from what Kafka holds to states that a loop can go on with.
 
 1. Fence the old owners and read what they left, stably (R4).
 2. Read the ledger: it must agree with the group (H3).
@@ -39,14 +39,14 @@ from sluice.core.replay import (
 from sluice.core.text import ConfigurationText, parse_text
 from sluice.driver.beginning import AskGroup, Held, beginnings
 from sluice.driver.ports import Clock, FindCuts, Windows, no_cuts
+from sluice.driver.record_updates import Budget, RecordPlanner, marks_at
 from sluice.driver.state import Claims, PartitionState, Suspect, sites_gone
-from sluice.driver.steps import Budget, Planner, marks_at
 from sluice.driver.stopped import Observed, UnresolvedError, resolved_together, stop_error
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import owner_in
 from sluice.kafka.recorder import Recorder, TakeOver
 
-_logger = logging.getLogger("sluice.lane")
+_logger = logging.getLogger("sluice.loop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class StartParts:
     log: SourceLog
     read_ledger: Callable[[list[TopicPartition], list[TopicPartition]], LedgerView]
     windows: Windows
-    planner: Planner
+    planner: RecordPlanner
     watch: Callable[[ConfigurationText], None]
     why_not_executable: Callable[[ConfigurationText, str], str | None]
     why_no_probe: Callable[[ConfigurationText, str], str | None]
@@ -306,7 +306,7 @@ def _decide(
     elif decision is Decision.PROBE:
         # Ownership changes hands, the lease does not: nobody gets more time to insert.
         record = replace(record, kind=Kind.RENEW, owner=parts.planner.owner)
-        state.probing = True
+        state.probe()
         _logger.warning("%s is in doubt and %s; it is probed", state.block_range, why)
     if record.epoch == EPOCH_UNKNOWN and record.end <= item.stable_end:
         # A record from before there were any: what its leader has now counts from now on.

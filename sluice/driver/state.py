@@ -1,8 +1,8 @@
-"""What a lane knows of each of its partitions, and of inserts that may come late."""
+"""What a loop knows of each of its partitions, and of inserts that may come late."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sluice.core.budget import Claim, Site
@@ -10,25 +10,71 @@ from sluice.core.errors import SluiceError
 from sluice.core.lease import has_expired
 from sluice.core.ledger import Background, Marks
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, Range, TopicPartition
-from sluice.core.receipts import Loaded, NeedsGrant, Outdated
-from sluice.core.records import Record
+from sluice.core.receipts import Loaded, NeedsGrant, Outdated, TooHeavy
+from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText
+
+
+@dataclass(frozen=True, slots=True)
+class AsRecorded:
+    """The record says everything: nothing is outstanding, or its range is out, or is to be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A task said something of the range that the next record takes in."""
+
+    answer: Loaded | TooHeavy | NeedsGrant | Outdated
+
+
+@dataclass(frozen=True, slots=True)
+class ToProbe:
+    """The range has to be looked for in its tables (R11).
+
+    :param outdated: why its text is not executed as it is, where that is why.
+    """
+
+    outdated: Outdated | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Probing(ToProbe):
+    """A probe runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed(ToProbe):
+    """What the probe found is not recorded yet. It may well be what an earlier probe found, and is
+    recorded again all the same: under marks of now, and under a text that can be executed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A person has to decide; the other partitions go on."""
+
+    error: SluiceError
+
+
+Stage = AsRecorded | Answered | ToProbe | Probing | Probed | Stopped
+
+#: What may follow what. Who is stopped stays so until the next start.
+_FOLLOWS: Mapping[type[Stage], tuple[type[Stage], ...]] = {
+    AsRecorded: (AsRecorded, Answered, ToProbe, Stopped),
+    Answered: (AsRecorded, ToProbe, Stopped),
+    ToProbe: (ToProbe, Probing, Stopped),
+    Probing: (Probing, ToProbe, Probed, AsRecorded, Stopped),
+    Probed: (AsRecorded, ToProbe, Stopped),
+    Stopped: (Stopped,),
+}
 
 
 @dataclass(slots=True)
 class PartitionState:
-    """One partition of a lane. `record` is always what is committed in Kafka.
+    """One partition of a loop. `record` is always what is committed in Kafka.
 
     :param epoch: of the leader that told `stable_end`.
     :param out: a task of this record may be running.
-    :param loaded: the report that the next record will settle.
-    :param shorten_to: the range was refused as too heavy; its new end.
-    :param grant_wanted: the range was refused; which of its blocks needs more window entries.
-    :param probing: the range left the window and has to be probed.
-    :param probe_out: a probe is running.
-    :param is_probed: what the probe found is not recorded yet. It may well be what an earlier
-        probe found, and is recorded again all the same: under marks of now, and under a text that
-        can be executed.
+    :param stage: what is known of the range that its record does not say.
     :param suspect_until_ms: until then a lost task of this range may still insert.
     :param waiting_since_ms: when the stable end was first seen beyond the record's end.
     :param held_back_at: the stable end at the last look for open transactions.
@@ -38,14 +84,12 @@ class PartitionState:
     :param untouched: nobody inserted anything of this range: each task that was ever sent it came
         back, and said that it refused all of it. False where that is not known.
     :param repeated: the last task that was sent it was not the first one.
-    :param outdated: its first task refused the text; see `core.receipts.Outdated`.
     :param refusals: how often in a row its block was refused for its columns.
     :param short_since_ms: since when the log ends before the record's end.
     :param is_unrecorded: the background was changed, and the ledger does not know.
     :param insert_seconds: what a block of it may take, as learned from those that took longer than
         the configuration allows; 0: none did.
     :param retiring: its topic is not configured any more: it is let go once it is settled.
-    :param stopped: why this partition stopped, if it did.
     """
 
     source: TopicPartition
@@ -55,12 +99,7 @@ class PartitionState:
     committed_at_ms: int
     epoch: int = EPOCH_UNKNOWN
     out: bool = False
-    loaded: Loaded | None = None
-    shorten_to: int | None = None
-    grant_wanted: NeedsGrant | None = None
-    probing: bool = False
-    probe_out: bool = False
-    is_probed: bool = False
+    stage: Stage = AsRecorded()
     suspect_until_ms: int = 0
     waiting_since_ms: int | None = None
     bytes_per_message: float | None = None
@@ -71,13 +110,11 @@ class PartitionState:
     sent: bool = False
     untouched: bool = False
     repeated: bool = False
-    outdated: Outdated | None = None
     refusals: int = 0
     short_since_ms: int | None = None
     is_unrecorded: bool = False
     insert_seconds: float = 0.0
     retiring: bool = False
-    stopped: SluiceError | None = None
 
     @property
     def block_range(self) -> Range:
@@ -88,6 +125,66 @@ class PartitionState:
     def settled(self) -> int:
         """Nothing below this offset is outstanding."""
         return self.record.begin
+
+    @property
+    def loaded(self) -> Loaded | None:
+        """The report that the next record will settle."""
+        match self.stage:
+            case Answered(Loaded() as loaded):
+                return loaded
+        return None
+
+    @property
+    def outdated(self) -> Outdated | None:
+        """Why a task refused the recorded text; see `core.receipts.Outdated`."""
+        match self.stage:
+            case Answered(Outdated() as outdated) | ToProbe(outdated):
+                return outdated
+        return None
+
+    @property
+    def stopped(self) -> SluiceError | None:
+        """Why this partition stopped, if it did."""
+        return self.stage.error if isinstance(self.stage, Stopped) else None
+
+    @property
+    def has_to_be_probed(self) -> bool:
+        """Until a probe has found what is missing nothing of the range is sent."""
+        return isinstance(self.stage, ToProbe) and not isinstance(self.stage, Probed)
+
+    def become(self, stage: Stage) -> None:
+        """Go on to another stage; nothing else sets one."""
+        before, after = type(self.stage), type(stage)
+        assert after in _FOLLOWS[before], f"{self.source}: {before.__name__} to {after.__name__}"
+        self.stage = stage
+
+    def answered(self, answer: Loaded | TooHeavy | NeedsGrant | Outdated) -> None:
+        """A task came back with an answer for the next record."""
+        self.become(Answered(answer))
+
+    def probe(self) -> None:
+        """Have the range looked for; why its text is not executed stays known."""
+        self.become(ToProbe(self.outdated))
+
+    def recorded(self, record: Record, background: Background, now_ms: int) -> None:
+        """A record of this partition is committed: it has taken the last answer in. A range that
+        has to be probed may only have been recorded again as it is."""
+        match self.stage:
+            case Stopped():
+                pass
+            case Probing():
+                self.become(Probing())
+            case ToProbe() if self.has_to_be_probed:
+                self.become(ToProbe())
+            case _:
+                self.become(AsRecorded())
+        self.is_unrecorded = False
+        self.record, self.background = record, background
+        self.committed_at_ms = now_ms
+        self.sent = self.sent and record.kind is not Kind.INTEND
+        self.untouched = self.untouched or record.kind is Kind.INTEND
+        self.waiting_since_ms = None
+        self.see_end(EpochOffset(self.stable_end, self.epoch), now_ms)
 
     def distrust_servers(self) -> None:
         """A table that is not replicated may know a block of this range that it does not have: it
@@ -115,10 +212,14 @@ class PartitionState:
 
     def stop(self, error: SluiceError) -> None:
         """Stop this partition; the others go on."""
-        self.stopped = error
-        self.loaded = None
-        self.shorten_to = None
-        self.grant_wanted = None
+        self.become(Stopped(error))
+
+    def clock_went_back(self, now_ms: int) -> None:
+        """Nothing waits until the clock has caught up."""
+        self.retry_at_ms = min(self.retry_at_ms, now_ms)
+        self.committed_at_ms = min(self.committed_at_ms, now_ms)
+        self.waiting_since_ms = None if self.waiting_since_ms is None else now_ms
+        self.back_at_ms = min(self.back_at_ms, now_ms)
 
     def may_insert(self, now_ms: int) -> bool:
         """Whether anybody may still insert for the committed record."""
@@ -137,7 +238,7 @@ class Suspect:
 
 @dataclass(slots=True)
 class Claims:
-    """Everything that holds on to a window: R10's bookkeeping for one lane."""
+    """Everything that holds on to a window: R10's bookkeeping for one connector."""
 
     suspects: list[Suspect] = field(default_factory=list)
     ended: list[tuple[int, Marks, int]] = field(default_factory=list)
@@ -151,6 +252,10 @@ class Claims:
     def end(self, now_ms: int, marks: Marks, grant: int) -> None:
         """A claim ended; its entries may be missing in marks that were read before."""
         self.ended.append((now_ms, marks, grant))
+
+    def clock_went_back(self, now_ms: int) -> None:
+        """What has ended counts as having ended now."""
+        self.ended = [(min(at_ms, now_ms), marks, grant) for at_ms, marks, grant in self.ended]
 
     def forget(self, now_ms: int, read_started_ms: int) -> None:
         """Drop what no longer counts."""

@@ -1,4 +1,4 @@
-"""How long a lane waits for a registry that does not know a schema (R15).
+"""How long a loop waits for a registry that does not know a schema (R15).
 
 A schema may be on its way to the registry that is asked, or the bytes are no header of a
 registry. Nobody can tell, so it is asked again for a while; then the text says which schemas there
@@ -13,7 +13,7 @@ from sluice.core.errors import TransientError
 from sluice.core.ledger import Stored
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Outdated, UnknownSchemas
-from sluice.driver.letter_watch import LetterWatch
+from sluice.driver.dead_letter_limiter import DeadLetterLimiter
 
 PATIENCE_MS = 60_000
 #: After a wait that was in vain, its topic waits for nothing during so many times the patience:
@@ -53,12 +53,12 @@ class UnknownSchemaError(TransientError):
 
 
 class SchemaPatience:
-    """Judges the refusals of one lane.
+    """Judges the refusals of one connector.
 
     :param letters: knows how many dead letters are too many.
     """
 
-    def __init__(self, letters: LetterWatch, patience_ms: int = PATIENCE_MS) -> None:
+    def __init__(self, letters: DeadLetterLimiter, patience_ms: int = PATIENCE_MS) -> None:
         self._letters = letters
         self._patience_ms = patience_ms
         self._since: dict[TopicPartition, tuple[int, int]] = {}

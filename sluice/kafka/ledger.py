@@ -10,15 +10,16 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from sluice.core.ledger import LedgerView, others_in
+from sluice.core.ledger import LedgerView, entries_in, others_in
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
 from sluice.kafka.errors import KafkaTerminalError, StalledError, kafka_error
 
 LEDGER_READER_GROUP = "sluice.ledger-reader"
 
-#: How far back from the end the ledger is read first; doubled until everything is found.
-FIRST_CHUNK_ENTRIES = 20_000
+#: How many messages the ledger is read back from its end first; doubled until everything is found.
+#: A message may hold the entries of a thousand partitions.
+FIRST_CHUNK_MESSAGES = 2_000
 
 #: Longer than a transaction that its producer left open lives (60 s, and the broker's check).
 _READ_TIMEOUT_SECONDS = 90.0
@@ -27,7 +28,8 @@ _READ_TIMEOUT_SECONDS = 90.0
 def entries(
     access: KafkaAccess, topic: str, begin: int | None = None, end: int | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Committed entries of the ledger in order, with their offsets, up to its stable end.
+    """Committed entries of the ledger in order, with their offsets, up to its stable end. Several
+    may have one offset.
 
     :param end: read up to here instead; waits for open transactions below it.
     :raises StalledError: the ledger exists but cannot be read to its end.
@@ -45,7 +47,7 @@ def entries(
                     raise kafka_error(f"reading ledger {topic}", message.error())
                 started_at = time.monotonic()
                 if message.offset() < stop:
-                    yield message.offset(), _parsed(topic, message)
+                    yield from ((message.offset(), entry) for entry in _parsed(topic, message))
             now = consumer.position([ck.TopicPartition(topic, 0)])[0].offset
             position = max(position, now)
             if time.monotonic() - started_at > _READ_TIMEOUT_SECONDS:
@@ -67,10 +69,9 @@ def _ends(consumer: ck.Consumer, topic: str) -> tuple[int, int]:
     return low, high
 
 
-def _parsed(topic: str, message: ck.Message) -> dict[str, Any]:
+def _parsed(topic: str, message: ck.Message) -> tuple[dict[str, Any], ...]:
     try:
-        entry = json.loads(message.value())
-        return {"connector": entry["connector"], "at_ms": entry["at_ms"], **entry}
+        return entries_in(json.loads(message.value()))
     except (ValueError, TypeError, KeyError):
         raise KafkaTerminalError(
             f"ledger {topic} holds a message at offset {message.offset()} that is not an entry",
@@ -104,7 +105,7 @@ def read_view(
         low, high = _ends(peek, topic)
     finally:
         peek.close()
-    view, stop, chunk, newest_ms = LedgerView(), high, FIRST_CHUNK_ENTRIES, 0
+    view, stop, chunk, newest_ms = LedgerView(), high, FIRST_CHUNK_MESSAGES, 0
     checkpoints = _Checkpoints()
     while True:
         begin = max(low, stop - chunk)

@@ -54,7 +54,7 @@ class TakeOver:
 
 
 class Recorder:
-    """The intent log of one lane. One thread uses it at a time."""
+    """The intent log of one loop. One thread uses it at a time."""
 
     def __init__(
         self,

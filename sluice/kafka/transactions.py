@@ -12,7 +12,7 @@ import confluent_kafka as ck
 
 from sluice.core.dead_letters import PARKED
 from sluice.core.errors import SluiceError
-from sluice.core.ledger import Commit, encode_entry
+from sluice.core.ledger import Commit, encode_entries
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record, encode
 from sluice.kafka.dead_letters import wrap
@@ -105,8 +105,7 @@ def _send(producer: ck.Producer, content: Content, group_metadata: Any) -> None:
 
 def _write(producer: ck.Producer, content: Content) -> None:
     names = content.names
-    for entry in content.commit.entries:
-        key, value = encode_entry(content.connector, content.now_ms, entry)
+    for key, value in encode_entries(content.connector, content.now_ms, content.commit.entries):
         _produce(producer, names.ledger_topic, key, value, [])
     waiting, is_answered = 0, True
     for letter in content.commit.dead_letters:

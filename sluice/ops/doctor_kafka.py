@@ -10,7 +10,7 @@ from sluice.config.topics import why_refused
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.records import RECORD_BYTES_MAX
 from sluice.core.topics import is_reserved, matches
-from sluice.driver.steps import RESETTLE_MS
+from sluice.driver.record_updates import RESETTLE_MS
 from sluice.driver.texts import kafka_access
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.topics import TopicFacts

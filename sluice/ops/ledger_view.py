@@ -11,6 +11,7 @@ from typing import Any
 
 from sluice.config.model import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, TransientError
+from sluice.core.ledger import entries_in
 from sluice.core.ranges import TopicPartition
 from sluice.driver.texts import kafka_access
 from sluice.kafka.clients import make_admin
@@ -143,32 +144,36 @@ def _chosen(
     configuration: Configuration, selection: Selection, connector: str, tail: Tail
 ) -> Iterator[Entry]:
     for message in tail.poll(_POLL_SECONDS):
-        entry = _entry(message)
-        if entry["connector"] == connector and is_chosen(configuration, selection, entry):
-            yield entry
-        elif entry["type"] == "unreadable":
-            yield entry | {"connector": connector}
+        for entry in _entries(message):
+            if entry["connector"] == connector and is_chosen(configuration, selection, entry):
+                yield entry
+            elif entry["type"] == "unreadable":
+                yield entry | {"connector": connector}
 
 
-def _entry(message: LogMessage) -> Entry:
+def _entries(message: LogMessage) -> list[Entry]:
     try:
-        body = json.loads(message.value or b"")
-        return {
-            "offset": message.offset,
-            "connector": str(body["connector"]),
-            "at_ms": int(body["at_ms"]),
-            "type": str(body["type"]),
-            **body,
-        }
-    except (ValueError, TypeError, KeyError):
+        return [
+            {
+                "offset": message.offset,
+                "connector": str(body["connector"]),
+                "at_ms": int(body["at_ms"]),
+                "type": str(body["type"]),
+                **body,
+            }
+            for body in entries_in(json.loads(message.value or b""))
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError):
         value = (message.value or b"")[:_PREVIEW_BYTES].decode(errors="backslashreplace")
-        return {
-            "offset": message.offset,
-            "connector": "",
-            "at_ms": message.timestamp_ms,
-            "type": "unreadable",
-            "value": value,
-        }
+        return [
+            {
+                "offset": message.offset,
+                "connector": "",
+                "at_ms": message.timestamp_ms,
+                "type": "unreadable",
+                "value": value,
+            }
+        ]
 
 
 def is_chosen(configuration: Configuration, selection: Selection, entry: Entry) -> bool:

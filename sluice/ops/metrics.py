@@ -1,6 +1,6 @@
 """Metrics of a running pipeline, in Prometheus' text format.
 
-Everything is read from the lanes when it is asked for; nothing is counted twice.
+Everything is read from the loops when it is asked for; nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from prometheus_client.registry import Collector
 from sluice.config.model import MetricsConfiguration
 from sluice.core.errors import ConfigurationError
 from sluice.driver.counters import Counters, Inserted
-from sluice.driver.lane import Lane
+from sluice.driver.loop import ConnectorLoop
 from sluice.ops.metrics_replicas import replica_metrics
 
-Lanes = Sequence[Callable[[], Lane | None]]
+Loops = Sequence[Callable[[], ConnectorLoop | None]]
 
-#: name -> (what a lane has counted, help)
+#: name -> (what a loop has counted, help)
 _COUNTERS: dict[str, tuple[Callable[[Counters], float], str]] = {
     "sluice_messages": (
         lambda counters: counters.messages,
@@ -56,21 +56,21 @@ _COUNTERS: dict[str, tuple[Callable[[Counters], float], str]] = {
         lambda counters: counters.failovers,
         "Blocks that another replica took than the one at its turn.",
     ),
-    "sluice_queued_blocks": (
-        lambda counters: counters.queued_blocks,
-        "Blocks that had their turn at a table by the lock.",
+    "sluice_locked_inserts": (
+        lambda counters: counters.locked_inserts,
+        "Blocks sent under the insert lock of their table.",
     ),
-    "sluice_queue_seconds": (
-        lambda counters: counters.queue_seconds,
-        "Time that settled blocks waited for their turn.",
+    "sluice_insert_lock_wait_seconds": (
+        lambda counters: counters.insert_lock_wait_seconds,
+        "Time that settled blocks waited for the insert lock.",
     ),
-    "sluice_out_of_turn_blocks": (
-        lambda counters: counters.out_of_turn_blocks,
-        "Blocks sent without a turn, since the lock's ZooKeeper was away.",
+    "sluice_unlocked_inserts": (
+        lambda counters: counters.unlocked_inserts,
+        "Blocks sent without the insert lock, since the lock's ZooKeeper was away.",
     ),
-    "sluice_turns_lost": (
-        lambda counters: counters.turns_lost,
-        "Turns whose ZooKeeper session ended while the block was sent.",
+    "sluice_insert_locks_lost": (
+        lambda counters: counters.insert_locks_lost,
+        "Insert locks whose ZooKeeper session ended while the block was sent.",
     ),
     "sluice_fetch_seconds": (
         lambda counters: counters.fetch_seconds,
@@ -117,157 +117,157 @@ _PARTITION_GAUGES = {
 }
 
 
-class LaneCollector(Collector):
-    """Reads all lanes."""
+class LoopCollector(Collector):
+    """Reads all loops."""
 
-    def __init__(self, lanes: Lanes) -> None:
-        self._lanes = lanes
+    def __init__(self, loops: Loops) -> None:
+        self._loops = loops
 
     def collect(self) -> Iterable[Metric]:
         """All metrics now."""
-        lanes = [lane for lane in (get() for get in self._lanes) if lane is not None]
-        yield from self._counters(lanes)
-        yield from self._partitions(lanes)
-        yield from replica_metrics((lane.name, lane.replicas) for lane in lanes)
+        loops = [loop for loop in (get() for get in self._loops) if loop is not None]
+        yield from self._counters(loops)
+        yield from self._partitions(loops)
+        yield from replica_metrics((loop.name, loop.replicas) for loop in loops)
 
-    def _counters(self, lanes: list[Lane]) -> Iterator[Metric]:
+    def _counters(self, loops: list[ConnectorLoop]) -> Iterator[Metric]:
         for name, (counted, text) in _COUNTERS.items():
-            family = CounterMetricFamily(name, text, labels=["lane"])
-            for lane in lanes:
-                family.add_metric([lane.name], float(counted(lane.counters)))
+            family = CounterMetricFamily(name, text, labels=["connector"])
+            for loop in loops:
+                family.add_metric([loop.name], float(counted(loop.counters)))
             yield family
         failures = CounterMetricFamily(
             "sluice_failures",
             "Ranges that came back unloaded, by error: ClickHouse's name for it, or Sluice's.",
-            labels=["lane", "error"],
+            labels=["connector", "error"],
         )
         memory = GaugeMetricFamily(
             "sluice_worker_memory_bytes_max",
             "Largest resident memory of a worker.",
-            labels=["lane"],
+            labels=["connector"],
         )
         held_back = GaugeMetricFamily(
             "sluice_held_back_ranges",
             "Ranges that wait because max_inserts are in flight at a replica.",
-            labels=["lane"],
+            labels=["connector"],
         )
-        for lane in lanes:
-            held_back.add_metric([lane.name], float(lane.held_back))
-            for error, count in list(lane.counters.failures.items()):
-                failures.add_metric([lane.name, error], float(count))
-            memory.add_metric([lane.name], float(lane.counters.worker_memory_bytes_max))
+        for loop in loops:
+            held_back.add_metric([loop.name], float(loop.held_back))
+            for error, count in list(loop.counters.failures.items()):
+                failures.add_metric([loop.name, error], float(count))
+            memory.add_metric([loop.name], float(loop.counters.worker_memory_bytes_max))
         yield failures
         yield memory
         yield held_back
-        yield from _waits(lanes)
-        yield from _crowding(lanes)
-        yield from _inserted(lanes)
-        yield from _letters(lanes)
+        yield from _waits(loops)
+        yield from _crowding(loops)
+        yield from _inserted(loops)
+        yield from _letters(loops)
 
-    def _partitions(self, lanes: list[Lane]) -> Iterator[Metric]:
+    def _partitions(self, loops: list[ConnectorLoop]) -> Iterator[Metric]:
         families = {
-            name: GaugeMetricFamily(name, text, labels=["lane", "topic", "partition"])
+            name: GaugeMetricFamily(name, text, labels=["connector", "topic", "partition"])
             for name, text in _PARTITION_GAUGES.items()
         }
-        for lane in lanes:
-            for source, state in list(lane.states.items()):
+        for loop in loops:
+            for source, state in list(loop.states.items()):
                 values = (
                     state.settled,
                     state.stable_end,
                     max(0, state.stable_end - state.settled),
                     state.record.in_doubt,
                     state.stopped is not None,
-                    state.probing,
+                    state.has_to_be_probed,
                     state.failures,
                 )
-                labels = [lane.name, source.topic, str(source.partition)]
+                labels = [loop.name, source.topic, str(source.partition)]
                 for family, value in zip(families.values(), values, strict=True):
                     family.add_metric(labels, float(value))
         yield from families.values()
 
 
-def _waits(lanes: list[Lane]) -> Iterator[Metric]:
+def _waits(loops: list[ConnectorLoop]) -> Iterator[Metric]:
     """What is waited for without an attempt, so that no failure counts."""
     windows = GaugeMetricFamily(
         "sluice_window_unreadable",
         "1 while no replica says what a table's deduplication window holds, since they, or their "
         "ZooKeeper, are away: the table's ranges wait.",
-        labels=["lane", "table", "shard"],
+        labels=["connector", "table", "shard"],
     )
     kafka = GaugeMetricFamily(
         "sluice_kafka_unanswered",
         "1 while the connector's Kafka does not answer: all ranges wait.",
-        labels=["lane"],
+        labels=["connector"],
     )
     records = GaugeMetricFamily(
         "sluice_consecutive_record_failures",
         "Transactions in a row that could not be committed: nothing is settled meanwhile.",
-        labels=["lane"],
+        labels=["connector"],
     )
-    for lane in lanes:
-        waits = lane.waits
+    for loop in loops:
+        waits = loop.waits
         for site, is_unreadable in waits.windows.items():
-            windows.add_metric([lane.name, site.name, site.shard], float(is_unreadable))
-        kafka.add_metric([lane.name], float(waits.kafka))
-        records.add_metric([lane.name], float(waits.records))
+            windows.add_metric([loop.name, site.name, site.shard], float(is_unreadable))
+        kafka.add_metric([loop.name], float(waits.kafka))
+        records.add_metric([loop.name], float(waits.records))
     yield from (windows, kafka, records)
 
 
-def _crowding(lanes: list[Lane]) -> Iterator[Metric]:
+def _crowding(loops: list[ConnectorLoop]) -> Iterator[Metric]:
     """How far merges are behind."""
     family = GaugeMetricFamily(
         "sluice_parts_ratio",
         "Parts of the fullest ClickHouse partition over parts_to_delay_insert; from 0.5 on, ranges "
         "that are not full wait longer.",
-        labels=["lane", "table", "shard"],
+        labels=["connector", "table", "shard"],
     )
-    for lane in lanes:
-        for site, window in lane.windows.items():
+    for loop in loops:
+        for site, window in loop.windows.items():
             if not site.target:
-                family.add_metric([lane.name, site.entry, site.shard], window.crowding)
+                family.add_metric([loop.name, site.entry, site.shard], window.crowding)
     yield family
 
 
-def _inserted(lanes: list[Lane]) -> Iterator[Metric]:
+def _inserted(loops: list[ConnectorLoop]) -> Iterator[Metric]:
     """What each table took, and where."""
     for name, (counted, text) in _INSERTED.items():
-        family = CounterMetricFamily(name, text, labels=["lane", "table", "shard", "replica"])
-        for lane in lanes:
-            for where, inserted in list(lane.counters.inserted.items()):
-                family.add_metric([lane.name, *where], float(counted(inserted)))
+        family = CounterMetricFamily(name, text, labels=["connector", "table", "shard", "replica"])
+        for loop in loops:
+            for where, inserted in list(loop.counters.inserted.items()):
+                family.add_metric([loop.name, *where], float(counted(inserted)))
         yield family
 
 
-def _letters(lanes: list[Lane]) -> Iterator[Metric]:
+def _letters(loops: list[ConnectorLoop]) -> Iterator[Metric]:
     """How many dead letters of what, and how near each partition is to its limit."""
     counts = CounterMetricFamily(
         "sluice_dead_letters_by_reason",
         "Dead letters of loaded ranges, by table entry and reason.",
-        labels=["lane", "table", "reason"],
+        labels=["connector", "table", "reason"],
     )
     ratios = GaugeMetricFamily(
         "sluice_dead_letters_ratio",
         "Share of dead letters among the last messages; from max_ratio on the partition stops.",
-        labels=["lane", "topic", "partition", "table"],
+        labels=["connector", "topic", "partition", "table"],
     )
-    for lane in lanes:
-        for (table, reason), count in list(lane.letters.counts.items()):
-            counts.add_metric([lane.name, table, reason], float(count))
-        for source, window in list(lane.letters.windows.items()):
+    for loop in loops:
+        for (table, reason), count in list(loop.letters.counts.items()):
+            counts.add_metric([loop.name, table, reason], float(count))
+        for source, window in list(loop.letters.windows.items()):
             for table in list(window.letters):
-                labels = [lane.name, source.topic, str(source.partition), table]
+                labels = [loop.name, source.topic, str(source.partition), table]
                 ratios.add_metric(labels, window.ratio(table))
     yield counts
     yield ratios
 
 
-def serve(where: MetricsConfiguration, lanes: Lanes) -> int:
+def serve(where: MetricsConfiguration, loops: Loops) -> int:
     """Serve the metrics over HTTP in a thread; gives the port.
 
     :raises ConfigurationError: the address cannot be listened on.
     """
     registry = CollectorRegistry()
-    registry.register(LaneCollector(lanes))
+    registry.register(LoopCollector(loops))
     try:
         server, _ = start_http_server(where.port, addr=where.host, registry=registry)
     except OSError as error:

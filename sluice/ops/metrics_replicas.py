@@ -18,21 +18,21 @@ _GAUGES = {
 }
 
 
-def replica_metrics(lanes: Iterable[tuple[str, Replicas | None]]) -> Iterator[Metric]:
-    """Of all lanes, by name; a replica that does not answer has no delay and no queue."""
+def replica_metrics(loops: Iterable[tuple[str, Replicas | None]]) -> Iterator[Metric]:
+    """Of all loops, by name; a replica that does not answer has no delay and no queue."""
     families = {
-        name: GaugeMetricFamily(name, text, labels=["lane", "shard", "replica"])
+        name: GaugeMetricFamily(name, text, labels=["connector", "shard", "replica"])
         for name, text in _GAUGES.items()
     }
     differs = GaugeMetricFamily(
         "sluice_cluster_differs",
         "1 while system.clusters has other shards than this driver started with.",
-        labels=["lane"],
+        labels=["connector"],
     )
-    for lane, replicas in lanes:
+    for loop, replicas in loops:
         if replicas is None:
             continue
-        differs.add_metric([lane], float(replicas.differs != ""))
+        differs.add_metric([loop], float(replicas.differs != ""))
         for state in replicas.current():
             condition = state.health.condition
             values: tuple[float | None, ...] = (
@@ -46,6 +46,6 @@ def replica_metrics(lanes: Iterable[tuple[str, Replicas | None]]) -> Iterator[Me
             )
             for family, value in zip(families.values(), values, strict=True):
                 if value is not None:
-                    family.add_metric([lane, state.shard, state.url], value)
+                    family.add_metric([loop, state.shard, state.url], value)
     yield from families.values()
     yield differs

@@ -1,7 +1,7 @@
 """Jobs on Spark: ranges out as a DataFrame, reports back as a DataFrame.
 
 Several jobs run at once, each in a thread of its own; finished ones wait in a queue for
-the lane's loop.
+the connector's loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from sluice.core.errors import InDoubtError, TerminalError
 from sluice.core.receipts import TaskReport
-from sluice.worker.assignment import Assignment, Job, Surroundings
+from sluice.worker.assignment import Assignment, Job, TaskEnvironment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +60,7 @@ class JobResult:
 
 
 class SparkJobs:
-    """Runs jobs for lanes.
+    """Runs jobs for loops.
 
     :param slots: tasks that Spark can run at once.
     """
@@ -73,16 +73,18 @@ class SparkJobs:
         self._groups: dict[int, str] = {}
         self.slots: int = max(1, int(session.sparkContext.defaultParallelism))
 
-    def submit(self, job: Job, around: Surroundings, finished: Callable[[JobResult], None]) -> None:
+    def submit(
+        self, job: Job, environment: TaskEnvironment, finished: Callable[[JobResult], None]
+    ) -> None:
         """Start a job; `finished` is called from another thread when it has ended."""
-        self._pool.submit(self._run, job, around, finished)
+        self._pool.submit(self._run, job, environment, finished)
 
     def cancel(self, job: Job) -> None:
         """End a job whose tasks do not come back, as those of a worker that hangs: Spark forgets
         them, and ends the worker after some seconds. The job then comes back as lost."""
         group = self._groups.get(id(job))
         if group is not None:
-            # Not in the lane's thread: Spark may hang as well.
+            # Not in the loop's thread: Spark may hang as well.
             cancel = self._session.sparkContext.cancelJobGroup
             threading.Thread(target=cancel, args=(group,), name="spark-cancel", daemon=True).start()
 
@@ -108,9 +110,11 @@ class SparkJobs:
         self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, job: Job, around: Surroundings, finished: Callable[[JobResult], None]) -> None:
+    def _run(
+        self, job: Job, environment: TaskEnvironment, finished: Callable[[JobResult], None]
+    ) -> None:
         try:
-            result = JobResult(job, reports=self._reports(job, around))
+            result = JobResult(job, reports=self._reports(job, environment))
         except Exception as error:
             text = str(error).strip().splitlines()
             first = text[0][:300] if text else type(error).__name__
@@ -137,15 +141,15 @@ class SparkJobs:
         except Exception:
             return False
 
-    def _reports(self, job: Job, around: Surroundings) -> tuple[TaskReport, ...]:
+    def _reports(self, job: Job, environment: TaskEnvironment) -> tuple[TaskReport, ...]:
         context = self._session.sparkContext
         group = self._groups[id(job)] = f"sluice-{uuid.uuid4().hex}"
         context.setJobGroup(group, job.description, interruptOnCancel=True)
         # The file of the password may be on the driver's machine only.
-        around = replace(around, clickhouse=around.clickhouse.renewed())
+        environment = replace(environment, clickhouse=environment.clickhouse.renewed())
         rows = [(n, len(task), pickle.dumps(task)) for n, task in enumerate(job.tasks)]
         tasks = self._session.createDataFrame(_table(rows), _TASKS)
-        answers = tasks.mapInArrow(_loader(around), _REPORTS).toArrow()
+        answers = tasks.mapInArrow(_loader(environment), _REPORTS).toArrow()
         packed = answers.column("reports").to_pylist()
         return tuple(report for reports in packed for report in pickle.loads(reports))
 
@@ -200,7 +204,7 @@ def _relax_collector() -> None:
 
 
 def _loader(
-    around: Surroundings,
+    environment: TaskEnvironment,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function that Spark ships: for each task, load its ranges and yield their reports."""
 
@@ -216,7 +220,7 @@ def _loader(
             numbers, ranges = (batch.column(name).to_pylist() for name in ("task", "assignments"))
             for task, packed in zip(numbers, ranges, strict=True):
                 assignments: tuple[Assignment, ...] = pickle.loads(packed)
-                reports = load_task(around, assignments, attempt)
+                reports = load_task(environment, assignments, attempt)
                 _relax_collector()
                 yield pa.RecordBatch.from_pydict(
                     {
@@ -230,7 +234,7 @@ def _loader(
 
 
 class Inbox:
-    """Where finished jobs and other events of a lane wait for its loop."""
+    """Where finished jobs and other events of a connector wait for its loop."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()

@@ -34,6 +34,7 @@ from sluice.core.instances import (
     Settled,
     TextSeen,
 )
+from sluice.core.ledger import entries_in
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import InvalidRecordError, Record, decode
 from sluice.core.text import digest_of
@@ -80,12 +81,10 @@ class LedgerHistory:
 
     def poll(self, timeout_seconds: float) -> list[Event]:
         """See `History`."""
-        found = []
+        found: list[Event] = []
         for message in self.tail.poll(timeout_seconds):
             place = Place(self.tail.topic, self.tail.partition, message.offset)
-            event = ledger_event(self.connector, place, message)
-            if event is not None:
-                found.append(event)
+            found += ledger_events(self.connector, place, message)
         return found
 
     def still_holds(self, place: Place) -> bool:
@@ -196,28 +195,33 @@ def offsets_event(connector: str, group: str, place: Place, message: LogMessage)
     )
 
 
-def ledger_event(connector: str, place: Place, message: LogMessage) -> Event | None:
-    """What a message of the ledger says of a connector; None if it is about another one, or
-    nothing that is judged. What is no entry becomes an instance without a record."""
+def ledger_events(connector: str, place: Place, message: LogMessage) -> list[Event]:
+    """What a message of the ledger says of a connector; nothing if it is about another one, or
+    about nothing that is judged. What is no entry becomes an instance without a record."""
     try:
-        body = json.loads(message.value or b"")
-        if body["connector"] != connector:
-            return None
-        at_ms = int(body["at_ms"])
-        if body["type"] == "text":
-            return _text(connector, place, at_ms, body)
-        if body["type"] == "checkpoint":
-            return None  # it repeats records
-        source = TopicPartition(str(body["topic"]), int(body["partition"]))
-        if body["type"] == "record":
-            return _record(connector, source, place, at_ms, body)
-        if body["type"] == "receipt":
-            return _receipt(connector, source, place, at_ms, body)
-        if body["type"] == "settled":
-            return _settled(connector, source, place, at_ms, body)
+        entries = entries_in(json.loads(message.value or b""))
+        events = [_event(connector, place, entry) for entry in entries]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         problem = f"{place} is not an entry of the ledger: {type(error).__name__}: {error}"
-        return _foreign(connector, place, message.timestamp_ms, problem)
+        return [_foreign(connector, place, message.timestamp_ms, problem)]
+    return [event for event in events if event is not None]
+
+
+def _event(connector: str, place: Place, body: Mapping[str, Any]) -> Event | None:
+    if body["connector"] != connector:
+        return None
+    at_ms = int(body["at_ms"])
+    if body["type"] == "text":
+        return _text(connector, place, at_ms, body)
+    if body["type"] == "checkpoint":
+        return None  # it repeats records
+    source = TopicPartition(str(body["topic"]), int(body["partition"]))
+    if body["type"] == "record":
+        return _record(connector, source, place, at_ms, body)
+    if body["type"] == "receipt":
+        return _receipt(connector, source, place, at_ms, body)
+    if body["type"] == "settled":
+        return _settled(connector, source, place, at_ms, body)
     return None
 
 

@@ -18,7 +18,7 @@ _SHOWN_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class TaskEnvironment:
     """What all tasks of one job share.
 
     :param texts: canonical configuration texts by digest.

@@ -29,7 +29,7 @@ _LOOK_SECONDS = 0.5
 
 
 @dataclass(slots=True)
-class Offer:
+class FailoverAttempt:
     """What became of a block so far, within one task.
 
     :param seconds: for all replicas together, from the first that failed or was sent the block.
@@ -41,7 +41,7 @@ class Offer:
     doubt: InDoubtError | None = None
     may_land: bool = False
     _begun_at: float | None = None
-    _manner: object = None
+    _profile: object = None
 
     @property
     def is_clean(self) -> bool:
@@ -56,18 +56,18 @@ class Offer:
             return self.seconds
         return self._begun_at + self.seconds - now
 
-    def admit(self, url: str, manner: object) -> None:
+    def admit(self, url: str, profile: object) -> None:
         """To be called before the block is sent.
 
-        :param manner: by what a server knows a block again: its version, and whether by tokens.
-        :raises OtherVersionError: the block is in doubt at a server of another manner.
+        :param profile: by what a server knows a block again: its version, and whether by tokens.
+        :raises OtherVersionError: the block is in doubt at a server of another profile.
         """
-        if self.doubt is not None and manner != self._manner:
+        if self.doubt is not None and profile != self._profile:
             raise OtherVersionError(
-                f"{url} runs another version than the server where the block is in doubt: {manner} "
-                f"and {self._manner} may not know each other's blocks; {self.doubt}"
+                f"{url} runs another version than the server where the block is in doubt: "
+                f"{profile} and {self._profile} may not know each other's blocks; {self.doubt}"
             )
-        self._manner = manner
+        self._profile = profile
 
     def outcome(self) -> SluiceError:
         """What to say when no replica has acknowledged the block."""
@@ -94,29 +94,29 @@ def offer_block(
     urls: Sequence[str],
     breaker: Breaker,
     seconds: float,
-    send: Callable[[str, Offer], Receipt],
+    send: Callable[[str, FailoverAttempt], Receipt],
     behind: Collection[str] = (),
 ) -> Receipt:
     """Offer a block to one replica after the other, as long as the next may help.
 
     :param urls: in the order of their turn; those that failed lately are tried last.
-    :param seconds: see `Offer`.
+    :param seconds: see `FailoverAttempt`.
     :param send: inserts the block at one replica.
     :param behind: replicas that are tried after the others.
     :returns: the receipt of the one that has it, with those that failed before.
     :raises SluiceError: none has it; in doubt if any of them may.
     """
-    offer = Offer(seconds)
+    attempt = FailoverAttempt(seconds)
     for url in breaker.order(urls, time.monotonic(), behind):
-        if offer.failures and offer.seconds_left() < _SECONDS_MIN:
+        if attempt.failures and attempt.seconds_left() < _SECONDS_MIN:
             break
         try:
-            receipt = send(url, offer)
+            receipt = send(url, attempt)
         except SluiceError as error:
-            offer.failures.append((url, error))
+            attempt.failures.append((url, error))
             if isinstance(error, InDoubtError) and not isinstance(error, OtherVersionError):
-                offer.doubt = error
-                offer.may_land |= may_still_land(error)
+                attempt.doubt = error
+                attempt.may_land |= may_still_land(error)
             if is_unhealthy(error):
                 breaker.failed(url, time.monotonic())
             if not goes_elsewhere(error):
@@ -125,10 +125,10 @@ def offer_block(
             breaker.succeeded(url)
             return replace(
                 receipt,
-                failed_over=tuple(f"{url} {_name(error)}" for url, error in offer.failures),
-                in_doubt=offer.may_land,
+                failed_over=tuple(f"{url} {_name(error)}" for url, error in attempt.failures),
+                in_doubt=attempt.may_land,
             )
-    raise offer.outcome()
+    raise attempt.outcome()
 
 
 def wait_for_earlier(

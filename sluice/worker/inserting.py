@@ -32,12 +32,12 @@ from sluice.core.text import TableText
 from sluice.core.tokens import block_token
 from sluice.decode.messages.decoded import Block
 from sluice.worker.asking import require_same_table
-from sluice.worker.assignment import Assignment, Surroundings
+from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.errors import BlockRefusedError, ForgottenError, NeedsGrantError
-from sluice.worker.failover import Offer, offer_block, wait_for_earlier
+from sluice.worker.failover import FailoverAttempt, offer_block, wait_for_earlier
+from sluice.worker.insert_lock import InsertLock
 from sluice.worker.leases import HeldLease
-from sluice.worker.taking_turns import BlockTurn
-from sluice.worker.workshop import Manner, Workshop
+from sluice.worker.worker_cache import ServerProfile, WorkerCache
 
 #: So many equal answers, this far apart, are a function of the block.
 SAME_ANSWERS = 3
@@ -50,8 +50,8 @@ _PARTITIONS_MAX = "max_partitions_per_insert_block"
 
 
 def insert_block(
-    workshop: Workshop,
-    around: Surroundings,
+    cache: WorkerCache,
+    environment: TaskEnvironment,
     assignment: Assignment,
     table: TableText,
     shard: str,
@@ -67,9 +67,9 @@ def insert_block(
     """
     block_range, record = assignment.block_range, assignment.record
     token = block_token(
-        pipeline=around.pipeline,
+        pipeline=environment.pipeline,
         generation=record.generation,
-        connector=around.kafka.connector,
+        connector=environment.kafka.connector,
         topic_id=record.topic_id,
         block_range=block_range,
         entry=table.entry,
@@ -77,58 +77,68 @@ def insert_block(
         shard=shard,
         rest=record.rest,
     )
-    access = around.clickhouse
+    access = environment.clickhouse
     urls = access.shards[shard]
     # A table that is not replicated has a window of its own on each server.
     path = dict(table.zookeeper_paths).get(shard)
     partition = block_range.source.partition
     order = urls[:1] if path is None else turn(urls, partition, access.preferred)
     # All who load this table queue under its path, whatever they call table and shard.
-    mine = BlockTurn(None if path is None else workshop.table_locks(around), path or "")
+    mine = InsertLock(None if path is None else cache.table_locks(environment), path or "")
 
-    def send(url: str, offer: Offer) -> Receipt:
-        offers[:] = [offer]
+    def send(url: str, attempt: FailoverAttempt) -> Receipt:
+        attempts[:] = [attempt]
         try:
             return _insert_into(
-                workshop, around, url, assignment, table, shard, decoded, token, lease, offer, mine
+                cache,
+                environment,
+                url,
+                assignment,
+                table,
+                shard,
+                decoded,
+                token,
+                lease,
+                attempt,
+                mine,
             )
         except SluiceError as error:
             if may_lack_part(error):
-                workshop.lacks_part()
+                cache.lacks_part()
             mine.failed(error)
-            workshop.forget(url)
+            cache.forget(url)
             raise
 
-    offers: list[Offer] = []
-    receipt, seconds = None, seconds_for(around, assignment)
+    attempts: list[FailoverAttempt] = []
+    receipt, seconds = None, seconds_for(environment, assignment)
     try:
-        receipt = offer_block(order, workshop.breaker, seconds, send, access.behind)
+        receipt = offer_block(order, cache.breaker, seconds, send, access.behind)
     finally:
         mine.end(is_stored=receipt is not None)
-        if any(offer.may_land for offer in offers):
-            workshop.lands_late()
+        if any(attempt.may_land for attempt in attempts):
+            cache.lands_late()
     return replace(receipt, queueing=mine.queueing)
 
 
-def seconds_for(around: Surroundings, assignment: Assignment) -> float:
+def seconds_for(environment: TaskEnvironment, assignment: Assignment) -> float:
     """What one block may take, all of its replicas together."""
-    return max(around.insert_timeout_seconds, assignment.insert_seconds)
+    return max(environment.insert_timeout_seconds, assignment.insert_seconds)
 
 
-def may_go_abreast(around: Surroundings, shards: Sequence[str]) -> bool:
+def may_go_parallel(environment: TaskEnvironment, shards: Sequence[str]) -> bool:
     """Whether blocks may be inserted into these shards at the same time.
 
     A connection serves one at a time, so no two may share a server; and who takes turns at tables
     waits for one turn at a time, so that nobody waits in a circle.
     """
-    access = around.clickhouse
+    access = environment.clickhouse
     servers = [url for shard in shards for url in access.shards[shard]]
     return not access.zookeeper and len(set(servers)) == len(servers)
 
 
 def _insert_into(
-    workshop: Workshop,
-    around: Surroundings,
+    cache: WorkerCache,
+    environment: TaskEnvironment,
     url: str,
     assignment: Assignment,
     table: TableText,
@@ -136,17 +146,17 @@ def _insert_into(
     decoded: Block,
     token: str,
     lease: HeldLease,
-    offer: Offer,
-    mine: BlockTurn,
+    attempt: FailoverAttempt,
+    mine: InsertLock,
 ) -> Receipt:
-    server = workshop.server(around, url)
-    is_first = assignment.is_first and offer.is_clean
-    most = seconds_for(around, assignment)
+    server = cache.server(environment, url)
+    is_first = assignment.is_first and attempt.is_clean
+    most = seconds_for(environment, assignment)
     if not is_first:
         wait_for_earlier(server, token, most, lease.check)
-    _look(workshop, around, url, assignment, table, shard, decoded, offer)
-    manner = workshop.manner(around, url, quorum_of(around, table, shard))
-    offer.admit(url, str(manner))
+    _look(cache, environment, url, assignment, table, shard, decoded, attempt)
+    profile = cache.profile(environment, url, quorum_of(environment, table, shard))
+    attempt.admit(url, str(profile))
 
     def plan() -> InsertPlan:
         return plan_insert(
@@ -154,30 +164,30 @@ def _insert_into(
             table.table,
             decoded.columns,
             decoded.native,
-            token if manner.tokens else None,
+            token if profile.tokens else None,
             query_id_of(token, os.urandom(4).hex()),
-            _granted(manner.settings, assignment.record.grant),
+            _granted(profile.settings, assignment.record.grant),
         )
 
     record_text = assignment.record.text
-    if manner.one_by_one:
+    if profile.one_by_one:
         mine.take(min(most, lease.check()))
-    seconds = max(_SECONDS_MIN, offer.seconds_left())
+    seconds = max(_SECONDS_MIN, attempt.seconds_left())
 
-    is_bound = workshop.checked[url, record_text, table.entry, shard] or not manner.tokens
+    is_bound = cache.checked[url, record_text, table.entry, shard] or not profile.tokens
 
     def check() -> float:
-        told = {"tokens": manner.tokens, "zone_matters": is_bound, "is_first": is_first}
+        told = {"tokens": profile.tokens, "zone_matters": is_bound, "is_first": is_first}
         require_same_table(server, table, shard, **told)
         return mine.before_sending(min(seconds, lease.check(server.clock_ms())))
 
     try:
         reply = _insert_surely(server, plan, check, seconds)
     except _RefusedValuesError as refused:
-        raise _final(refused, server, table, assignment.block_range, offer) from None
+        raise _final(refused, server, table, assignment.block_range, attempt) from None
     except TerminalServerError as error:
         raise _refused_block(
-            error, server, table, manner, assignment.record.grant, offer
+            error, server, table, profile, assignment.record.grant, attempt
         ) from error
     if not is_first:
         _require_same_run(server, assignment, shard, f"{table.target} on {url} has the block")
@@ -201,15 +211,15 @@ def _refused_block(
     error: TerminalServerError,
     server: Server,
     table: TableText,
-    manner: Manner,
+    profile: ServerProfile,
     grant: int,
-    offer: Offer,
+    attempt: FailoverAttempt,
 ) -> SluiceError:
     """What a server's refusal of a block means."""
-    if _PARTITIONS_MAX in manner.settings and is_too_many_partitions(error):
+    if _PARTITIONS_MAX in profile.settings and is_too_many_partitions(error):
         # Of a view's table: the block itself was counted before.
         return NeedsGrantError(NeedsGrant(table.entry, 2 * grant, views=True))
-    is_unstored = offer.is_clean and _stored_nothing(server, table, error)
+    is_unstored = attempt.is_clean and _stored_nothing(server, table, error)
     return BlockRefusedError(table.entry, error, is_unstored=is_unstored)
 
 
@@ -249,12 +259,12 @@ def _final(
     server: Server,
     table: TableText,
     block_range: Range,
-    offer: Offer,
+    attempt: FailoverAttempt,
 ) -> BlockRefusedError:
     """What an answer that will not change means for the range."""
     rows = _rows_of(server, table, block_range)
     error = data_refusal(refused.error, refused.answers, rows.words)
-    return BlockRefusedError(table.entry, error, is_unstored=offer.is_clean and rows.is_unstored)
+    return BlockRefusedError(table.entry, error, is_unstored=attempt.is_clean and rows.is_unstored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,21 +305,21 @@ def _rows_of(server: Server, table: TableText, block_range: Range) -> _Rows:
     return _Rows(words, count == 0 and len(views) <= 1)
 
 
-def quorum_of(around: Surroundings, table: TableText, shard: str) -> int:
+def quorum_of(environment: TaskEnvironment, table: TableText, shard: str) -> int:
     """How many replicas have to have a block: never fewer than an attempt before this one may
     have waited for. See `TableText.quorums`."""
-    return max(dict(table.quorums).get(shard, 1), around.clickhouse.quorum_of(shard))
+    return max(dict(table.quorums).get(shard, 1), environment.clickhouse.quorum_of(shard))
 
 
 def _look(
-    workshop: Workshop,
-    around: Surroundings,
+    cache: WorkerCache,
+    environment: TaskEnvironment,
     url: str,
     assignment: Assignment,
     table: TableText,
     shard: str,
     decoded: Block,
-    offer: Offer,
+    attempt: FailoverAttempt,
 ) -> None:
     """Before the first insert of a text at a replica, and before each that may not be the first
     of its block.
@@ -318,22 +328,22 @@ def _look(
     :raises ForgottenError: it may not remember the block any more.
     """
     key = (url, assignment.record.text, table.entry, shard)
-    is_first = assignment.is_first and offer.is_clean
-    if key in workshop.checked and is_first:
+    is_first = assignment.is_first and attempt.is_clean
+    if key in cache.checked and is_first:
         return
-    server = workshop.server(around, url)
+    server = cache.server(environment, url)
     server.ping()  # a server that is frozen is found out in seconds
     try:
         facts = describe_table(server, table.database, table.table)
-        refuse_other_table(facts, table, shard, around.clickhouse.shards[shard])
+        refuse_other_table(facts, table, shard, environment.clickhouse.shards[shard])
         known = {column.name: column for column in table.columns}
         check_header([known[name] for name in decoded.columns], facts)
     except TerminalError as error:
-        raise BlockRefusedError(table.entry, error, is_unstored=offer.is_clean) from error
+        raise BlockRefusedError(table.entry, error, is_unstored=attempt.is_clean) from error
     if not is_first:
-        doubt = f": {offer.doubt}" if offer.doubt else ""
+        doubt = f": {attempt.doubt}" if attempt.doubt else ""
         _require_remembered(server, facts, assignment, Site(table.entry, shard), doubt)
-    workshop.checked[key] = zone_matters(table, facts, tokens=True)
+    cache.checked[key] = zone_matters(table, facts, tokens=True)
 
 
 def _require_remembered(

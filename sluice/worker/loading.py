@@ -44,15 +44,15 @@ from sluice.decode.sharding.stored import without_rows
 from sluice.decode.text.fields import new_fields
 from sluice.kafka.reader import RangeReader, ReadResult, read_originals
 from sluice.kafka.readers import Reader
-from sluice.worker.abreast import decisive, send_abreast, send_in_turn
 from sluice.worker.asking import ask_for_fields, asked_for_columns, asked_for_schemas, words_of
-from sluice.worker.assignment import Assignment, Surroundings
+from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.errors import BlockRefusedError, NeedsGrantError, OutdatedTextError
-from sluice.worker.inserting import insert_block, may_go_abreast
+from sluice.worker.inserting import insert_block, may_go_parallel
 from sluice.worker.leases import HeldLease
+from sluice.worker.parallel import decisive, send_parallel, send_sequentially
 from sluice.worker.routing import Router
 from sluice.worker.stage_clocks import StageClocks
-from sluice.worker.workshop import Workshop
+from sluice.worker.worker_cache import WorkerCache
 
 #: Rows of a block: below what servers squash or split. A message of several rows counts with all.
 ROWS_MAX = 1_000_000
@@ -60,14 +60,16 @@ ROWS_MAX = 1_000_000
 LARGE_MESSAGE_BYTES = 4096
 
 
-_workshop = Workshop()
+_cache = WorkerCache()
 
 
-def load_range(around: Surroundings, assignment: Assignment, task_attempt: int) -> TaskReport:
+def load_range(
+    environment: TaskEnvironment, assignment: Assignment, task_attempt: int
+) -> TaskReport:
     """Load one range and report. Never raises an Exception."""
-    _workshop.begin_range()
+    _cache.begin_range()
     try:
-        outcome = _refused(assignment, task_attempt) or _load(_workshop, around, assignment)
+        outcome = _refused(assignment, task_attempt) or _load(_cache, environment, assignment)
     except NeedsGrantError as error:
         outcome = error.need
     except BlockRefusedError as refused:
@@ -91,8 +93,8 @@ def load_range(around: Surroundings, assignment: Assignment, task_attempt: int) 
         outcome=outcome,
         task_attempt=task_attempt,
         worker_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        may_land=_workshop.may_land,
-        may_lack_part=_workshop.may_lack_part,
+        may_land=_cache.may_land,
+        may_lack_part=_cache.may_lack_part,
     )
 
 
@@ -109,19 +111,19 @@ def _refused(assignment: Assignment, task_attempt: int) -> Outcome | None:
     )
 
 
-def _load(workshop: Workshop, around: Surroundings, assignment: Assignment) -> Outcome:
+def _load(cache: WorkerCache, environment: TaskEnvironment, assignment: Assignment) -> Outcome:
     """1. Lease. 2. Fetch and weigh. 3. For each table: decode, split by shards, check the grant,
     insert; nothing of any table before all were decoded that may refuse the range.
     4. Fetch the originals of the bad messages."""
     block_range, record = assignment.block_range, assignment.record
     lease = HeldLease(block_range, record.deadline_ms, assignment.sent_at_ms)
-    text = workshop.text(around, record.text)
+    text = cache.text(environment, record.text)
     tables = text.tables_of(block_range.source.topic)
-    loading = _Loading(workshop, around, assignment, lease, text)
-    router = Router(block_range.source, tables, assignment.rest, workshop.buffer)
+    loading = _Loading(cache, environment, assignment, lease, text)
+    router = Router(block_range.source, tables, assignment.rest, cache.buffer)
     loading.watch(tables, router)
     try:
-        result = _fetch(workshop, around, assignment, router, loading.clocks)
+        result = _fetch(cache, environment, assignment, router, loading.clocks)
         loading.clocks.fetch = time.monotonic() - loading.clocks.started
         large = result.bytes > LARGE_MESSAGE_BYTES * result.messages
         if large:
@@ -143,7 +145,7 @@ def _load(workshop: Workshop, around: Surroundings, assignment: Assignment) -> O
         if large:
             release_memory()
     finally:
-        workshop.keep(router.buffers)
+        cache.keep(router.buffers)
     return loading.loaded(result, router)
 
 
@@ -151,8 +153,8 @@ def _load(workshop: Workshop, around: Surroundings, assignment: Assignment) -> O
 class _Loading:
     """A range whose messages are here, on its way into its tables."""
 
-    workshop: Workshop
-    around: Surroundings
+    cache: WorkerCache
+    environment: TaskEnvironment
     assignment: Assignment
     lease: HeldLease
     text: ConfigurationText
@@ -171,7 +173,7 @@ class _Loading:
     def watch(self, tables: Iterable[TableText], router: Router) -> None:
         """Let the buffers look at messages for decoders that are there already."""
         for table in tables:
-            decoder = self.workshop.decoders.get((self.assignment.record.text, table.entry))
+            decoder = self.cache.decoders.get((self.assignment.record.text, table.entry))
             if decoder is not None and not table.parked:
                 decoder.watch(router.view_of(table.entry).buffer)
 
@@ -223,7 +225,7 @@ class _Loading:
         """The block of each shard, the last one first. Before any of them is inserted, all are
         compared with the grant: above it, nobody inserts anything of this entry."""
         began = time.monotonic()
-        splitter = self.workshop.splitter(self.assignment.record.text, table, decoded.columns)
+        splitter = self.cache.splitter(self.assignment.record.text, table, decoded.columns)
         parts = splitter.split(decoded)
         parts.reverse()
         self.clocks.decode += time.monotonic() - began
@@ -238,11 +240,13 @@ class _Loading:
 
         def send(shard: str, block: Block) -> Receipt:
             return insert_block(
-                self.workshop, self.around, self.assignment, table, shard, block, self.lease
+                self.cache, self.environment, self.assignment, table, shard, block, self.lease
             )
 
-        is_alone = len(parts) == 1 or not may_go_abreast(self.around, [name for name, _ in parts])
-        deliver = send_in_turn if is_alone else send_abreast
+        is_alone = len(parts) == 1 or not may_go_parallel(
+            self.environment, [name for name, _ in parts]
+        )
+        deliver = send_sequentially if is_alone else send_parallel
         receipts, errors = deliver(parts, send)
         self.receipts += receipts
         waits = [receipt.insert_ms / 1000 for receipt in receipts]
@@ -268,7 +272,7 @@ class _Loading:
         """The rows of an entry, and how many messages it was given."""
         began = time.monotonic()
         source, record = self.assignment.block_range.source, self.assignment.record
-        decoder = self.workshop.decoder(self.around, record.text, table)
+        decoder = self.cache.decoder(self.environment, record.text, table)
         loaded_by = row_source(
             pipeline=self.text.pipeline,
             connector=self.text.connector,
@@ -298,20 +302,20 @@ class _Loading:
         indices = np.array([one.index for one in bad], np.int64)
         for one, value in zip(bad, buffer.iterate(indices), strict=True):
             self.values_bytes += len(value)
-            if self.values_bytes > self.around.dead_letter_bytes_max:
+            if self.values_bytes > self.environment.dead_letter_bytes_max:
                 break
             self.values[one.offset] = value
 
     def _letters(self, reader: Reader) -> tuple[DeadLetter, ...]:
-        around, block_range = self.around, self.assignment.block_range
-        bytes_max = around.dead_letter_bytes_max
+        environment, block_range = self.environment, self.assignment.block_range
+        bytes_max = environment.dead_letter_bytes_max
         if isinstance(reader, RangeReader):
             return reader.letters(block_range, self.faults, self.values, bytes_max)
-        return read_originals(around.kafka, block_range, self.faults, bytes_max)
+        return read_originals(environment.kafka, block_range, self.faults, bytes_max)
 
     def loaded(self, result: ReadResult, router: Router) -> Loaded:
         """What the task reports, with the originals of the bad messages."""
-        around = self.around
+        environment = self.environment
         if self.text.unrouted == "dead-letter":
             for offset in router.unrouted:
                 self.faults[offset] = [
@@ -320,7 +324,7 @@ class _Loading:
         letters: tuple[DeadLetter, ...] = ()
         if self.faults:
             began = time.monotonic()
-            letters = self._letters(self.workshop.reader(around, looks=router.looks))
+            letters = self._letters(self.cache.reader(environment, looks=router.looks))
             self.clocks.letters = time.monotonic() - began
         return Loaded(
             receipts=tuple(self.receipts),
@@ -367,14 +371,14 @@ def _trim_heap() -> None:
 
 
 def _fetch(
-    workshop: Workshop,
-    around: Surroundings,
+    cache: WorkerCache,
+    environment: TaskEnvironment,
     assignment: Assignment,
     router: Router,
     clocks: StageClocks,
 ) -> ReadResult:
     """Read the range into the buffers of its entries."""
-    reader = workshop.reader(around, looks=router.looks)
+    reader = cache.reader(environment, looks=router.looks)
     block_range, bytes_max = assignment.block_range, assignment.bytes_max
     epoch = assignment.record.epoch
     view = router.only_view

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from sluice.core.errors import TerminalError
 from sluice.core.receipts import Failed, Outcome, TaskReport, Untried
-from sluice.worker.assignment import Assignment, Surroundings
+from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.loading import load_range
 
 #: No range is begun in a task that has taken so long: the receipts of those before wait for it.
@@ -19,7 +19,7 @@ TASK_SECONDS_MAX = 10.0
 
 
 def load_task(
-    around: Surroundings, assignments: Sequence[Assignment], task_attempt: int
+    environment: TaskEnvironment, assignments: Sequence[Assignment], task_attempt: int
 ) -> tuple[TaskReport, ...]:
     """Load the ranges of a task in their order, and report on each. Never raises an Exception.
 
@@ -29,7 +29,7 @@ def load_task(
     began = time.monotonic()
     reports: list[TaskReport] = []
     for number, assignment in enumerate(assignments):
-        report = load_range(around, assignment, task_attempt)
+        report = load_range(environment, assignment, task_attempt)
         reports.append(report)
         # In a task that Spark started again nothing is tried, so nothing is held up; and the
         # attempt before may still insert: none of its ranges may count as untouched.

@@ -26,7 +26,7 @@ def _restore_logging() -> Iterator[None]:
     own.setLevel(before[2])
 
 
-log = logging.getLogger("sluice.driver.lane")
+log = logging.getLogger("sluice.driver.loop")
 
 
 def test_json_lines_unless_on_a_terminal() -> None:
@@ -38,7 +38,7 @@ def test_json_lines_unless_on_a_terminal() -> None:
     assert entry == {
         "level": "info",
         "event": "settled",
-        "logger": "sluice.driver.lane",
+        "logger": "sluice.driver.loop",
         "topic": "orders",
         "partition": 3,
         "password": "***",

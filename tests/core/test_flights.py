@@ -9,7 +9,7 @@ import pytest
 from sluice.core.flights import InFlight, Place
 from sluice.core.ranges import TopicPartition
 from sluice.core.text import ConfigurationText
-from tests.driver.lane_world import table_text
+from tests.driver.loop_world import table_text
 
 A, B, C = "http://a", "http://b", "http://c"
 REPLICAS = {"s1": (A, B), "s2": (C,)}

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.core import ledger
 from sluice.core.ledger import (
     Background,
     LedgerEntry,
     LedgerView,
+    encode_entries,
     encode_entry,
+    entries_in,
     receipt_entry,
     record_entry,
     settled_entry,
@@ -127,3 +131,74 @@ def test_a_receipt_says_how_its_block_came_to_its_turn_where_there_are_turns() -
     queued = replace(RECEIPT, queueing=Queueing(120, held=True))
     body = receipt_entry(RANGE, 3, 1, queued).body
     assert body["queueing"] == {"wait_ms": 120, "held": True, "lost": False}
+
+
+@st.composite
+def transactions(draw: st.DrawFn) -> list[LedgerEntry]:
+    """The entries of a few partitions, in the order in which a driver plans them."""
+    found = [text_entry("0123456789abcdef", "{}")]
+    for number in range(draw(st.integers(0, 8))):
+        block_range = replace(RANGE, source=TopicPartition(draw(st.sampled_from("ab")), number))
+        for rows in draw(st.lists(st.integers(1, 3), max_size=2)):
+            many = draw(st.sampled_from([None, 2]))
+            receipt = replace(RECEIPT, rows=rows, messages=many)
+            found.append(receipt_entry(block_range, 7, draw(st.integers(1, 2)), receipt))
+        if draw(st.booleans()):
+            found.append(settled_entry(block_range, 7, 1, LOADED))
+        if draw(st.booleans()):
+            found.append(suspect_entry(block_range, 99, {"orders/s1": number}))
+        found.append(record_entry(block_range.source, a_record(), draw(BACKGROUNDS)))
+    return found
+
+
+@given(transactions(), st.sampled_from([1, 3, 1_000]), st.sampled_from([1, 2_000, 500_000]))
+def test_packed_entries_are_those_that_were_written(
+    entries: list[LedgerEntry], entries_max: int, bytes_max: int
+) -> None:
+    """All of them, what is said of a partition in the order in which it was said."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "PACK_ENTRIES_MAX", entries_max)
+        patch.setattr(ledger, "PACK_BYTES_MAX", bytes_max)
+        messages = encode_entries("dc1", 1_800_000_000_000, entries)
+    found = [entry for _, value in messages for entry in entries_in(json.loads(value))]
+    expected = [written(entry)[1] for entry in entries]
+
+    def of_partition(some: list[dict[str, object]], where: object) -> list[dict[str, object]]:
+        return [e for e in some if (e.get("topic"), e.get("partition")) == where]
+
+    assert len(found) == len(expected)
+    for where in {(e.get("topic"), e.get("partition")) for e in expected}:
+        order = ["text", "receipt", "settled", "suspect", "record"]
+        by_type = sorted(of_partition(expected, where), key=lambda e: order.index(str(e["type"])))
+        same_keys = [sorted(e.items(), key=str) for e in of_partition(found, where)]
+        assert sorted(same_keys, key=str) == sorted(
+            (sorted(e.items(), key=str) for e in by_type), key=str
+        )
+        types = [order.index(str(e["type"])) for e in of_partition(found, where)]
+        assert types == sorted(types)
+
+
+def test_entries_of_hundreds_of_partitions_are_few_messages() -> None:
+    entries = [
+        entry
+        for number in range(500)
+        for entry in (
+            receipt_entry(replace(RANGE, source=TopicPartition("a", number)), 7, 1, RECEIPT),
+            record_entry(TopicPartition("a", number), a_record(), Background()),
+        )
+    ]
+    messages = encode_entries("dc1", 1_800_000_000_000, entries)
+    assert len(messages) == 2
+    alone = sum(len(encode_entry("dc1", 1_800_000_000_000, entry)[1]) for entry in entries)
+    assert 3 * sum(len(value) for _, value in messages) < alone
+
+
+def test_a_pack_that_lacks_an_entry_is_no_message_of_the_ledger() -> None:
+    entries = [record_entry(TopicPartition("a", n), a_record(), Background()) for n in range(2)]
+    ((_, value),) = encode_entries("dc1", 0, entries)
+    broken = json.loads(value)
+    broken["each"]["partition"].pop()
+    with pytest.raises(ValueError, match="1 entries of 2"):
+        entries_in(broken)
+    with pytest.raises(ValueError, match="2 entries of 3"):
+        entries_in(json.loads(value) | {"entries": 3})

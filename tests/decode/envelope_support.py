@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from decimal import Decimal
 from typing import Any
@@ -157,7 +158,7 @@ def scalar_as_json(kind: Kind, raw: Any, seen: set[str]) -> Any:
     if kind is Kind.DOUBLE:
         seen.add("f")
         if raw != raw:
-            return "nan"
+            return "nan" if math.copysign(1, raw) > 0 else "-nan"
         if raw in (float("inf"), -float("inf")):
             return "inf" if raw > 0 else "-inf"
         # The engine writes 1e17 as the digits of its shortest form.

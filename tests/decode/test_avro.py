@@ -11,12 +11,10 @@ import pytest
 from sluice.core.errors import TerminalError
 from sluice.core.text import Column
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.schema import structure
 from sluice.decode.schema.avro import AvroSingleObject, fingerprint
 from sluice.decode.schema.avro_schema import parse_avro
 from sluice.decode.schema.headed import UnsupportedSchemaError
 from sluice.decode.schema.registry import RegisteredSchema
-from sluice.decode.schema.structure import is_compiled
 from sluice.decode.typed.decoder import TypedDecoder
 from tests.decode.avro_support import (
     SCHEMAS,
@@ -53,10 +51,6 @@ def order(number: int) -> bytes:
 def orders() -> TypedDecoder:
     """A text that says which schemas there are: all of this module's."""
     return confluent(*COLUMNS, schemas=tuple(range(1000, 2000)))
-
-
-def test_the_walk_is_compiled_where_the_tests_run() -> None:
-    assert is_compiled()
 
 
 def test_messages_become_rows_in_their_order(orders: TypedDecoder) -> None:
@@ -110,17 +104,6 @@ def test_a_hostile_message_costs_no_neighbour(orders: TypedDecoder, value: bytes
         reason = HOSTILE[value]
         assert [(one.index, one.reason) for one in decoded.bad] == [(n, reason) for n in places]
         assert [int(row[0]) for row in rows(decoded)] == [n for n in range(100) if n not in places]
-
-
-def test_without_the_compiled_part_all_is_the_same(
-    orders: TypedDecoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = [order(1), *HOSTILE, order(2)]
-    compiled = decode(orders, values)
-    monkeypatch.setattr(structure, "_library", lambda: None)
-    other = decode(orders, values)
-    assert (other.native, other.bad) == (compiled.native, compiled.bad)
-    assert other.rows == 2
 
 
 def test_a_message_of_ten_megabytes(orders: TypedDecoder) -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sluice.decode.messages import brackets
+from sluice.core.errors import TerminalError
+from sluice.decode.engine.compiled import library
 from sluice.decode.messages import buffer as buffer_module
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.marked import pieces, subset, without
 from tests.decode.support import FIRST_OFFSET, fill
-
-EVERY = np.arange(10_000)
 
 
 def without_end(buffer: MessageBuffer) -> bytes:
@@ -55,21 +54,6 @@ def test_messages_at_fault_are_set_aside(limit: int, monkeypatch: pytest.MonkeyP
         assert without_end(buffer) == b"\n".join(seen)
         buffer.clear()
         assert not buffer.aside
-
-
-def test_without_a_compiler_the_verdicts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = [b'{"a":1}', b"", b'{"a":\n2}', b"[", b'{"a":{}}', b'{"a":"}"}', b"{}{}"] * 300
-    found = []
-    for is_compiled in (True, False):
-        with monkeypatch.context() as patch, MessageBuffer() as buffer:
-            if not is_compiled:
-                patch.setattr(brackets, "_library", lambda: None)
-            fill(buffer, values)
-            buffer.prove()
-            found.append((buffer.faults, buffer.one_line_each, list(buffer.iterate(EVERY[:2100]))))
-            assert bool(buffer.aside) == is_compiled
-    assert found[0] == found[1]
-    assert found[0][2] == values
 
 
 def test_subset_is_a_buffer_of_its_own() -> None:
@@ -122,3 +106,10 @@ def test_identifiers_are_not_long_digits() -> None:
     value = b'{"a":"' + b"1" * 60 + b'"}'
     with fill(MessageBuffer(), [value] * 50) as buffer:
         assert buffer.long_digits == []
+
+
+def test_a_missing_compiled_part_is_told() -> None:
+    with pytest.raises(TerminalError) as caught:
+        library(__file__, "_absent")
+    assert "_absent of the decoders is missing: it was not built" in str(caught.value)
+    assert "C compiler" in caught.value.hint

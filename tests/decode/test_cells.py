@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.core.text import Column
-from sluice.decode.messages import moments
 from sluice.decode.messages.framing import LINES
 from sluice.decode.messages.marked import buffer_of
 from sluice.decode.text.cells import LineCells, nested
@@ -157,12 +156,6 @@ def test_quick_and_slow_agree(values: list[list[str]], data: st.DataObject) -> N
         slow = {i: fault for i, row in enumerate(messages) if (fault := cells._judge(row))}
         with buffer_of(messages, LINES) as buffer:
             assert cells.faults(buffer) == slow
-
-
-def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moments, "_library", lambda: None)
-    assert [one("TSV", "Int8", cell) for cell in ("-", "-1")] == [PARSE, -1]
-    assert one("CSV", "Array(Int8)", "[1,,2]") == PARSE
 
 
 @settings(max_examples=60, deadline=None)

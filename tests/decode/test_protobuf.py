@@ -12,7 +12,6 @@ import pytest
 from sluice.core.errors import TerminalError
 from sluice.core.text import Column
 from sluice.decode.engine.native import varint
-from sluice.decode.schema import structure
 from sluice.decode.schema.protobuf import Protobuf, ProtobufConfluent, _packed, _unpacked
 from sluice.decode.schema.protobuf_compile import MAIN_FILE, compile_files
 from sluice.decode.schema.registry import RegisteredSchema, provide
@@ -78,17 +77,6 @@ def test_unusual_but_legal_messages_are_read_as_the_library_does(
     decoded = decode(orders, [ONE, value, ONE])
     assert decoded.bad == ()
     assert_equal(rows(decoded)[1], Order.FromString(value))
-
-
-def test_without_the_compiled_part_all_is_the_same(
-    orders: TypedDecoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = [ONE, *HOSTILE, ONE]
-    compiled = decode(orders, values)
-    monkeypatch.setattr(structure, "_library", lambda: None)
-    other = decode(orders, values)
-    assert (other.native, other.bad) == (compiled.native, compiled.bad)
-    assert other.rows == 2
 
 
 def test_a_message_of_ten_megabytes(orders: TypedDecoder) -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from sluice.decode.schema.protobuf_schema import ProtobufFiles
 from sluice.decode.schema.structure import check_protobuf
-from sluice.decode.schema.walk import check_protobuf_slowly
 from sluice.decode.typed.decoder import TypedDecoder
 from tests.decode.protobuf_support import (
     COLUMNS,
@@ -23,6 +22,7 @@ from tests.decode.protobuf_support import (
     decode,
     protobuf,
 )
+from tests.decode.slow_walk import check_protobuf_slowly
 from tests.decode.support import rows
 
 

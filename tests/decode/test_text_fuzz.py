@@ -16,6 +16,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_mutated_messages(table_format: str, way: str) -> None:

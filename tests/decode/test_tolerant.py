@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from sluice.core.text import Column
 from sluice.decode.messages.assemble import Body
-from sluice.decode.messages.boundaries import structure_faults
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.marked import subset
-from sluice.decode.messages.shapes import object_faults, plain_objects
 from sluice.decode.text.decoder import Decoded, Decoder
 from sluice.decode.text.plan import Plan
 from sluice.decode.text.tolerant import overflow_behavior, sift
@@ -224,30 +222,6 @@ def test_a_subset_has_the_faults_of_its_messages() -> None:
             decoded = decoder.decode(part, "orders", 3)
     assert [bad.index for bad in decoded.bad] == [0, 2]
     assert rows(decoded) == [["0", ":1}{}{"]]
-
-
-PIECES = st.sampled_from(
-    [b"{", b"}", b'"', b"[", b"]", b"\\", b"\n", b"a", b'{"a":1}', b'"x":', b",", b" "]
-)
-SHAPES = st.one_of(
-    st.lists(PIECES, max_size=7).map(b"".join),
-    st.lists(PIECES, max_size=5).map(lambda parts: b"{%b}" % b"".join(parts)),
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(values=st.lists(SHAPES, min_size=1, max_size=6))
-def test_the_quick_test_of_structure_is_the_exact_one(values: list[bytes]) -> None:
-    ends = np.cumsum([len(value) + 1 for value in values]) - 1
-    starts = np.concatenate(([0], ends[:-1] + 1))
-    chunk = b"\n".join(values)
-    expected = structure_faults(chunk, starts, ends)
-    assert object_faults(chunk, starts, ends).tolist() == expected.tolist()
-    assert not (plain_objects(chunk, starts, ends) & expected).any()
-    with MessageBuffer() as buffer:
-        fill(buffer, values, poll=2)
-        buffer.prove()
-        assert buffer.faults == np.flatnonzero(expected).tolist()
 
 
 def test_words_do_not_depend_on_how_many_are_bad() -> None:

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from sluice.decode.engine.session import literal, run
 from sluice.decode.engine.years import says_year, without_year
-from sluice.decode.messages import moments
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.framing import JSON_ARRAYS, LINES
 from sluice.decode.messages.marked import buffer_of, memory_file
@@ -158,7 +157,6 @@ ORDINARY = [
 ]
 
 
-@pytest.mark.skipif(moments._library() is None, reason="no C compiler")
 def test_ordinary_dates_are_not_looked_at_twice() -> None:
     for kind, fields, message in (
         ("{", ["at"], '{{"id":1,"note":"a \\" b","at":"{0}","x":{{"at":"12"}}}}'),

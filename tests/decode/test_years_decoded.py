@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from sluice.core.text import Column, Mapped, TableText
-from sluice.decode.messages import moments
 from sluice.producer import SQLBatchRequest
 from tests.decode.envelope_support import envelope_table
 from tests.decode.support import rows, table
@@ -201,16 +200,6 @@ def test_text_of_an_envelope() -> None:
     assert [row[0][:10] for row in rows(decoded)] == ["2026-01-02"]
     (bad,) = decoded.bad
     assert (bad.reason, "it has no year" in bad.error) == (PARSE, True)
-
-
-def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moments, "_library", lambda: None)
-    values = ('{"a":"12"}', '{"a":"2026"}', '{"b":"12"}')
-    first, *others = said(
-        text_of("JSONEachRow", Column("a", "DateTime"), Column("b", "String")), *values
-    )
-    assert first == no_year("12", "DateTime")
-    assert [row[0] for row in others] == ["2026-01-01 00:00:00", "1970-01-01 00:00:00"]
 
 
 def test_dates_without_a_time_are_never_completed() -> None:

@@ -1,6 +1,6 @@
 """What a batch of many small ranges costs the driver's Python, without Spark and without waiting.
 
-`python -m tests.driver.batch_cost --partitions 1000` runs the real lane on a real broker: stable
+`python -m tests.driver.batch_cost --partitions 1000` runs the real loop on a real broker: stable
 ends, planning, the check of what is committed, transactions with offsets and ledger, settling.
 Spark and the windows are in memory: jobs come back at once, packed and unpacked as Spark's are. So
 all CPU time is work.
@@ -26,8 +26,7 @@ from sluice.core.ledger import Commit
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Loaded, Receipt, Stages, TaskReport
-from sluice.driver.lane import Lane
-from sluice.driver.lane_parts import LaneParts
+from sluice.driver.loop import ConnectorLoop, LoopParts
 from sluice.driver.ports import SiteWindow
 from sluice.driver.start import Started
 from sluice.driver.state import Claims
@@ -39,8 +38,8 @@ from sluice.kafka.transactions import RecorderNames
 from sluice.spark.jobs import Inbox, JobResult
 from sluice.testbed.local.producing import create_topic
 from sluice.testbed.local.running import running_broker
-from sluice.worker.assignment import Assignment, Job, Surroundings
-from tests.driver.lane_world import World
+from sluice.worker.assignment import Assignment, Job, TaskEnvironment
+from tests.driver.loop_world import World
 
 _ROUNDS = 5
 _STAGES = Stages(0.01, 0.001, 0.01, 0.01, 0.001, 0.0, 0.03, 0.02)
@@ -57,7 +56,9 @@ class InstantSpark:
         self.slots = slots
         self.jobs = 0
 
-    def submit(self, job: Job, around: Surroundings, finished: Callable[[Any], None]) -> None:
+    def submit(
+        self, job: Job, environment: TaskEnvironment, finished: Callable[[Any], None]
+    ) -> None:
         self.jobs += 1
         answers = [
             pickle.dumps(tuple(map(_report, pickle.loads(pickle.dumps(task)))))
@@ -95,22 +96,22 @@ class WideWindows:
         return None
 
 
-def _lane(
+def _loop(
     world: World, access: KafkaAccess, log: SourceLog, spark: InstantSpark
-) -> tuple[Lane, Recorder]:
+) -> tuple[ConnectorLoop, Recorder]:
     names = RecorderNames("sluice.p.c", "sluice.ledger", "sluice.letters", "me")
     recorder = Recorder(access, names, now_ms=now_ms)
     world.planner = replace(world.planner, limits=Limits(250_000, 1 << 26, 500))
     states = [world.settled(source) for source in world.ends]
     taken = recorder.take_over(world.ends)
     recorder.finish_take_over(taken, Commit({state.source: state.record for state in states}))
-    around = Surroundings(
+    environment = TaskEnvironment(
         "p",
         access,
         ClickHouseAccess({"s1": ("http://h",)}, "", "", "single"),
         {world.text.digest(): world.text.canonical()},
     )
-    parts = LaneParts(
+    parts = LoopParts(
         log=recorder,
         offsets=log,
         windows=WideWindows(list(world.tables)),
@@ -119,18 +120,18 @@ def _lane(
         now_ms=now_ms,
         inbox=Inbox(),
     )
-    lane = Lane(
-        "lane",
+    loop = ConnectorLoop(
+        "loop",
         parts,
         world.planner,
-        around,
+        environment,
         states,
         Claims([]),
         {world.text.digest(): world.text},
         1,
         lambda sources: Started(),
     )
-    return lane, recorder
+    return loop, recorder
 
 
 def measure(partitions: int, slots: int, folder: Path) -> None:
@@ -150,19 +151,19 @@ def measure(partitions: int, slots: int, folder: Path) -> None:
             except TransientError:
                 time.sleep(0.2)
         world, spark = World(sources), InstantSpark(slots)
-        lane, recorder = _lane(world, access, log, spark)
+        loop, recorder = _loop(world, access, log, spark)
         producer = ck.Producer({"bootstrap.servers": broker.brokers, "linger.ms": 50})
         for _ in range(_ROUNDS):
             for number in range(partitions):
                 producer.produce("a", b"x" * 100, partition=number)
             producer.flush()
-            began, batches, jobs = time.process_time(), lane.counters.batches, spark.jobs
+            began, batches, jobs = time.process_time(), loop.counters.batches, spark.jobs
             looked_at = time.monotonic()
             ends = log.stable_ends(sources)
             looked, waited = time.process_time() - began, time.monotonic() - looked_at
-            lane.run(ends, 5.0)
+            loop.run(ends, 5.0)
             used = time.process_time() - began
-            batches, jobs = lane.counters.batches - batches, spark.jobs - jobs
+            batches, jobs = loop.counters.batches - batches, spark.jobs - jobs
             print(
                 f"{partitions:,} ranges in {batches} batches and {jobs} jobs: "
                 f"{used / batches * 1e3:.1f} ms of CPU for each batch, "
@@ -172,7 +173,7 @@ def measure(partitions: int, slots: int, folder: Path) -> None:
             )
         recorder.close()
         producer.flush()
-        del producer, lane, recorder
+        del producer, loop, recorder
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from sluice.core.text import ConfigurationText, TableText
 from sluice.driver.ports import SiteWindow
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
-from tests.driver.lane_world import TASK_MS, Answer, World, kinds, run, table_text
+from tests.driver.loop_world import TASK_MS, Answer, World, kinds, run, table_text
 
 SOURCES = [TopicPartition("a", number) for number in range(8)]
 OTHER = TopicPartition("b", 0)
@@ -95,10 +95,10 @@ def test_without_replicas_the_first_server_gets_all() -> None:
 def test_another_table_of_the_replica_is_not_held_back() -> None:
     world = Busy((table_text("t", ("a",)), table_text("u", ("b",))), [*SOURCES, OTHER])
     world.inserts_max = 1
-    lane = world.lane()
+    loop = world.loop()
     held: list[int] = []
-    world.at(TASK_MS // 2 + 1, lambda: held.append(lane.held_back))
-    run(world, lane)
+    world.at(TASK_MS // 2 + 1, lambda: held.append(loop.held_back))
+    run(world, loop)
     first = [a.block_range.source for job in world.jobs[:1] for a in job.assignments]
     assert first == [SOURCES[0], OTHER]
     assert world.rows_of(OTHER, "u") == [1] * 30
@@ -142,9 +142,9 @@ def test_small_ranges_wait_for_company_while_merges_fall_behind(
             world.at(1000, produce)
 
     world.at(0, produce)
-    lane = world.lane()
-    world.at(30_000, lane.stopping.set)
-    lane.run(None, 5.0)
+    loop = world.loop()
+    world.at(30_000, loop.stopping.set)
+    loop.run(None, 5.0)
     intended = [kind for kind, *_ in kinds(world, source) if kind == "INTEND"]
     assert len(intended) == blocks, kinds(world, source)
     assert world.rows_of(source) == [1] * 10

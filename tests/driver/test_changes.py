@@ -1,4 +1,4 @@
-"""Tables that are altered under a lane: which text each range is loaded under (R8)."""
+"""Tables that are altered under a loop: which text each range is loaded under (R8)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sluice.driver.ports import SchemaRead
 from sluice.driver.refreshing import SchemaChangedError
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
-from tests.driver.lane_world import START_MS, Answer, World, kinds, run, table_text
+from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_text
 from tests.driver.test_texts import facts_of
 
 P0, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -98,11 +98,11 @@ def once(answer: Callable[[World, Assignment], Answer]) -> Callable[[World, Assi
 def test_new_ranges_are_loaded_under_the_new_text_which_is_recorded_with_the_first() -> None:
     world = AlteredWorld(P0)
     world.ends[P0] = 10
-    lane = world.lane()
+    loop = world.loop()
     world.at(5_000, lambda: world.alter("x"))
     world.at(10_000, lambda: world.ends.update({P0: 20}))
-    world.at(30_000, lane.stopping.set)
-    lane.run(None, 5.0)
+    world.at(30_000, loop.stopping.set)
+    loop.run(None, 5.0)
     old, new = world.text.digest(), world.now_text.digest()
     assert old != new
     assert world.texts(P0)[0] == ("INTEND", 0, old)
@@ -110,7 +110,7 @@ def test_new_ranges_are_loaded_under_the_new_text_which_is_recorded_with_the_fir
     (commit,) = [c for c in world.commits if any(e.body.get("digest") == new for e in c.entries)]
     assert commit.records[P0].text == new and commit.records[P0].kind is Kind.INTEND
     assert commit.entries[0].body["text"] == world.now_text.canonical()
-    assert world.arounds[-1].texts[new] == world.now_text.canonical()
+    assert world.environments[-1].texts[new] == world.now_text.canonical()
     assert world.rows_of(P0) == [1] * 20
 
 
@@ -130,7 +130,10 @@ def test_a_range_in_doubt_is_repeated_under_its_own_text() -> None:
     assert len(world.jobs) >= 2
     assert {a.record.text for job in world.jobs for a in job.assignments} == {old}
     assert world.rows_of(P0) == world.rows_of(OTHER) == [1] * 10
-    assert old in world.arounds[1].texts and world.now_text.digest() in world.arounds[1].texts
+    assert (
+        old in world.environments[1].texts
+        and world.now_text.digest() in world.environments[1].texts
+    )
 
 
 @pytest.mark.parametrize(("before", "in_parts"), [("intDiv(id, 2)", {"a"}), ("", set())])
@@ -162,7 +165,7 @@ def test_where_rows_are_hashed_a_range_in_doubt_is_probed_after_a_column_was_add
     def lose(world: World, assignment: Assignment) -> Answer:
         assert isinstance(world, AlteredWorld)
         world.load(assignment)
-        world.now_text = altered(world.now_text, "x")  # nobody tells: the lane has to look
+        world.now_text = altered(world.now_text, "x")  # nobody tells: the loop has to look
         world.tables[Site("a", "s1")].window.clear()  # what hashing comes to
         return JobLostError("lost after the insert")
 
@@ -195,13 +198,13 @@ def test_a_barred_topic_is_settled_and_stops_and_the_other_goes_on() -> None:
         return world.load(assignment)
 
     world.script = once(bar)
-    lane = world.lane()
+    loop = world.loop()
     world.at(5_000, lambda: world.ends.update({P0: 30, OTHER: 30}))
-    world.at(30_000, lane.stopping.set)
-    lane.run(None, 5.0)
-    assert lane.states[P0].stopped is error
-    assert not lane.states[P0].record.in_doubt and lane.states[P0].settled == 10
-    assert lane.states[OTHER].stopped is None and world.rows_of(OTHER) == [1] * 30
+    world.at(30_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert loop.states[P0].stopped is error
+    assert not loop.states[P0].record.in_doubt and loop.states[P0].settled == 10
+    assert loop.states[OTHER].stopped is None and world.rows_of(OTHER) == [1] * 30
     assert world.rows_of(P0) == [1] * 10 + [0] * 20
 
 
@@ -234,10 +237,10 @@ def test_a_text_that_is_todays_is_not_asked_about_again_for_a_minute() -> None:
         return world.load(assignment)
 
     world.script = script
-    lane = world.lane()
+    loop = world.loop()
     world.at(LOOK_FOR_FIELDS_MS + 10_000, lambda: world.ends.update({P0: 40}))
-    world.at(LOOK_FOR_FIELDS_MS + 20_000, lane.stopping.set)
-    lane.run(None, 5.0)
+    world.at(LOOK_FOR_FIELDS_MS + 20_000, loop.stopping.set)
+    loop.run(None, 5.0)
     assert [kind for kind, _, _ in world.texts(P0)] == [
         *("INTEND", "RENEW", "INTEND", "INTEND", "SETTLE"),
         *("INTEND", "RENEW", "SETTLE"),
@@ -279,8 +282,8 @@ def test_a_block_that_is_refused_for_its_columns_waits_for_a_look() -> None:
     error = SchemaChangedError("column x was String, and is gone")
     world.barred = {"a": error}
     world.script = lambda world, assignment: refused_by_the_server(16)
-    lane = run(world)
-    assert lane.states[P0].stopped is error
+    loop = run(world)
+    assert loop.states[P0].stopped is error
     assert world.readings == 1
 
 
@@ -289,8 +292,8 @@ def test_a_block_that_stays_refused_stops_with_the_servers_words() -> None:
     world = AlteredWorld(P0)
     world.ends[P0] = 10
     world.script = lambda world, assignment: refused_by_the_server(53)
-    lane = run(world)
-    stopped = lane.states[P0].stopped
+    loop = run(world)
+    stopped = loop.states[P0].stopped
     assert isinstance(stopped, TerminalError) and "refused with 53" in str(stopped)
     assert 1 < len(world.jobs) < 6
     world = AlteredWorld(P0)

@@ -1,4 +1,4 @@
-"""What a lane repeats in the ledger, so that the next start need not read far back."""
+"""What a loop repeats in the ledger, so that the next start need not read far back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.core.ledger import Commit
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record, encode
 from sluice.driver.checkpoints import EVERY_MS
-from tests.driver.lane_world import World
+from tests.driver.loop_world import World
 
 P0, P1, P2 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("a", 2)
 GONE = TopicPartition("gone", 7)
@@ -36,9 +36,9 @@ def grow(world: World, every_ms: int, times: int) -> None:
 def test_the_last_record_of_each_partition_is_repeated_with_the_texts_every_few_minutes() -> None:
     world = World([P0, P1], rounds_max=10**6)
     grow(world, EVERY_MS // 4, 12)
-    lane = world.lane(recorded=frozenset({P0, P1, GONE}))
-    idle = lane.states[P1].record
-    lane.run({P0: 120}, 5.0)
+    loop = world.loop(recorded=frozenset({P0, P1, GONE}))
+    idle = loop.states[P1].record
+    loop.run({P0: 120}, 5.0)
     assert 3 <= len(repeated(world)) <= 4
     for (part,) in repeated(world):
         last = {(r["topic"], r["partition"]): r["metadata"] for r in part["records"]}
@@ -52,18 +52,18 @@ def test_the_last_record_of_each_partition_is_repeated_with_the_texts_every_few_
 def test_nobody_who_does_not_know_says_that_there_are_no_others() -> None:
     world = World([P0])
     world.ends[P0] = 10
-    world.lane().run({P0: 10}, 5.0)
+    world.loop().run({P0: 10}, 5.0)
     ((part,),) = repeated(world)
     assert part["others"] is None
 
 
 def test_a_partition_that_stopped_is_looked_for_further_back() -> None:
-    """What the group holds may be no record of this lane."""
+    """What the group holds may be no record of this loop."""
     world = World([P0, P1])
     world.ends[P0] = 10
     states = [world.settled(P0), world.settled(P1)]
     states[1].stop(TerminalError("stops at the start"))
-    world.lane(states, recorded=frozenset({P0, P1})).run({P0: 10}, 5.0)
+    world.loop(states, recorded=frozenset({P0, P1})).run({P0: 10}, 5.0)
     ((part,),) = repeated(world)
     assert [record["partition"] for record in part["records"]] == [0]
     assert part["others"] == {"a": ((1, 2),)}
@@ -81,16 +81,16 @@ def test_what_was_not_committed_is_said_again(monkeypatch: pytest.MonkeyPatch) -
         record(commit, expected)
 
     monkeypatch.setattr(world, "record", fails_twice)
-    world.lane().run({P0: 10}, 5.0)
+    world.loop().run({P0: 10}, 5.0)
     assert len(repeated(world)) == 1 and repeated(world)[0][0]["parts"] == 1
 
 
 def test_what_a_probe_found_is_not_said_before_it_is_committed() -> None:
     """A partition that is probed has new marks before its record has them."""
     world = World([P0, P1])
-    lane = world.lane([world.settled(P0), world.overrun(P1, 10, 2)])
-    before = lane.states[P1].background
-    lane.states[P1].background = replace(before, marks={}, since_ms=before.since_ms + 5)
-    ((part,),) = [lane._checkpoints.due(world.now, {})]
+    loop = world.loop([world.settled(P0), world.overrun(P1, 10, 2)])
+    before = loop.states[P1].background
+    loop.states[P1].background = replace(before, marks={}, since_ms=before.since_ms + 5)
+    ((part,),) = [loop._checkpoints.due(world.now, {})]
     (probed,) = [record for record in part.body["records"] if record["partition"] == 1]
     assert (probed["marks"], probed["since_ms"]) == (before.marks, before.since_ms)

@@ -46,7 +46,7 @@ def test_topics_are_found_when_they_are_there(
     assert topics_to_load(configuration, "dc1", log) == (named, early)
 
     kafka.topic(name=f"{named}.late")
-    with caplog.at_level(logging.ERROR, "sluice.lane"):
+    with caplog.at_level(logging.ERROR, "sluice.loop"):
         assert finder.find({named, early}) == finder.find({named, early}) == []
     (record,) = caplog.records
     assert f"{named}.late goes to default.orders twice" in record.message

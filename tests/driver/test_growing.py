@@ -1,4 +1,4 @@
-"""The thread that reads the tables gives fields columns when a lane wants them (R14)."""
+"""The thread that reads the tables gives fields columns when a loop wants them (R14)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from sluice.core.errors import TerminalError
 from sluice.core.text import ConfigurationText
 from sluice.driver import monitor
 from sluice.driver.monitor import BEHIND_MS_MAX, DESCRIBE_EVERY_MS, WindowMonitor
-from tests.driver.lane_world import START_MS, table_text
+from tests.driver.loop_world import START_MS, table_text
 from tests.driver.test_texts import facts_of
 from tests.worker.test_failover import replica_of
 

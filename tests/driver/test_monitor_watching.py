@@ -12,7 +12,7 @@ from sluice.core.errors import TerminalError
 from sluice.core.text import ConfigurationText
 from sluice.driver import monitor
 from sluice.driver.monitor import WindowMonitor
-from tests.driver.lane_world import table_text
+from tests.driver.loop_world import table_text
 from tests.driver.test_monitor import EVEN_MS, FACTS, MARKS, A, B, Watched, watched
 from tests.support.world import wait_for
 

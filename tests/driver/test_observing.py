@@ -1,4 +1,4 @@
-"""A lane that looks at its topics: gone, created again, larger."""
+"""A loop that looks at its topics: gone, created again, larger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluice.driver.beginning import StartRefusedError
 from sluice.driver.start import Started
 from sluice.driver.state import Suspect
 from sluice.worker.assignment import Job
-from tests.driver.lane_world import START_MS, World, kinds, table_text
+from tests.driver.loop_world import START_MS, World, kinds, table_text
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 OTHER = TopicPartition("b", 0)
@@ -29,18 +29,18 @@ LATE_MS = 200_000
 def test_a_deleted_topic_and_a_silent_partition_hold_nobody_else() -> None:
     world = World([P0, P1, OTHER])
     world.ends.update({P0: 20, P1: 20, OTHER: 20})
-    lane = world.lane()
+    loop = world.loop()
     del world.ids["b"]
     world.unreadable |= {OTHER}
-    lane.run({P0: 20, P1: 20, OTHER: 20}, 5.0)
-    assert "does not exist" in str(lane.states[OTHER].stopped)
+    loop.run({P0: 20, P1: 20, OTHER: 20}, 5.0)
+    assert "does not exist" in str(loop.states[OTHER].stopped)
     assert world.rows_of(P0) == world.rows_of(P1) == [1] * 20
 
 
 def test_a_topic_that_is_created_again_while_the_lane_runs_is_not_read() -> None:
     world = World([P0])
     world.ends[P0] = 20
-    lane = world.lane()
+    loop = world.loop()
 
     def again() -> None:
         world.ids["a"] = "BBBBBBBBBBB"
@@ -48,8 +48,8 @@ def test_a_topic_that_is_created_again_while_the_lane_runs_is_not_read() -> None
 
     world.at(60_000, again)
     world.at(62_000, lambda: world.ends.update({P0: 40}))
-    lane.run({P0: 40}, 5.0)
-    assert "created again" in str(lane.states[P0].stopped)
+    loop.run({P0: 40}, 5.0)
+    assert "created again" in str(loop.states[P0].stopped)
     assert kinds(world, P0)[-1] == ("SETTLE", 20, 20)
 
 
@@ -58,7 +58,7 @@ def test_a_log_that_was_cut_and_filled_again_while_the_lane_runs_is_not_read() -
     world = World([P0, P1])
     world.epoch = 3
     world.ends.update({P0: 20, P1: 20})
-    lane = world.lane()
+    loop = world.loop()
 
     def cut() -> None:
         world.cut_at[P0] = 15
@@ -66,11 +66,11 @@ def test_a_log_that_was_cut_and_filled_again_while_the_lane_runs_is_not_read() -
         world.ends.update({P0: 40, P1: 40})
 
     world.at(20_000, cut)
-    lane.run({P0: 40, P1: 40}, 5.0)
+    loop.run({P0: 40, P1: 40}, 5.0)
     assert "the log was cut below what is recorded, up to offset 20 of leader epoch 3" in str(
-        lane.states[P0].stopped
+        loop.states[P0].stopped
     )
-    assert "sluice adopt CONFIG --topic a --partition 0" in lane.states[P0].stopped.hint  # type: ignore[union-attr]
+    assert "sluice adopt CONFIG --topic a --partition 0" in loop.states[P0].stopped.hint  # type: ignore[union-attr]
     assert world.rows_of(P0) == [1] * 20 + [0] * 20
     assert world.rows_of(P1) == [1] * 40
     assert {source: record.epoch for source, record in world.group.items()} == {P0: 3, P1: 5}
@@ -83,7 +83,7 @@ def test_what_was_seen_and_not_recorded_may_be_cut() -> None:
     world.epoch = 3
     world.ends[P0] = 20
     world.outages["s1"] = "away"  # so that nothing is recorded of it
-    lane = world.lane()
+    loop = world.loop()
     ends = world.ends
 
     def cut() -> None:
@@ -100,8 +100,8 @@ def test_what_was_seen_and_not_recorded_may_be_cut() -> None:
     world.at(10_000, cut)
     world.at(15_000, a_former_leader_answers)
     world.at(20_000, the_leader_answers)
-    lane.run({P0: 8}, 5.0)
-    assert lane.states[P0].stopped is None
+    loop.run({P0: 8}, 5.0)
+    assert loop.states[P0].stopped is None
     assert world.rows_of(P0) == [1] * 8
     assert {record.epoch for commit in world.commits for record in commit.records.values()} == {4}
 
@@ -109,12 +109,12 @@ def test_what_was_seen_and_not_recorded_may_be_cut() -> None:
 def test_new_partitions_are_found_although_all_known_ones_stopped() -> None:
     world = World([P0])
     world.ends[P0] = 10
-    lane = world.lane(take_over_new=lambda new: Started([world.settled(s) for s in new]))
+    loop = world.loop(take_over_new=lambda new: Started([world.settled(s) for s in new]))
     del world.group[P0]
     world.at(50_000, lambda: world.ends.update({P1: 10}))
-    world.at(120_000, lane.stopping.set)
-    lane.run(None, 5.0)
-    assert lane.states[P0].stopped is not None
+    world.at(120_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert loop.states[P0].stopped is not None
     assert world.rows_of(P0) == [0] * 10
     assert world.rows_of(P1) == [1] * 10
 
@@ -128,12 +128,12 @@ def test_who_was_succeeded_takes_no_new_partition_from_its_successor() -> None:
         taken.extend(new)
         return Started([world.settled(source) for source in new])
 
-    lane = world.lane(take_over_new=take_over)
+    loop = world.loop(take_over_new=take_over)
     world.group[P0] = replace(world.group[P0], owner="successor")
     world.at(50_000, lambda: world.ends.update({P1: 10}))
-    world.at(120_000, lane.stopping.set)
+    world.at(120_000, loop.stopping.set)
     with pytest.raises(OwnerChangedError, match="belongs to successor"):
-        lane.run(None, 5.0)
+        loop.run(None, 5.0)
     assert taken == []
 
 
@@ -141,19 +141,19 @@ def test_a_new_partition_brings_its_suspects_and_texts_along() -> None:
     """Another owner had it first: its text is not ours, and its lost task may still insert.
     Of 10 entries that may be used, 12 were created since that task's claim."""
     world = World([P0], blocks=20)
-    lane = world.lane(take_over_new=lambda new: another_owners(world, new))
+    loop = world.loop(take_over_new=lambda new: another_owners(world, new))
     world.tables[Site("t", "s1")].fill(12)
     world.at(50_000, lambda: world.ends.update({P1: 10}))
     world.at(100_000, lambda: world.ends.update({P0: 10}))
-    world.at(400_000, lane.stopping.set)
-    lane.run(None, 5.0)
+    world.at(400_000, loop.stopping.set)
+    loop.run(None, 5.0)
     assert world.rows_of(P0) == world.rows_of(P1) == [1] * 10
-    for job, around in zip(world.jobs, world.arounds, strict=True):
+    for job, environment in zip(world.jobs, world.environments, strict=True):
         digests = {assignment.record.text for assignment in job.assignments}
-        assert digests <= around.texts.keys() and digests <= lane._texts.keys()
+        assert digests <= environment.texts.keys() and digests <= loop._texts.keys()
     (sent_at,) = (job.assignments[0].sent_at_ms for job in world.jobs if sources_of(job) == {P0})
     assert sent_at > START_MS + LATE_MS
-    assert [suspect.deadline_ms for suspect in lane._claims.suspects] == []
+    assert [suspect.deadline_ms for suspect in loop._claims.suspects] == []
 
 
 def sources_of(job: Job) -> set[TopicPartition]:
@@ -213,15 +213,15 @@ def create(world: World, source: TopicPartition, end: int) -> None:
 
 def test_a_topic_that_appears_is_loaded_and_soon_if_asked_for() -> None:
     world = found_world(P0)
-    lane = world.lane(take_over_new=lambda new: Started([world.settled(s) for s in new]))
+    loop = world.loop(take_over_new=lambda new: Started([world.settled(s) for s in new]))
     world.at(40_000, lambda: create(world, OTHER, 10))
-    world.at(59_000, lane.stopping.set)
-    lane.run(None, 5.0)
-    assert OTHER not in lane.states
-    lane.stopping.clear()
-    world.at(10, lane.look_at_topics)
-    world.at(3_000, lane.stopping.set)
-    lane.run(None, 5.0)
+    world.at(59_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert OTHER not in loop.states
+    loop.stopping.clear()
+    world.at(10, loop.look_at_topics)
+    world.at(3_000, loop.stopping.set)
+    loop.run(None, 5.0)
     assert world.rows_of(OTHER) == [1] * 10
     assert [kind for kind, _, _ in kinds(world, OTHER)] == ["INTEND", "SETTLE"]
 
@@ -237,16 +237,16 @@ def test_a_topic_that_cannot_begin_is_told_of_once_and_holds_no_other(
             raise StartRefusedError("the group has committed no offset for c[0]")
         return Started([world.settled(source) for source in new])
 
-    lane = world.lane(take_over_new=take_over)
+    loop = world.loop(take_over_new=take_over)
     world.at(10_000, lambda: (create(world, OTHER, 10), create(world, refused, 10)))  # type: ignore[func-returns-value]
-    world.at(150_000, lane.stopping.set)
-    with caplog.at_level(logging.ERROR, "sluice.lane"):
-        lane.run(None, 5.0)
-    assert world.rows_of(OTHER) == [1] * 10 and refused not in lane.states
+    world.at(150_000, loop.stopping.set)
+    with caplog.at_level(logging.ERROR, "sluice.loop"):
+        loop.run(None, 5.0)
+    assert world.rows_of(OTHER) == [1] * 10 and refused not in loop.states
     assert len([r for r in caplog.records if "topic c is not loaded" in r.message]) == 1
-    lane.stopping.clear()
-    world.at(150_000, lane.stopping.set)
-    lane.run(None, 5.0)
+    loop.stopping.clear()
+    world.at(150_000, loop.stopping.set)
+    loop.run(None, 5.0)
     assert world.rows_of(refused) == [1] * 10
 
 
@@ -258,7 +258,7 @@ def test_a_topic_that_is_gone_is_let_go_unless_it_was_named(
     gone = P0 if named else OTHER
     world = found_world(gone)
     world.ends[gone] = 10
-    lane = world.lane()
+    loop = world.loop()
 
     def delete() -> None:
         world.ends[gone] += 5  # came in the moment before
@@ -266,13 +266,13 @@ def test_a_topic_that_is_gone_is_let_go_unless_it_was_named(
         world.unreadable.add(gone)
 
     world.at(20_000, delete)
-    world.at(100_000, lane.stopping.set)
-    lane.run(None, 5.0)
+    world.at(100_000, loop.stopping.set)
+    loop.run(None, 5.0)
     assert world.rows_of(gone)[:10] == [1] * 10
     if named:
-        assert "does not exist" in str(lane.states[gone].stopped)
+        assert "does not exist" in str(loop.states[gone].stopped)
     else:
-        assert lane.states == {} and "it is settled at 10 and let go" in caplog.text
+        assert loop.states == {} and "it is settled at 10 and let go" in caplog.text
 
 
 def test_a_topic_that_is_gone_in_doubt_stops() -> None:
@@ -280,9 +280,9 @@ def test_a_topic_that_is_gone_in_doubt_stops() -> None:
     world = found_world(P0, OTHER)
     world.ends.update({P0: 10, OTHER: 10})
     world.script = lambda world, a: None if a.block_range.source == OTHER else world.load(a)
-    lane = world.lane()
+    loop = world.loop()
     world.at(20_000, lambda: world.ids.pop("b"))
-    world.at(100_000, lane.stopping.set)
-    lane.run(None, 5.0)
-    assert "topic b does not exist" in str(lane.states[OTHER].stopped)
-    assert lane.states[OTHER].record.in_doubt and world.rows_of(P0) == [1] * 10
+    world.at(100_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert "topic b does not exist" in str(loop.states[OTHER].stopped)
+    assert loop.states[OTHER].record.in_doubt and world.rows_of(P0) == [1] * 10

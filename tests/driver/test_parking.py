@@ -18,7 +18,7 @@ from sluice.driver.ports import ProbeFound, SchemaRead
 from sluice.driver.refreshing import SchemaChangedError
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
-from tests.driver.lane_world import Answer, World, kinds, run, table_text
+from tests.driver.loop_world import Answer, World, kinds, run, table_text
 
 P0 = TopicPartition("a", 0)
 RIGHTS = 497
@@ -39,7 +39,7 @@ class ParkingWorld(World):
 
     def task(self, assignment: Assignment) -> Answer:
         """What a task does under the text that the record names."""
-        text = parse_text(self.arounds[-1].texts[assignment.record.text])
+        text = parse_text(self.environments[-1].texts[assignment.record.text])
         tables = text.tables_of("a")
         inserted = [t for t in tables if not t.parked]
         refused = self.is_refusing and any(t.entry == self.bad for t in inserted)
@@ -96,8 +96,8 @@ def test_a_refused_first_attempt_is_parked_and_the_others_go_on(good: str, bad: 
     """Whichever of the tables comes first."""
     world = ParkingWorld(good, bad)
     world.ends[P0] = 25
-    lane = run(world)
-    assert lane.states[P0].stopped is None and lane.states[P0].settled == 25
+    loop = run(world)
+    assert loop.states[P0].stopped is None and loop.states[P0].settled == 25
     assert stored(world, good) == span(25)
     assert stored(world, bad) == []
     assert sorted(world.parked()) == span(25)
@@ -151,8 +151,8 @@ def test_a_range_of_which_messages_have_rows_waits_for_its_table() -> None:
         return replace(found, stored={"bad": ((4, 0, 1), (7, 0, 2))})
 
     world.script, world._probed = half_then_refused, some_rows  # type: ignore[method-assign]
-    lane = run(world)
-    assert lane.states[P0].settled == 20 and not world.parked()
+    loop = run(world)
+    assert loop.states[P0].settled == 20 and not world.parked()
     assert len(world.probes) >= 3 and stored(world, "bad") == span(20)
 
 
@@ -167,16 +167,16 @@ def test_where_every_table_of_a_topic_is_parked_its_probe_ends() -> None:
         return JobLostError("lost") if len(tries) == 1 else world.task(assignment)
 
     world.script = never_first
-    lane = run(world)
+    loop = run(world)
     assert world.probes
-    assert lane.states[P0].settled == 20 and sorted(world.parked()) == span(20)
+    assert loop.states[P0].settled == 20 and sorted(world.parked()) == span(20)
 
 
 def test_a_parked_range_in_doubt_does_not_ask_for_the_table() -> None:
     """Nothing was inserted under its record, and the table may be gone."""
     world = ParkingWorld()
     world.ends[P0] = 10
-    lane = world.lane()
+    loop = world.loop()
     tries: list[int] = []
 
     def lost_for_long(world: World, assignment: Assignment) -> Answer:
@@ -192,9 +192,9 @@ def test_a_parked_range_in_doubt_does_not_ask_for_the_table() -> None:
 
     world.script = lost_for_long
     world.at(10_000, lambda: world.ends.update({P0: 20}))
-    world.at(800_000, lane.stopping.set)
-    lane.run(None, 5.0)
-    assert world.probes and lane.states[P0].settled == 20
+    world.at(800_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert world.probes and loop.states[P0].settled == 20
     assert stored(world, "good") == span(20) and stored(world, "bad") == []
     assert sorted(world.parked()) == span(20)
 
@@ -202,7 +202,7 @@ def test_a_parked_range_in_doubt_does_not_ask_for_the_table() -> None:
 def test_somebody_asks_and_the_table_is_tried_again() -> None:
     world = ParkingWorld()
     world.ends[P0] = 10
-    lane = world.lane()
+    loop = world.loop()
 
     def mended() -> None:
         world.is_refusing = False
@@ -215,8 +215,8 @@ def test_somebody_asks_and_the_table_is_tried_again() -> None:
 
     world.at(10_000, mended)
     world.at(20_000, asked)
-    world.at(40_000, lane.stopping.set)
-    lane.run(None, 5.0)
+    world.at(40_000, loop.stopping.set)
+    loop.run(None, 5.0)
     assert sorted(world.parked()) == span(20)
     assert stored(world, "bad") == span(20, 30)
     assert stored(world, "good") == span(30)
@@ -226,7 +226,7 @@ def test_an_altered_table_is_parked_as_long_as_it_is_altered() -> None:
     world = ParkingWorld()
     world.is_refusing = False
     world.ends[P0] = 10
-    lane = world.lane()
+    loop = world.loop()
 
     def altered() -> None:
         world.tell({"bad": SchemaChangedError("column x is gone")})
@@ -238,8 +238,8 @@ def test_an_altered_table_is_parked_as_long_as_it_is_altered() -> None:
 
     world.at(10_000, altered)
     world.at(20_000, undone)
-    world.at(40_000, lane.stopping.set)
-    lane.run(None, 5.0)
+    world.at(40_000, loop.stopping.set)
+    loop.run(None, 5.0)
     assert sorted(world.parked()) == span(10, 20)
     assert stored(world, "bad") == span(10) + span(20, 30)
     assert stored(world, "good") == span(30)
@@ -250,15 +250,15 @@ def test_a_table_that_is_gone_is_parked_before_anybody_inserts() -> None:
     world = ParkingWorld()
     world.ends[P0] = 20
     world.gone = {"bad": "d.bad does not exist"}
-    lane = run(world)
-    assert lane.states[P0].settled == 20
+    loop = run(world)
+    assert loop.states[P0].settled == 20
     assert stored(world, "good") == span(20) and sorted(world.parked()) == span(20)
     world = ParkingWorld(allowed=False)
     world.ends[P0] = 20
     world.gone = {"bad": "d.bad does not exist"}
-    lane = world.lane()
-    world.at(30_000, lane.stopping.set)
-    lane.run(None, 5.0)
+    loop = world.loop()
+    world.at(30_000, loop.stopping.set)
+    loop.run(None, 5.0)
     assert not world.jobs, "without leave everybody waits for the table"
 
 
@@ -270,7 +270,7 @@ def test_too_many_dead_letters_park_their_table_and_good_rows_stay() -> None:
 
     def mostly_bad(world: World, assignment: Assignment) -> Answer:
         assert isinstance(world, ParkingWorld)
-        text = parse_text(world.arounds[-1].texts[assignment.record.text])
+        text = parse_text(world.environments[-1].texts[assignment.record.text])
         if any(table.parked for table in text.tables):
             return world.task(assignment)
         begin = assignment.block_range.begin
@@ -283,8 +283,8 @@ def test_too_many_dead_letters_park_their_table_and_good_rows_stay() -> None:
         return replace(loaded, dead_letters=letters)
 
     world.script = mostly_bad
-    lane = run(world)
-    assert lane.states[P0].stopped is None and lane.states[P0].settled == 20
+    loop = run(world)
+    assert loop.states[P0].stopped is None and loop.states[P0].settled == 20
     assert stored(world, "bad") == [0, 1] and stored(world, "good") == span(20)
     assert sorted(world.parked()) == span(2, 20) == sorted(x.offset for x in world.letters)
 
@@ -292,7 +292,7 @@ def test_too_many_dead_letters_park_their_table_and_good_rows_stay() -> None:
 def test_without_leave_the_partition_stops() -> None:
     world = ParkingWorld(allowed=False)
     world.ends[P0] = 10
-    lane = run(world)
-    stopped = lane.states[P0].stopped
+    loop = run(world)
+    stopped = loop.states[P0].stopped
     assert isinstance(stopped, TerminalError) and "no rights" in str(stopped)
     assert world.letters == []

@@ -11,10 +11,11 @@ from sluice.core.ledger import Background, LedgerView
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed, NeedsGrant
 from sluice.core.server_runs import server_run
-from sluice.driver.steps import FIRST_GRANT
+from sluice.driver.record_updates import FIRST_GRANT
+from sluice.driver.state import AsRecorded
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
-from tests.driver.lane_world import START_MS, Answer, Table, World, kinds, run, table_text
+from tests.driver.loop_world import START_MS, Answer, Table, World, kinds, run, table_text
 
 OWN, TARGET = Site("t", "s1"), Site("t", "s1", "d.sums")
 P0, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -47,8 +48,8 @@ def test_seconds_of_a_window_end_the_repeats() -> None:
         return Failed(TransientError("no answer")) if not world.probes else world.load(assignment)
 
     world.script = script
-    lane = run(world)
-    assert lane.states[P0].stopped is None
+    loop = run(world)
+    assert loop.states[P0].stopped is None
     repeats = [at - START_MS for at in sent if at < world.probes[0][0]]
     assert 250_000 < max(repeats) <= 300_000  # up to half of ten minutes from the first insert
     assert len(repeats) > 3  # each of which was renewed, and none began the time anew
@@ -75,13 +76,13 @@ def test_a_renewal_keeps_the_time_of_the_first_insert(site: Site) -> None:
 def test_a_window_of_few_seconds_shortens_leases_while_the_driver_runs() -> None:
     world = World([P0])
     world.ends[P0] = 10
-    lane = world.lane()
+    loop = world.loop()
     world.at(60_000, lambda: setattr(world.tables[OWN], "seconds", 600))
     world.at(62_000, lambda: world.ends.update({P0: 20}))
     world.at(70_000, lambda: setattr(world.tables[OWN], "seconds", None))
     world.at(72_000, lambda: world.ends.update({P0: 30}))
-    world.at(90_000, lane.stopping.set)
-    lane.run(None, 5.0)
+    world.at(90_000, loop.stopping.set)
+    loop.run(None, 5.0)
     leases = [
         (record.deadline_ms - START_MS) // 1000
         for commit in world.commits
@@ -96,11 +97,11 @@ def test_a_clock_that_was_ahead_when_the_range_began_makes_its_age_unknown() -> 
     world = World([P0])
     world.ends[P0] = 10
     world.tables[OWN].seconds = 3600
-    lane = world.lane([world.overrun(P0, 10, grant=1)])
-    state = lane.states[P0]
-    state.probing = False
+    loop = world.loop([world.overrun(P0, 10, grant=1)])
+    state = loop.states[P0]
+    state.stage = AsRecorded()
     state.background = Background(marks={OWN.key: 0}, since_ms=START_MS + 3_600_000)
-    run(world, lane)
+    run(world, loop)
     assert len(world.probes) == 1
 
 
@@ -211,16 +212,16 @@ def test_a_failure_that_may_lack_a_part_is_in_the_ledger_before_anything_else() 
     world.tables[OWN].server = FIRST
     failing_once(world)
     world.may_lack_part = True
-    lane = world.lane()
-    world.at(5_000, lane.stopping.set)
-    lane.run(None, 1.0)
+    loop = world.loop()
+    world.at(5_000, loop.stopping.set)
+    loop.run(None, 1.0)
     assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "RENEW"]
     first, second = (commit.records[P0] for commit in world.commits)
     assert (second.deadline_ms, second.attempt) == (first.deadline_ms, first.attempt)
     view = LedgerView(records={P0: world.ledger[-1].body})
     assert view.background(P0).servers == {}
     assert view.background(P0).marks == {"t/s1": 0}
-    assert lane.states[P0].probing and len(world.jobs) == 1
+    assert loop.states[P0].has_to_be_probed and len(world.jobs) == 1
 
 
 def test_where_all_tables_are_replicated_such_a_failure_means_nothing() -> None:

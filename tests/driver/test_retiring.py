@@ -1,4 +1,4 @@
-"""A lane with a topic that left the configuration while its last range was in doubt."""
+"""A loop with a topic that left the configuration while its last range was in doubt."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from sluice.core.receipts import TooHeavy
 from sluice.core.text import Sharding
 from sluice.driver.ports import SchemaRead
 from sluice.driver.start import Started
+from sluice.driver.state import AsRecorded
 from sluice.worker.assignment import Assignment
-from tests.driver.lane_world import Answer, World, kinds, table_text
+from tests.driver.loop_world import Answer, World, kinds, table_text
 
 RETIRED, OTHER, KEPT = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -26,7 +27,7 @@ def test_it_is_settled_and_let_go_and_nothing_new_of_it_is_intended(
     world = World([RETIRED, KEPT])
     state = world.overrun(RETIRED, 10, 1)
     state.retiring = True
-    # A lease that runs on: the lane looks at its topics meanwhile.
+    # A lease that runs on: the loop looks at its topics meanwhile.
     state.record = world.group[RETIRED] = replace(state.record, deadline_ms=world.now + 90_000)
     taken: list[TopicPartition] = []
 
@@ -34,17 +35,17 @@ def test_it_is_settled_and_let_go_and_nothing_new_of_it_is_intended(
         taken.extend(new)
         return Started([world.settled(source) for source in new])
 
-    lane = world.lane([state, world.settled(KEPT)], take_over_new=take_over)
+    loop = world.loop([state, world.settled(KEPT)], take_over_new=take_over)
     world.ends.update({RETIRED: 50, KEPT: 20})
     # Another partition of that topic is not this pipeline's any more.
     world.ends[OTHER] = 30
-    world.at(200_000, lane.stopping.set)
-    with caplog.at_level("INFO", logger="sluice.lane"):
-        lane.run(None, 5.0)
+    world.at(200_000, loop.stopping.set)
+    with caplog.at_level("INFO", logger="sluice.loop"):
+        loop.run(None, 5.0)
     assert kinds(world, RETIRED) == [("PROBE", 0, 10), ("SETTLE", 10, 10)]
     assert world.rows_of(RETIRED) == [1] * 10 + [0] * 40
     assert world.rows_of(KEPT) == [1] * 20
-    assert set(lane.states) == {KEPT}
+    assert set(loop.states) == {KEPT}
     assert taken == []
     assert "a[0] is not configured any more; it is settled at 10 and let go" in caplog.text
 
@@ -61,9 +62,9 @@ def test_a_range_that_is_too_heavy_is_settled_as_far_as_it_was_shortened() -> No
         return world.load(assignment)
 
     world.script = script
-    lane = world.lane([state, world.settled(KEPT)])
+    loop = world.loop([state, world.settled(KEPT)])
     world.ends.update({RETIRED: 50, KEPT: 20})
-    lane.run({KEPT: 20}, 5.0)
+    loop.run({KEPT: 20}, 5.0)
     assert kinds(world, RETIRED)[-2:] == [("SHORTEN", 0, 4), ("SETTLE", 4, 4)]
     assert world.rows_of(RETIRED) == [1] * 4 + [0] * 46
 
@@ -73,35 +74,35 @@ def test_a_probe_that_would_not_look_into_a_retired_shard_is_not_made() -> None:
     table = replace(table_text("t", ("b",)), shards=("s1", "s2"), sharding=Sharding("offset"))
     world = World([KEPT], (table,))
     state = world.overrun(KEPT, 10, 1)
-    state.probing = False
+    state.stage = AsRecorded()
     state.background = Background(marks={"t/s1": 0, "t/s2": 0}, since_ms=world.now)
     facts: Any = {"d.t": None}
     today = Today("another decoder", "UTC", frozenset({"s1", "s2"}), facts)
     text = replace(world.text, tables=(replace(table, shards=("s1",), sharding=None),))
-    lane = world.lane([state])
+    loop = world.loop([state])
     world.put(SchemaRead(world.now, today, text, {}))
     world.ends[KEPT] = 20
-    lane.run({KEPT: 20}, 5.0)
-    assert "shard s2 of table entry t is not configured any more" in str(lane.states[KEPT].stopped)
+    loop.run({KEPT: 20}, 5.0)
+    assert "shard s2 of table entry t is not configured any more" in str(loop.states[KEPT].stopped)
     assert kinds(world, KEPT) == []
     assert world.probes == []
 
 
 def test_a_probe_that_would_not_look_into_a_retired_entrys_table_is_not_made() -> None:
-    """The tables were altered while the lane runs, so the range cannot be repeated; today's text
+    """The tables were altered while the loop runs, so the range cannot be repeated; today's text
     has only one of its two entries."""
     tables = (table_text("t", ("b",)), table_text("gone", ("b",)))
     world = World([KEPT], tables)
     state = world.overrun(KEPT, 10, 1)
-    state.probing = False
+    state.stage = AsRecorded()
     state.background = Background(marks={"t/s1": 0, "gone/s1": 0}, since_ms=world.now)
     facts: Any = dict.fromkeys(("d.t", "d.gone"))
     today = Today("another decoder", "UTC", frozenset({"s1"}), facts)
     text = replace(world.text, tables=tables[:1])
-    lane = world.lane([state])
+    loop = world.loop([state])
     world.put(SchemaRead(world.now, today, text, {}))
     world.ends[KEPT] = 20
-    lane.run({KEPT: 20}, 5.0)
-    assert "table entry gone is not configured any more" in str(lane.states[KEPT].stopped)
+    loop.run({KEPT: 20}, 5.0)
+    assert "table entry gone is not configured any more" in str(loop.states[KEPT].stopped)
     assert kinds(world, KEPT) == []
     assert world.probes == []

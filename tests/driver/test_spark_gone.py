@@ -1,4 +1,4 @@
-"""A lane whose Spark ends."""
+"""A loop whose Spark ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from sluice.core.ranges import TopicPartition
 from sluice.spark.jobs import SparkGoneError
 from sluice.worker.assignment import Assignment
-from tests.driver.lane_world import Answer, World, run
+from tests.driver.loop_world import Answer, World, run
 
 P0 = TopicPartition("a", 0)
 
@@ -16,10 +16,10 @@ def test_spark_that_is_gone_ends_the_lane_in_doubt() -> None:
     world = World([P0])
     world.ends[P0] = 10
     world.script = lambda world, assignment: SparkGoneError("gone")
-    lane = world.lane()
+    loop = world.loop()
     with pytest.raises(SparkGoneError):
-        run(world, lane)
-    assert lane.in_doubt() == [lane.states[P0]]
+        run(world, loop)
+    assert loop.in_doubt() == [loop.states[P0]]
 
 
 @pytest.mark.parametrize("stops", [False, True])
@@ -27,20 +27,20 @@ def test_a_lane_hears_that_spark_is_gone_unless_it_stops_anyway(stops: bool) -> 
     """Who stops settles what is loaded, for which Spark is not needed."""
     world = World([P0])
     world.ends[P0] = 10
-    lane = world.lane()
+    loop = world.loop()
 
     def script(world: World, assignment: Assignment) -> Answer:
         world.put(SparkGoneError("gone"))
         if stops:
-            lane.stopping.set()
+            loop.stopping.set()
         return world.load(assignment)
 
     world.script = script
     if stops:
-        run(world, lane)
-        assert lane.in_doubt() == []
+        run(world, loop)
+        assert loop.in_doubt() == []
         assert world.rows_of(P0) == [1] * 10
     else:
         with pytest.raises(SparkGoneError):
-            run(world, lane)
-        assert lane.in_doubt() == [lane.states[P0]]
+            run(world, loop)
+        assert loop.in_doubt() == [loop.states[P0]]

@@ -22,13 +22,13 @@ from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind
 from sluice.core.text import ConfigurationText
 from sluice.driver.beginning import Predecessor
+from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.retiring import retired
 from sluice.driver.start import Started, StartParts, take_over, text_needed
 from sluice.driver.state import Suspect
-from sluice.driver.steps import Planner
 from sluice.kafka.ledger import read_view
 from sluice.kafka.recorder import Recorder
-from tests.driver.lane_world import World, table_text
+from tests.driver.loop_world import World, table_text
 from tests.kafka.groups import NOW, Group, intend
 from tests.support.kafka import Kafka, numbered
 
@@ -92,7 +92,7 @@ def start(
         log=group.kafka.log,
         read_ledger=read_ledger,
         windows=world,
-        planner=Planner(today, "new", Limits(10, 1 << 20, 1000), 600.0),
+        planner=RecordPlanner(today, "new", Limits(10, 1 << 20, 1000), 600.0),
         watch=lambda text: None,
         why_not_executable=lambda text, topic: why,
         why_no_probe=lambda *_: no_probe,
@@ -129,7 +129,7 @@ def test_what_can_be_repeated_is_although_its_entry_is_gone(group: Group) -> Non
     leave_in_doubt(group, recorded)
     started, _ = start(group, text_of("a", topic=group.topic), why=None)
     (state,) = started.states
-    assert state.stopped is None and not state.probing
+    assert state.stopped is None and not state.has_to_be_probed
     assert (state.record.kind, state.record.text) == (Kind.RENEW, recorded.digest())
 
 
@@ -137,7 +137,7 @@ def test_a_probe_under_a_text_with_all_its_tables_is_possible(group: Group) -> N
     leave_in_doubt(group, text_of("a", "b", topic=group.topic))
     today = replace(text_of("a", "b", topic=group.topic), range_bytes_max=2 << 20)
     started, _ = start(group, today, why="a column was retyped")
-    assert started.states[0].stopped is None and started.states[0].probing
+    assert started.states[0].stopped is None and started.states[0].has_to_be_probed
 
 
 def test_what_another_version_left_behind_views_is_settled_by_that_version_or_in_one_command(

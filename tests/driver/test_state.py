@@ -1,4 +1,4 @@
-"""What a lane knows of a partition, and what holds on to a window."""
+"""What a loop knows of a partition, and what holds on to a window."""
 
 from __future__ import annotations
 
@@ -10,10 +10,19 @@ from sluice.core.budget import Claim, Site
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.ledger import Background
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, Range, TopicPartition
-from sluice.core.receipts import Loaded, NeedsGrant
+from sluice.core.receipts import Loaded, NeedsGrant, Outdated
 from sluice.core.records import Kind
-from sluice.driver.state import Claims, PartitionState, Suspect, sites_gone
-from tests.driver.lane_world import START_MS, World, table_text
+from sluice.driver.state import (
+    AsRecorded,
+    Claims,
+    PartitionState,
+    Probed,
+    Probing,
+    Suspect,
+    ToProbe,
+    sites_gone,
+)
+from tests.driver.loop_world import START_MS, World, table_text
 
 P0 = TopicPartition("a", 0)
 SITE, OTHER = Site("t", "s1"), Site("u", "s1")
@@ -72,17 +81,39 @@ def test_an_end_of_another_epoch_may_be_less(state: PartitionState) -> None:
     assert (state.stable_end, state.epoch) == (22, 5)
 
 
+def test_only_what_may_follow_a_stage_does(state: PartitionState) -> None:
+    with pytest.raises(AssertionError, match="AsRecorded to Probed"):
+        state.become(Probed())
+    state.answered(Outdated("t", "no", ()))
+    state.probe()
+    assert (state.stage, state.loaded) == (ToProbe(Outdated("t", "no", ())), None)
+    state.become(Probing(state.outdated))
+    with pytest.raises(AssertionError, match="Probing to Answered"):
+        state.answered(NeedsGrant("t", 2))
+    state.stop(TerminalError("no"))
+    with pytest.raises(AssertionError, match="Stopped to ToProbe"):
+        state.probe()
+
+
+def test_a_record_takes_the_last_answer_in_and_leaves_a_stopped_partition_stopped(
+    state: PartitionState,
+) -> None:
+    state.answered(NeedsGrant("t", 4))
+    state.recorded(state.record, state.background, 5)
+    assert (state.stage, state.committed_at_ms) == (AsRecorded(), 5)
+    state.probe()
+    state.recorded(state.record, state.background, 6)
+    assert state.stage == ToProbe()
+    state.stop(TerminalError("no"))
+    state.recorded(state.record, state.background, 7)
+    assert str(state.stopped) == "no"
+
+
 def test_a_partition_that_stops_forgets_what_it_was_about_to_do(state: PartitionState) -> None:
-    state.loaded, state.shorten_to = Loaded((), (), 0, 0, 0), 12
-    state.grant_wanted = NeedsGrant("t", 4)
+    state.answered(Loaded((), (), 0, 0, 0))
     why = TerminalError("no")
     state.stop(why)
-    assert (state.stopped, state.loaded, state.shorten_to, state.grant_wanted) == (
-        why,
-        None,
-        None,
-        None,
-    )
+    assert (state.stopped, state.loaded) == (why, None)
     state.fail(TransientError("away"), 77)
     assert (state.failures, state.retry_at_ms) == (1, 77)
 

@@ -27,7 +27,7 @@ from sluice.core.tokens import block_token
 from sluice.driver.ports import ProbeFound
 from sluice.driver.probing import ClickHouseProber, StillRunningError
 from sluice.kafka.clients import KafkaAccess
-from tests.driver.lane_world import table_text
+from tests.driver.loop_world import table_text
 from tests.support.block_loader import Loader
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.world import wait_for

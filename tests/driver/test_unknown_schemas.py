@@ -1,4 +1,4 @@
-"""Ranges of which a message names a schema that the registry does not know, as a lane sees them."""
+"""Ranges of which a message names a schema that the registry does not know, as a loop sees them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluice.driver.ports import ProbeFound
 from sluice.driver.probing import DoubledRowsError
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
-from tests.driver.lane_world import (
+from tests.driver.loop_world import (
     START_MS,
     TASK_MS,
     Answer,
@@ -47,7 +47,7 @@ class RegistryWorld(World):
 
     def task(self, assignment: Assignment) -> Answer:
         """What a task does under the text that its record names."""
-        text = parse_text(self.arounds[-1].texts[assignment.record.text])
+        text = parse_text(self.environments[-1].texts[assignment.record.text])
         begin, end = assignment.block_range.begin, assignment.block_range.end
         rest = assignment.rest.get("a", ((begin, end),))
         offsets = [o for b, e in rest for o in range(b, e)]
@@ -124,7 +124,7 @@ def test_one_that_it_does_not_learn_stands_in_the_text_whatever_it_says_later() 
 
     def task(world: World, assignment: Assignment) -> Answer:
         assert isinstance(world, RegistryWorld)
-        text = parse_text(world.arounds[-1].texts[assignment.record.text])
+        text = parse_text(world.environments[-1].texts[assignment.record.text])
         if text.tables[0].schemas is None or 2 in world.known:
             return world.task(assignment)
         world.task(assignment)
@@ -178,11 +178,11 @@ def test_where_it_cannot_be_probed_it_waits_for_the_registry(doubled: bool) -> N
     hour_ms = 3_600_000
     world.at(hour_ms, lambda: world.known.add(2))
     world.rounds_left = 200_000
-    lane = run(world)
+    loop = run(world)
     if doubled:
-        assert lane.states[P0].stopped is error and world.now < START_MS + hour_ms
+        assert loop.states[P0].stopped is error and world.now < START_MS + hour_ms
         return
-    assert world.now > START_MS + hour_ms and lane.states[P0].stopped is None
+    assert world.now > START_MS + hour_ms and loop.states[P0].stopped is None
     assert "PROBE" not in [kind for kind, _, _ in kinds(world, P0)]
     assert world.rows_of(P0, "a") == [1] * 10 and world.letters == []
 
@@ -207,8 +207,8 @@ def test_where_some_rows_of_messages_are_stored_it_waits_for_the_registry(
     hour_ms = 3_600_000
     world.at(hour_ms, lambda: world.known.add(2))
     world.rounds_left = 200_000
-    lane = run(world)
-    assert world.now > START_MS + hour_ms and lane.states[P0].stopped is None
+    loop = run(world)
+    assert world.now > START_MS + hour_ms and loop.states[P0].stopped is None
     assert world.letters == []
 
 
@@ -232,9 +232,9 @@ def test_another_topic_is_not_hurried_by_the_garbage_of_one() -> None:
     world.ends[P0] = 40
     world.at(65_000, lambda: world.ends.update({b0: 10}))
     world.at(90_000, lambda: world.known.update(range(6000, 6040)))
-    lane = world.lane([world.settled(P0), world.settled(b0)])
-    world.at(200_000, lane.stopping.set)
-    lane.run(None, 5.0)
+    loop = world.loop([world.settled(P0), world.settled(b0)])
+    world.at(200_000, loop.stopping.set)
+    loop.run(None, 5.0)
     assert world.rows_of(b0, "a") == [1] * 10
     assert {letter.partition for letter in world.letters} == {0} and len(world.letters) == 40
 
@@ -266,7 +266,7 @@ def test_a_schema_that_is_deleted_while_its_text_is_loaded_is_taken_out_of_it() 
 
     def task(world: World, assignment: Assignment) -> Answer:
         assert isinstance(world, RegistryWorld)
-        text = parse_text(world.arounds[-1].texts[assignment.record.text])
+        text = parse_text(world.environments[-1].texts[assignment.record.text])
         if text.tables[0].schemas == (1, 3):
             world.known.discard(3)
         return world.task(assignment)

@@ -1,4 +1,4 @@
-"""Ranges that are refused for their new fields, as a lane sees them (R14)."""
+"""Ranges that are refused for their new fields, as a loop sees them (R14)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluice.driver.parking import Parking
 from sluice.driver.ports import SchemaRead
 from sluice.spark.jobs import JobLostError, JobResult
 from sluice.worker.assignment import Assignment
-from tests.driver.lane_world import START_MS, Answer, World, kinds, run, table_text
+from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_text
 from tests.driver.test_changes import AlteredWorld
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -74,7 +74,7 @@ class GrowingWorld(AlteredWorld):
 
     def task(self, assignment: Assignment) -> Answer:
         """What a task does under the text that its record names."""
-        text = parse_text(self.arounds[-1].texts[assignment.record.text])
+        text = parse_text(self.environments[-1].texts[assignment.record.text])
         refused = self.asked(text, assignment)
         return refused or self.load(assignment)
 
@@ -178,8 +178,8 @@ def test_a_probed_range_keeps_what_the_probe_found() -> None:
     world.ends[P0] = 10
     state = world.overrun(P0, 10, 1)
     world.tables[Site("z", "s1")].rows = {(P0, offset): 1 for offset in range(10)}
-    lane = world.lane([state, world.settled(P1)])
-    run(world, lane)
+    loop = world.loop([state, world.settled(P1)])
+    run(world, loop)
     assert [kind for kind, _, _ in kinds(world, P0)] == ["PROBE", "WIDEN", "SETTLE"]
     probe, widen = (c.records[P0] for c in world.commits[:2])
     assert probe.rest == widen.rest != ""
@@ -233,8 +233,8 @@ def test_a_server_that_refuses_the_column_stops_its_topic() -> None:
     world.want_columns = lambda wanted: world.at(
         20, lambda: world.put(SchemaRead(world.now, None, world.text, {"a": error}))
     )
-    lane = run(world)
-    assert lane.states[P0].stopped is error and lane.states[P0].record.in_doubt
+    loop = run(world)
+    assert loop.states[P0].stopped is error and loop.states[P0].record.in_doubt
     assert world.rows_of(P0, "a") == world.rows_of(P0, "z") == [0] * 10
 
 
@@ -272,12 +272,12 @@ def test_an_entry_without_rules_any_more_treats_the_field_as_unknown() -> None:
     state.record = world.group[P0] = replace(
         world.overrun(P0, 10, 1).record, text=recorded.digest(), deadline_ms=world.now + 60_000
     )
-    lane = world.lane([state, world.settled(P1)])
-    lane._texts[plain.digest()] = plain
-    lane._around = replace(
-        lane._around, texts={**lane._around.texts, plain.digest(): plain.canonical()}
+    loop = world.loop([state, world.settled(P1)])
+    loop._texts[plain.digest()] = plain
+    loop._environment = replace(
+        loop._environment, texts={**loop._environment.texts, plain.digest(): plain.canonical()}
     )
-    run(world, lane)
+    run(world, loop)
     assert "WIDEN" in [kind for kind, _, _ in kinds(world, P0)]
     assert world.wanted == []
     assert world.rows_of(P0, "a") == [1] * 10
@@ -356,8 +356,8 @@ def test_where_rows_are_hashed_no_column_is_wanted_while_a_repeat_is_out() -> No
         world._want(wanted)
 
     world.script, world.want_columns = task, want
-    lane = world.lane()
-    world.at(60_000, lane.stopping.set)
-    lane.run(None, 5.0)
+    loop = world.loop()
+    world.at(60_000, loop.stopping.set)
+    loop.run(None, 5.0)
     assert wanted_at and back_at and min(wanted_at) >= back_at[0]
     assert_loaded(world)

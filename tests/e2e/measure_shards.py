@@ -79,13 +79,13 @@ def main() -> None:
         shards = f"{{ {', '.join(pairs)} }}".replace("'", '"')
         load_once(world, cluster, shards, topic, chosen.messages)  # compiles, connects
         for _ in range(chosen.rounds):
-            for abreast in (False, True):
-                with mock.patch.object(loading, "may_go_abreast", lambda *_, it=abreast: it):
+            for parallel in (False, True):
+                with mock.patch.object(loading, "may_go_parallel", lambda *_, it=parallel: it):
                     seconds = load_once(world, cluster, shards, topic, chosen.messages)
-                found[abreast].append(seconds)
-    for abreast, rounds in found.items():
+                found[parallel].append(seconds)
+    for parallel, rounds in found.items():
         told = ", ".join(f"{1000 * each:.0f}" for each in rounds)
-        name = "side by side" if abreast else "one after the other"
+        name = "side by side" if parallel else "one after the other"
         print(f"{name}: {1000 * statistics.median(rounds):.0f} ms ({told})")
 
 

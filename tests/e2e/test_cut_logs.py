@@ -50,6 +50,7 @@ def fill(world: World, truth: Truth) -> None:
         world.produce("orders", CUT, truth, partitions=1, first=first)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reader", ["librdkafka", "wire"])
 def test_it_was_cut_while_no_driver_ran(fragile_world: World, reader: str) -> None:
     """500 messages were never loaded, and audit and verify found nothing."""
@@ -85,6 +86,7 @@ def test_it_was_cut_while_no_driver_ran(fragile_world: World, reader: str) -> No
     assert_exact(world, "orders", now)
 
 
+@pytest.mark.long
 def test_it_was_cut_while_a_driver_ran(fragile_world: World) -> None:
     world = fragile_world
     world.create_topic("orders", 1)

@@ -26,6 +26,8 @@ from sluice.testbed.chaos.replicas import ReplicaFindings, compare_replicas
 from sluice.testbed.chaos.runner import Chaos
 from sluice.verify.verifier import verify
 
+pytestmark = pytest.mark.long
+
 LAYOUT = Layout(shards=1, replicas=4, data_centers=2)
 LOADING = Loading(max_messages=2_000, max_delay="300ms", lease_seconds=30)
 RATE = 400

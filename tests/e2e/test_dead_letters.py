@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.support.world import LINEAGE, World
+
+pytestmark = pytest.mark.long
 
 
 def create(world: World, table: str, quantity: str) -> None:

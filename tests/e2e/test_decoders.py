@@ -7,7 +7,7 @@ from dataclasses import replace
 from sluice.config import load
 from sluice.core.receipts import Failed, Loaded
 from sluice.driver.texts import read_text
-from sluice.worker.workshop import OtherDecoderError
+from sluice.worker.worker_cache import OtherDecoderError
 from tests.support.range_task import Task
 from tests.support.world import Truth, World
 

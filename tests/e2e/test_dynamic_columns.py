@@ -24,6 +24,8 @@ from tests.support.world import (
     wait_for,
 )
 
+pytestmark = pytest.mark.long
+
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
 #: For a machine on which ten others work.
 PATIENCE = 300.0

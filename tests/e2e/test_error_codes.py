@@ -28,7 +28,7 @@ from sluice.core.errors import TerminalError, TransientError
 from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
 from sluice.testbed.chaos.requests import Inserts
 from sluice.testbed.local.cluster.server import ClickHouseServer, Settings
-from sluice.worker.workshop import Workshop
+from sluice.worker.worker_cache import WorkerCache
 from tests.support.block_loader import Loader, create
 from tests.support.replica_pair import ReplicaPair, refused, taken, taken_in_the_end
 from tests.support.world import wait_for
@@ -75,7 +75,7 @@ def test_225_when_the_server_loses_zookeeper_while_it_waits_and_242_as_long_as_i
 ) -> None:
     loader, other = world.loader("quorum"), world.loader()
     loader.quorum_timeout_seconds = 25.0
-    loader.workshop.manners.clear()
+    loader.cache.profiles.clear()
     with world.without_fetches():
         with Proxy(Inserts, ("127.0.0.1", world.first.settings.ports[0])) as way:
             loader.urls = (f"http://127.0.0.1:{way.port}",)
@@ -192,10 +192,10 @@ def test_164_192_and_193_are_for_a_person(world: ReplicaPair) -> None:
     assert refused(loader, TerminalError).code == 164
     world.profile("")
     loader.user = "nobody"
-    loader.workshop.servers.clear()
+    loader.cache.servers.clear()
     assert refused(loader, TerminalError).code == 192
     loader.user = "small"
-    loader.workshop.servers.clear()
+    loader.cache.servers.clear()
     taken(loader)
 
 
@@ -252,15 +252,15 @@ def test_75_while_the_disk_is_full_and_other_replicas_take_the_block(
         assert (error.code, error.action, error.alert) == (75, "next-replica", True)
         assert "insert" in error.message  # not one of the queries before it
         loader.urls = (third.url, world.second.url)
-        loader.workshop = Workshop()
+        loader.cache = WorkerCache()
         receipt = loader.insert()
         assert receipt.failed_over == (f"{third.url} {error.name}",)
         assert receipt.replica == world.second.url
         # A server that says so is done with the block.
-        assert not receipt.in_doubt and not loader.workshop.may_land
+        assert not receipt.in_doubt and not loader.cache.may_land
         filling.unlink()
         loader.assert_stored_once()
-        loader.workshop = Workshop()  # where the third does not rest
+        loader.cache = WorkerCache()  # where the third does not rest
         assert loader.insert().replica == third.url
         loader.assert_stored_once()
     finally:

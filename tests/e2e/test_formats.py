@@ -6,9 +6,12 @@ import json
 import random
 
 import confluent_kafka as ck
+import pytest
 
 from sluice.producer import SQLBatchRequest
 from tests.support.world import LINEAGE, World
+
+pytestmark = pytest.mark.long
 
 MESSAGES = 40_000
 KILLS = 3

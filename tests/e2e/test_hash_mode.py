@@ -26,6 +26,7 @@ def old_world(
         world.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sort", ["false", "true"])
 def test_kills_under_hashed_deduplication(old_world: World, sort: str) -> None:
     """The order of rows decides the hash, so sorted blocks must come back in the same order."""
@@ -58,6 +59,7 @@ def test_kills_under_hashed_deduplication(old_world: World, sort: str) -> None:
     assert_letters(world, truth)
 
 
+@pytest.mark.long
 def test_equal_messages_are_rows_of_their_own(old_world: World) -> None:
     """Two legitimate blocks of equal messages must not collapse: the offset tells them apart."""
     world = old_world

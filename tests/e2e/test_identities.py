@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sluice.testbed.local.running import ClickHouse
 from tests.support.cutting import run_link
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
+
+pytestmark = pytest.mark.long
 
 MESSAGES = 100
 #: For a machine on which ten others work.

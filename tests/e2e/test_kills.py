@@ -7,10 +7,14 @@ import random
 import signal
 import time
 
+import pytest
+
 from sluice.testbed.local.children import free_ports
 from tests.support.driver import Driver
 from tests.support.processes import command_of, is_below, parents_by_pid
 from tests.support.world import Truth, World, assert_exact, assert_letters, wait_for
+
+pytestmark = pytest.mark.long
 
 ROWS = 500_000
 KILLS = 10

@@ -74,6 +74,7 @@ def test_the_engine_knows_a_block_whose_part_it_has_lost(
     assert breaking.count("parts") == 0
 
 
+@pytest.mark.long
 def test_a_lost_part_is_loaded_again(breaking: World, server: BreakingServer) -> None:
     topic, truth = "orders-lost", Truth()
     breaking.create_topic(topic, 1)
@@ -86,6 +87,7 @@ def test_a_lost_part_is_loaded_again(breaking: World, server: BreakingServer) ->
     assert_exact(breaking, "parts", truth)
 
 
+@pytest.mark.long
 def test_a_lost_part_is_loaded_again_by_the_next_driver(
     breaking: World, server: BreakingServer
 ) -> None:
@@ -106,6 +108,7 @@ def test_a_lost_part_is_loaded_again_by_the_next_driver(
     assert_exact(breaking, "parts", truth)
 
 
+@pytest.mark.long
 def test_what_views_made_of_a_lost_part_is_for_a_person(
     breaking: World, server: BreakingServer
 ) -> None:
@@ -126,7 +129,7 @@ def test_what_views_made_of_a_lost_part_is_for_a_person(
 
     for how, (table, (topic,)) in zip(HOWS, topics.items(), strict=True):
         lose_part(breaking, server, how, topic, Truth())
-        stop = wait_for_words(driver, f"{topic}[0] of lane", "stops at")
+        stop = wait_for_words(driver, f"{topic}[0] of connector", "stops at")
         assert "sluice resolve" in stop and f"default.{table}" in stop
         assert breaking.count(f"seen_{table}") <= ROWS
     driver.signal(15)

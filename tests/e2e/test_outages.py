@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.world import Truth, World, assert_exact, assert_letters, order, wait_for
 
+pytestmark = pytest.mark.long
+
 
 def test_clickhouse_is_stopped_for_30_s(fragile_world: World) -> None:
     world = fragile_world

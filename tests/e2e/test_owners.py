@@ -6,10 +6,12 @@ import signal
 import time
 
 import confluent_kafka as ck
+import pytest
 
 from tests.support.world import Truth, World, assert_exact, wait_for
 
 
+@pytest.mark.long
 def test_a_paused_driver_wakes_up_after_its_successor_took_over(world: World) -> None:
     world.create_topic("orders-zombie")
     world.create_table("zombie")
@@ -26,6 +28,7 @@ def test_a_paused_driver_wakes_up_after_its_successor_took_over(world: World) ->
     assert_exact(world, "zombie", truth)
 
 
+@pytest.mark.long
 def test_two_drivers_started_at_once(world: World) -> None:
     world.create_topic("orders-twins")
     world.create_table("twins")
@@ -38,6 +41,7 @@ def test_two_drivers_started_at_once(world: World) -> None:
     assert_exact(world, "twins", truth)
 
 
+@pytest.mark.long
 def test_a_foreign_commit_stops_that_partition_only(world: World) -> None:
     world.create_topic("orders-foreign")
     world.create_table("foreigners")
@@ -61,6 +65,7 @@ def test_a_foreign_commit_stops_that_partition_only(world: World) -> None:
     assert_exact(world, "foreigners", truth)
 
 
+@pytest.mark.long
 def test_a_foreign_commit_while_it_runs(world: World) -> None:
     world.create_topic("orders-running")
     world.create_table("running")
@@ -79,6 +84,7 @@ def test_a_foreign_commit_while_it_runs(world: World) -> None:
     assert len(world.rows("running")[1]) == 2_000
 
 
+@pytest.mark.long
 def test_expired_messages_stop_their_partition(world: World) -> None:
     world.create_topic("orders-expired", 2)
     world.create_table("expired")
@@ -98,6 +104,7 @@ def test_expired_messages_stop_their_partition(world: World) -> None:
     assert {p: len(rows) for p, rows in world.rows("expired").items()} == {0: 1_000, 1: 2_000}
 
 
+@pytest.mark.long
 def test_a_recreated_topic_stops(world: World) -> None:
     world.create_topic("orders-again", 1)
     world.create_table("again")

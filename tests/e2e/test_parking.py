@@ -6,8 +6,12 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.support.driver import Driver
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
+
+pytestmark = pytest.mark.long
 
 PATIENCE = 300.0
 REFUSED = "ALTER TABLE bad ADD CONSTRAINT nothing CHECK id < 0"

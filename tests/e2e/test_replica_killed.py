@@ -20,6 +20,8 @@ from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
 from sluice.testbed.local.running import Broker
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 
+pytestmark = pytest.mark.long
+
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
 ROWS = 20_000
 #: Of Spark's Python workers, see `World.configure`.

@@ -34,7 +34,7 @@ from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
 from sluice.testbed.local.cluster.server import ClickHouseServer, Settings
 from sluice.worker import inserting
 from sluice.worker.errors import BlockRefusedError, StructureChangedError
-from sluice.worker.workshop import Workshop
+from sluice.worker.worker_cache import WorkerCache
 from tests.support.block_loader import ROWS, Loader, create
 from tests.support.embedded import EmbeddedServer
 from tests.support.world import wait_for
@@ -104,9 +104,9 @@ def test_a_block_whose_answer_was_lost_is_known_to_the_next_replica(
     loader.insert()
     proxy.strike(Fault(Kind.DROP_REPLY))
     before = loader.mark()
-    assert not loader.workshop.may_land
+    assert not loader.cache.may_land
     receipt = loader.insert()
-    assert loader.workshop.may_land
+    assert loader.cache.may_land
     assert proxy.counters.dropped_replies == 1
     assert receipt.replica == loader.urls[1]
     assert receipt.failed_over == (f"{url} CONNECTION_LOST",) and receipt.in_doubt
@@ -189,11 +189,11 @@ def test_a_replica_without_zookeeper_is_passed_by(cluster: Cluster, tmp_path: Pa
             wait_for(lambda: not _is_writable(third, table), 90, "the loss of the session")
             failed_over = [loader.insert().failed_over for _ in range(2)]
             assert failed_over == [(f"{third.url} TABLE_IS_READ_ONLY",), ()]
-            loader.workshop = Workshop()  # one that has not met it yet
+            loader.cache = WorkerCache()  # one that has not met it yet
             assert loader.insert().failed_over == (f"{third.url} ReplicaAwayError",)
             way.heal()
             wait_for(lambda: _is_writable(third, table), 90, "the session")
-            loader.workshop = Workshop()
+            loader.cache = WorkerCache()
             assert loader.insert().replica == third.url
             loader.assert_stored_once()
             with Server(third.url) as server:

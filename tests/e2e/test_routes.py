@@ -6,8 +6,11 @@ import json
 import random
 
 import confluent_kafka as ck
+import pytest
 
 from tests.support.world import World, order
+
+pytestmark = pytest.mark.long
 
 PARTITIONS = 2
 MESSAGES = 30_000

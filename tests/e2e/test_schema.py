@@ -65,6 +65,7 @@ def assert_texts_are_recorded_first(world: World, least: int, most: int) -> None
     assert least <= len(named) <= most
 
 
+@pytest.mark.long
 def test_columns_are_added_while_the_driver_runs(world: World) -> None:
     """Added, with defaults that change, computed, compressed otherwise: one driver, all the
     time, and messages with and without the field side by side."""
@@ -109,6 +110,7 @@ def test_columns_are_added_while_the_driver_runs(world: World) -> None:
     assert audit.returncode == 0, audit.stdout + audit.stderr
 
 
+@pytest.mark.long
 def test_a_column_of_another_type_stops_its_table_with_both_definitions(world: World) -> None:
     """Nobody asks the driver to look: the server refuses the block, and nothing is narrowed."""
     for name in ("retyped", "dropped", "other"):
@@ -148,6 +150,7 @@ def test_a_column_of_another_type_stops_its_table_with_both_definitions(world: W
     assert len(world.dead_letters()) == 500  # quantities above 255 do not fit any more
 
 
+@pytest.mark.long
 def test_a_field_that_got_a_column_meanwhile_is_no_dead_letter(world: World) -> None:
     """Nobody asks the driver to look: it holds the range back, and looks before it settles."""
     world.create_topic("orders-refused", 2)
@@ -207,6 +210,7 @@ def create_on_either(world: World, table: str) -> None:
     )
 
 
+@pytest.mark.long
 def test_kills_with_a_column_added_before_the_replay(each_world: World) -> None:
     """Killed between insert and settle, altered, started again: in the one mode what is in doubt
     is loaded again under the text of before, in the other it is probed."""
@@ -237,6 +241,7 @@ def test_kills_with_a_column_added_before_the_replay(each_world: World) -> None:
     assert_texts_are_recorded_first(world, 2, 3)
 
 
+@pytest.mark.long
 def test_columns_are_added_under_a_running_driver(each_world: World) -> None:
     """While ranges are in flight, and without a word to the driver: where rows are hashed, its
     tasks notice it themselves."""

@@ -91,6 +91,7 @@ def audit_of(shards: Shards, configuration: Path) -> dict[str, object]:
     return report
 
 
+@pytest.mark.long
 def test_a_killed_driver_loads_each_row_once_into_its_shard(shards: Shards) -> None:
     world = shards.world
     world.create_topic("orders-shards")
@@ -132,6 +133,7 @@ def test_a_killed_driver_loads_each_row_once_into_its_shard(shards: Shards) -> N
     assert "misplaced: 1 rows of dc1 orders-shards[0] in default.sharded stand in another" in words
 
 
+@pytest.mark.long
 def test_a_shard_that_is_away_holds_back_only_what_needs_it(shards: Shards, tmp_path: Path) -> None:
     """One topic for each shard, and one over both."""
     world = shards.world

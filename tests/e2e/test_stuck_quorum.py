@@ -302,6 +302,7 @@ def assert_exact_everywhere(world: World, table: Table, truth: Truth) -> None:
         assert_exact(world, table.name, truth)
 
 
+@pytest.mark.long
 def test_loading_resumes_after_the_fix(world: World, cluster: Cluster) -> None:
     loading = pipeline(world, cluster.servers, 4)
     table, topic, path = loading.table, loading.topic, loading.path
@@ -334,6 +335,7 @@ def leave_a_block(world: World, loading: Pipeline) -> None:
     loading.driver.kill()
 
 
+@pytest.mark.long
 def test_a_part_that_is_given_up_is_loaded_again(world: World, cluster: Cluster) -> None:
     """Its only holder is dead while the others are mended: ClickHouse forgets the block."""
     first, *others = cluster.servers
@@ -354,6 +356,7 @@ def test_a_part_that_is_given_up_is_loaded_again(world: World, cluster: Cluster)
     assert_exact_everywhere(world, table, truth)
 
 
+@pytest.mark.long
 def test_sluice_loads_what_was_lost_after_the_last_resort(world: World, cluster: Cluster) -> None:
     first, second, _ = cluster.servers
     loading = pipeline(world, [first, second], 1)

@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.support.world import Truth, World, assert_exact, order
+
+pytestmark = pytest.mark.long
 
 PATIENCE = 300.0
 BAD_NUMBER = 1_000_001

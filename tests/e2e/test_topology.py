@@ -126,6 +126,7 @@ def test_a_server_in_another_shard_than_it_says_is_refused(
         resolved(configuration_of(tmp_path, cluster, table, '["s1", "s2"]'))
 
 
+@pytest.mark.long
 def test_a_server_that_is_away_is_no_hindrance_and_a_whole_shard_is(
     cluster: Cluster, tmp_path: Path, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +336,7 @@ def test_a_probe_asks_a_replica_that_is_gone_too_while_it_serves(
         prober.close()
 
 
+@pytest.mark.long
 def test_a_driver_follows_its_cluster(
     cluster: Cluster, tmp_path: Path, shared_broker: Broker
 ) -> None:

@@ -18,8 +18,8 @@ from sluice.testbed.chaos.requests import Inserts
 from sluice.testbed.local.children import free_ports
 from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
 from sluice.testbed.local.running import Broker
-from sluice.worker import taking_turns
-from sluice.worker.workshop import Workshop
+from sluice.worker import insert_lock
+from sluice.worker.worker_cache import WorkerCache
 from tests.e2e.measure_turns import load
 from tests.locks.memory import Ensemble, MemoryLocks
 from tests.support.block_loader import Loader, create
@@ -47,7 +47,7 @@ def make(cluster: Cluster) -> Iterator[Callable[[], Loader]]:
 
     yield make
     for each in made:
-        for locks in each.workshop.locks.values():
+        for locks in each.cache.locks.values():
             locks.close()
 
 
@@ -55,6 +55,7 @@ def stored_once(loader: Loader, blocks: int) -> None:
     loader.assert_stored_once(blocks)
 
 
+@pytest.mark.long
 def test_workers_of_spark_take_turns(
     tmp_path: Path, shared_broker: Broker, cluster: Cluster
 ) -> None:
@@ -120,7 +121,7 @@ def test_a_worker_whose_turn_does_not_come_has_sent_nothing(make: Callable[[], L
     loader, ensemble = make(), Ensemble()
     loader.insert_timeout_seconds = 1.0
     holder = MemoryLocks(ensemble)
-    loader.workshop.locks[loader.zookeeper] = MemoryLocks(ensemble)
+    loader.cache.locks[loader.zookeeper] = MemoryLocks(ensemble)
     held = holder.acquire(loader.path, 1.0)
     before = loader.mark()
     with pytest.raises(LockWaitError) as raised:
@@ -138,9 +139,9 @@ def test_a_worker_whose_turn_does_not_come_has_sent_nothing(make: Callable[[], L
 def test_a_worker_whose_answer_is_lost_keeps_the_next_waiting_and_no_longer_than_announced(
     make: Callable[[], Loader], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(taking_turns, "LATE_SECONDS", 1.0)
+    monkeypatch.setattr(insert_lock, "LATE_SECONDS", 1.0)
     loader, ensemble = make(), Ensemble()
-    loader.workshop.locks[loader.zookeeper] = MemoryLocks(ensemble)
+    loader.cache.locks[loader.zookeeper] = MemoryLocks(ensemble)
     with Proxy(Inserts, ("127.0.0.1", cluster.servers[0].settings.ports[0])) as way:
         loader.urls = (f"http://127.0.0.1:{way.port}",)
         loader.insert()
@@ -167,7 +168,7 @@ def test_a_zookeeper_of_the_lock_that_is_away_stops_nobody(make: Callable[[], Lo
     for _ in range(2):
         receipt = loader.insert()
         assert receipt.queueing is not None and not receipt.queueing.held
-    loader.durability, loader.workshop = "single", Workshop()
+    loader.durability, loader.cache = "single", WorkerCache()
     loader.recorded_quorum = 1
     assert loader.insert().queueing is None
     stored_once(loader, 3)

@@ -16,6 +16,8 @@ from tests.support.cutting import run_link
 from tests.support.follower import Follower, run_follower
 from tests.support.world import LINEAGE, World, wait_for
 
+pytestmark = pytest.mark.long
+
 #: Messages of the old schema and of the new one, by turns of three.
 MESSAGES = 150
 #: For a machine on which ten others work.

@@ -15,11 +15,15 @@ from dataclasses import replace
 from typing import Any
 
 import confluent_kafka as ck
+import pytest
 
 from sluice.core.ledger import Background, encode_entry, record_entry
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record, decode, encode
+from sluice.testbed.local.children import free_ports
 from tests.support.world import Truth, World, assert_exact, wait_for
+
+pytestmark = pytest.mark.long
 
 
 class WrongLoader:
@@ -160,7 +164,7 @@ class _Service:
     """`sluice verify --follow` with its metrics."""
 
     def __init__(self, world: World, configuration: str) -> None:
-        self._port = _free_port()
+        self._port = free_ports(1)[0]
         self._out = world.folder / "verify.out"
         self._log = world.folder / "verify.log"
         command = [sys.executable, "-m", "sluice", "verify", configuration, "--follow", "--json"]
@@ -190,11 +194,3 @@ class _Service:
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])

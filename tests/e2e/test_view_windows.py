@@ -15,6 +15,8 @@ from sluice.testbed.chaos.requests import Inserts
 from tests.support.driver import Driver
 from tests.support.world import Truth, World, assert_exact, order, wait_for
 
+pytestmark = pytest.mark.long
+
 PATIENCE = 300.0
 ROWS = 100
 DAYS = 20

@@ -6,6 +6,8 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.support.world import (
     COLUMNS,
     LINEAGE,
@@ -17,6 +19,7 @@ from tests.support.world import (
 )
 
 
+@pytest.mark.long
 def test_a_replay_after_the_window_was_overrun_is_probed(world: World) -> None:
     """Killed in the middle; then a foreign writer evicts every token; then restarted."""
     world.create_topic("orders-probe")
@@ -35,6 +38,7 @@ def test_a_replay_after_the_window_was_overrun_is_probed(world: World) -> None:
     assert any(entry.get("kind") == "probe" for entry in world.ledger())
 
 
+@pytest.mark.long
 def test_without_lineage_only_a_person_can_resolve(world: World) -> None:
     world.create_topic("orders-bare")
     world.execute(
@@ -83,6 +87,7 @@ def _remove_and_resolve(world: World, configuration: Path) -> None:
     assert answer.returncode == 0, answer.stderr
 
 
+@pytest.mark.long
 def test_a_small_window_slows_down_and_never_doubles(world: World) -> None:
     """Kills under a window of 40 entries: the budget keeps every repeat inside it."""
     world.create_topic("orders-narrow")
@@ -120,6 +125,7 @@ def test_blocks_over_many_partitions_ask_for_a_grant(world: World) -> None:
     assert grants, "no grant was asked for"
 
 
+@pytest.mark.long
 def test_a_block_that_needs_more_than_half_the_window_stops_with_the_statement(
     world: World,
 ) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from tests.support.world import Truth, World, assert_exact, assert_letters, order
+
+pytestmark = pytest.mark.long
 
 WIRE = 'reader = "wire"\n'
 

@@ -78,7 +78,7 @@ def test_suspects_of_longer_leases_than_todays_are_found(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lease was lowered between two drivers: what the first one left counts by its own."""
-    monkeypatch.setattr(ledger_module, "FIRST_CHUNK_ENTRIES", 5)
+    monkeypatch.setattr(ledger_module, "FIRST_CHUNK_MESSAGES", 5)
     ledger, source, hour_ms = kafka.topic(1), TopicPartition("t", 0), 3_600_000
     suspect = suspect_entry(Range(source, 0, 5), NOW + hour_ms, {"orders/s1": 2})
     written = [encode_entry("dc1", NOW, suspect)]
@@ -98,7 +98,7 @@ def test_it_is_read_backwards_only_as_far_as_needed(
     group: Group, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An old text, then many records; the last record is found whatever the chunks."""
-    monkeypatch.setattr(ledger_module, "FIRST_CHUNK_ENTRIES", chunk)
+    monkeypatch.setattr(ledger_module, "FIRST_CHUNK_MESSAGES", chunk)
     source = group.sources[0]
     driver = group.owning("a")
     driver.record(Commit({source: SETTLED}, (text_entry(SETTLED.text, "{}"),)), {})
@@ -147,7 +147,7 @@ def test_a_checkpoint_answers_for_idle_and_for_new_partitions(
     kafka: Kafka, chunk: int, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever chunks its parts are read in."""
-    monkeypatch.setattr(ledger_module, "FIRST_CHUNK_ENTRIES", chunk)
+    monkeypatch.setattr(ledger_module, "FIRST_CHUNK_MESSAGES", chunk)
     monkeypatch.setattr(core_ledger, "CHECKPOINT_RECORDS_MAX", 1)
     ledger = long_ledger(kafka, [GONE], parts)
     view = read_view(kafka.access(), ledger, [IDLE, NEW], no_text, ANY_AGE, [NEW])
@@ -160,7 +160,7 @@ def test_a_checkpoint_answers_for_idle_and_for_new_partitions(
 def test_what_a_checkpoint_does_not_know_is_looked_for_to_the_beginning(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_module, "FIRST_CHUNK_ENTRIES", 5)
+    monkeypatch.setattr(ledger_module, "FIRST_CHUNK_MESSAGES", 5)
     ledger = long_ledger(kafka, [GONE])
     view = read_view(kafka.access(), ledger, [GONE], no_text, ANY_AGE, [GONE])
     assert view.complete and view.metadata(GONE) == encode(SETTLED)

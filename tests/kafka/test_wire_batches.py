@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import sluice.kafka.reader as contract
 from sluice.core.errors import SluiceError
 from sluice.core.ranges import Range
-from sluice.decode.messages.boundaries import flat_ends
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.digits import has_long_run
 from sluice.kafka.errors import StalledError
@@ -133,9 +132,7 @@ def test_any_log_is_read_as_it_is(made: tuple[MemoryLog, list[Entry]], data: st.
     assert (result.messages, result.bytes) == (len(inside), total)
     assert result.skipped == len(inside) - len(expected)
     for piece in pieces:
-        text, count = piece.text[:-1], len(piece.offsets)
-        assert piece.is_flat == (flat_ends(text, count) is not None)
-        assert piece.may_be_long == has_long_run(text)
+        assert piece.may_be_long == has_long_run(piece.text[:-1])
 
 
 @settings(max_examples=200, deadline=None)
@@ -145,9 +142,7 @@ def test_both_ways_into_a_buffer_agree(texts: list[bytes]) -> None:
     with MessageBuffer() as joined, MessageBuffer() as single:
         for piece in read(log, 0, log.end)[1]:
             offsets = np.array(piece.offsets, np.uint64)
-            joined.add_text(
-                memoryview(piece.text), offsets, piece.ends, piece.is_flat, piece.may_be_long
-            )
+            joined.add_text(memoryview(piece.text), offsets, piece.ends, piece.may_be_long)
         single.add(texts, range(len(texts)))
         assert joined.ends.tolist() == single.ends.tolist()
         assert joined.offsets.tolist() == single.offsets.tolist()
@@ -165,7 +160,7 @@ def test_text_is_inspected_in_pieces_with_the_right_numbers() -> None:
     (piece,) = read(log, 0, log.end)[1]
     with MessageBuffer() as buffer:
         offsets = np.array(piece.offsets, np.uint64)
-        buffer.add_text(memoryview(piece.text), offsets, piece.ends, False, True)
+        buffer.add_text(memoryview(piece.text), offsets, piece.ends, True)
         assert buffer.faults == [0, 499, 999, 1203]
         assert buffer.long_digits == [500]
         assert not buffer.short_numbers

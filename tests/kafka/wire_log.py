@@ -85,7 +85,6 @@ class Piece:
     text: bytes
     offsets: list[int]
     ends: NDArray[np.int64]
-    is_flat: bool
     may_be_long: bool
 
     @property
@@ -110,10 +109,9 @@ def read(
         text: memoryview,
         offsets: NDArray[np.uint64],
         ends: NDArray[np.int64],
-        is_flat: bool,
         may_be_long: bool,
     ) -> None:
-        pieces.append(Piece(bytes(text), offsets.tolist(), ends, is_flat, may_be_long))
+        pieces.append(Piece(bytes(text), offsets.tolist(), ends, may_be_long))
 
     result = reader_of(log).read_text(Range(SOURCE, begin, end), bytes_max, keep)
     return result, pieces

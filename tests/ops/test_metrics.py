@@ -1,4 +1,4 @@
-"""The metrics of a lane, read as Prometheus reads them."""
+"""The metrics of a loop, read as Prometheus reads them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from prometheus_client import CollectorRegistry
 
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Loaded
-from sluice.driver.lane import Lane
-from sluice.ops.metrics import LaneCollector
+from sluice.driver.loop import ConnectorLoop
+from sluice.ops.metrics import LoopCollector
 from sluice.worker.assignment import Assignment
-from tests.driver.lane_world import Answer, World, run, table_text
+from tests.driver.loop_world import Answer, World, run, table_text
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
-def values_of(lane: Lane, name: str) -> dict[tuple[str, str, str], float]:
+def values_of(loop: ConnectorLoop, name: str) -> dict[tuple[str, str, str], float]:
     """By table, shard and replica."""
     registry = CollectorRegistry()
-    registry.register(LaneCollector([lambda: lane]))
+    registry.register(LoopCollector([lambda: loop]))
 
     def where(labels: Mapping[str, str]) -> tuple[str, str, str]:
         return labels["table"], labels["shard"], labels["replica"]
@@ -36,13 +36,16 @@ def values_of(lane: Lane, name: str) -> dict[tuple[str, str, str], float]:
 def test_what_a_lane_waits_for_shows_although_nothing_fails() -> None:
     world = World([P0], (table_text("t", ("a",)), table_text("u", ("a",))))
     world.ends.update({P0: 30})
-    lane = run(world)
+    loop = run(world)
 
     def gauges() -> dict[tuple[str, ...], float]:
         registry = CollectorRegistry()
-        registry.register(LaneCollector([lambda: lane]))
+        registry.register(LoopCollector([lambda: loop]))
         return {
-            (name, *(text for key, text in sample.labels.items() if key != "lane")): sample.value
+            (
+                name,
+                *(text for key, text in sample.labels.items() if key != "connector"),
+            ): sample.value
             for family in registry.collect()
             for sample in family.samples
             if (name := sample.name) in _WAITS
@@ -57,8 +60,8 @@ def test_what_a_lane_waits_for_shows_although_nothing_fails() -> None:
     }
     world.gone["u"] = "nobody answers"
     world.unreadable.add(P0)
-    lane._observe_again_at_ms = 0
-    lane._observe(world.now)
+    loop._observe_again_at_ms = 0
+    loop._observe(world.now)
     assert gauges() == fine | {(_WAITS[0], "u", "s1"): 1, (_WAITS[1],): 1}
 
 
@@ -83,9 +86,9 @@ def test_what_each_replica_took_of_each_table() -> None:
         return replace(loaded, receipts=receipts)
 
     world.script = script
-    lane = run(world)
+    loop = run(world)
     both = {(f"d.{entry}", "s1", f"http://r{n}") for entry in "tu" for n in (0, 1)}
-    found = {name: values_of(lane, f"sluice_table_{name}_total") for name in _NAMES}
+    found = {name: values_of(loop, f"sluice_table_{name}_total") for name in _NAMES}
     assert all(values.keys() == both for values in found.values())
     for entry in ("d.t", "d.u"):
         first, second = (entry, "s1", "http://r0"), (entry, "s1", "http://r1")

@@ -19,10 +19,10 @@ class Read:
         return self.states
 
 
-def values(*lanes: tuple[str, Read | None]) -> dict[tuple[str, ...], float]:
+def values(*loops: tuple[str, Read | None]) -> dict[tuple[str, ...], float]:
     return {
         (sample.name, *sample.labels.values()): sample.value
-        for family in replica_metrics(lanes)
+        for family in replica_metrics(loops)
         for sample in family.samples
     }
 
@@ -36,8 +36,8 @@ def test_each_replica_has_its_values_and_one_that_is_away_has_no_delay() -> None
         ],
         "it has the shard s2",
     )
-    a, b = ("lane", "s1", "http://a:1"), ("lane", "s1", "http://b:1")
-    assert values(("lane", read), ("not yet", None)) == {
+    a, b = ("loop", "s1", "http://a:1"), ("loop", "s1", "http://b:1")
+    assert values(("loop", read), ("not yet", None)) == {
         ("sluice_replica_healthy", *a): 1.0,
         ("sluice_replica_answers", *a): 1.0,
         ("sluice_replica_delay_seconds", *a): 3.0,
@@ -45,5 +45,5 @@ def test_each_replica_has_its_values_and_one_that_is_away_has_no_delay() -> None
         ("sluice_replica_missing", *a): 1.0,
         ("sluice_replica_healthy", *b): 0.0,
         ("sluice_replica_answers", *b): 0.0,
-        ("sluice_cluster_differs", "lane"): 1.0,
+        ("sluice_cluster_differs", "loop"): 1.0,
     }

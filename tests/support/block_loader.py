@@ -20,12 +20,12 @@ from sluice.core.text import TableText
 from sluice.decode.messages.decoded import Decoded
 from sluice.kafka.clients import KafkaAccess
 from sluice.testbed.local.cluster.server import ClickHouseServer
-from sluice.worker.assignment import Assignment, Surroundings
+from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.inserting import insert_block
 from sluice.worker.leases import HeldLease
-from sluice.worker.workshop import Workshop
+from sluice.worker.worker_cache import WorkerCache
 from tests.clickhouse.helpers import native
-from tests.driver.lane_world import table_text
+from tests.driver.loop_world import table_text
 
 COLUMNS = ("id", "_topic", "_partition", "_offset", "_row")
 
@@ -55,7 +55,7 @@ class Loader:
     deadline_ms: int = 1 << 50
 
     def __post_init__(self) -> None:
-        self.workshop = Workshop()
+        self.cache = WorkerCache()
         self.blocks = 0
         self.is_first = True
         self.marks_behind = 0
@@ -134,7 +134,7 @@ class Loader:
             checksum="",
             messages=ROWS,
         )
-        around = Surroundings(
+        environment = TaskEnvironment(
             "p",
             KafkaAccess("dc1", "127.0.0.1:1"),
             ClickHouseAccess(
@@ -151,7 +151,7 @@ class Loader:
             {},
             insert_timeout_seconds=self.insert_timeout_seconds,
         )
-        return insert_block(self.workshop, around, assignment, text, "s1", decoded, lease)
+        return insert_block(self.cache, environment, assignment, text, "s1", decoded, lease)
 
     def assert_stored_once(self, blocks: int | None = None) -> None:
         """Every replica has each row of all blocks once."""

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 #: Each module's name, and those of the modules that it imports.
 Graph = Mapping[str, frozenset[str]]
+
+
+@cache
+def nodes_of(source: str) -> tuple[ast.AST, ...]:
+    """Everything that a source consists of, the module first."""
+    return tuple(ast.walk(ast.parse(source)))
 
 
 def module_name(path: Path, package: Path) -> str:
@@ -21,7 +28,8 @@ def modules_of(package: Path) -> dict[str, Path]:
     return {module_name(path, package): path for path in sorted(package.rglob("*.py"))}
 
 
-def import_graph(package: Path, *, types: bool = False) -> dict[str, frozenset[str]]:
+@cache
+def import_graph(package: Path, *, types: bool = False) -> Graph:
     """Who imports whom within a package, imports inside functions included.
 
     Importing `a.b.c` runs `a` and `a.b` first, but those are not in the graph: a folder's
@@ -93,7 +101,7 @@ def reached_strictly(graph: Graph, module: str) -> set[str]:
 
 def _imported(path: Path, name: str, modules: Mapping[str, Path], types: bool) -> Iterator[str]:
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in _walk(ast.parse(path.read_text()), types):
+    for node in _walk(nodes_of(path.read_text())[0], types):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
         elif isinstance(node, ast.ImportFrom):

@@ -16,7 +16,7 @@ from sluice.core.text import ConfigurationText
 from sluice.driver.ports import ProbeFound
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.texts import access_of, kafka_access
-from sluice.worker.assignment import Assignment, Surroundings
+from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.loading import load_range
 
 
@@ -68,7 +68,7 @@ class Task:
         stored: Stored | None = None,
     ) -> TaskReport:
         configuration = self.configuration
-        around = Surroundings(
+        environment = TaskEnvironment(
             pipeline=configuration.pipeline,
             kafka=kafka_access(configuration, "dc1"),
             clickhouse=access_of(configuration),
@@ -86,7 +86,7 @@ class Task:
             is_first=is_first,
             stored=stored or {},
         )
-        return load_range(around, assignment, 0)
+        return load_range(environment, assignment, 0)
 
     def probe(self, in_parts: Collection[str] = ()) -> ProbeFound:
         """:param in_parts: see `ports.Prober`."""

@@ -55,7 +55,7 @@ class ReplicaPair:
         made.user = user
         made.insert()
         made.quorum_timeout_seconds = 1.0
-        made.workshop.manners.clear()
+        made.cache.profiles.clear()
         return made
 
     def execute(self, sql: str) -> None:
@@ -121,7 +121,7 @@ def refused(loader: Loader, kind: type[SluiceError] = InDoubtError) -> ServerErr
 def taken(loader: Loader) -> None:
     """The block that was refused is taken now, and is there once, on each replica."""
     loader.quorum_timeout_seconds = 25.0
-    loader.workshop.manners.clear()
+    loader.cache.profiles.clear()
     loader.insert()
     loader.assert_stored_once()
 

@@ -29,8 +29,8 @@ from sluice.worker.errors import (
     OtherVersionError,
     took_too_long,
 )
-from sluice.worker.failover import Offer, offer_block, wait_for_earlier
-from tests.driver.lane_world import table_text
+from sluice.worker.failover import FailoverAttempt, offer_block, wait_for_earlier
+from tests.driver.loop_world import table_text
 from tests.driver.test_texts import facts_of
 
 A, B, C = "http://a:8123", "http://b:8123", "http://c:8123"
@@ -62,15 +62,15 @@ class Shard:
         self.words = {url: words.get(url[7], []) for url in (A, B, C)}
         self.sent: list[str] = []
         self.breaker = Breaker()
-        self.before: Callable[[str, Offer], None] = lambda url, offer: None
+        self.before: Callable[[str, FailoverAttempt], None] = lambda url, attempt: None
 
     def offer(self, *urls: str, seconds: float = 30.0) -> Receipt:
         return offer_block(urls or (A, B), self.breaker, seconds, self.send)
 
-    def send(self, url: str, offer: Offer) -> Receipt:
+    def send(self, url: str, attempt: FailoverAttempt) -> Receipt:
         self.sent.append(url)
-        self.before(url, offer)
-        offer.seconds_left()
+        self.before(url, attempt)
+        attempt.seconds_left()
         if self.words[url]:
             raise self.words[url].pop(0)
         return Receipt("t", "d.t", "s1", "token", 9, 99, "sum", url, 1, 5)
@@ -173,17 +173,17 @@ def test_a_block_in_doubt_goes_to_the_same_version_only() -> None:
     """By what a server knows a block again is not the same in all versions."""
     versions = {A: "24.5 with tokens", B: "25.8 with tokens", C: "24.5 with tokens"}
     shard = Shard(a=[lost()])
-    shard.before = lambda url, offer: offer.admit(url, versions[url])
+    shard.before = lambda url, attempt: attempt.admit(url, versions[url])
     receipt = shard.offer(A, B, C)
     assert shard.sent == [A, B, C]
     assert receipt.replica == C and receipt.in_doubt
     assert receipt.failed_over == (f"{A} CONNECTION_LOST", f"{B} {OtherVersionError.__name__}")
     shard = Shard(a=[lost()])
-    shard.before = lambda url, offer: offer.admit(url, versions[url])
+    shard.before = lambda url, attempt: attempt.admit(url, versions[url])
     with pytest.raises(InDoubtError, match="another version"):
         shard.offer(A, B)
     shard = Shard(a=[refused()])  # nothing was sent, so nothing is in doubt
-    shard.before = lambda url, offer: offer.admit(url, versions[url])
+    shard.before = lambda url, attempt: attempt.admit(url, versions[url])
     assert shard.offer(A, B).replica == B
 
 

@@ -12,15 +12,15 @@ from sluice.core.ranges import EpochOffset, Range, TopicPartition, digest_of_res
 from sluice.core.receipts import NeedsGrant
 from sluice.core.records import Kind, Record
 from sluice.core.text import Sharding
-from sluice.driver.dispatching import assigned
-from sluice.driver.state import PartitionState
+from sluice.driver.loop import assigned
+from sluice.driver.state import PartitionState, Probed
 from sluice.worker.assignment import Assignment
 from sluice.worker.errors import NeedsGrantError
 from sluice.worker.leases import HeldLease
 from sluice.worker.loading import _Loading
-from sluice.worker.workshop import Workshop
+from sluice.worker.worker_cache import WorkerCache
 from tests.decode.test_sharding import SHARDS, decoded_of, sharded
-from tests.driver.lane_world import World
+from tests.driver.loop_world import World
 from tests.worker.test_loading import NOWHERE
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -57,9 +57,10 @@ def test_a_larger_grant_replaces_only_what_still_claims_its_window(
     mine = in_doubt(world, P0, 3, left_ms)
     other = in_doubt(world, P1, 4 if is_granted else 5, 600_000)
     other.out = True
-    mine.grant_wanted = NeedsGrant("t", 6)
-    lane = world.lane([mine, other])
-    steps, ready = lane._decider.plan(world.now, flush=True, stopping=False)
+    mine.answered(NeedsGrant("t", 6))
+    loop = world.loop([mine, other])
+    planned = loop._round_planner.plan(world.now, flush=True, stopping=False)
+    steps, ready = planned.updates, planned.ready
     assert ready == []
     assert [(step.source, step.record.grant) for step in steps] == [(P0, 6)] * is_granted
 
@@ -73,11 +74,12 @@ def test_repeats_whose_leases_are_over_share_the_window_and_new_ranges_wait_for_
     world.ends[new] = 10
     third = world.settled(new)
     third.see_end(EpochOffset(10, 0), world.now)
-    lane = world.lane([*states, third])
-    steps, ready = lane._decider.plan(world.now, flush=True, stopping=False)
+    loop = world.loop([*states, third])
+    planned = loop._round_planner.plan(world.now, flush=True, stopping=False)
+    steps, ready = planned.updates, planned.ready
     assert ready == []
     assert [(step.source, step.record.kind) for step in steps] == [(P0, Kind.RENEW)]
-    assert not states[1].probing
+    assert not states[1].has_to_be_probed
 
 
 @pytest.mark.parametrize(("created", "is_probed"), [(6, False), (7, True)])
@@ -86,9 +88,9 @@ def test_a_repeat_that_could_never_have_room_is_probed(created: int, is_probed: 
     world = World([P0], blocks=20)
     state = in_doubt(world, P0, 4, -60_000)
     world.tables[Site("t", "s1")].fill(created)
-    lane = world.lane([state])
-    steps, _ = lane._decider.plan(world.now, flush=True, stopping=False)
-    assert (len(steps), state.probing) == (int(not is_probed), is_probed)
+    loop = world.loop([state])
+    steps = loop._round_planner.plan(world.now, flush=True, stopping=False).updates
+    assert (len(steps), state.has_to_be_probed) == (int(not is_probed), is_probed)
 
 
 @pytest.mark.parametrize("grant", [1, 2, 3])
@@ -104,7 +106,7 @@ def test_the_block_of_every_shard_is_compared_with_the_grant(grant: int) -> None
     record = Record(Kind.INTEND, 1, 1, 0, 6, "a", 0, "topic", "text", grant, 1 << 50)
     block_range = Range(P0, 0, 6)
     loading = _Loading(
-        Workshop(),
+        WorkerCache(),
         NOWHERE,
         Assignment(block_range, record, {}, 1 << 26, 0),
         HeldLease(block_range, 1 << 50, 0),
@@ -126,13 +128,14 @@ def test_what_a_probe_found_is_recorded_under_marks_of_now(is_full: bool) -> Non
     state = in_doubt(world, P0, 4, -60_000)
     rest, stored = {"t": ((3, 5),)}, {"t": ((3, 0, 2),)}
     state.background = replace(state.background, rest=rest, bytes_max=99, stored=stored)
-    state.is_probed = True
+    state.stage = Probed()
     other = in_doubt(world, P1, 7 if is_full else 6, 600_000)
     other.out = True
     world.tables[Site("t", "s1")].mark = 0
     world.now += 5_000
-    lane = world.lane([state, other])
-    steps, ready = lane._decider.plan(world.now, flush=True, stopping=False)
+    loop = world.loop([state, other])
+    planned = loop._round_planner.plan(world.now, flush=True, stopping=False)
+    steps, ready = planned.updates, planned.ready
     assert ready == []
     if is_full:
         assert steps == []

@@ -11,10 +11,10 @@ from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Failed
 from sluice.core.records import Kind, Record
 from sluice.kafka.clients import KafkaAccess
-from sluice.worker.assignment import Assignment, Surroundings
+from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.loading import end_of_rows, load_range
 
-NOWHERE = Surroundings(
+NOWHERE = TaskEnvironment(
     pipeline="p",
     kafka=KafkaAccess("dc1", "127.0.0.1:1"),
     clickhouse=ClickHouseAccess({"s1": ("http://127.0.0.1:1",)}, "default", "", "single"),

@@ -34,8 +34,8 @@ from sluice.kafka.reader import RangeReader, ReadResult
 from sluice.worker import loading
 from sluice.worker.assignment import Assignment
 from sluice.worker.errors import BlockRefusedError, OutdatedTextError
-from sluice.worker.workshop import Workshop
-from tests.driver.lane_world import table_text
+from sluice.worker.worker_cache import WorkerCache
+from tests.driver.loop_world import table_text
 from tests.worker.test_loading import NOWHERE
 
 SOURCE = TopicPartition("t", 3)
@@ -117,7 +117,7 @@ class Task:
         text = ConfigurationText(
             "p", "dc1", decoder_version(), 1 << 20, self.tables, unrouted=self.unrouted
         )
-        around = replace(
+        environment = replace(
             NOWHERE,
             texts={text.digest(): text.canonical()},
             dead_letter_bytes_max=self.letter_bytes_max,
@@ -125,10 +125,10 @@ class Task:
         record = Record(
             Kind.INTEND, 7, 1, 0, end, "me", 0, "topicid", text.digest(), self.grant, 1 << 50
         )
-        shop = Workshop()
-        key = f"{around.kafka.connector}@{around.kafka.brokers}"
+        shop = WorkerCache()
+        key = f"{environment.kafka.connector}@{environment.kafka.brokers}"
         shop.readers = {(key, True): self.reader, (key, False): self.reader}
-        monkeypatch.setattr(loading, "_workshop", shop)
+        monkeypatch.setattr(loading, "_cache", shop)
         monkeypatch.setattr(loading, "insert_block", self.insert)
         assignment = Assignment(
             Range(SOURCE, 0, end),
@@ -139,12 +139,12 @@ class Task:
             is_first=self.is_first,
             stored=self.stored,
         )
-        report = loading.load_range(around, assignment, attempt)
+        report = loading.load_range(environment, assignment, attempt)
         assert (report.block_range, report.batch) == (assignment.block_range, 7)
         return report.outcome
 
     def insert(
-        self, workshop: Any, around: Any, assignment: Any, table: TableText, *more: Any
+        self, cache: Any, environment: Any, assignment: Any, table: TableText, *more: Any
     ) -> Receipt:
         shard: str = more[0]
         block: Block = more[1]

@@ -158,7 +158,7 @@ def test_an_error_that_may_lack_a_part_is_reported_whatever_becomes_of_the_block
 
     monkeypatch.setattr(Server, "insert", insert)
     for may_lack_part in (False, True):
-        loader.workshop.begin_range()
+        loader.cache.begin_range()
         with pytest.raises(InDoubtError):
             loader.insert()
-        assert loader.workshop.may_lack_part is may_lack_part
+        assert loader.cache.may_lack_part is may_lack_part

@@ -13,15 +13,15 @@ from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Failed, TaskReport, Untried
 from sluice.core.records import Kind, Record
 from sluice.worker import tasks
-from sluice.worker.assignment import Assignment, Surroundings
+from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.tasks import load_task
-from tests.driver.lane_world import Answer, World, kinds, run, table_text
+from tests.driver.loop_world import Answer, World, kinds, run, table_text
 from tests.worker.test_loading import NOWHERE
 
 TEXT = World([TopicPartition("a", 0)]).text
 
 
-def around() -> Surroundings:
+def environment() -> TaskEnvironment:
     """Nothing answers; a read of Kafka gives up at once."""
     return replace(NOWHERE, texts={TEXT.digest(): TEXT.canonical()})
 
@@ -56,7 +56,7 @@ def outcomes(reports: Iterable[TaskReport]) -> list[str]:
 
 
 def test_what_follows_a_range_that_failed_is_given_back() -> None:
-    reports = load_task(around(), assigned(range(3)), 0)
+    reports = load_task(environment(), assigned(range(3)), 0)
     assert outcomes(reports) == ["Failed", "Untried", "Untried"]
     assert [report.block_range.source.partition for report in reports] == [0, 1, 2]
     assert all(report.batch == 3 for report in reports)
@@ -64,7 +64,7 @@ def test_what_follows_a_range_that_failed_is_given_back() -> None:
 
 def test_a_task_that_spark_starts_again_gives_nothing_back() -> None:
     """The attempt before may have come to any of its ranges, and may still be there."""
-    reports = load_task(around(), assigned(range(3)), 1)
+    reports = load_task(environment(), assigned(range(3)), 1)
     assert outcomes(reports) == ["Failed"] * 3
     assert {report.task_attempt for report in reports} == {1}
 
@@ -72,7 +72,7 @@ def test_a_task_that_spark_starts_again_gives_nothing_back() -> None:
 def test_a_broken_range_does_not_hold_up_the_others() -> None:
     """What is hopeless costs no time, and says nothing of the other ranges."""
     broken, rest = broken_one(), assigned((1, 2))
-    reports = load_task(around(), [broken, *rest], 0)
+    reports = load_task(environment(), [broken, *rest], 0)
     assert outcomes(reports) == ["Failed", "Failed", "Untried"]
 
 
@@ -80,10 +80,14 @@ def test_after_a_while_the_rest_is_given_back(monkeypatch: pytest.MonkeyPatch) -
     """So that the receipts of those that are loaded are not kept waiting."""
     monkeypatch.setattr(tasks, "TASK_SECONDS_MAX", -1.0)
     broken, rest = broken_one(), assigned((1, 2))
-    assert outcomes(load_task(around(), [broken, *rest], 0)) == ["Failed", "Untried", "Untried"]
+    assert outcomes(load_task(environment(), [broken, *rest], 0)) == [
+        "Failed",
+        "Untried",
+        "Untried",
+    ]
 
 
-# In the lane
+# In the loop
 
 SOURCES = [TopicPartition("a", number) for number in range(100)]
 

@@ -18,13 +18,6 @@ give three rows, the first of which is made of two messages.
 JSONCompactEachRow has the same argument with `[` and `]` in place of `{` and `}`: one array is
 one row. It is not empty: of `[]` the engine makes a row of one 0.
 
-`flat_ends` proves it for a whole chunk by counting: every message starts with its only `{`, ends
-with `}`, and holds no newline and no `[`. Opening a row consumes a `{` outside a string; n rows
-from n braces mean that every row opens at the start of a message and ends before the next
-one, at a `}` that nothing but a separator may follow, so at the last byte of its message.
-There is no bracket for a lenient reader to skip over: what the engine accepts is one object
-in the sense of 1. Braces or brackets inside strings only make this test say "perhaps not".
-
 Invalid UTF-8 is no fault: String holds bytes in ClickHouse, and all structure is ASCII.
 """
 
@@ -32,7 +25,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,104 +38,59 @@ Mask = NDArray[np.bool_]
 Positions = NDArray[np.int64]
 
 
-def flat_ends(chunk: bytes, messages: int, kind: bytes = OBJECTS) -> Positions | None:
-    """The cheap test of newline-joined messages.
+#: A string, two signs, whitespace, a bracket, colon or comma, other text, a sign. No backslash, and
+#: no newline in a string.
+_TOKEN = re.compile(
+    rb'"[^"\\\n]*(?:\\[^\n][^"\\\n]*)*"|[-+]{2}|[ \t\r\n]+|[{}\[\],:]'
+    rb'|[^"\\{}\[\],: \t\r\n+-]+|[-+]'
+)
+
+
+def is_one_row(value: bytes, kind: bytes) -> bool:
+    """Whether a message has the structure of one row, looked at one symbol after the other: for
+    messages with more open brackets than the compiled test follows.
 
     :param kind: OBJECTS or ARRAYS, what a row is.
-    :returns: where each message ends, exclusive, if each is provably one row provided
-        that the engine makes n rows of them; None if this test cannot tell.
     """
-    opening, closing = kind[:1], kind[1:]
-    other = b"[" if kind == OBJECTS else b"{"
-    if other in chunk or not chunk.startswith(opening) or not chunk.endswith(closing):
-        return None
-    symbols = np.frombuffer(chunk, np.uint8)
-    newlines = np.flatnonzero(symbols == ord("\n"))
-    if len(newlines) != messages - 1 or np.count_nonzero(symbols == kind[0]) != messages:
-        return None
-    if may_miss(symbols, *MISSING_IN[kind]).any():
-        return None
-    if kind == ARRAYS and has_two_signs(symbols).any():
-        return None
-    starts_well = bool((symbols[newlines + 1] == kind[0]).all())
-    ends_well = bool((symbols[newlines - 1] == kind[1]).all())
-    return np.append(newlines, len(chunk)) if starts_well and ends_well else None
-
-
-def may_miss(symbols: NDArray[np.uint8], awaits: bytes = b":,[", ends: bytes = b",}]") -> Mask:
-    """True where a value may be missing, with at most one space in its place, or more spaces
-    follow. Also in texts that look like it.
-
-    :param awaits: what a value should follow, and `ends` what it should stand before.
-    """
-    padded = np.concatenate((symbols, np.frombuffer(b"xx", np.uint8)))
-    close = _is_one_of(padded[1:], ends)
-    spaces = padded[1:] <= ord(" ")
-    found = _is_one_of(symbols, awaits)
-    found &= close[:-1] | (spaces[:-1] & (close[1:] | spaces[1:]))
-    return found
-
-
-def has_two_signs(symbols: NDArray[np.uint8]) -> Mask:
-    """True for each sign that another one stands behind."""
-    signs = _is_one_of(symbols, b"+-")
-    signs[:-1] &= signs[1:]
-    signs[-1:] = False
-    return signs
-
-
-def _is_one_of(symbols: NDArray[np.uint8], these: bytes) -> Mask:
-    found: Mask = symbols == these[0]
-    for symbol in these[1:]:
-        found |= symbols == symbol
-    return found
-
-
-#: Where a value is missing in flat messages: what it should follow, and stand before.
-MISSING_IN = {OBJECTS: (b":", b",}"), ARRAYS: (b",[", b",]")}
-_SYMBOL = re.compile(rb'"(?:[^"\\]|\\.)*"|[^ \t\r\n]', re.DOTALL)
-_TWO_SIGNS = re.compile(rb"[-+][-+]")
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_EMPTY_ARRAY = re.compile(rb"[ \t\r\n]*\[[ \t\r\n]*\][ \t\r\n]*")
-
-
-def misses_value(value: bytes, kind: bytes) -> bool:
-    """Of a message whose strings are sound: whether a value is missing in it behind a colon or in
-    an array. In other places where one is, the engine finds it. In an array also whether a number
-    has two signs: the engine reads it, but only near the end of its file."""
-    if kind == ARRAYS and (
-        _EMPTY_ARRAY.fullmatch(value) or _TWO_SIGNS.search(_STRING.sub(b'""', value))
-    ):
-        return True
+    text = value.strip(JSON_WHITESPACE)
+    if not text.startswith(kind[:1]):
+        return False
     opened: list[bytes] = []
-    before = b""
-    for symbol in _SYMBOL.findall(value):
-        if symbol in b",}]" and (
-            before == b":"
-            or (before == b"," and opened[-1:] == [b"["])
-            or (before == b"[" and symbol == b",")
-        ):
-            return True
-        if symbol in b"[{":
-            opened.append(symbol)
-        elif symbol in b"]}":
-            opened = opened[:-1]
+    at, before = 0, b""
+    while found := _TOKEN.match(text, at):
+        at, symbol = found.end(), found[0]
+        if symbol[0] in JSON_WHITESPACE:
+            continue
+        if symbol in _CLOSES and _misses(before, symbol, opened):
+            return False
+        if kind == ARRAYS:
+            # The engine reads a number of two signs, but only near the end of its file.
+            is_empty = symbol == b"]" and before == b"[" and len(opened) == 1
+            if is_empty or symbol in _TWO_SIGNS:
+                return False
         before = symbol
+        if symbol in (b"{", b"["):
+            opened.append(symbol)
+        elif symbol in (b"}", b"]"):
+            if opened.pop() + symbol not in (OBJECTS, ARRAYS):
+                return False
+            if not opened:
+                return at == len(text)
     return False
 
 
-def _missing(chunk: bytes, starts: Positions, ends: Positions, faults: Mask, kind: bytes) -> Mask:
-    """Messages with a value missing; those that are at fault anyway are not looked at."""
-    found = faults.copy()
-    symbols = np.frombuffer(chunk, np.uint8)
-    suspect = may_miss(symbols)
-    if kind == ARRAYS:
-        suspect |= has_two_signs(symbols)
-    places = np.flatnonzero(suspect)
-    owners = np.unique(np.searchsorted(starts, places, side="right") - 1)
-    for index in owners[~faults[owners]].tolist():
-        found[index] = misses_value(chunk[int(starts[index]) : int(ends[index])], kind)
-    return found
+_CLOSES = (b",", b"}", b"]")
+_TWO_SIGNS = (b"--", b"-+", b"+-", b"++")
+
+
+def _misses(before: bytes, symbol: bytes, opened: list[bytes]) -> bool:
+    """Whether a value is missing behind a colon or in an array. In other places where one is, the
+    engine finds it."""
+    if before == b":":
+        return True
+    if before == b"," and opened[-1] == b"[":
+        return True
+    return before == b"[" and symbol == b","
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,39 +137,9 @@ class Outline:
             self.faults[owners[order[::2]][closed - opened != 2]] = True
 
 
-def structure_faults(
-    chunk: bytes, starts: Positions, ends: Positions, kind: bytes = OBJECTS
-) -> Mask:
-    """The exact test of structure, for all messages of a chunk at once.
-
-    :param chunk: the messages; a newline between two of them.
-    :param starts: where each message begins, ascending.
-    :param ends: where it ends, exclusive.
-    :param kind: OBJECTS or ARRAYS, what a row is.
-    :returns: True for each message that is not one of these.
-    """
-    outline = outline_of(chunk, starts, ends)
-    counts = outline.counts
-    faults, positions = outline.faults, outline.positions
-    faults |= counts == 0
-    if not len(positions):
-        return faults
-    beyond = np.cumsum(counts)
-    first = np.minimum(beyond - counts, len(positions) - 1)
-    last = np.maximum(beyond - 1, 0)
-    opening, depth = outline.depths()
-    is_last = np.zeros(len(positions), np.bool_)
-    is_last[last[counts != 0]] = True
-    faults[outline.owners[(depth == 0) != is_last]] = True
-    faults[outline.owners[depth < 0]] = True
-    faults |= ~_encloses(chunk, starts, ends, positions[first], positions[last])
-    faults |= outline.symbols[first] != kind[0]
-    outline.blame_crossed(opening, depth)
-    return _missing(chunk, starts, ends, faults, kind)
-
-
 def outline_of(chunk: bytes, starts: Positions, ends: Positions) -> Outline:
-    """Take messages apart into strings and brackets; parameters as of `structure_faults`."""
+    """Take messages apart into strings and brackets; each from its start to its
+    end, exclusive; a newline stands between two of them."""
     visible = np.frombuffer(_without_escapes(chunk), np.uint8)
     marks = np.flatnonzero(_is_mark(visible))
     symbols = visible[marks]
@@ -266,17 +183,3 @@ def _without_escapes(chunk: bytes) -> bytes:
     if b"\\" not in chunk:
         return chunk
     return chunk.replace(b"\\\\", b"\x01\x01").replace(b'\\"', b"\x01\x01")
-
-
-def _encloses(chunk: bytes, starts: Any, ends: Any, first: Any, last: Any) -> Mask:
-    """Whether first and last bracket are the message but for JSON whitespace around."""
-    sound: Mask = (first == starts) & (last == ends - 1)
-    for index in np.flatnonzero(~sound):
-        begin, end = int(starts[index]), int(ends[index])
-        opens, closes = int(first[index]), int(last[index])
-        sound[index] = (
-            begin <= opens <= closes < end
-            and not chunk[begin:opens].strip(JSON_WHITESPACE)
-            and not chunk[closes + 1 : end].strip(JSON_WHITESPACE)
-        )
-    return sound

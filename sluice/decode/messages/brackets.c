@@ -1,5 +1,5 @@
 /* Whether each message is one JSON object, or one array, that no value is missing in:
- * `structure_faults` of boundaries.py, which is there to compare with, message by message.
+ * `is_one_row` of boundaries.py, which tests compare with, message by message.
  *
  * The input is not trusted. Nothing is allocated or kept.
  */

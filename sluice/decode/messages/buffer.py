@@ -14,7 +14,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.decode.messages.brackets import line_ends
+from sluice.decode.messages.brackets import address_of, line_ends
 from sluice.decode.messages.digits import has_long_run, is_overlong
 from sluice.decode.messages.facts import MessageFacts
 from sluice.decode.messages.framing import JSON_OBJECTS, Framing
@@ -70,12 +70,6 @@ class MessageBuffer:
         #: Values of messages at fault that are not in the file: there stand spaces instead.
         self.aside: dict[int, Value] = {}
         self._aside_bytes = 0
-        #: Messages that no test has looked at singly: those of chunks that were counted, as
-        #: ranges, and some that were not plain.
-        self._counted: list[range] = []
-        self._unsure: list[int] = []
-        #: Whether there is a message that counting could not prove.
-        self._has_deep = False
         self.one_line_each = True
         self.long_digits: list[int] = []
         self.short_numbers = True
@@ -91,66 +85,18 @@ class MessageBuffer:
         """
         if not values:
             return
-        chunk = b"\n".join(values)
-        index, self._count = self._count, self._count + len(values)
-        self._chunk_offsets.append(_as_array(offsets))
-        parts: list[bytes | memoryview] = [chunk, b"\n"]
-        is_quick = self.framing.is_quick
-        ends = (line_ends if is_quick else self.framing.flat_ends)(chunk, len(values))
-        is_joined = ends is not None
+        text = b"\n".join(values)
+        ends = line_ends(text, len(values))
         if ends is None:
+            self.one_line_each = False
             ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)) + 1) - 1
-        starts = np.concatenate(([0], ends[:-1] + 1))
-        if is_quick:
-            self.one_line_each = self.one_line_each and is_joined
-            faults = np.flatnonzero(self.framing.faults(chunk, starts, ends)).tolist()
-            if faults:
-                self._faults.update(index + place for place in faults)
-                parts = self._set_aside(parts, faults, values, starts, index)
-        elif is_joined:
-            self._counted.append(range(index, self._count))
-        else:
-            self._test(chunk, starts, ends, index)
-        if self.framing.inspects_digits and has_long_run(chunk):
-            self.short_numbers = False
-            self.long_digits.extend(n for n, v in enumerate(values, index) if is_overlong(v))
-        for look, unclear in self._watched.items():
-            if len(found := look.unclear(chunk, ends)):
-                unclear.append(found + index)
-        self._chunk_ends.append(ends + (self._size + 1))
-        self._size += len(chunk) + 1
-        self._ends = None
-        _write(self._file, *parts)
-
-    def _set_aside(
-        self,
-        parts: list[bytes | memoryview],
-        places: list[int],
-        values: list[Value],
-        starts: NDArray[np.int64],
-        index: int,
-    ) -> list[bytes | memoryview]:
-        """The text with spaces in place of messages that are kept beside it instead, as far as
-        they may be."""
-        text, begin = memoryview(parts[0]), 0
-        parts = []
-        for place in places:
-            value = values[place]
-            self._aside_bytes += len(value) + _ASIDE_OVERHEAD_BYTES
-            if self._aside_bytes > ASIDE_BYTES_MAX or self.framing is not JSON_OBJECTS:
-                break
-            self.aside[index + place] = value
-            start = int(starts[place])
-            parts += [text[begin:start], b" " * len(value)]
-            begin = start + len(value)
-        return [*parts, text[begin:], b"\n"]
+        self._take(text, _as_array(offsets), ends, may_be_long=True)
 
     def add_text(
         self,
         text: memoryview,
         offsets: NDArray[np.uint64],
         ends: NDArray[np.int64],
-        is_flat: bool,
         may_be_long: bool,
     ) -> None:
         """Take messages that are joined already.
@@ -158,114 +104,82 @@ class MessageBuffer:
         :param text: at least one value, each with a newline after it; not kept.
         :param offsets: as in `add`; kept.
         :param ends: where each value ends in the text, exclusive.
-        :param is_flat: `boundaries.flat_ends` would prove the text: one JSON object each.
         :param may_be_long: `digits.has_long_run` would say so.
         """
-        if self.framing is not JSON_OBJECTS:
-            is_flat, may_be_long = False, self.framing.inspects_digits
-        index, self._count = self._count, self._count + len(offsets)
+        text = text[:-1]
+        if line_ends(text, len(ends)) is None:
+            self.one_line_each = False
+        self._take(text, offsets, ends, may_be_long)
+
+    def _take(
+        self,
+        text: Value | memoryview,
+        offsets: NDArray[np.uint64],
+        ends: NDArray[np.int64],
+        may_be_long: bool,
+    ) -> None:
+        """Test messages with a newline between two of them, and keep them."""
+        index, self._count = self._count, self._count + len(ends)
         self._chunk_offsets.append(offsets)
-        if is_flat:
-            self._counted.append(range(index, self._count))
-        if may_be_long or not is_flat:
-            self._inspect(bytes(text), ends, index, is_flat)
+        starts = np.concatenate(([0], ends[:-1] + 1))
+        parts: list[bytes | memoryview] = [text, b"\n"]
+        faults = np.flatnonzero(self.framing.faults(text, starts, ends)).tolist()
+        if faults:
+            self._faults.update(index + place for place in faults)
+            parts = self._set_aside(memoryview(text), faults, starts, ends, index)
+        if may_be_long and self.framing.inspects_digits:
+            self._find_long(text, starts, ends, index)
         for look, unclear in self._watched.items():
-            address = np.frombuffer(text, np.uint8).ctypes.data
-            if len(found := look.unclear(address, np.ascontiguousarray(ends))):
+            if len(found := look.unclear(address_of(text), np.ascontiguousarray(ends))):
                 unclear.append(found + index)
         self._chunk_ends.append(ends + (self._size + 1))
-        self._size += len(text)
+        self._size += len(text) + 1
         self._ends = None
-        _write(self._file, text)
+        _write(self._file, *parts)
 
-    def _inspect(self, text: Value, ends: NDArray[np.int64], index: int, is_flat: bool) -> None:
-        """The tests of `add`, in pieces of as many messages."""
-        starts = np.concatenate(([0], ends[:-1] + 1))
-        for first in range(0, len(ends), _INSPECTED_MESSAGES):
-            piece = slice(first, first + _INSPECTED_MESSAGES)
-            begin = int(starts[first])
-            chunk = text[begin : int(ends[piece][-1])]
-            here = range(index + first, index + first + len(ends[piece]))
-            tests = not is_flat
-            if tests and not self.framing.is_quick:
-                tests = self.framing.flat_ends(chunk, len(here)) is None
-                if not tests:
-                    self._counted.append(here)
-            if tests:
-                self._test(chunk, starts[piece] - begin, ends[piece] - begin, here.start)
-            if self.framing.inspects_digits and has_long_run(chunk):
-                self.short_numbers = False
-                for number, (a, b) in enumerate(zip(starts[piece], ends[piece], strict=True)):
-                    if is_overlong(text[a:b]):
-                        self.long_digits.append(index + first + number)
+    def _set_aside(
+        self,
+        text: memoryview,
+        places: list[int],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        index: int,
+    ) -> list[bytes | memoryview]:
+        """The text with spaces in place of messages that are kept beside it instead, as far as
+        they may be."""
+        begin = 0
+        parts: list[bytes | memoryview] = []
+        for place in places:
+            start, end = int(starts[place]), int(ends[place])
+            self._aside_bytes += end - start + _ASIDE_OVERHEAD_BYTES
+            if self._aside_bytes > ASIDE_BYTES_MAX or self.framing is not JSON_OBJECTS:
+                break
+            self.aside[index + place] = bytes(text[start:end])
+            parts += [text[begin:start], b" " * (end - start)]
+            begin = end
+        return [*parts, text[begin:], b"\n"]
 
-    def _test(
-        self, chunk: Value, starts: NDArray[np.int64], ends: NDArray[np.int64], index: int
+    def _find_long(
+        self,
+        text: Value | memoryview,
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        index: int,
     ) -> None:
-        """Of messages that counting does not prove together. If only some are not plain, they
-        wait, to be tested with others of their kind."""
-        if chunk.count(b"\n") >= len(starts):
-            self.one_line_each = False
-        if self.framing.is_quick:
-            faults = self.framing.faults(chunk, starts, ends)
-            self._has_deep = self._has_deep or not faults.all()
-            self._faults.update((np.flatnonzero(faults) + index).tolist())
-            return
-        others = np.flatnonzero(~self.framing.plain(chunk, starts, ends))
-        if 8 * len(others) <= len(starts):
-            self._unsure += (others + index).tolist()
-            return
-        faults = self.framing.faults(chunk, starts, ends)
-        self._has_deep = self._has_deep or not faults[others].all()
-        self._faults.update((np.flatnonzero(faults) + index).tolist())
-
-    def _test_again(self, indices: NDArray[np.int64]) -> bool:
-        """Of messages that are here already; whether one of them is sound."""
-        found = 0
-        for first in range(0, len(indices), _INSPECTED_MESSAGES):
-            some = indices[first : first + _INSPECTED_MESSAGES]
-            values = list(self.iterate(some))
-            beyond = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)) + 1)
-            starts = np.concatenate(([0], beyond[:-1]))
-            faults = self.framing.faults(b"\n".join(values), starts, beyond - 1)
-            self._faults.update(some[faults].tolist())
-            found += int(np.count_nonzero(faults))
-        return found < len(indices)
-
-    def blame(self, indices: NDArray[np.int64]) -> None:
-        """Take these messages for faults, whatever tests of them say."""
-        self._faults.update(indices.tolist())
-
-    def prove(self) -> None:
-        """Test every message that was only counted: from now on each is known for itself to be
-        sound, or is among the faults."""
-        counted, self._counted = self._counted, []
-        ends = self.ends
-        for stretch in counted:
-            first = stretch.start
-            while first < stretch.stop:
-                begin = int(ends[first - 1]) if first else 0
-                full = int(np.searchsorted(ends, begin + _INSPECTED_BYTES, side="right"))
-                beyond = min(max(full, first + 1), first + _INSPECTED_MESSAGES, stretch.stop)
-                local = ends[first:beyond] - begin
-                chunk = os.pread(self._file, int(local[-1]) - 1, begin)
-                starts = np.concatenate(([0], local[:-1]))
-                faults = self.framing.faults(chunk, starts, local - 1)
-                self._faults.update((np.flatnonzero(faults) + first).tolist())
-                first = beyond
+        """Note the messages with too long a number, a few hundred at a time."""
+        for first in range(0, len(ends), _INSPECTED_MESSAGES):
+            some = slice(first, first + _INSPECTED_MESSAGES)
+            begins, beyond = starts[some].tolist(), ends[some].tolist()
+            if not has_long_run(text[begins[0] : beyond[-1]]):
+                continue
+            self.short_numbers = False
+            for number, (a, b) in enumerate(zip(begins, beyond, strict=True), index + first):
+                if is_overlong(text[a:b]):
+                    self.long_digits.append(number)
 
     @property
     def faults(self) -> list[int]:
-        """The messages that the framing does not let stand beside others, ascending.
-
-        Counting proves messages only among their like: n rows from n opening brackets. Where a
-        message has more of them, they could make good for rows that two others lack.
-        """
-        unsure, self._unsure = self._unsure, []
-        if unsure and self._test_again(np.array(unsure, np.int64)):
-            self._has_deep = True
-        if self._has_deep:
-            self.prove()
+        """The messages that the framing does not let stand beside others, ascending."""
         return sorted(self._faults)
 
     def watch(self, look: QuickLook) -> None:

@@ -23,7 +23,7 @@ _SIX_EACH = np.uint64(0x0606060606060606)
 _REACH = np.arange(-SHORT_DIGITS_MAX, SHORT_DIGITS_MAX + 8)
 
 
-def has_long_run(chunk: bytes) -> bool:
+def has_long_run(chunk: bytes | memoryview) -> bool:
     """Whether 19 digits or more follow each other somewhere.
 
     Such a run fills an aligned word of eight bytes. So only words that are all digits are
@@ -46,7 +46,7 @@ def has_long_run(chunk: bytes) -> bool:
     return bool((left + 8 + right > SHORT_DIGITS_MAX).any())
 
 
-def is_overlong(value: bytes) -> bool:
+def is_overlong(value: bytes | memoryview) -> bool:
     """Whether a number in here may be too long even for 256 bits."""
     return _OVERLONG.search(value) is not None
 

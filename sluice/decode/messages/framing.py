@@ -18,12 +18,9 @@ from sluice.decode.messages.boundaries import (
     OBJECTS,
     Mask,
     Positions,
-    flat_ends,
-    structure_faults,
 )
-from sluice.decode.messages.brackets import bracket_faults, is_compiled
+from sluice.decode.messages.brackets import bracket_faults
 from sluice.decode.messages.fault import NOT_ONE_OBJECT, NOT_ONE_ROW, Fault
-from sluice.decode.messages.shapes import object_faults, plain_objects
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ERROR_CHARACTERS_MAX = 300
@@ -42,22 +39,8 @@ class Framing(Protocol):
         """Whether numbers are written as text, so that too long ones have to be found."""
         ...
 
-    @property
-    def is_quick(self) -> bool:
-        """Whether `faults` costs no more than the cheap tests, which are not worth a try then."""
-        ...
-
-    def flat_ends(self, chunk: bytes, messages: int) -> Positions | None:
-        """The cheap test of newline-joined messages: where each ends, exclusive, if all of
-        them are sound provided that the engine makes as many rows; None if it cannot tell."""
-        ...
-
-    def faults(self, chunk: bytes, starts: Positions, ends: Positions) -> Mask:
-        """The exact test: True for each message that must not be joined."""
-        ...
-
-    def plain(self, chunk: bytes, starts: Positions, ends: Positions) -> Mask:
-        """A quick test: True only for messages that `faults` lets pass."""
+    def faults(self, chunk: bytes | memoryview, starts: Positions, ends: Positions) -> Mask:
+        """True for each message that must not be joined."""
         ...
 
     def explain(self, value: bytes) -> Fault:
@@ -76,24 +59,8 @@ class _Json:
     kind: bytes
     inspects_digits: bool = True
 
-    @property
-    def is_quick(self) -> bool:
-        return is_compiled()
-
-    def flat_ends(self, chunk: bytes, messages: int) -> Positions | None:
-        return flat_ends(chunk, messages, self.kind)
-
-    def faults(self, chunk: bytes, starts: Positions, ends: Positions) -> Mask:
-        if is_compiled():
-            return bracket_faults(chunk, starts, ends, self.kind)
-        if self.kind == OBJECTS:
-            return object_faults(chunk, starts, ends)
-        return structure_faults(chunk, starts, ends, self.kind)
-
-    def plain(self, chunk: bytes, starts: Positions, ends: Positions) -> Mask:
-        if self.kind == OBJECTS:
-            return plain_objects(chunk, starts, ends)
-        return np.zeros(len(starts), np.bool_)
+    def faults(self, chunk: bytes | memoryview, starts: Positions, ends: Positions) -> Mask:
+        return bracket_faults(chunk, starts, ends, self.kind)
 
     def explain(self, value: bytes) -> Fault:
         reason = NOT_ONE_OBJECT if self.kind == OBJECTS else NOT_ONE_ROW
@@ -129,20 +96,10 @@ class _Lines:
 
     name = "lines"
     inspects_digits = True
-    is_quick = False
 
-    def flat_ends(self, chunk: bytes, messages: int) -> Positions | None:
-        symbols = np.frombuffer(chunk, np.uint8)
-        newlines = np.flatnonzero(symbols == ord("\n"))
-        if len(newlines) != messages - 1:
-            return None
-        ends = np.append(newlines, len(chunk))
-        starts = np.concatenate(([0], newlines + 1))
-        return None if self.faults(chunk, starts, ends).any() else ends
-
-    def faults(self, chunk: bytes, starts: Positions, ends: Positions) -> Mask:
-        # Behind the last message stands nothing: a byte that means nothing here.
-        symbols = np.frombuffer(chunk + b" ", np.uint8)
+    def faults(self, chunk: bytes | memoryview, starts: Positions, ends: Positions) -> Mask:
+        # Behind the last message stands a byte that means nothing here.
+        symbols = np.append(np.frombuffer(chunk, np.uint8), np.uint8(ord(" ")))
         last, first = symbols[ends - 1], symbols[starts]
         faults: Mask = (starts == ends) | (last == ord("\r")) | (last == ord("\\"))
         faults |= first == BYTE_ORDER_MARK[0]
@@ -151,9 +108,6 @@ class _Lines:
             inside = np.searchsorted(newlines, ends) - np.searchsorted(newlines, starts)
             faults |= inside > 0
         return faults
-
-    def plain(self, chunk: bytes, starts: Positions, ends: Positions) -> Mask:
-        return ~self.faults(chunk, starts, ends)
 
     def explain(self, value: bytes) -> Fault:
         return Fault(NOT_ONE_ROW, "the message is not one line")
@@ -165,20 +119,11 @@ class _Rows:
 
     name = "rows"
     inspects_digits = True
-    is_quick = False
 
-    def flat_ends(self, chunk: bytes, messages: int) -> Positions | None:
-        symbols = np.frombuffer(chunk, np.uint8)
-        newlines = np.flatnonzero(symbols == ord("\n"))
-        return np.append(newlines, len(chunk)) if len(newlines) == messages - 1 else None
-
-    def faults(self, chunk: bytes, starts: Positions, ends: Positions) -> Mask:
+    def faults(self, chunk: bytes | memoryview, starts: Positions, ends: Positions) -> Mask:
         symbols = np.frombuffer(chunk, np.uint8)
         newlines = np.flatnonzero(symbols == ord("\n"))
         return np.searchsorted(newlines, ends) > np.searchsorted(newlines, starts)
-
-    def plain(self, chunk: bytes, starts: Positions, ends: Positions) -> Mask:
-        return ~self.faults(chunk, starts, ends)
 
     def explain(self, value: bytes) -> Fault:
         raise AssertionError("a newline in a row is no fault")
@@ -190,16 +135,9 @@ class _Bytes:
 
     name = "bytes"
     inspects_digits = False
-    is_quick = False
 
-    def flat_ends(self, chunk: bytes, messages: int) -> Positions | None:
-        return None
-
-    def faults(self, chunk: bytes, starts: Positions, ends: Positions) -> Mask:
+    def faults(self, chunk: bytes | memoryview, starts: Positions, ends: Positions) -> Mask:
         return np.zeros(len(starts), np.bool_)
-
-    def plain(self, chunk: bytes, starts: Positions, ends: Positions) -> Mask:
-        return np.ones(len(starts), np.bool_)
 
     def explain(self, value: bytes) -> Fault:
         raise AssertionError("no message is at fault for its bytes alone")

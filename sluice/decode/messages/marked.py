@@ -108,20 +108,14 @@ def without(buffer: MessageBuffer, indices: Indices) -> Iterator[None]:
 
 
 def subset(buffer: MessageBuffer, indices: Indices) -> MessageBuffer:
-    """A buffer of its own with these messages, in this order; the caller closes it.
-
-    What the buffer proved of each message stays proven, so the structure is not tested again;
-    and what is at fault stays at fault.
-    """
+    """A buffer of its own with these messages, in this order; the caller closes it."""
     chosen = MessageBuffer(buffer.framing)
-    chosen.blame(np.flatnonzero(np.isin(indices, np.array(buffer.faults, np.int64))))
     offsets = buffer.offsets[indices]
     for piece in pieces(buffer, indices):
         chosen.add_text(
             memoryview(piece.text),
             offsets[piece.places],
             piece.ends - 1,
-            is_flat=True,
             may_be_long=not buffer.short_numbers,
         )
     return chosen

@@ -1,8 +1,7 @@
 """A quick look at messages of text formats for values that the engine may misread, compiled
 (moments.c).
 
-It proves most messages to have none, for a few nanoseconds each. Where there was no C compiler it
-proves nothing.
+It proves most messages to have none, for a few nanoseconds each.
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ import ctypes
 import json
 from collections.abc import Sequence
 from functools import cache
-from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from sluice.decode.engine.compiled import library
 from sluice.decode.messages.boundaries import Positions
 
 #: So many of a message are looked at.
@@ -25,28 +23,19 @@ _NONE = np.zeros(0, np.int64)
 
 
 @cache
-def _library() -> ctypes.CDLL | None:
-    for suffix in EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name(f"_moments{suffix}")
-        if path.exists():
-            try:
-                library = ctypes.CDLL(str(path))
-            except OSError:
-                return None
-            pointer, number = ctypes.c_void_p, ctypes.c_int64
-            text = (pointer, number, pointer)
-            arguments = {
-                "sluice_unclear_values": (number, number, number, *(pointer,) * 3, number, pointer),
-                "sluice_unclear_empties": (number, pointer, pointer, number, number, pointer),
-                "sluice_unfilled": (pointer, pointer, number, pointer),
-            }
-            for name, more in arguments.items():
-                function = getattr(library, name, None)
-                if function is None:
-                    return None  # it was compiled from another version's source
-                function.argtypes, function.restype = [*text, *more], number
-            return library
-    return None
+def _library() -> ctypes.CDLL:
+    found = library(__file__, "_moments")
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    text = (pointer, number, pointer)
+    arguments = {
+        "sluice_unclear_values": (number, number, number, *(pointer,) * 3, number, pointer),
+        "sluice_unclear_empties": (number, pointer, pointer, number, number, pointer),
+        "sluice_unfilled": (pointer, pointer, number, pointer),
+    }
+    for name, more in arguments.items():
+        function = getattr(found, name)
+        function.argtypes, function.restype = [*text, *more], number
+    return found
 
 
 #: What is looked for in a value of a line: dates, numbers in brackets, empty texts; ALL: it is
@@ -114,11 +103,11 @@ class MomentFields:
 
     def unclear(self, text: bytes | int, ends: Positions) -> Positions:
         """See `QuickLook`."""
-        library, count = _library(), len(self._numbers)
-        if library is None or self._is_odd:
+        count = len(self._numbers)
+        if self._is_odd:
             return np.arange(len(ends))
         verdicts = np.empty(len(ends), np.uint8)
-        found = library.sluice_unclear_values(
+        found = _library().sluice_unclear_values(
             *(text, len(ends), ends.ctypes.data, self._kind, self._has_quotes, self._signs),
             *(self._names, *self._numbers_at, count, verdicts.ctypes.data),
         )
@@ -143,11 +132,10 @@ class EmptyFields:
 
     def unclear(self, text: bytes | int, ends: Positions) -> Positions:
         """See `QuickLook`."""
-        library = _library()
-        if library is None or self._is_odd:
+        if self._is_odd:
             return np.arange(len(ends))
         verdicts = np.empty(len(ends), np.uint8)
-        found = library.sluice_unclear_empties(
+        found = _library().sluice_unclear_empties(
             *(text, len(ends), ends.ctypes.data, self._kind, self._names, self._numbers_at),
             *(len(self._numbers), self._within, verdicts.ctypes.data),
         )
@@ -163,11 +151,11 @@ class FilledFields:
 
     def unclear(self, text: bytes | int, ends: Positions) -> Positions:
         """See `QuickLook`."""
-        library, keys = _library(), self._keys
-        if library is None or keys.is_odd:
+        keys = self._keys
+        if keys.is_odd:
             return np.arange(len(ends))
         verdicts = np.empty(len(ends), np.uint8)
-        found = library.sluice_unfilled(
+        found = _library().sluice_unfilled(
             *(text, len(ends), ends.ctypes.data, keys.text, self._ends_at, len(keys.ends)),
             verdicts.ctypes.data,
         )

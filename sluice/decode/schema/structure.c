@@ -3,7 +3,7 @@
  *
  * The engine takes some messages that are not: a length where a number should be, the third
  * branch of a union of two. Here every byte of a message is accounted for before the engine sees
- * it. walk.py has the same rules in Python, to compare with.
+ * it. tests/decode/slow_walk.py has the same rules in Python, to compare with.
  *
  * The input is not trusted: every length is checked against what is left before it is used.
  * Nothing is allocated or kept. Tables (tables.py) are trusted.

@@ -2,54 +2,34 @@
 
 The engine takes some messages that are not: a length where a number should be, the third
 branch of a union of two. So each message is walked through before the engine sees it, and
-those that are sound are written behind each other. Both are compiled where a C compiler was
-(structure.c); walk.py has the same rules in Python.
+those that are sound are written behind each other. Both are compiled (structure.c).
 """
 
 from __future__ import annotations
 
 import ctypes
 from functools import cache
-from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sluice.decode.engine.native import varint
-from sluice.decode.messages.marks import MARK_BYTES, mark, secret
+from sluice.decode.engine.compiled import library
+from sluice.decode.messages.marks import MARK_BYTES, secret
 from sluice.decode.schema.tables import AvroTables, Positions, ProtobufTables, Results
-from sluice.decode.schema.walk import (
-    check_avro_slowly,
-    check_protobuf_slowly,
-    split_avro_slowly,
-)
 
 
 @cache
-def _library() -> ctypes.CDLL | None:
-    for suffix in EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name(f"_structure{suffix}")
-        if path.exists():
-            try:
-                return ctypes.CDLL(str(path))
-            except OSError:
-                return None
-    return None
-
-
-def is_compiled() -> bool:
-    """Whether the walk is the compiled one."""
-    return _library() is not None
+def _library() -> ctypes.CDLL:
+    found = library(__file__, "_structure")
+    for function in (found.sluice_split_avro, found.sluice_write_lengths, found.sluice_write_marks):
+        function.restype = ctypes.c_int64
+    return found
 
 
 def check_avro(text: bytes, begins: Positions, ends: Positions, tables: AvroTables) -> Results:
     """Walk through Avro bodies, each from its begin to its end."""
-    library = _library()
-    if library is None:
-        return check_avro_slowly(text, begins, ends, tables)
     results = np.zeros(len(begins), np.int64)
-    library.sluice_check_avro(
+    _library().sluice_check_avro(
         ctypes.c_char_p(text),
         ctypes.c_int64(len(begins)),
         *map(_address, (begins, ends, tables.nodes, tables.children, results)),
@@ -62,12 +42,8 @@ def split_avro(text: bytes, rows: int, tables: AvroTables) -> tuple[int, Positio
 
     :returns: 0, or a code and 256 times the node at fault; and the ends.
     """
-    library = _library()
-    if library is None:
-        return split_avro_slowly(text, rows, tables)
     ends = np.zeros(rows, np.int64)
-    library.sluice_split_avro.restype = ctypes.c_int64
-    result = library.sluice_split_avro(
+    result = _library().sluice_split_avro(
         ctypes.c_char_p(text),
         ctypes.c_int64(0),
         ctypes.c_int64(len(text)),
@@ -81,11 +57,8 @@ def check_protobuf(
     text: bytes, begins: Positions, ends: Positions, tables: ProtobufTables, refuses_unknown: bool
 ) -> Results:
     """Walk through Protobuf messages, each from its begin to its end."""
-    library = _library()
-    if library is None:
-        return check_protobuf_slowly(text, begins, ends, tables, refuses_unknown)
     results = np.zeros(len(begins), np.int64)
-    library.sluice_check_protobuf(
+    _library().sluice_check_protobuf(
         ctypes.c_char_p(text),
         ctypes.c_int64(len(begins)),
         *map(_address, (begins, ends, tables.types, tables.fields, tables.enums)),
@@ -97,15 +70,8 @@ def check_protobuf(
 
 def with_lengths(text: bytes, begins: Positions, ends: Positions) -> memoryview:
     """These parts of a text behind each other, each behind its length as a varint."""
-    library = _library()
-    if library is None:
-        parts: list[bytes] = []
-        for a, b in zip(begins.tolist(), ends.tolist(), strict=True):
-            parts += (varint(b - a), text[a:b])
-        return memoryview(b"".join(parts))
     out = np.empty(int((ends - begins).sum()) + 10 * len(begins), np.uint8)
-    library.sluice_write_lengths.restype = ctypes.c_int64
-    written = library.sluice_write_lengths(
+    written = _library().sluice_write_lengths(
         ctypes.c_char_p(text),
         ctypes.c_int64(len(begins)),
         *map(_address, (begins, ends, out)),
@@ -120,16 +86,8 @@ def between_marks(
 
     :param place: of the first of them; see marks.py. It grows by `step` with each.
     """
-    library = _library()
-    if library is None:
-        parts: list[bytes] = []
-        for number, (a, b) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
-            own = mark(place + step * number)
-            parts += (own, text[a:b], own)
-        return memoryview(b"".join(parts))
     out = np.empty(int((ends - begins).sum()) + 2 * MARK_BYTES * len(begins), np.uint8)
-    library.sluice_write_marks.restype = ctypes.c_int64
-    written = library.sluice_write_marks(
+    written = _library().sluice_write_marks(
         ctypes.c_char_p(text),
         ctypes.c_int64(len(begins)),
         *map(_address, (begins, ends)),

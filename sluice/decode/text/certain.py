@@ -183,9 +183,3 @@ def _uuid(value: Any) -> _Verdict:
 
 def _bool(value: Any) -> _Verdict:
     return _Verdict.GOOD if isinstance(value, bool) else _Verdict.UNSURE
-
-
-_JUDGES: dict[str, _Judge] = {
-    **{"Float64": _float, "String": _string, "DateTime": _moment},
-    **{"UUID": _uuid, "Bool": _bool},
-}

@@ -28,7 +28,7 @@ from sluice.decode.text.certain import Certainty
 from sluice.decode.text.isolate import find_faults, halve
 from sluice.decode.text.misread import Look, MisreadObjects
 from sluice.decode.text.plan import KEY_COLUMN, ORDER_COLUMN, Plan
-from sluice.decode.text.suspects import find_loose_ends, find_suspects
+from sluice.decode.text.suspects import find_suspects
 from sluice.decode.text.tolerant import find_unfit, overflow_behavior, sift
 
 __all__ = ["BadMessage", "Decoded", "Decoder"]
@@ -148,10 +148,7 @@ class Decoder:
 
     def _structure_faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
         """Messages that the engine must not see among others."""
-        return self._explained(buffer, buffer.faults)
-
-    @staticmethod
-    def _explained(buffer: MessageBuffer, indices: list[int]) -> dict[int, Fault]:
+        indices = buffer.faults
         broken = buffer.iterate(np.array(indices, np.int64))
         explain = buffer.framing.explain
         return {index: explain(value) for index, value in zip(indices, broken, strict=True)}
@@ -192,7 +189,6 @@ class Decoder:
 
         searches: tuple[Callable[[NDArray[np.int64]], dict[int, Fault]], ...] = (
             lambda left: find_faults(plan, buffer, find_suspects(plan, buffer, left)),
-            lambda left: find_faults(plan, buffer, find_loose_ends(buffer, left)),
             lambda left: find_faults(plan, buffer, left),
             lambda left: halve(plan, buffer, left, decodes),
         )
@@ -212,14 +208,12 @@ class Decoder:
         """Rows and faults in one pass, or the faults alone, so far as that can be done."""
         if buffer.framing is not JSON_OBJECTS or not buffer.one_line_each:
             return None, known
-        buffer.prove()
-        faults = known | self._explained(buffer, [i for i in buffer.faults if i not in known])
-        left = _without(buffer.messages, faults)
+        left = _without(buffer.messages, known)
         if not len(left):
-            return Body(), faults
+            return Body(), known
         plan = self._short_plan if buffer.short_numbers else self._plan
         sifted, unfit, doubted = None, None, 0
-        with without(buffer, np.sort(np.fromiter(faults, np.int64, len(faults)))):
+        with without(buffer, np.sort(np.fromiter(known, np.int64, len(known)))):
             if self._overflow is not None:
                 sifted = sift(plan, buffer, len(left), self._overflow)
             if sifted is not None:
@@ -236,7 +230,7 @@ class Decoder:
         is_certain = np.isin(left, np.fromiter(found, np.int64, len(found)))
         unfit, unread = unfit[~is_certain[unfit]], unread[~is_certain[unread]]
         found |= find_faults(self._plan, buffer, left[unfit], left[unread])
-        faults = faults | found
+        faults = known | found
         if sifted is None:
             return None, faults
         if sorted(found) == left[sifted.suspects].tolist():

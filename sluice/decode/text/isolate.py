@@ -26,8 +26,7 @@ from sluice.decode.messages.fault import (
     UNKNOWN_FIELD,
     Fault,
 )
-from sluice.decode.messages.framing import JSON_OBJECTS
-from sluice.decode.messages.marked import Indices, buffer_of, marked_file, memory_file, pieces
+from sluice.decode.messages.marked import Indices, buffer_of, marked_file, memory_file
 from sluice.decode.text.plan import Plan
 from sluice.decode.text.suspects import run_marked
 from sluice.decode.text.words import (
@@ -59,14 +58,13 @@ _NONE = np.zeros(0, np.int64)
 
 #: So much text is judged together: what each message needs is not held for all of them.
 _JUDGED_BYTES = 16 << 20
-#: So many messages are tested together: numpy's temporaries stay in the cache.
-_INSPECTED_MESSAGES = 500
 
 
 def find_faults(
     plan: Plan, buffer: MessageBuffer, indices: Indices, seen_unread: Indices = _NONE
 ) -> dict[int, Fault]:
-    """The bad messages among these, by index, in a few queries however many they are.
+    """The bad messages among these, each of which is one object, by index, in a few queries
+    however many they are.
 
     What is left decodes strictly, but for what no query can skip: then `halve` is next.
 
@@ -121,14 +119,9 @@ def _judge(
     plan: Plan, buffer: MessageBuffer, indices: Indices, seen_unread: Indices
 ) -> tuple[dict[int, Fault], list[int]]:
     """The bad messages of a part; and which of them the engine cannot read at all."""
-    # The cheap test leaves structure to a decode that went well. This one did not.
-    broken = _broken(buffer, indices)
-    faults = {
-        index: JSON_OBJECTS.explain(buffer.message(index)) for index in indices[broken].tolist()
-    }
-    easy = indices[~broken]
-    looked_at, by_column = _judge_unread(plan, buffer, easy[np.isin(easy, seen_unread)])
-    easy = easy[~np.isin(easy, np.fromiter(by_column, np.int64, len(by_column)))]
+    faults: dict[int, Fault] = {}
+    looked_at, by_column = _judge_unread(plan, buffer, indices[np.isin(indices, seen_unread)])
+    easy = indices[~np.isin(indices, np.fromiter(by_column, np.int64, len(by_column)))]
     rows = _lenient(plan, buffer, easy)
     if rows is None:
         easy = easy[~_are_hard(buffer, easy)]
@@ -192,22 +185,6 @@ def _halve(indices: Indices, decodes: Callable[[Indices], bool]) -> list[int]:
 def _line(buffer: MessageBuffer, index: int) -> bytes:
     """The message on one line."""
     return buffer.message(index).replace(b"\n", b" ")
-
-
-def _broken(buffer: MessageBuffer, indices: Indices) -> NDArray[np.bool_]:
-    """Which of these messages are not one object."""
-    broken = np.zeros(len(indices), np.bool_)
-    for piece in pieces(buffer, indices):
-        begins, ends = np.concatenate(([0], piece.ends[:-1])), piece.ends - 1
-        for first in range(0, len(ends), _INSPECTED_MESSAGES):
-            some = slice(first, first + _INSPECTED_MESSAGES)
-            begin = int(begins[first])
-            chunk = piece.text[begin : int(ends[some][-1])]
-            place = piece.first + first
-            broken[place : place + len(ends[some])] = JSON_OBJECTS.faults(
-                chunk, begins[some] - begin, ends[some] - begin
-            )
-    return broken
 
 
 def _others(indices: Indices, places: Indices) -> Indices:

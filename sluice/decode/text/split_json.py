@@ -54,7 +54,7 @@ class JsonSplitter:
             if len(owner):
                 owner += piece.first
                 may_be_long = not buffer.short_numbers
-                rows.add_text(memoryview(text), offsets[owner], ends, False, may_be_long)
+                rows.add_text(memoryview(text), offsets[owner], ends, may_be_long)
                 owners.append(owner)
         return Split(rows, np.concatenate([np.zeros(0, np.int64), *owners]), faults)
 

@@ -64,7 +64,7 @@ class LineSplitter:
                 owner = lines.owners + piece.first
                 text = memoryview(lines.text)
                 may_be_long = not buffer.short_numbers
-                rows.add_text(text, offsets[owner], lines.ends, False, may_be_long)
+                rows.add_text(text, offsets[owner], lines.ends, may_be_long)
                 owners.append(owner)
         return Split(rows, np.concatenate([np.zeros(0, np.int64), *owners]), faults)
 

@@ -11,7 +11,7 @@ import numpy as np
 from sluice.decode.engine.native import read_header
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.marked import Indices, marked_file, pieces
+from sluice.decode.messages.marked import Indices, marked_file
 from sluice.decode.text.plan import Plan
 
 #: A bad message makes so many suspect; a mark costs as much as reading a few messages.
@@ -54,21 +54,6 @@ def _search(plan: Plan, buffer: MessageBuffer, indices: Indices) -> Indices:
     stretch = np.searchsorted(at_row, faulty, side="right") - 1
     places = at_place[stretch] + faulty - at_row[stretch]
     suspect[places[whole[stretch]]] = True
-    chosen: Indices = indices[suspect]
-    return chosen
-
-
-def find_loose_ends(buffer: MessageBuffer, indices: Indices) -> Indices:
-    """Messages that may go on after their object, which makes a row in a lenient pass.
-
-    They are not balanced in braces; so are some whose strings hold braces.
-    """
-    suspect = np.zeros(len(indices), np.bool_)
-    for piece in pieces(buffer, indices):
-        symbols = np.frombuffer(piece.text, np.uint8)
-        braces = (symbols == ord("{")).view(np.int8) - (symbols == ord("}")).view(np.int8)
-        begins = np.concatenate(([0], piece.ends[:-1]))
-        suspect[piece.places] = np.add.reduceat(braces, begins, dtype=np.int64) != 0
     chosen: Indices = indices[suspect]
     return chosen
 

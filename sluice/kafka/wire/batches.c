@@ -73,7 +73,6 @@ struct parser {
     int64_t count_max;
     int64_t count;
     int64_t text_needed; /* FULL and nothing held: the text must have so much room */
-    int64_t flat;  /* what decode/boundaries.flat_ends would say */
     int64_t digits; /* what decode/digits.has_long_run would say */
 };
 
@@ -148,7 +147,7 @@ uint32_t sluice_crc32c(const uint8_t *p, int64_t bytes, int64_t by_table) {
     return crc32c_by_table(p, bytes);
 }
 
-/* ---- the cheap tests of the text ---- */
+/* ---- digits ---- */
 
 typedef uint8_t bytes16 __attribute__((vector_size(16)));
 typedef uint64_t words2 __attribute__((vector_size(16)));
@@ -163,65 +162,21 @@ static int is_long_run(const uint8_t *text, int64_t bytes, int64_t at) {
     return to - from > DIGITS_MAX;
 }
 
-/* Counts of `{`, `[` and newlines; whether there is a long run of digits, each of which fills an
- * aligned word of eight; and whether a value may be missing (`boundaries.may_miss`). */
-struct marks {
-    int64_t braces, brackets, newlines, digits, misses;
-};
-
-static bytes16 is_blank(bytes16 piece) { return (bytes16)(piece <= ' '); }
-
-/* Of 16 bytes with the two behind them. */
-static bytes16 may_miss(const uint8_t *text) {
-    bytes16 piece, next, after;
-    memcpy(&piece, text, 16);
-    memcpy(&next, text + 1, 16);
-    memcpy(&after, text + 2, 16);
-    bytes16 close = (bytes16)((after == ',') | (after == '}'));
-    return (bytes16)(piece == ':') &
-           ((bytes16)((next == ',') | (next == '}')) | (is_blank(next) & (close | is_blank(after))));
-}
-
-static struct marks marks_of(const uint8_t *text, int64_t bytes) {
-    struct marks found = {0, 0, 0, 0, 0};
+/* Whether there is a long run of digits: each fills an aligned word of eight. */
+static int has_long_run(const uint8_t *text, int64_t bytes) {
     int64_t at = 0;
-    bytes16 misses = {0};
-    while (bytes - at >= 16) {
-        bytes16 braces = {0}, brackets = {0}, newlines = {0};
-        int64_t stop = at + 16 * 255 < bytes - 15 ? at + 16 * 255 : bytes - 15;
-        for (; at < stop; at += 16) {
-            bytes16 piece;
-            memcpy(&piece, text + at, 16);
-            braces -= (bytes16)(piece == '{');
-            brackets -= (bytes16)(piece == '[');
-            newlines -= (bytes16)(piece == '\n');
-            if (bytes - at >= 18) misses |= may_miss(text + at);
-            words2 digits = (words2)((bytes16)(piece - '0') < 10);
-            if (__builtin_expect((digits[0] == UINT64_MAX) | (digits[1] == UINT64_MAX), 0) &&
-                !found.digits)
-                found.digits = (digits[0] == UINT64_MAX && is_long_run(text, bytes, at)) ||
-                               (digits[1] == UINT64_MAX && is_long_run(text, bytes, at + 8));
-        }
-        for (int lane = 0; lane < 16; lane++) {
-            found.braces += braces[lane];
-            found.brackets += brackets[lane];
-            found.newlines += newlines[lane];
-        }
+    for (; bytes - at >= 16; at += 16) {
+        bytes16 piece;
+        memcpy(&piece, text + at, 16);
+        words2 digits = (words2)((bytes16)(piece - '0') < 10);
+        if (__builtin_expect((digits[0] == UINT64_MAX) | (digits[1] == UINT64_MAX), 0) &&
+            ((digits[0] == UINT64_MAX && is_long_run(text, bytes, at)) ||
+             (digits[1] == UINT64_MAX && is_long_run(text, bytes, at + 8))))
+            return 1;
     }
-    uint8_t end[16 + 18] = {0};
-    memset(end, 'x', sizeof end);
-    int64_t looked = bytes - at >= 2 || at < 16 ? at : at - 16;
-    memcpy(end, text + looked, (size_t)(bytes - looked));
-    misses |= may_miss(end) | may_miss(end + 16);
-    for (int lane = 0; lane < 16; lane++) found.misses |= misses[lane];
-    for (; at < bytes; at++) {
-        found.braces += text[at] == '{';
-        found.brackets += text[at] == '[';
-        found.newlines += text[at] == '\n';
-        if (!found.digits && (uint8_t)(text[at] - '0') < 10)
-            found.digits = is_long_run(text, bytes, at);
-    }
-    return found;
+    for (; at < bytes; at++)
+        if ((uint8_t)(text[at] - '0') < 10 && is_long_run(text, bytes, at)) return 1;
+    return 0;
 }
 
 /* ---- batches ---- */
@@ -384,7 +339,6 @@ static int take_message(struct parser *s, const struct record *r, int64_t offset
         uint8_t *out = s->text + s->text_bytes;
         memcpy(out, r->data, (size_t)r->value);
         out[r->value] = '\n';
-        s->flat &= r->value > 0 && out[0] == '{' && out[r->value - 1] == '}';
         s->offsets[s->count] = (uint64_t)offset;
         s->ends[s->count++] = s->text_bytes + r->value;
         s->text_bytes += r->value + 1;
@@ -422,7 +376,6 @@ static int take_records(struct parser *s) {
 /* Call after the values were delivered. */
 void sluice_delivered(struct parser *s) {
     s->text_bytes = s->count = 0;
-    s->flat = 1;
     s->digits = 0;
 }
 
@@ -454,11 +407,7 @@ static int walk(struct parser *s) {
 
 int64_t sluice_next(struct parser *s) { return walk(s); }
 
-/* Call before the values are delivered: sets `flat` and `digits`. */
+/* Call before the values are delivered: sets `digits`. */
 void sluice_seal(struct parser *s) {
-    if (s->count == 0) return;
-    struct marks found = marks_of(s->text, s->text_bytes - 1);
-    s->flat = s->flat && found.braces == s->count && found.brackets == 0 &&
-              found.newlines == s->count - 1 && !found.misses;
-    s->digits = found.digits;
+    if (s->count) s->digits = has_long_run(s->text, s->text_bytes - 1);
 }

@@ -62,7 +62,6 @@ class Parser(ctypes.Structure):
         ("count_max", ctypes.c_int64),
         ("count", ctypes.c_int64),
         ("text_needed", ctypes.c_int64),
-        ("flat", ctypes.c_int64),
         ("digits", ctypes.c_int64),
     ]
 

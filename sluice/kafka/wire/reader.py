@@ -49,10 +49,9 @@ RECORD_BYTES_MAX = 512 * 1024 * 1024
 _PAUSE_SECONDS_MAX = 1.0
 
 #: Called with values joined by newlines (a newline after the last, too), their offsets, where
-#: each ends in the text, and what the parser saw: whether `boundaries.flat_ends` proves every
-#: value to be one object, and whether `digits.has_long_run`. The text is only valid within the
-#: call, the arrays are the caller's.
-DeliverText = Callable[[memoryview, NDArray[np.uint64], NDArray[np.int64], bool, bool], None]
+#: each ends in the text, and whether `digits.has_long_run`, as the parser saw. The text is only
+#: valid within the call, the arrays are the caller's.
+DeliverText = Callable[[memoryview, NDArray[np.uint64], NDArray[np.int64], bool], None]
 
 
 class BrokenBatchError(TerminalError):
@@ -104,7 +103,6 @@ class WireReader:
             text: memoryview,
             offsets: NDArray[np.uint64],
             ends: NDArray[np.int64],
-            is_flat: bool,
             has_long_run: bool,
         ) -> None:
             begins = [0, *(ends[:-1] + 1).tolist()]
@@ -304,7 +302,6 @@ class WireReader:
                     memoryview(self._text)[: parser.text_bytes],
                     self._offsets[: parser.count].copy(),
                     self._ends[: parser.count].copy(),
-                    bool(parser.flat),
                     bool(parser.digits),
                 )
             except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import signal
 import socket
 import subprocess
@@ -16,15 +17,30 @@ from sluice.testbed.local.lifetime import dying_with_parent
 START_TIMEOUT_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 _LOG_CHARACTERS = 3000
+#: Below 32768, where Linux begins by default with the ports of outgoing connections.
+_PORTS = (10_240, 32_768)
+#: Drawn by the system, since processes that a test seeds alike would else draw the same ports.
+_DRAWN = random.SystemRandom()
+_given: set[int] = set()
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports on loopback that nobody listens on at this moment."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Distinct ports on loopback that nobody listens on at this moment, and that no call of this
+    process gave before.
+
+    They lie below the ports that the system gives to outgoing connections: a server that is
+    stopped and started again would else find its port taken by somebody's connection [measured:
+    ClickHouse ended with "Address already in use" after a kill, in a full test run].
+    """
+    ports: list[int] = []
+    while len(ports) < count:
+        port = _DRAWN.randrange(*_PORTS)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            if port not in _given:
+                _given.add(port)
+                ports.append(port)
+    return ports
 
 
 def wait_until(

@@ -13,6 +13,7 @@ from typing import Any
 import confluent_kafka as ck
 
 from sluice.core.errors import TerminalError
+from sluice.core.ledger import entries_in
 from sluice.kafka.clients import KafkaAccess, make_consumer
 from sluice.kafka.errors import kafka_error
 
@@ -47,7 +48,8 @@ class LedgerTail:
         for message in self._consumer.consume(500, _POLL_SECONDS):
             if message.error() is not None:
                 raise kafka_error(f"reading ledger {self._topic}", message.error())
-            self._take(json.loads(message.value()))
+            for entry in entries_in(json.loads(message.value())):
+                self._take(entry)
 
     def wait(
         self,

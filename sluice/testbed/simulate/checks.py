@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from sluice.core.ledger import entries_in
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS, InvalidRecordError, Kind, Record, decode
 from sluice.testbed.simulate.clickhouse import Block, Row, Table
@@ -65,13 +66,18 @@ class Checks:
         if parked:
             self._world.faults.note("message parked")
         suspects: dict[TopicPartition, list[int]] = {}
-        for topic, stored in transaction.messages:
-            entry = json.loads(stored.value or b"{}") if topic == self._world.plan.ledger else {}
-            if entry.get("type") == "text":
+        ledger = (
+            entry
+            for topic, stored in transaction.messages
+            if topic == self._world.plan.ledger
+            for entry in entries_in(json.loads(stored.value or b"{}"))
+        )
+        for entry in ledger:
+            if entry["type"] == "text":
                 self._texts.add(entry["digest"])
-            elif entry.get("type") == "record":
+            elif entry["type"] == "record":
                 self._world.invariants.background_recorded(entry)
-            elif entry.get("type") == "suspect":
+            elif entry["type"] == "suspect":
                 of = TopicPartition(entry["topic"], entry["partition"])
                 suspects.setdefault(of, []).append(entry["deadline_ms"])
         for source, offset in transaction.offsets.items():
@@ -232,8 +238,8 @@ class Checks:
 
     def look_at_stops(self, driver: Driver) -> None:
         """A partition may stop only for a reason that the world really caused."""
-        lane = driver.lane_run.lane
-        for source, state in lane.states.items() if lane is not None else ():
+        loop = driver.lane_run.loop
+        for source, state in loop.states.items() if loop is not None else ():
             if state.stopped is None or source in self._world.excused:
                 continue
             if source in self._world.cut_logs and "leader epoch" in str(state.stopped):

@@ -155,7 +155,7 @@ class SimulatedProber(ClickHouseProber):
 
 
 class VirtualInbox(Inbox):
-    """The lane's inbox; waiting for an event lets virtual time pass."""
+    """The loop's inbox; waiting for an event lets virtual time pass."""
 
     world: World
 

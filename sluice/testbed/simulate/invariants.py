@@ -21,7 +21,7 @@ from sluice.kafka.tail import LogMessage
 from sluice.testbed.simulate.clickhouse import Block, Table
 from sluice.testbed.simulate.kafka import Transaction
 from sluice.testbed.simulate.scheduler import Process
-from sluice.verify.history import ledger_event
+from sluice.verify.history import ledger_events
 
 if TYPE_CHECKING:
     from sluice.testbed.simulate.driver import Driver
@@ -162,12 +162,12 @@ class Invariants:
 
     def _check_claims(self, driver: Driver) -> None:
         """Who grants entries counts every late insert of what is settled (R10)."""
-        lane, world = driver.lane_run.lane, self._world
-        assert lane is not None
-        held = max((s.deadline_ms for s in lane._claims.suspects), default=0)
+        loop, world = driver.lane_run.loop, self._world
+        assert loop is not None
+        held = max((s.deadline_ms for s in loop._claims.suspects), default=0)
         for each in self.inserters():
             source, record = each.source, each.record
-            is_ours = source in lane.states and world.owner_of(source) == driver.owner
+            is_ours = source in loop.states and world.owner_of(source) == driver.owner
             is_late = is_ours and self._is_settled(source, record.end)
             if is_late and held < record.deadline_ms:
                 self._violate(
@@ -421,9 +421,9 @@ class Invariants:
         log = world.broker.topics[name][0]
         for offset, stored in log.read(0, log.end, log.end)[0]:
             message = LogMessage(offset, stored.timestamp_ms, stored.key, stored.value)
-            event = ledger_event("c", Place(name, 0, offset), message)
-            for anomaly in judge.take(event) if event is not None else ():
-                world.checks.violate(f"the verifier finds {anomaly}")
+            for event in ledger_events("c", Place(name, 0, offset), message):
+                for anomaly in judge.take(event):
+                    world.checks.violate(f"the verifier finds {anomaly}")
 
     def _tables_of(self, connector: str, topic: str) -> tuple[str, ...]:
         plan = self._world.plan

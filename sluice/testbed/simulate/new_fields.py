@@ -57,7 +57,7 @@ def adding_in(world: World) -> Callable[..., dict[str, str]]:
         ask("alter")
         tables = list({id(t): t for url in urls for t in [hosts[url].tables[where[1]]]}.values())
         if not world.plan.tokens and world.is_looked_at():
-            # A lane sees to it that no repeat of its own is out. Nothing protects from others.
+            # A loop sees to it that no repeat of its own is out. Nothing protects from others.
             raise TransientError("somebody looks at the columns", "wait")
         there = {column.name for column in tables[0].columns}
         added = {name: "Nullable(Int64)" for name in kinds if name not in there}

@@ -13,11 +13,19 @@ from sluice.clickhouse import access, http, probe
 from sluice.core.packing import RANGES_OF_TASK, share_of_task
 from sluice.core.text import ConfigurationText
 from sluice.decode.schema import registry
-from sluice.driver import connector, deciding, gathering, growing, monitor, refreshing, texts
+from sluice.driver import (
+    connector,
+    growing,
+    monitor,
+    refreshing,
+    report_handler,
+    round_planner,
+    texts,
+)
 from sluice.kafka import ledger, reader, recorder, transactions
 from sluice.testbed.simulate import clients, decoding, driver, new_fields, splitting, wire
 from sluice.testbed.simulate.spark import Worker, range_loader
-from sluice.worker import failover, inserting, leases, loading, taking_turns, tasks
+from sluice.worker import failover, insert_lock, inserting, leases, loading, tasks
 
 if TYPE_CHECKING:
     from sluice.testbed.simulate.world import World
@@ -26,8 +34,8 @@ if TYPE_CHECKING:
 LEDGER_CHUNK = 60
 
 
-class _WorkshopOfWorker:
-    """Stands for the workshop of the process that runs."""
+class _CacheOfWorker:
+    """Stands for the cache of the process that runs."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -35,7 +43,7 @@ class _WorkshopOfWorker:
     def __getattr__(self, name: str) -> Any:
         worker = self._world.process
         assert isinstance(worker, Worker)
-        return getattr(worker.workshop, name)
+        return getattr(worker.cache, name)
 
 
 @contextmanager
@@ -107,7 +115,7 @@ def _of_kafka(world: World) -> list[tuple[Any, str, Any]]:
         (ledger, "make_consumer", make_consumer),
         (ledger, "make_unstable_reader", make_unstable_reader),
         (ledger, "time", clock),
-        (ledger, "FIRST_CHUNK_ENTRIES", LEDGER_CHUNK),
+        (ledger, "FIRST_CHUNK_MESSAGES", LEDGER_CHUNK),
         (reader, "make_consumer", make_consumer),
         (reader, "time", clock),
     ]
@@ -131,7 +139,7 @@ def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
         (monitor, "COUNT_PARTS_EVERY_MS", 5000),
         (monitor, "READ_EVERY_SECONDS", world.plan.windows_every_seconds),
         (inserting, "time", clock),
-        (taking_turns, "time", clock),
+        (insert_lock, "time", clock),
         (refreshing, "POLL_SECONDS", 2.0),
         (refreshing, "READ_EVERY_SECONDS", 20.0),
     ]
@@ -147,7 +155,7 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
     return [
         # The same few texts are written out again and again.
         (ConfigurationText, "canonical", lru_cache(maxsize=64)(ConfigurationText.canonical)),
-        (deciding, "share_of_task", _tiny if world.plan.shares_tasks else share_of_task),
+        (round_planner, "share_of_task", _tiny if world.plan.shares_tasks else share_of_task),
         (connector, "now_ms", world.wall_ms),
         (connector, "make_admin", lambda access: None),
         (connector, "SourceLog", lambda admin: clients.SimulatedLog(world)),
@@ -163,7 +171,7 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         (connector, "ReplicaWatch", bound(driver.SimulatedReplicaWatch)),
         (leases, "time", _clock(world)),
         (loading, "new_fields", new_fields.new_fields),
-        (loading, "send_abreast", splitting.sending_abreast(world)),
+        (loading, "send_parallel", splitting.sending_parallel(world)),
         (loading, "time", _clock(world)),
         (loading, "without_rows", decoding.without_rows),
         (loading, "end_of_rows", partial(loading.end_of_rows, rows_max=world.plan.rows_max)),
@@ -172,6 +180,6 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         (tasks, "time", _clock(world)),
         (growing, "add_columns", new_fields.adding_in(world)),
         (failover, "time", _clock(world)),
-        (loading, "_workshop", _WorkshopOfWorker(world)),
-        (gathering, "random", world.rng),
+        (loading, "_cache", _CacheOfWorker(world)),
+        (report_handler, "random", world.rng),
     ]

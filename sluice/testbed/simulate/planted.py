@@ -16,13 +16,22 @@ from sluice.clickhouse import window
 from sluice.core.budget import Site
 from sluice.core.errors import InDoubtError
 from sluice.core.ranges import Range
-from sluice.core.receipts import DeadLetter, Failed, Receipt, TaskReport
+from sluice.core.receipts import DeadLetter, Failed, Receipt, TaskReport, TooHeavy
 from sluice.core.records import Kind
 from sluice.core.tokens import block_token
-from sluice.driver import changes, connector, deciding, gathering, lane, monitor, start
+from sluice.driver import (
+    changes,
+    connector,
+    loop,
+    monitor,
+    report_handler,
+    round_planner,
+    schema_decision,
+    start,
+)
 from sluice.driver.ports import SiteWindow
-from sluice.driver.state import Claims, PartitionState
-from sluice.driver.steps import Budget, Planner, settle
+from sluice.driver.record_updates import Budget, RecordPlanner, settle
+from sluice.driver.state import Answered, Claims, PartitionState
 from sluice.kafka import reader, recorder, transactions
 from sluice.kafka.dead_letters import wrap
 from sluice.kafka.errors import KafkaUnavailableError
@@ -201,7 +210,7 @@ def _begin_instead_of_end() -> AbstractContextManager[None]:
         record = replace(step.record, begin=state.record.begin, end=state.record.begin)
         return replace(step, record=record)
 
-    return patched((deciding, "settle", early))
+    return patched((round_planner, "settle", early))
 
 
 def _lease_checked_too_early() -> AbstractContextManager[None]:
@@ -240,26 +249,28 @@ def _budget_in_blocks() -> AbstractContextManager[None]:
     return patched(
         (VersionedDecoder, "decode", decode),
         (monitor, "window_mark", window_mark),
-        (Planner, "grant", lambda *_: 1),
+        (RecordPlanner, "grant", lambda *_: 1),
     )
 
 
 def _marks_of_the_repeat() -> AbstractContextManager[None]:
     """Each renewal takes new marks, as if nothing had been inserted before it."""
-    real, see_real = Planner.renew, Planner.see_windows
+    real, see_real = RecordPlanner.renew, RecordPlanner.see_windows
     marks: dict[str, int] = {}
 
-    def see_windows(self: Planner, windows: Mapping[Site, SiteWindow]) -> None:
+    def see_windows(self: RecordPlanner, windows: Mapping[Site, SiteWindow]) -> None:
         see_real(self, windows)
         marks.update({site.key: window.state.mark for site, window in windows.items()})
 
-    def renew(self: Planner, state: PartitionState, now_ms: int, grant: int | None = None) -> Any:
+    def renew(
+        self: RecordPlanner, state: PartitionState, now_ms: int, grant: int | None = None
+    ) -> Any:
         step = real(self, state, now_ms, grant)
         before = step.background
         now = {key: marks.get(key, mark) for key, mark in before.marks.items()}
         return replace(step, background=replace(before, marks=now, since_ms=now_ms))
 
-    return patched((Planner, "see_windows", see_windows), (Planner, "renew", renew))
+    return patched((RecordPlanner, "see_windows", see_windows), (RecordPlanner, "renew", renew))
 
 
 def _todays_configuration() -> AbstractContextManager[None]:
@@ -267,20 +278,22 @@ def _todays_configuration() -> AbstractContextManager[None]:
     return patched(
         (connector, "why_not_executable", lambda *_: None),
         (changes, "why_not_executable", lambda *_: None),
+        (schema_decision, "why_not_executable", lambda *_: None),
     )
 
 
 def _shorten_after_insert() -> AbstractContextManager[None]:
     """A range is shortened although somebody may have inserted it."""
-    real = gathering.Gatherer._take_report
+    real = report_handler.ReportHandler._take_report
 
-    def take_report(self: Any, state: PartitionState, report: TaskReport, now_ms: int) -> None:
-        real(self, state, report, now_ms)
+    def take_report(self: Any, state: PartitionState, report: TaskReport, now_ms: int) -> Any:
+        effects = real(self, state, report, now_ms)
         failed = isinstance(report.outcome, Failed)
         if failed and state.stopped is None and state.block_range.span > 1:
-            state.shorten_to = state.record.begin + 1
+            state.stage = Answered(TooHeavy(state.record.begin + 1, 0))
+        return effects
 
-    return patched((gathering.Gatherer, "_take_report", take_report))
+    return patched((report_handler.ReportHandler, "_take_report", take_report))
 
 
 def _cached_watermark() -> AbstractContextManager[None]:
@@ -290,7 +303,7 @@ def _cached_watermark() -> AbstractContextManager[None]:
 
 def _range_before_intent() -> AbstractContextManager[None]:
     """A range is loaded whose record was not committed (R1)."""
-    real = lane.Lane._record
+    real = loop.ConnectorLoop._record
 
     def record(self: Any, steps: Any, now_ms: int) -> Any:
         before = {step.source: step for step in steps if step.record.kind is Kind.INTEND}
@@ -303,7 +316,7 @@ def _range_before_intent() -> AbstractContextManager[None]:
                     done.append(state)
         return done
 
-    return patched((lane.Lane, "_record", record))
+    return patched((loop.ConnectorLoop, "_record", record))
 
 
 def _unknown_commit_is_lost() -> AbstractContextManager[None]:
@@ -319,7 +332,7 @@ def _window_never_forgets() -> AbstractContextManager[None]:
     """A range in doubt is always repeated, whatever the windows say (H7)."""
     return patched(
         (Budget, "take_again", lambda *_: True),
-        (Planner, "remembered", lambda *_: True),
+        (RecordPlanner, "remembered", lambda *_: True),
         (inserting, "_require_remembered", lambda *_: None),
     )
 

@@ -16,9 +16,9 @@ def _failover_with_another_token() -> AbstractContextManager[None]:
     real: Callable[..., Receipt] = inserting._insert_into
 
     def insert_into(*parts: Any) -> Receipt:
-        *before, token, lease, offer, mine = parts
-        own = f"{token}/{len(offer.failures)}" if offer.failures else token
-        return real(*before, own, lease, offer, mine)
+        *before, token, lease, attempt, mine = parts
+        own = f"{token}/{len(attempt.failures)}" if attempt.failures else token
+        return real(*before, own, lease, attempt, mine)
 
     return patched((inserting, "_insert_into", insert_into))
 

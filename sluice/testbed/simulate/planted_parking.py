@@ -11,8 +11,8 @@ from sluice.core.ranges import Range
 from sluice.core.receipts import Failed
 from sluice.core.records import Record
 from sluice.core.text import TableText
-from sluice.driver.gathering import Gatherer
 from sluice.driver.probing import ClickHouseProber
+from sluice.driver.report_handler import ReportHandler
 from sluice.testbed.simulate.patches import patched
 
 
@@ -32,12 +32,12 @@ def _stored_is_parked() -> AbstractContextManager[None]:
 
 def _refusal_is_certain() -> AbstractContextManager[None]:
     """Whatever refuses a block is thought to have stored nothing of it."""
-    real = Gatherer._refused
+    real = ReportHandler._refused
 
-    def refused(self: Any, state: Any, failed: Failed, now_ms: int) -> None:
-        real(self, state, replace(failed, is_unstored=bool(failed.entry)), now_ms)
+    def refused(self: Any, state: Any, failed: Failed, now_ms: int) -> Any:
+        return real(self, state, replace(failed, is_unstored=bool(failed.entry)), now_ms)
 
-    return patched((Gatherer, "_refused", refused))
+    return patched((ReportHandler, "_refused", refused))
 
 
 PARKING_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {

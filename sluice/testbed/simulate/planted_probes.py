@@ -10,7 +10,8 @@ from typing import Any
 
 from sluice.clickhouse import probe
 from sluice.core.ledger import Background, LedgerView
-from sluice.driver import dispatching, gathering, lane, monitor, probing
+from sluice.driver import loop, monitor, probing, report_handler
+from sluice.driver.state import Answered, AsRecorded
 from sluice.kafka import ledger, recorder
 from sluice.testbed.simulate.patches import patched
 from sluice.worker import inserting
@@ -19,21 +20,22 @@ from sluice.worker.assignment import Assignment
 
 def _probe_before_lease_end() -> AbstractContextManager[None]:
     """A probe is believed while tasks may still insert (R11)."""
-    return patched((lane, "has_expired", lambda *_: True))
+    return patched((loop, "has_expired", lambda *_: True))
 
 
 def _same_probe_not_recorded() -> AbstractContextManager[None]:
     """A probe that finds what an earlier one found is not recorded again."""
-    real = gathering.Gatherer._take_probe
+    real = report_handler.ReportHandler._take_probe
 
-    def take_probe(self: Any, found: Any) -> None:
+    def take_probe(self: Any, found: Any) -> Any:
         state = self._states[found.source]
         before = state.background.rest
-        real(self, found)
+        effects = real(self, found)
         if state.record.rest and before == found.rest:
-            state.is_probed = False
+            state.stage = AsRecorded()
+        return effects
 
-    return patched((gathering.Gatherer, "_take_probe", take_probe))
+    return patched((report_handler.ReportHandler, "_take_probe", take_probe))
 
 
 def _rest_is_forgotten() -> AbstractContextManager[None]:
@@ -52,7 +54,7 @@ def _stored_rows_are_loaded_again() -> AbstractContextManager[None]:
     def assignment(**parts: Any) -> Any:
         return Assignment(**{**parts, "stored": {}})
 
-    return patched((dispatching, "Assignment", assignment))
+    return patched((loop, "Assignment", assignment))
 
 
 def _some_rows_are_all() -> AbstractContextManager[None]:
@@ -63,13 +65,15 @@ def _some_rows_are_all() -> AbstractContextManager[None]:
 def _schemas_are_judged_without_a_look() -> AbstractContextManager[None]:
     """What a registry does not know becomes dead letters at once, although an earlier attempt may
     have made rows of it."""
-    real = gathering.Gatherer._unknown_schemas
+    real = report_handler.ReportHandler._unknown_schemas
 
-    def unknown_schemas(self: Any, state: Any, *more: Any) -> None:
-        real(self, state, *more)
-        state.probing = False
+    def unknown_schemas(self: Any, state: Any, *more: Any) -> Any:
+        effects = real(self, state, *more)
+        if state.has_to_be_probed:
+            state.stage = Answered(state.outdated)
+        return effects
 
-    return patched((gathering.Gatherer, "_unknown_schemas", unknown_schemas))
+    return patched((report_handler.ReportHandler, "_unknown_schemas", unknown_schemas))
 
 
 def _probe_counts_everybodys_rows() -> AbstractContextManager[None]:

@@ -15,11 +15,11 @@ from sluice.clickhouse.reactions import nothing_sent
 from sluice.core import budget, lease
 from sluice.core.budget import Claim, WindowState
 from sluice.core.errors import SluiceError
-from sluice.driver import connector, lane, probing, start, state, steps
+from sluice.driver import connector, loop, probing, record_updates, start, state
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.observing import TopicObserver
+from sluice.driver.record_updates import Budget, RecordPlanner
 from sluice.driver.state import Claims, PartitionState
-from sluice.driver.steps import Budget, Planner
 from sluice.kafka import recorder, transactions
 from sluice.kafka.errors import UnknownCommitError
 from sluice.testbed.simulate import wire
@@ -38,7 +38,7 @@ def _newest_claim_only() -> AbstractContextManager[None]:
         newest = max((claim.mark for claim in held), default=window.mark)
         return real(window, [Claim(newest, claim.grant) for claim in held], ended)
 
-    return patched((steps, "room", room))
+    return patched((record_updates, "room", room))
 
 
 def _largest_grant_only() -> AbstractContextManager[None]:
@@ -51,7 +51,7 @@ def _largest_grant_only() -> AbstractContextManager[None]:
         first = [Claim(claim.mark, 0) for claim in held]
         return real(window, first, ended) - most
 
-    return patched((steps, "room", room))
+    return patched((record_updates, "room", room))
 
 
 def _no_grace_after_the_lease() -> AbstractContextManager[None]:
@@ -60,18 +60,20 @@ def _no_grace_after_the_lease() -> AbstractContextManager[None]:
     def has_expired(deadline: int, now_ms: int) -> bool:
         return lease.has_expired(deadline, now_ms, 0)
 
-    return patched(*((module, "has_expired", has_expired) for module in (lane, state, steps)))
+    return patched(
+        *((module, "has_expired", has_expired) for module in (loop, state, record_updates))
+    )
 
 
 def _suspects_are_not_recorded() -> AbstractContextManager[None]:
     """The ledger does not learn of inserts that may come late."""
-    real = steps.settling
+    real = record_updates.settling
 
     def settling(found: PartitionState, now_ms: int) -> Any:
         entries, letters = real(found, now_ms)
         return tuple(e for e in entries if e.body["type"] != "suspect"), letters
 
-    return patched((steps, "settling", settling))
+    return patched((record_updates, "settling", settling))
 
 
 def _suspects_end_with_their_lease() -> AbstractContextManager[None]:
@@ -139,7 +141,7 @@ def _probe_ignores_running_inserts() -> AbstractContextManager[None]:
     """A probe that has found the lease over looks while a server still stores."""
     return patched(
         (probing, "running_query_ids", lambda *_: []),
-        (lane, "has_expired", lambda deadline, now_ms: now_ms > deadline),
+        (loop, "has_expired", lambda deadline, now_ms: now_ms > deadline),
     )
 
 
@@ -155,19 +157,22 @@ def _probe_looks_into_one_shard() -> AbstractContextManager[None]:
 
 def _renewals_are_young() -> AbstractContextManager[None]:
     """The age of a block is counted from its last renewal on."""
-    real = Planner.renew
+    real = RecordPlanner.renew
 
-    def renew(self: Planner, found: PartitionState, now_ms: int, grant: int | None = None) -> Any:
+    def renew(
+        self: RecordPlanner, found: PartitionState, now_ms: int, grant: int | None = None
+    ) -> Any:
         step = real(self, found, now_ms, grant)
         return replace(step, background=replace(step.background, since_ms=now_ms))
 
-    return patched((Planner, "renew", renew))
+    return patched((RecordPlanner, "renew", renew))
 
 
 def _age_does_not_matter() -> AbstractContextManager[None]:
     """Windows that forget by time are thought not to."""
     return patched(
-        (steps, "still_young", lambda *_: True), (inserting, "still_young", lambda *_: True)
+        (record_updates, "still_young", lambda *_: True),
+        (inserting, "still_young", lambda *_: True),
     )
 
 
@@ -188,7 +193,7 @@ def _nobody_looks_at_windows() -> AbstractContextManager[None]:
     return patched(
         (inserting, "_require_remembered", lambda *_: None),
         (Budget, "take_again", lambda *_: True),
-        (Planner, "remembered", lambda *_: True),
+        (RecordPlanner, "remembered", lambda *_: True),
     )
 
 
@@ -204,7 +209,7 @@ def _cuts_are_not_looked_for() -> AbstractContextManager[None]:
 
 def _former_leaders_are_believed() -> AbstractContextManager[None]:
     """Whatever leader answers, its end counts."""
-    return patched((TopicObserver, "_verified", lambda self, ends: ends))
+    return patched((TopicObserver, "_drop_unverified", lambda self, ends: iter(())))
 
 
 def _stopped_commits_count() -> AbstractContextManager[None]:
@@ -239,13 +244,13 @@ def _take_over_drops_suspects() -> AbstractContextManager[None]:
 
 def _old_looks_are_good_enough() -> AbstractContextManager[None]:
     """A range is repeated on what the windows held before it came back."""
-    real = Planner.why_forgotten
+    real = RecordPlanner.why_forgotten
 
     def why_forgotten(self: Any, found: Any, text: Any, windows: Any, now: int, _: int) -> Any:
         return real(self, found, text, windows, now, 0)
 
     return patched(
-        (Planner, "why_forgotten", why_forgotten),
+        (RecordPlanner, "why_forgotten", why_forgotten),
         (inserting, "_require_remembered", lambda *_: None),
     )
 
@@ -253,7 +258,8 @@ def _old_looks_are_good_enough() -> AbstractContextManager[None]:
 def _restarted_servers_are_believed() -> AbstractContextManager[None]:
     """A plain table's server that was started again is thought to have all that it knows."""
     return patched(
-        (steps, "is_same_run", lambda *_: True), (inserting, "is_same_run", lambda *_: True)
+        (record_updates, "is_same_run", lambda *_: True),
+        (inserting, "is_same_run", lambda *_: True),
     )
 
 

@@ -8,22 +8,22 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.clickhouse import comparing
-from sluice.driver import changes
-from sluice.driver.state import PartitionState
-from sluice.driver.steps import Planner, Step
+from sluice.driver import changes, schema_decision
+from sluice.driver.record_updates import RecordPlanner, RecordUpdate
+from sluice.driver.schema_decision import Facts
 from sluice.testbed.simulate.patches import patched
 from sluice.worker import inserting, loading
 
 
 def _repeat_under_todays_text() -> AbstractContextManager[None]:
     """A range in doubt is repeated under the text of now instead of its own (R8)."""
-    real = Planner.renew
+    real = RecordPlanner.renew
 
-    def renew(self: Planner, *parts: Any, **named: Any) -> Step:
+    def renew(self: RecordPlanner, *parts: Any, **named: Any) -> RecordUpdate:
         step = real(self, *parts, **named)
         return replace(step, record=replace(step.record, text=self.digest))
 
-    return patched((Planner, "renew", renew))
+    return patched((RecordPlanner, "renew", renew))
 
 
 def _hashes_without_columns() -> AbstractContextManager[None]:
@@ -49,10 +49,10 @@ def _text_is_not_recorded() -> AbstractContextManager[None]:
 def _text_changed_after_insert() -> AbstractContextManager[None]:
     """A range in doubt gets the text of now although tasks were sent it before."""
 
-    def may_change_text(self: Any, state: PartitionState) -> bool:
-        return bool(state.record.text != self._planner.digest)
+    def may_change_text(facts: Facts, _: object) -> bool:
+        return facts.record.text != facts.current_digest
 
-    return patched((changes.SchemaChanges, "may_change_text", may_change_text))
+    return patched((schema_decision, "may_change_text", may_change_text))
 
 
 def _only_first_attempts_ask() -> AbstractContextManager[None]:

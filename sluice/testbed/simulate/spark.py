@@ -27,10 +27,10 @@ from sluice.testbed.simulate.decoding import ListBuffer, VersionedDecoder
 from sluice.testbed.simulate.invariants import Inserter
 from sluice.testbed.simulate.scheduler import KilledError, Process
 from sluice.testbed.simulate.splitting import OffsetSplitter
-from sluice.worker.assignment import Assignment, Job, Surroundings
+from sluice.worker.assignment import Assignment, Job, TaskEnvironment
 from sluice.worker.loading import load_range
 from sluice.worker.tasks import load_task
-from sluice.worker.workshop import Workshop
+from sluice.worker.worker_cache import WorkerCache
 
 if TYPE_CHECKING:
     from sluice.testbed.simulate.driver import Driver
@@ -46,8 +46,8 @@ GONE_MS = 2_000
 NEVER_MS = 1 << 40
 
 
-class SimulatedWorkshop(Workshop):
-    """The real workshop, with simulated buffers, decoders and splitters."""
+class SimulatedWorkerCache(WorkerCache):
+    """The real cache of a worker, with simulated buffers, decoders and splitters."""
 
     def __init__(self, decoder: int, registry: str, queue: Locks | None) -> None:
         super().__init__(has=f"simulated {decoder}")
@@ -61,11 +61,11 @@ class SimulatedWorkshop(Workshop):
     def keep(self, buffers: Any) -> None:
         """Nothing to keep."""
 
-    def decoder(self, around: Surroundings, digest: str, table: TableText) -> Any:
+    def decoder(self, environment: TaskEnvironment, digest: str, table: TableText) -> Any:
         url = dict(table.options).get(REGISTRY_OPTION, "") and self._registry
         return VersionedDecoder(table, self._decoder, url)
 
-    def table_locks(self, around: Surroundings) -> Locks | None:
+    def table_locks(self, environment: TaskEnvironment) -> Locks | None:
         return self._locks
 
     def splitter(self, digest: str, table: TableText, columns: tuple[str, ...]) -> Any:
@@ -74,14 +74,14 @@ class SimulatedWorkshop(Workshop):
 
 def range_loader(
     world: World,
-) -> Callable[[Surroundings, Assignment, int], TaskReport]:
+) -> Callable[[TaskEnvironment, Assignment, int], TaskReport]:
     """`load_range` of the running worker, whose inserts are held against the range's lease."""
 
-    def load(around: Surroundings, assignment: Assignment, task_attempt: int) -> TaskReport:
+    def load(environment: TaskEnvironment, assignment: Assignment, task_attempt: int) -> TaskReport:
         worker = world.process
         assert isinstance(worker, Worker)
         worker.record = assignment.record
-        report = load_range(around, assignment, task_attempt)
+        report = load_range(environment, assignment, task_attempt)
         for each in worker.inserting:
             each.is_over |= each.record is assignment.record
         return report
@@ -97,7 +97,7 @@ class Worker(Process):
         # What a process knows of schemas it knows as long as it lives.
         provide(self.name, world.registry)
         queue = world.locks if world.plan.has_locks else None
-        self.workshop = SimulatedWorkshop(decoder, self.name, queue)
+        self.cache = SimulatedWorkerCache(decoder, self.name, queue)
         #: What the range that it loads was sent with.
         self.record: Record | None = None
         self.inserting: list[Inserter] = []
@@ -110,7 +110,7 @@ class Worker(Process):
 
 
 class Application:
-    """The Spark of one driver; a port of the lane.
+    """The Spark of one driver; a port of the loop.
 
     :param decoder: version of the engine that its workers have.
     """
@@ -139,7 +139,9 @@ class Application:
         if run is not None:
             self._world.scheduler.at(1, run.cancel)
 
-    def submit(self, job: Job, around: Surroundings, finished: Callable[[Any], None]) -> None:
+    def submit(
+        self, job: Job, environment: TaskEnvironment, finished: Callable[[Any], None]
+    ) -> None:
         """Start a job; one of Spark's faults may strike it."""
         if self.is_gone:
             result = JobResult(job, error=SparkGoneError("simulated"))
@@ -153,7 +155,9 @@ class Application:
             invariants.came_back(self._driver, job)
             finished(result)
 
-        self._runs[id(job)] = run = _JobRun(self, self._world, self._driver, job, around, ended)
+        self._runs[id(job)] = run = _JobRun(
+            self, self._world, self._driver, job, environment, ended
+        )
         run.start()
 
     def end(self, *, tasks_live_on: bool) -> None:
@@ -192,14 +196,14 @@ class _JobRun:
         world: World,
         driver: Driver,
         job: Job,
-        around: Surroundings,
+        environment: TaskEnvironment,
         finished: Callable[[Any], None],
     ) -> None:
         self._application = application
         self._world = world
         self._driver = driver
         self._job = job
-        self._around = around
+        self._environment = environment
         self._finished = finished
         self._reports: dict[int, tuple[TaskReport, ...]] = {}
         self._attempts = [0] * len(job.tasks)
@@ -272,7 +276,7 @@ class _JobRun:
         try:
             world.sleep(delay_ms)
             worker.attempt = attempt
-            reports = load_task(self._around, assignments, attempt)
+            reports = load_task(self._environment, assignments, attempt)
             for report, assignment in zip(reports, assignments, strict=True):
                 self._note(report, assignment)
             world.sleep(world.rng.randrange(1, 30))  # the reports' way to the driver

@@ -34,10 +34,10 @@ class OffsetSplitter:
         return parts
 
 
-def sending_abreast(world: World) -> Callable[..., tuple[list[Receipt], list[SluiceError]]]:
-    """Stands for `sluice.worker.abreast.send_abreast`: one actor for each shard."""
+def sending_parallel(world: World) -> Callable[..., tuple[list[Receipt], list[SluiceError]]]:
+    """Stands for `sluice.worker.parallel.send_parallel`: one actor for each shard."""
 
-    def send_abreast(
+    def send_parallel(
         parts: list[tuple[str, Any]], send: Callable[[str, Any], Receipt]
     ) -> tuple[list[Receipt], list[SluiceError]]:
         order = [shard for shard, _ in reversed(parts)]
@@ -66,4 +66,4 @@ def sending_abreast(world: World) -> Callable[..., tuple[list[Receipt], list[Slu
                 raise why
         return [receipts[shard] for shard in order if shard in receipts], failed
 
-    return send_abreast
+    return send_parallel

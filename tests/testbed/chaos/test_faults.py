@@ -20,6 +20,8 @@ from sluice.testbed.chaos.runner import Chaos
 from sluice.testbed.chaos.stage import TOPIC, Stage, running_stage
 from sluice.testbed.local.processes import descendants
 
+pytestmark = pytest.mark.long
+
 RATE = 3_000
 #: Generous: the machine may be slow, and a lost executor is noticed late.
 PATIENCE_SECONDS = 240.0

@@ -211,6 +211,7 @@ def test_the_demonstration(clean: None) -> None:
     assert marked("whole") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demonstration_leaves_nothing(clean: None, number: signal.Signals) -> None:
     demo = start_demo("interrupted", "--rows", "2000")

@@ -12,15 +12,16 @@ import pytest
 from sluice.core.errors import ForeignHandsError, OwnerChangedError, TransientError
 from sluice.core.ledger import Background, Commit, CommittedOffset, LedgerView
 from sluice.core.ranges import TopicPartition, digest_of_rest
-from sluice.core.receipts import NeedsGrant
+from sluice.core.receipts import NeedsGrant, TooHeavy
 from sluice.core.records import Kind, Record, encode
 from sluice.driver import start
+from sluice.driver.record_updates import LOOK_AGE_MS_MAX
+from sluice.driver.round_planner import Round
 from sluice.driver.start import Started, StartParts
-from sluice.driver.state import PartitionState
-from sluice.driver.steps import LOOK_AGE_MS_MAX
+from sluice.driver.state import PartitionState, Probed
 from sluice.kafka.errors import KafkaUnavailableError
 from sluice.kafka.recorder import Recorder, TakeOver
-from tests.driver.lane_world import World, table_text
+from tests.driver.loop_world import World, table_text
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("b", 0)
 
@@ -32,7 +33,7 @@ def probed(world: World) -> PartitionState:
     state.record = world.group[P0] = replace(
         state.record, kind=Kind.PROBE, text="f" * 16, rest=digest_of_rest(rest)
     )
-    state.probing, state.is_probed = False, True
+    state.stage = Probed()
     state.background = Background(since_ms=world.now, rest=rest)
     return state
 
@@ -41,8 +42,8 @@ def test_a_probe_that_finds_the_same_again_is_recorded_again() -> None:
     """Else the record keeps a text that cannot be executed, and a background without marks."""
     world = World([P0])
     world.ends[P0] = 10
-    lane = world.lane([probed(world)])
-    lane.run({P0: 10}, 5.0)
+    loop = world.loop([probed(world)])
+    loop.run({P0: 10}, 5.0)
     first = world.commits[0].records[P0]
     assert first.kind is Kind.PROBE
     assert first.text == world.text.digest()
@@ -64,16 +65,19 @@ def test_a_driver_that_slept_looks_again_before_it_repeats() -> None:
         deadline_ms=world.now + 1_000,
     )
     state.background = Background(marks={"t/s1": 0}, since_ms=world.now)
-    lane = world.lane([state])
+    loop = world.loop([state])
     windows = dict(world.current())
     world.now += LOOK_AGE_MS_MAX + 1_000
-    decider = lane._decider
-    decider._windows = cast(Any, SimpleNamespace(current=lambda: windows, outage=lambda site: None))
-    assert decider.plan(world.now, flush=True, stopping=False) == ([], [])
+    round_planner = loop._round_planner
+    round_planner._windows = cast(
+        Any, SimpleNamespace(current=lambda: windows, outage=lambda site: None)
+    )
+    assert round_planner.plan(world.now, flush=True, stopping=False) == Round()
     windows.update(
         {site: replace(window, read_started_ms=world.now) for site, window in windows.items()}
     )
-    ((step,), ready) = decider.plan(world.now, flush=True, stopping=False)
+    planned = round_planner.plan(world.now, flush=True, stopping=False)
+    (step,), ready = planned.updates, planned.ready
     assert step.record.kind is Kind.RENEW and ready == []
 
 
@@ -189,11 +193,12 @@ def test_a_range_whose_lease_was_over_is_sent_again_only_beside_what_has_room_wi
     out.out, out.record = True, replace(out.record, deadline_ms=world.now + 600_000)
     new = world.settled(sources[2])
     world.ends[sources[2]] = 10
-    lane = world.lane([mine, out, new])
+    loop = world.loop([mine, out, new])
     new.waiting_since_ms, new.stable_end = 0, 10
-    assert lane._decider.plan(world.now, flush=True, stopping=False) == ([], [])
+    assert loop._round_planner.plan(world.now, flush=True, stopping=False) == Round()
     out.record = replace(out.record, grant=7)
-    steps, ready = lane._decider.plan(world.now, flush=True, stopping=False)
+    planned = loop._round_planner.plan(world.now, flush=True, stopping=False)
+    steps, ready = planned.updates, planned.ready
     assert [(step.source, step.record.kind) for step in steps] == [(P0, Kind.RENEW)]
     assert ready == []
 
@@ -206,8 +211,8 @@ def test_what_a_probe_finds_again_is_loaded_under_another_name() -> None:
     world.ends[P0] = 10
     state = probed(world)
     before = state.record.rest
-    lane = world.lane([state])
-    lane.run({P0: 10}, 5.0)
+    loop = world.loop([state])
+    loop.run({P0: 10}, 5.0)
     assert world.commits[0].records[P0].rest not in ("", before)
 
 
@@ -216,13 +221,13 @@ def test_a_range_that_needs_a_larger_grant_after_its_lease_takes_all_of_it_or_is
     two has not. Taking the first each time, it would keep every grant from the others for ever."""
     world = World([P0, P1], blocks=20)
     state, new = lapsed(world, P0, 1), world.settled(P1)
-    state.grant_wanted = NeedsGrant("t", 2)
+    state.answered(NeedsGrant("t", 2))
     world.ends[P1], new.waiting_since_ms, new.stable_end = 10, 0, 10
     (table,) = world.tables.values()
     table.mark = 9
-    lane = world.lane([state, new])
-    steps, _ = lane._decider.plan(world.now, flush=True, stopping=False)
-    assert state.probing
+    loop = world.loop([state, new])
+    steps = loop._round_planner.plan(world.now, flush=True, stopping=False).updates
+    assert state.has_to_be_probed
     assert [step.source for step in steps] == [P1]
 
 
@@ -231,14 +236,14 @@ def test_a_range_that_is_cut_shorter_after_its_lease_is_granted_anew() -> None:
     more, and others hold eight of the ten entries that may be used."""
     world = World([P0, P1], blocks=20)
     mine, out = lapsed(world, P0, 3), lapsed(world, P1, 8)
-    mine.shorten_to = 5
+    mine.answered(TooHeavy(5, 0))
     out.out, out.record = True, replace(out.record, deadline_ms=world.now + 600_000)
     (table,) = world.tables.values()
     table.mark = 2
     out.background = replace(out.background, marks={"t/s1": 2})
-    lane = world.lane([mine, out])
-    assert lane._decider.plan(world.now, flush=True, stopping=False) == ([], [])
+    loop = world.loop([mine, out])
+    assert loop._round_planner.plan(world.now, flush=True, stopping=False) == Round()
     out.record = replace(out.record, grant=7)
-    ((step,), _) = lane._decider.plan(world.now, flush=True, stopping=False)
+    (step,) = loop._round_planner.plan(world.now, flush=True, stopping=False).updates
     assert (step.record.kind, step.record.end) == (Kind.SHORTEN, 5)
     assert step.background.marks == {"t/s1": 2}

@@ -47,7 +47,7 @@ class WindowTooSmallError(TerminalError):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RecordUpdate:
     """A partition's next record.
 
     :param dispatch: whether its range is to be loaded after the commit.
@@ -60,8 +60,8 @@ class Step:
     entries: tuple[LedgerEntry, ...] = ()
     dead_letters: tuple[DeadLetter, ...] = ()
 
-    def numbered(self, batch: int) -> Step:
-        """The step as part of this batch, with its ledger entry for the record."""
+    def numbered(self, batch: int) -> RecordUpdate:
+        """The update as part of this batch, with its ledger entry for the record."""
         record = replace(self.record, batch=batch)
         entry = record_entry(self.source, record, self.background)
         return replace(self, record=record, entries=(*self.entries, entry))
@@ -237,8 +237,8 @@ class _Room:
 
 
 @dataclass(slots=True)
-class Planner:
-    """Makes steps for a lane.
+class RecordPlanner:
+    """Makes updates for a loop.
 
     :param text: today's configuration text; new ranges are intended under it.
     :param owner: this driver's owner id.
@@ -377,7 +377,7 @@ class Planner:
         sites: Iterable[Site],
         grant: int,
         now_ms: int,
-    ) -> Step:
+    ) -> RecordUpdate:
         """The next range of a partition whose grant was found affordable at these sites."""
         limits = self.limits_of(state.source.topic)
         block_range = next_range(backlog, limits, now_ms, flush=True)
@@ -403,11 +403,11 @@ class Planner:
             bytes_max=min(self.text.range_bytes_max, limits.range_bytes_max),
             servers=servers,
         )
-        return Step(state.source, record, background, True, *settling(state, now_ms))
+        return RecordUpdate(state.source, record, background, True, *settling(state, now_ms))
 
     # The same range again
 
-    def renew(self, state: PartitionState, now_ms: int, grant: int | None = None) -> Step:
+    def renew(self, state: PartitionState, now_ms: int, grant: int | None = None) -> RecordUpdate:
         """The same range with a new lease."""
         record = replace(
             state.record,
@@ -417,25 +417,25 @@ class Planner:
             grant=grant or state.record.grant,
             deadline_ms=deadline_ms(now_ms, self.lease_seconds),
         )
-        return Step(state.source, record, state.background, True)
+        return RecordUpdate(state.source, record, state.background, True)
 
-    def retext(self, state: PartitionState, now_ms: int) -> Step:
+    def retext(self, state: PartitionState, now_ms: int) -> RecordUpdate:
         """The same range under today's text: the only task that was ever allowed to insert for
         it refused the text that it was intended under."""
-        step = self.renew(state, now_ms)
-        record = replace(step.record, kind=Kind.RETEXT, text=self.digest)
-        return replace(step, record=record)
+        update = self.renew(state, now_ms)
+        record = replace(update.record, kind=Kind.RETEXT, text=self.digest)
+        return replace(update, record=record)
 
-    def widen(self, state: PartitionState, text: str, now_ms: int) -> Step:
+    def widen(self, state: PartitionState, text: str, now_ms: int) -> RecordUpdate:
         """The same range under a text with columns for its fields: whoever executes the one
         before refuses the range for them, so that nobody inserted it.
 
         :param text: the digest of that text.
         """
-        step = self.renew(state, now_ms)
-        return replace(step, record=replace(step.record, kind=Kind.WIDEN, text=text))
+        update = self.renew(state, now_ms)
+        return replace(update, record=replace(update.record, kind=Kind.WIDEN, text=text))
 
-    def shorten(self, state: PartitionState, end: int, now_ms: int) -> Step:
+    def shorten(self, state: PartitionState, end: int, now_ms: int) -> RecordUpdate:
         """The same begin with a smaller end: nobody inserted, so the tokens may change."""
         record = replace(
             state.record,
@@ -444,7 +444,9 @@ class Planner:
             rest="",
             deadline_ms=deadline_ms(now_ms, self.lease_seconds),
         )
-        return Step(state.source, record, replace(state.background, rest={}, stored={}), True)
+        return RecordUpdate(
+            state.source, record, replace(state.background, rest={}, stored={}), True
+        )
 
     def remembered(
         self,
@@ -505,7 +507,7 @@ class Planner:
 def settling(
     state: PartitionState, now_ms: int
 ) -> tuple[tuple[LedgerEntry, ...], tuple[DeadLetter, ...]]:
-    """Ledger entries and dead letters of a loaded range that this step settles."""
+    """Ledger entries and dead letters of a loaded range that this update settles."""
     loaded = state.loaded
     if loaded is None:
         return (), ()
@@ -519,14 +521,14 @@ def settling(
     return tuple(entries), loaded.dead_letters
 
 
-def refresh(state: PartitionState) -> Step:
+def refresh(state: PartitionState) -> RecordUpdate:
     """A range that stays in doubt is recorded again as it is, long before its offset expires;
     nobody gets more time to insert."""
     record = replace(state.record, kind=Kind.RENEW)
-    return Step(state.source, record, state.background, False)
+    return RecordUpdate(state.source, record, state.background, False)
 
 
-def settle(state: PartitionState, owner: str, now_ms: int) -> Step:
+def settle(state: PartitionState, owner: str, now_ms: int) -> RecordUpdate:
     """Nothing is outstanding: an empty range at the end of what is loaded."""
     record = replace(
         state.record,
@@ -538,7 +540,9 @@ def settle(state: PartitionState, owner: str, now_ms: int) -> Step:
         deadline_ms=0,
         rest="",
     )
-    return Step(state.source, record, Background(since_ms=now_ms), False, *settling(state, now_ms))
+    return RecordUpdate(
+        state.source, record, Background(since_ms=now_ms), False, *settling(state, now_ms)
+    )
 
 
 def too_small(
@@ -572,15 +576,15 @@ def too_small(
     )
 
 
-def bounded(steps: list[Step]) -> list[Step]:
-    """As many steps as one transaction can take with their dead letters; at least one that
+def bounded(updates: list[RecordUpdate]) -> list[RecordUpdate]:
+    """As many updates as one transaction can take with their dead letters; at least one that
     has any. The others are planned again in the next round."""
-    taken: list[Step] = []
+    taken: list[RecordUpdate] = []
     size = 0
-    for step in steps:
-        weight = sum(len(letter.value or b"") + 1024 for letter in step.dead_letters)
+    for update in updates:
+        weight = sum(len(letter.value or b"") + 1024 for letter in update.dead_letters)
         if size and weight and size + weight > LETTER_BYTES_MAX:
             continue
         size += weight
-        taken.append(step)
+        taken.append(update)
     return taken

@@ -15,10 +15,10 @@ from sluice.core.errors import InDoubtError, SluiceError, TerminalError, Transie
 from sluice.core.receipts import Receipt
 from sluice.decode.messages.decoded import Block
 from sluice.kafka.clients import KafkaAccess
-from sluice.worker.abreast import decisive, send_abreast, send_in_turn
-from sluice.worker.assignment import Surroundings
+from sluice.worker.assignment import TaskEnvironment
 from sluice.worker.errors import BlockRefusedError, OutdatedTextError
-from sluice.worker.inserting import may_go_abreast
+from sluice.worker.inserting import may_go_parallel
+from sluice.worker.parallel import decisive, send_parallel, send_sequentially
 from tests.core.test_ledger import RECEIPT
 
 SHARDS = ["s1", "s2", "s3"]
@@ -40,7 +40,7 @@ def test_all_shards_are_sent_to_at_once() -> None:
         together.wait(30)  # breaks where one waits for another
         return stored(shard)
 
-    receipts, errors = send_abreast(parts(), send)
+    receipts, errors = send_parallel(parts(), send)
     assert [each.shard for each in receipts] == SHARDS
     assert errors == []
 
@@ -50,7 +50,7 @@ def test_a_thread_that_cannot_start_costs_only_time(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", cannot_start)
-    receipts, errors = send_abreast(parts(), lambda shard, _: stored(shard))
+    receipts, errors = send_parallel(parts(), lambda shard, _: stored(shard))
     assert [each.shard for each in receipts] == SHARDS
     assert errors == []
 
@@ -66,7 +66,7 @@ def test_what_is_on_its_way_is_waited_for() -> None:
         time.sleep(0.1)
         return stored(shard)
 
-    receipts, errors = send_abreast(parts(), send)
+    receipts, errors = send_parallel(parts(), send)
     assert [each.shard for each in receipts] == ["s2", "s3"]
     assert [str(each) for each in errors] == ["away"]
 
@@ -76,7 +76,7 @@ def test_a_bug_is_not_swallowed() -> None:
         raise KeyError(shard)
 
     with pytest.raises(KeyError):
-        send_abreast(parts(), send)
+        send_parallel(parts(), send)
 
 
 def test_in_turn_the_first_error_is_the_last_attempt() -> None:
@@ -88,7 +88,7 @@ def test_in_turn_the_first_error_is_the_last_attempt() -> None:
             raise TransientError("away")
         return stored(shard)
 
-    receipts, errors = send_in_turn(parts(), send)
+    receipts, errors = send_sequentially(parts(), send)
     assert (sent, [each.shard for each in receipts], len(errors)) == (["s1", "s2"], ["s1"], 1)
 
 
@@ -141,9 +141,9 @@ def test_nothing_is_stored_only_if_no_shard_has_anything(
         ({"s1": ("http://a",), "s2": ("http://b",)}, {"zookeeper": "z:2181"}, False),
     ],
 )
-def test_who_may_go_abreast(
+def test_who_may_go_parallel(
     shards: dict[str, tuple[str, ...]], more: dict[str, Any], may: bool
 ) -> None:
     access = ClickHouseAccess(shards, "default", "", "single", **more)
-    around = Surroundings("p", KafkaAccess("dc1", "127.0.0.1:1"), access, {})
-    assert may_go_abreast(around, list(shards)) is may
+    environment = TaskEnvironment("p", KafkaAccess("dc1", "127.0.0.1:1"), access, {})
+    assert may_go_parallel(environment, list(shards)) is may

@@ -1,10 +1,9 @@
-"""Deciding a round: which partition takes which step, within the budget."""
+"""Deciding a round: which partition takes which update, within the budget."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from sluice.core.budget import Site
 from sluice.core.errors import SluiceError
@@ -12,38 +11,53 @@ from sluice.core.flights import InFlight, Place
 from sluice.core.packing import share_of_task
 from sluice.core.planning import messages_of_range
 from sluice.core.ranges import TopicPartition, digest_of_rest
+from sluice.core.receipts import NeedsGrant, TooHeavy
 from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText
 from sluice.driver.changes import SchemaChanges
+from sluice.driver.effects import Effect, StopPartition
 from sluice.driver.parking import why_not_parked
 from sluice.driver.ports import Windows
-from sluice.driver.state import Claims, PartitionState, sites_gone
-from sluice.driver.steps import (
+from sluice.driver.record_updates import (
     LOOK_AGE_MS_MAX,
     RESETTLE_MS,
     Budget,
-    Planner,
-    Step,
+    RecordPlanner,
+    RecordUpdate,
     WindowTooSmallError,
     marks_at,
     refresh,
     settle,
     sites_of,
 )
+from sluice.driver.schema_decision import Probe, Wait
+from sluice.driver.state import Answered, Claims, PartitionState, Probed, sites_gone
 from sluice.driver.stopped import unprobable
 
-_logger = logging.getLogger("sluice.lane")
+_logger = logging.getLogger("sluice.loop")
 
 #: How long a range that cannot be parked waits until its table is looked at again.
 PARTLY_STORED_MS = 30_000
 
 
-class Decider:
-    """Decides the rounds of one lane. Reads the world only through `windows`.
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What is to be done now.
 
-    :param states: the lane's own mapping; partitions may join it later.
+    :param updates: that need a record.
+    :param ready: partitions whose committed record may run as it is.
+    """
+
+    updates: list[RecordUpdate] = field(default_factory=list)
+    ready: list[PartitionState] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+
+
+class RoundPlanner:
+    """Decides the rounds of one connector. Reads the world only through `windows`.
+
+    :param states: the loop's own mapping; partitions may join it later.
     :param slots: tasks that can run at once; ranges for twice as many may be under way.
-    :param stop: called for a partition that cannot go on.
     :param schema: knows what the tables are now.
     :param flights: how many ranges each replica is given.
     """
@@ -51,11 +65,10 @@ class Decider:
     def __init__(
         self,
         states: dict[TopicPartition, PartitionState],
-        planner: Planner,
+        planner: RecordPlanner,
         claims: Claims,
         windows: Windows,
         slots: int,
-        stop: Callable[[PartitionState, SluiceError], None],
         schema: SchemaChanges,
         flights: InFlight,
     ) -> None:
@@ -64,16 +77,15 @@ class Decider:
         self._claims = claims
         self._windows = windows
         self._slots = slots
-        self._stop = stop
         self._schema = schema
         self._flights = flights
+        #: Of the round that is being decided.
+        self._effects: list[Effect] = []
         #: Ranges of the last round that waited for a replica to finish others.
         self.held_back = 0
 
-    def plan(
-        self, now_ms: int, *, flush: bool, stopping: bool
-    ) -> tuple[list[Step], list[PartitionState]]:
-        """Steps that need a record, and partitions whose committed record may run as it is.
+    def plan(self, now_ms: int, *, flush: bool, stopping: bool) -> Round:
+        """Decide one round.
 
         :param flush: partial ranges are due at once.
         :param stopping: nothing new is intended.
@@ -82,30 +94,34 @@ class Decider:
         self._planner.see_windows(windows)
         self._claims.forget(now_ms, min((w.read_started_ms for w in windows.values()), default=0))
         budget = Budget(windows, self._claims, list(self._states.values()), now_ms)
-        steps: list[Step] = []
+        updates: list[RecordUpdate] = []
         ready: list[PartitionState] = []
+        self._effects = []
         self._count_flights()
         free = [s for s in self._states.values() if s.stopped is None and not s.out]
         idle = [s for s in free if s.loaded is not None or not s.record.in_doubt]
         for state in free:
             if state.loaded is not None or not state.record.in_doubt:
                 continue  # idle; `in` would compare each with all of them
-            step, runs = self._again(state, budget, now_ms)
-            if (runs or (step and step.dispatch)) and not self._may_go(state):
+            update, runs = self._again(state, budget, now_ms)
+            if (runs or (update and update.dispatch)) and not self._may_go(state):
                 continue
-            if step is None and not runs and now_ms - state.committed_at_ms > RESETTLE_MS:
-                step = refresh(state)
-            steps += [step] if step else []
+            if update is None and not runs and now_ms - state.committed_at_ms > RESETTLE_MS:
+                update = refresh(state)
+            updates += [update] if update else []
             ready += [state] if runs else []
         going_on = [state for state in idle if not state.retiring]
         intended = [] if stopping else self._intend(going_on, budget, now_ms, flush=flush)
-        steps += intended
-        planned = {step.source for step in steps}
+        updates += intended
+        planned = {update.source for update in updates}
         for state in idle:
             stale = now_ms - state.committed_at_ms > RESETTLE_MS
             if state.source not in planned and (state.loaded is not None or stale):
-                steps.append(settle(state, self._planner.owner, now_ms))
-        return steps, ready
+                updates.append(settle(state, self._planner.owner, now_ms))
+        return Round(updates, ready, self._effects)
+
+    def _stop(self, state: PartitionState, error: SluiceError) -> None:
+        self._effects.append(StopPartition(state.source, error))
 
     def _count_flights(self) -> None:
         self.held_back = 0
@@ -132,11 +148,11 @@ class Decider:
 
     def _intend(
         self, idle: list[PartitionState], budget: Budget, now_ms: int, *, flush: bool
-    ) -> list[Step]:
+    ) -> list[RecordUpdate]:
         room_left = 2 * self._slots - sum(self.share(s) for s in self._states.values() if s.out)
-        steps: list[Step] = []
+        updates: list[RecordUpdate] = []
         if room_left <= 0:
-            return steps
+            return updates
         for backlog in self._planner.due(idle, budget.windows, now_ms, flush=flush):
             if room_left <= 0:
                 break
@@ -158,13 +174,14 @@ class Decider:
                 if not budget.take(sites, grant):
                     continue
             except WindowTooSmallError as error:
-                self._stop(state, error)
+                if state.loaded is None:  # what is loaded is settled first
+                    self._stop(state, error)
                 continue
-            step = planner.intend(state, backlog, budget.windows, sites, grant, now_ms)
-            steps.append(step)
+            update = planner.intend(state, backlog, budget.windows, sites, grant, now_ms)
+            updates.append(update)
             self._flights.add(places)
-            room_left -= self._share(state, step.record)
-        return steps
+            room_left -= self._share(state, update.record)
+        return updates
 
     def share(self, state: PartitionState) -> float:
         """How much of a task the recorded range is."""
@@ -177,27 +194,31 @@ class Decider:
 
     def _again(
         self, state: PartitionState, budget: Budget, now_ms: int
-    ) -> tuple[Step | None, bool]:
-        """A range in doubt that is not out: its next step, and whether it may run as it is."""
+    ) -> tuple[RecordUpdate | None, bool]:
+        """A range in doubt that is not out: its next update, and whether it may run as it is."""
         if state.is_unrecorded:
             return refresh(state), False
-        if state.probing or state.probe_out or now_ms < state.retry_at_ms:
+        if state.has_to_be_probed or now_ms < state.retry_at_ms:
             return None, False
-        if state.shorten_to is not None:
-            return self._shorten(state, state.shorten_to, budget, now_ms), False
+        match state.stage:
+            case Answered(TooHeavy(end=end)):
+                return self._shorten(state, end, budget, now_ms), False
         if self._outage(sites_of(self.text_of(state), state.source.topic)):
             return None, False
-        if state.is_probed:
+        if isinstance(state.stage, Probed):
             return self._record_probe(state, budget, now_ms), False
-        if not self._schema.is_known(state, now_ms):
-            return None, False
-        changes_text = self._schema.may_change_text(state)
-        if self._schema.is_unrepeatable(state) and not changes_text:
-            gone = sites_gone(state.background, self.text_of(state), state.source.topic)
-            if gone:
-                self._stop(state, unprobable(state.block_range, gone[0]))
-            state.probing = not gone
-            return None, False
+        decision = self._schema.decide(state, now_ms)
+        match decision:
+            case Wait() as wait:
+                self._effects += self._schema.asks(state, wait, now_ms)
+                return None, False
+            case Probe():
+                gone = sites_gone(state.background, self.text_of(state), state.source.topic)
+                if gone:
+                    self._stop(state, unprobable(state.block_range, gone[0]))
+                else:
+                    state.probe()
+                return None, False
         read_since_ms = max(state.back_at_ms, now_ms - LOOK_AGE_MS_MAX)
         look = (state, self.text_of(state), budget.windows, now_ms, read_since_ms)
         remembered = self._planner.remembered(*look)
@@ -206,23 +227,26 @@ class Decider:
         if not remembered:
             why = self._planner.why_forgotten(*look)
             _logger.warning("%s is probed before it is loaded again: %s", state.block_range, why)
-            state.probing = True
+            state.probe()
             return None, False
-        if state.grant_wanted is not None:
-            return self._regrant(state, budget, now_ms), False
+        match state.stage:
+            case Answered(NeedsGrant() as need):
+                return self._regrant(state, need, budget, now_ms), False
         left_ms = state.record.deadline_ms - now_ms
         if left_ms > self._planner.lease_left_ms(state) and state.outdated is None:
             return None, True
         if not self._has_room_again(state, budget, now_ms, state.record.grant):
             return None, False
-        return self._schema.again(state, now_ms), False
+        return self._schema.again(state, decision, now_ms), False
 
-    def _shorten(self, state: PartitionState, end: int, budget: Budget, now_ms: int) -> Step | None:
+    def _shorten(
+        self, state: PartitionState, end: int, budget: Budget, now_ms: int
+    ) -> RecordUpdate | None:
         """A shorter range of which nobody inserted anything. While its lease runs its grant is
         among the claims; then it went to others, and is taken anew, under marks of now."""
-        step = self._planner.shorten(state, end, now_ms)
+        update = self._planner.shorten(state, end, now_ms)
         if state.may_insert(now_ms):
-            return step
+            return update
         sites = budget.sites(self.text_of(state), state.source.topic)
         try:
             if not budget.take(sites, state.record.grant):
@@ -231,8 +255,8 @@ class Decider:
             self._stop(state, error)
             return None
         marks, servers = marks_at(sites, budget.windows)
-        background = replace(step.background, marks=marks, since_ms=now_ms, servers=servers)
-        return replace(step, background=background)
+        background = replace(update.background, marks=marks, since_ms=now_ms, servers=servers)
+        return replace(update, background=background)
 
     def _has_room_again(
         self, state: PartitionState, budget: Budget, now_ms: int, grant: int
@@ -250,13 +274,13 @@ class Decider:
                 state.block_range,
                 grant,
             )
-            state.probing = True
+            state.probe()
         return bool(has_room)
 
-    def _regrant(self, state: PartitionState, budget: Budget, now_ms: int) -> Step | None:
+    def _regrant(
+        self, state: PartitionState, need: NeedsGrant, budget: Budget, now_ms: int
+    ) -> RecordUpdate | None:
         """The same range with the grant that one of its blocks needs."""
-        need = state.grant_wanted
-        assert need is not None
         grant, is_claim = need.entries, state.may_insert(now_ms)
         try:
             sites = budget.sites(self.text_of(state), state.source.topic)
@@ -273,14 +297,16 @@ class Decider:
             self._stop(state, error)
         return None
 
-    def _record_probe(self, state: PartitionState, budget: Budget, now_ms: int) -> Step | None:
+    def _record_probe(
+        self, state: PartitionState, budget: Budget, now_ms: int
+    ) -> RecordUpdate | None:
         """What a probe found is recorded before it is loaded (R11). Its blocks are new to
         the window, so they need room in it like those of a new range."""
         text, windows = self.text_of(state), budget.windows
         waits = why_not_parked(text, state.block_range, state.background.stored)
         if waits is not None:
             _logger.warning("%s", waits)
-            state.is_probed, state.probing = False, True
+            state.probe()
             state.retry_at_ms = now_ms + PARTLY_STORED_MS
             return None
         sites = budget.sites(text, state.source.topic)
@@ -299,7 +325,7 @@ class Decider:
             text=text.digest(),
             rest=digest_of_rest(background.rest, renewed.record.attempt, background.stored),
         )
-        return Step(state.source, record, background, True)
+        return RecordUpdate(state.source, record, background, True)
 
     def text_of(self, state: PartitionState) -> ConfigurationText:
         """The recorded text if it can be executed; else today's, under a probe (R8)."""

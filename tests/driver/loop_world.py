@@ -1,4 +1,4 @@
-"""A world in memory for one lane: Kafka, ClickHouse, Spark and the clock, all virtual.
+"""A world in memory for one loop: Kafka, ClickHouse, Spark and the clock, all virtual.
 
 Time passes only while the loop waits for events, so every test is the same each time and
 takes no time of its own.
@@ -31,19 +31,18 @@ from sluice.core.receipts import DeadLetter, Loaded, Outcome, Receipt, TaskRepor
 from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText, TableText
 from sluice.core.tokens import block_token
-from sluice.driver.growing import Wanted
-from sluice.driver.lane import Lane
-from sluice.driver.lane_parts import LaneParts
+from sluice.driver.effects import Wanted
+from sluice.driver.loop import ConnectorLoop, LoopParts
 from sluice.driver.parking import Parking
 from sluice.driver.ports import ProbeFound, SiteWindow, Topics
+from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.start import Started
-from sluice.driver.state import Claims, PartitionState, Suspect
-from sluice.driver.steps import Planner
+from sluice.driver.state import Claims, PartitionState, Suspect, ToProbe
 from sluice.driver.unknown_schemas import PATIENCE_MS
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.log import TopicMissingError
 from sluice.spark.jobs import Inbox, JobLostError, JobResult, SparkGoneError
-from sluice.worker.assignment import Assignment, Job, Surroundings
+from sluice.worker.assignment import Assignment, Job, TaskEnvironment
 
 START_MS = 1_800_000_000_000
 TASK_MS = 100
@@ -52,7 +51,7 @@ MARK_EVERY_MS = 1000
 
 
 class EndlessLoopError(Exception):
-    """The lane went round too often: it is busy, or wedged."""
+    """The loop went round too often: it is busy, or wedged."""
 
 
 def table_text(entry: str, topics: tuple[str, ...], partition_key: str = "") -> TableText:
@@ -115,7 +114,7 @@ Script = Callable[["World", Assignment], Answer]
 
 
 class World(Inbox):
-    """Every port of a lane."""
+    """Every port of a loop."""
 
     slots = 2
 
@@ -145,7 +144,7 @@ class World(Inbox):
         self.commits: list[Commit] = []
         self.jobs: list[Job] = []
         self.cancelled: list[tuple[int, Job]] = []
-        self.arounds: list[Surroundings] = []
+        self.environments: list[TaskEnvironment] = []
         self.probes: list[tuple[int, Range]] = []
         self.probed_in_parts: list[Collection[str]] = []
         self.outages: dict[str, str] = {}
@@ -170,7 +169,7 @@ class World(Inbox):
         self._sequence = 0
         self._windows: dict[Site, SiteWindow] = {}
         self._windows_at = 0
-        self.planner = Planner(self.text, "me", Limits(10, 1 << 20, 1000), 600.0)
+        self.planner = RecordPlanner(self.text, "me", Limits(10, 1 << 20, 1000), 600.0)
 
     # The clock
 
@@ -276,7 +275,7 @@ class World(Inbox):
     def submit(self, *parts: Any) -> None:
         """Of both ports: a job, or a probe."""
         if isinstance(parts[0], Job):
-            self.arounds.append(parts[1])
+            self.environments.append(parts[1])
             self._submit_job(parts[0])
         else:
             block_range, _, text, finished, known, _, in_parts = parts
@@ -358,7 +357,7 @@ class World(Inbox):
             rest[table.entry] = subtract((block_range.begin, block_range.end), present)
         return ProbeFound(block_range.source, rest)
 
-    # The lane
+    # The loop
 
     def settled(self, source: TopicPartition, offset: int = 0) -> PartitionState:
         """A partition as a take-over leaves it."""
@@ -379,26 +378,26 @@ class World(Inbox):
             grant=grant,
             deadline_ms=self.now - 60_000,
         )
-        state.probing = True
+        state.stage = ToProbe()
         return state
 
-    def lane(
+    def loop(
         self,
         states: list[PartitionState] | None = None,
         suspects: list[Suspect] | None = None,
         take_over_new: Callable[[list[TopicPartition]], Started] | None = None,
         recorded: frozenset[TopicPartition] | None = None,
-    ) -> Lane:
-        """The lane under test, over all partitions of this world."""
-        around = Surroundings(
+    ) -> ConnectorLoop:
+        """The loop under test, over all partitions of this world."""
+        environment = TaskEnvironment(
             "p",
             KafkaAccess("c", ""),
             ClickHouseAccess(self.shards, "", "", "single"),
             {self.text.digest(): self.text.canonical()},
         )
-        return Lane(
-            "lane",
-            LaneParts(
+        return ConnectorLoop(
+            "loop",
+            LoopParts(
                 log=self,
                 offsets=self,
                 windows=self,
@@ -416,7 +415,7 @@ class World(Inbox):
                 schema_patience_ms=self.schema_patience_ms,
             ),
             self.planner,
-            around,
+            environment,
             states if states is not None else [self.settled(source) for source in self.ends],
             Claims(suspects or []),
             {self.text.digest(): self.text},
@@ -427,7 +426,11 @@ class World(Inbox):
 
     def canonical(self, digest: str) -> str:
         """A text that some job was sent with."""
-        return next(around.texts[digest] for around in self.arounds if digest in around.texts)
+        return next(
+            environment.texts[digest]
+            for environment in self.environments
+            if digest in environment.texts
+        )
 
     def rows_of(self, source: TopicPartition, entry: str = "t") -> list[int]:
         """How often each offset is in the table, up to the stable end."""
@@ -435,11 +438,11 @@ class World(Inbox):
         return [rows.get((source, offset), 0) for offset in range(self.ends[source])]
 
 
-def run(world: World, lane: Lane | None = None) -> Lane:
+def run(world: World, loop: ConnectorLoop | None = None) -> ConnectorLoop:
     """Run until everything that goes on is loaded."""
-    lane = lane or world.lane()
-    lane.run(dict(world.ends), 5.0)
-    return lane
+    loop = loop or world.loop()
+    loop.run(dict(world.ends), 5.0)
+    return loop
 
 
 def kinds(world: World, source: TopicPartition) -> list[tuple[str, int, int]]:

@@ -23,11 +23,11 @@ from sluice.kafka.reader import RangeReader
 from sluice.kafka.readers import Reader, make_reader
 from sluice.kafka.registry import RegistryClient
 from sluice.locks.port import Locks
-from sluice.worker.assignment import Surroundings
+from sluice.worker.assignment import TaskEnvironment
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class ServerProfile:
     """How a server takes blocks.
 
     :param settings: of every insert.
@@ -54,7 +54,7 @@ class OtherDecoderError(TerminalError):
 
 
 @dataclass(slots=True)
-class Workshop:
+class WorkerCache:
     """What a worker process keeps between tasks: connections, decoders, texts.
 
     :param has: the decoder of this process.
@@ -65,7 +65,7 @@ class Workshop:
 
     readers: dict[tuple[str, bool], Reader] = field(default_factory=dict)
     servers: dict[str, Server] = field(default_factory=dict)
-    manners: dict[tuple[str, int], Manner] = field(default_factory=dict)
+    profiles: dict[tuple[str, int], ServerProfile] = field(default_factory=dict)
     texts: dict[str, ConfigurationText] = field(default_factory=dict)
     decoders: dict[tuple[str, str], TableDecoder] = field(default_factory=dict)
     splitters: dict[tuple[str, str], Splitter] = field(default_factory=dict)
@@ -108,23 +108,25 @@ class Workshop:
             else:
                 buffer.close()
 
-    def reader(self, around: Surroundings, *, looks: bool = False) -> Reader:
+    def reader(self, environment: TaskEnvironment, *, looks: bool = False) -> Reader:
         """The reader of this connector.
 
         :param looks: keys and headers are needed, which only librdkafka's reader gives.
         """
-        key = (f"{around.kafka.connector}@{around.kafka.brokers}", looks)
+        key = (f"{environment.kafka.connector}@{environment.kafka.brokers}", looks)
         if key not in self.readers:
-            self.readers[key] = RangeReader(around.kafka) if looks else make_reader(around.kafka)
+            self.readers[key] = (
+                RangeReader(environment.kafka) if looks else make_reader(environment.kafka)
+            )
         return self.readers[key]
 
-    def text(self, around: Surroundings, digest: str) -> ConfigurationText:
+    def text(self, environment: TaskEnvironment, digest: str) -> ConfigurationText:
         """The text that decides the rows.
 
         :raises OtherDecoderError: this process would make other rows of it.
         """
         if digest not in self.texts:
-            text = parse_text(around.texts[digest])
+            text = parse_text(environment.texts[digest])
             if text.decoder != self.has:
                 raise OtherDecoderError(
                     f"the range is recorded for {text.decoder}, and the worker on "
@@ -133,9 +135,9 @@ class Workshop:
             self.texts[digest] = text
         return self.texts[digest]
 
-    def decoder(self, around: Surroundings, digest: str, table: TableText) -> TableDecoder:
+    def decoder(self, environment: TaskEnvironment, digest: str, table: TableText) -> TableDecoder:
         """The compiled decoder of a table of a text."""
-        self._provide_registry(around, table)
+        self._provide_registry(environment, table)
         key = (digest, table.entry)
         if key not in self.decoders:
             self.decoders[key] = make_decoder(table)
@@ -148,41 +150,41 @@ class Workshop:
             self.splitters[key] = Splitter(table, columns)
         return self.splitters[key]
 
-    def _provide_registry(self, around: Surroundings, table: TableText) -> None:
+    def _provide_registry(self, environment: TaskEnvironment, table: TableText) -> None:
         """A registry that has moved since is asked where it is now: its numbers are the same."""
         url = dict(table.options).get(REGISTRY_OPTION)
-        if url is not None and around.registry is not None and url not in self.registries:
-            provide(url, RegistryClient(around.registry))
+        if url is not None and environment.registry is not None and url not in self.registries:
+            provide(url, RegistryClient(environment.registry))
             self.registries.add(url)
 
-    def server(self, around: Surroundings, url: str) -> Server:
+    def server(self, environment: TaskEnvironment, url: str) -> Server:
         """The connection to a replica, with the password that the driver has read last."""
         if url not in self.servers:
-            self.servers[url] = around.clickhouse.connect(url)
-        elif around.clickhouse.password_file:
-            self.servers[url].take_password(around.clickhouse.password)
+            self.servers[url] = environment.clickhouse.connect(url)
+        elif environment.clickhouse.password_file:
+            self.servers[url].take_password(environment.clickhouse.password)
         return self.servers[url]
 
-    def manner(self, around: Surroundings, url: str, quorum: int) -> Manner:
+    def profile(self, environment: TaskEnvironment, url: str, quorum: int) -> ServerProfile:
         """How blocks are inserted into this server.
 
         :param quorum: so many replicas have to have them.
         """
         key = (url, quorum)
-        if key not in self.manners:
-            capabilities = read_capabilities(self.server(around, url))
-            seconds = around.clickhouse.quorum_timeout_seconds
-            self.manners[key] = Manner(
+        if key not in self.profiles:
+            capabilities = read_capabilities(self.server(environment, url))
+            seconds = environment.clickhouse.quorum_timeout_seconds
+            self.profiles[key] = ServerProfile(
                 capabilities.version_text,
                 insert_settings(capabilities, quorum, seconds),
                 capabilities.tokens,
                 one_by_one=quorum > 1 and not capabilities.parallel_quorums,
             )
-        return self.manners[key]
+        return self.profiles[key]
 
-    def table_locks(self, around: Surroundings) -> Locks | None:
+    def table_locks(self, environment: TaskEnvironment) -> Locks | None:
         """Where this process queues for tables; None: nowhere."""
-        hosts = around.clickhouse.zookeeper
+        hosts = environment.clickhouse.zookeeper
         if hosts and hosts not in self.locks:
             # Most workers need none, and its library takes a while to load.
             from sluice.locks.zookeeper import ZooKeeperLocks
@@ -193,7 +195,7 @@ class Workshop:
     def forget(self, url: str) -> None:
         """After an error: the server may come back as another version."""
         # Threads of other servers may be adding theirs: a copy of the keys is one step.
-        for manner in [key for key in tuple(self.manners) if key[0] == url]:
-            del self.manners[manner]
+        for profile in [key for key in tuple(self.profiles) if key[0] == url]:
+            del self.profiles[profile]
         for looked in [key for key in tuple(self.checked) if key[0] == url]:
             del self.checked[looked]

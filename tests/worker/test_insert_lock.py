@@ -9,8 +9,8 @@ from sluice.core.errors import InDoubtError, SluiceError
 from sluice.core.receipts import Loaded, Queueing, Receipt
 from sluice.driver.counters import Counters
 from sluice.locks.port import LockLostError, LockWaitError
-from sluice.worker import taking_turns
-from sluice.worker.taking_turns import BlockTurn
+from sluice.worker import insert_lock
+from sluice.worker.insert_lock import InsertLock
 from tests.locks.memory import Ensemble, MemoryLocks
 
 TABLE = "/tables/t"
@@ -18,12 +18,12 @@ TABLE = "/tables/t"
 
 @pytest.fixture
 def ensemble(monkeypatch: pytest.MonkeyPatch) -> Ensemble:
-    monkeypatch.setattr(taking_turns, "LATE_SECONDS", 0.0)
+    monkeypatch.setattr(insert_lock, "LATE_SECONDS", 0.0)
     return Ensemble()
 
 
-def turn_at(ensemble: Ensemble) -> BlockTurn:
-    return BlockTurn(MemoryLocks(ensemble), TABLE)
+def turn_at(ensemble: Ensemble) -> InsertLock:
+    return InsertLock(MemoryLocks(ensemble), TABLE)
 
 
 def word(code: int) -> SluiceError:
@@ -97,14 +97,14 @@ def test_what_another_server_was_sent_before_is_announced_too(ensemble: Ensemble
 
 def test_a_turn_is_taken_once_and_lost_with_its_session(ensemble: Ensemble) -> None:
     locks = MemoryLocks(ensemble)
-    turn = BlockTurn(locks, TABLE)
+    turn = InsertLock(locks, TABLE)
     turn.take(10)
     turn.take(0.1)
     turn.before_sending(30.0)
     ensemble.expire(locks)
     turn.end(is_stored=True)
     assert turn.queueing is not None and (turn.queueing.held, turn.queueing.lost) == (True, True)
-    again = BlockTurn(locks, "/tables/other")
+    again = InsertLock(locks, "/tables/other")
     again.take(10)
     ensemble.expire(locks)
     with pytest.raises(LockLostError):
@@ -117,7 +117,7 @@ def test_nothing_is_sent_when_the_lock_took_all_the_time(
     turn = turn_at(ensemble)
     turn.take(10)
     clock = iter((100.0, 131.0))
-    monkeypatch.setattr(taking_turns, "_boot_seconds", lambda: next(clock))
+    monkeypatch.setattr(insert_lock, "_boot_seconds", lambda: next(clock))
     with pytest.raises(LockWaitError, match="too long"):
         turn.before_sending(30.0)
     turn.end(is_stored=False)
@@ -131,7 +131,7 @@ def test_without_anybody_to_ask_blocks_are_sent_out_of_turn(ensemble: Ensemble) 
     assert turn.before_sending(30.0) == 30.0
     turn.end(is_stored=True)
     assert turn.queueing is not None and not turn.queueing.held
-    nobody = BlockTurn(None, TABLE)
+    nobody = InsertLock(None, TABLE)
     nobody.take(10)
     assert nobody.before_sending(30.0) == 30.0
     nobody.end(is_stored=True)
@@ -150,5 +150,5 @@ def test_turns_are_counted() -> None:
     )
     counters = Counters()
     counters.settled(Loaded(receipts, (), 4, 4, 0))
-    assert (counters.queued_blocks, counters.queue_seconds) == (2, 2.0)
-    assert (counters.out_of_turn_blocks, counters.turns_lost) == (1, 1)
+    assert (counters.locked_inserts, counters.insert_lock_wait_seconds) == (2, 2.0)
+    assert (counters.unlocked_inserts, counters.insert_locks_lost) == (1, 1)

@@ -22,7 +22,7 @@ from sluice.core.errors import TerminalError
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Loaded
 
-_logger = logging.getLogger("sluice.lane")
+_logger = logging.getLogger("sluice.loop")
 
 #: A table entry of a partition is warned of at most so often.
 WARN_EVERY_MS = 60_000
@@ -41,7 +41,7 @@ class TooManyLettersError(TerminalError):
         self.table = table
 
 
-class LetterWatch:
+class DeadLetterLimiter:
     """Judges the ranges of one lane. One thread uses it; others may read the counts.
 
     :param lane: as dead letters name it.

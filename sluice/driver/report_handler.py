@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
 
 from sluice.clickhouse.reactions import (
     STRUCTURE_CODES,
@@ -30,11 +29,13 @@ from sluice.core.receipts import (
     Untried,
 )
 from sluice.driver.counters import Counters
-from sluice.driver.letter_watch import LetterWatch, TooManyLettersError
+from sluice.driver.dead_letter_limiter import DeadLetterLimiter, TooManyLettersError
+from sluice.driver.effects import Effect, ParkEntry, StopPartition
+from sluice.driver.parking import Parking
 from sluice.driver.ports import Clock, ProbeFound
 from sluice.driver.probing import DoubledRowsError
-from sluice.driver.state import PartitionState
-from sluice.driver.steps import Planner
+from sluice.driver.record_updates import RecordPlanner
+from sluice.driver.state import AsRecorded, PartitionState, Probed
 from sluice.driver.unknown_schemas import (
     AGAIN_MS_MAX,
     PARTLY_STORED,
@@ -47,7 +48,7 @@ from sluice.driver.unknown_schemas import (
 from sluice.spark.jobs import JobResult, SparkGoneError
 from sluice.worker.errors import StructureChangedError, took_too_long
 
-_logger = logging.getLogger("sluice.lane")
+_logger = logging.getLogger("sluice.loop")
 
 BACKOFF_MS_FIRST = 500
 BACKOFF_MS_MAX = 30_000
@@ -77,66 +78,69 @@ def backoff_ms(failures: int) -> int:
     return min(BACKOFF_MS_MAX, BACKOFF_MS_FIRST << min(failures, 10))
 
 
-class Gatherer:
-    """Takes events in for one lane.
+class ReportHandler:
+    """Takes events in for one loop: the partition's state is changed here, and what follows for
+    others is given back.
 
-    :param states: the lane's own mapping; partitions may join it later.
+    :param states: the loop's own mapping; partitions may join it later.
     :param letter_limit: from when on dead letters stop a partition.
-    :param park: parks a table entry; gives False if it must not be.
+    :param parking: which entries may be parked.
     :param schema_patience_ms: see `unknown_schemas`.
     """
 
     def __init__(
         self,
-        lane: str,
+        loop: str,
         states: dict[TopicPartition, PartitionState],
-        planner: Planner,
+        planner: RecordPlanner,
         counters: Counters,
         now_ms: Clock,
         letter_limit: LetterLimit | None = None,
-        park: Callable[[str, SluiceError], bool] = lambda entry, why: False,
+        parking: Parking | None = None,
         schema_patience_ms: int = PATIENCE_MS,
     ) -> None:
-        self.letters = LetterWatch(lane, letter_limit or LetterLimit())
+        self.letters = DeadLetterLimiter(loop, letter_limit or LetterLimit())
         self._patience = SchemaPatience(self.letters, schema_patience_ms)
-        self._lane = lane
         self._states = states
         self._planner = planner
         self._counters = counters
         self._now_ms = now_ms
-        self._park = park
+        self._parking = parking or Parking()
 
-    def take(self, event: object) -> None:
-        """Take a finished job or probe in.
+    def take(self, event: object) -> list[Effect]:
+        """Take a finished job or probe in; gives what follows.
 
         :raises SparkGoneError: no job can run any more.
         """
         if isinstance(event, JobResult):
-            self._take_result(event)
-        elif isinstance(event, ProbeFound):
-            self._take_probe(event)
-        elif isinstance(event, SparkGoneError):
+            return self._take_result(event)
+        if isinstance(event, ProbeFound):
+            return self._take_probe(event)
+        if isinstance(event, SparkGoneError):
             raise event
+        return []
 
-    def _take_result(self, result: JobResult) -> None:
+    def _take_result(self, result: JobResult) -> list[Effect]:
         now_ms = self._now_ms()
         for assignment in result.job.assignments:
             state = self._states[assignment.block_range.source]
             state.out, state.back_at_ms = False, now_ms
         if isinstance(result.error, SparkGoneError):
             raise result.error
+        effects: list[Effect] = []
         if result.error is not None:
             for assignment in result.job.assignments:
                 state = self._states[assignment.block_range.source]
                 state.untouched = False
                 state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
                 if state.stopped is None:
-                    self._failed(state, result.error, now_ms)
-            return
+                    effects += self._failed(state, result.error, now_ms)
+            return effects
         for report in result.reports:
-            self._take_report(self._states[report.block_range.source], report, now_ms)
+            effects += self._take_report(self._states[report.block_range.source], report, now_ms)
+        return effects
 
-    def _take_report(self, state: PartitionState, report: TaskReport, now_ms: int) -> None:
+    def _take_report(self, state: PartitionState, report: TaskReport, now_ms: int) -> list[Effect]:
         counters = self._counters
         counters.worker_memory_bytes_max = max(
             counters.worker_memory_bytes_max, report.worker_memory_bytes
@@ -148,17 +152,17 @@ class Gatherer:
             state.distrust_servers()
         state.untouched = state.untouched and _refuses_all(report.outcome)
         if state.stopped is not None:
-            return  # It stays in doubt; the next start decides.
+            return []  # It stays in doubt; the next start decides.
         match report.outcome:
             case Loaded() as loaded:
                 try:
-                    state.loaded = self.letters.take(
-                        state.block_range, state.record.text, loaded, now_ms
+                    state.answered(
+                        self.letters.take(state.block_range, state.record.text, loaded, now_ms)
                     )
                 except TooManyLettersError as error:
-                    if not self._park(error.table, error):
-                        self.stop(state, error)
-                    return
+                    if self._parking.allows(error.table):
+                        return [ParkEntry(error.table, error)]
+                    return [StopPartition(state.source, error)]
                 self._take_failovers(state, loaded)
                 state.failures = state.refusals = 0
                 self._planner.learn_time(state, loaded)
@@ -167,47 +171,51 @@ class Gatherer:
                 )
                 for receipt in loaded.receipts:
                     self._planner.learn(receipt.entry, receipt.entries)
-            case TooHeavy(end=end, bytes=size):
-                state.shorten_to = end
+            case TooHeavy(end=end, bytes=size) as heavy:
+                state.answered(heavy)
                 state.bytes_per_message = max(1.0, size / max(1, end - state.record.begin))
             case NeedsGrant() as need:
                 learn = self._planner.learn_views if need.views else self._planner.learn
                 learn(need.entry, need.entries)
-                state.grant_wanted = need
+                state.answered(need)
             case Outdated() as outdated if outdated.schemas:
-                self._unknown_schemas(state, outdated, now_ms)
+                return self._unknown_schemas(state, outdated, now_ms)
             case Outdated() as outdated:
                 _logger.info("%s: %s", state.block_range, outdated.why)
-                state.outdated = outdated
+                state.answered(outdated)
             case Failed() as failed:
-                self._refused(state, failed, now_ms)
+                return self._refused(state, failed, now_ms)
             case Untried():
                 # If it was the first task, no other was ever allowed to insert: the next one
                 # is the first again.
                 state.sent = state.repeated
+        return []
 
-    def _unknown_schemas(self, state: PartitionState, outdated: Outdated, now_ms: int) -> None:
+    def _unknown_schemas(
+        self, state: PartitionState, outdated: Outdated, now_ms: int
+    ) -> list[Effect]:
         """The registry is asked again for a while. Then the text says which schemas there are: at
         once, where nobody ever inserted anything of the range; else a probe tells what is there,
         since the registry may have known them before. Where it found some rows of messages that
         have several, the registry has known the schemas, and is waited for."""
         if stored_in_part(outdated, state.background.stored):
             error = UnknownSchemaError(f"{outdated.why}, and {PARTLY_STORED}", WHEN_STORED)
-            self._failed(state, error, now_ms, AGAIN_MS_MAX)
-            return
+            return self._failed(state, error, now_ms, AGAIN_MS_MAX)
         try:
             judged = self._patience.judge(state.block_range, outdated, now_ms)
         except UnknownSchemaError as error:
-            self._failed(state, error, now_ms, AGAIN_MS_MAX)
-            return
-        state.outdated, state.failures = judged, 0
-        state.probing = not state.untouched
+            return self._failed(state, error, now_ms, AGAIN_MS_MAX)
+        state.answered(judged)
+        state.failures = 0
+        if not state.untouched:
+            state.probe()
         _logger.warning(
             "%s: %s; messages that name it become dead letters%s",
             state.block_range,
             outdated.why,
             "" if state.untouched else ", but for those that an earlier attempt made rows of",
         )
+        return []
 
     def _take_failovers(self, state: PartitionState, loaded: Loaded) -> None:
         for receipt in loaded.receipts:
@@ -221,7 +229,7 @@ class Gatherer:
                     ", ".join(receipt.failed_over),
                 )
 
-    def _refused(self, state: PartitionState, failed: Failed, now_ms: int) -> None:
+    def _refused(self, state: PartitionState, failed: Failed, now_ms: int) -> list[Effect]:
         """A block that can never be stored: its entry is parked, if it may be. What of it this
         range has stored all the same, a probe finds, unless it is known that nothing is."""
         error, table = failed.error, failed.entry
@@ -230,14 +238,14 @@ class Gatherer:
         )
         # What its table has stored although a view refused it would be doubled when it comes back.
         may_wait = failed.is_unstored or not is_data_refusal(error)
-        if not (is_final and table and may_wait and self._park(table, error)):
-            self._failed(state, error, now_ms)
-            return
+        if not (is_final and may_wait and self._parking.allows(table)):
+            return self._failed(state, error, now_ms)
         self._count(error)
         state.failures = state.refusals = 0
         state.retry_at_ms = now_ms
         if failed.is_unstored:
-            state.outdated = Outdated(table, str(error), failed.inserted)
+            state.answered(Outdated(table, str(error), failed.inserted))
+        return [ParkEntry(table, error)]
 
     def _failed(
         self,
@@ -245,18 +253,17 @@ class Gatherer:
         error: SluiceError,
         now_ms: int,
         pause_ms_max: int = BACKOFF_MS_MAX,
-    ) -> None:
+    ) -> list[Effect]:
         self._count(error)
         if isinstance(error, TerminalError):
             if not _is_refused_for_columns(error) or state.refusals >= REFUSALS_MAX:
-                self.stop(state, error)
-                return
+                return [StopPartition(state.source, error)]
             # A look at the table says more: what it was, what it is, and who has to stop.
             state.refusals += 1
         if isinstance(error, LeaseOverError) and now_ms >= state.record.deadline_ms:
             _logger.warning("%s; it gets a new one", error)
             state.retry_at_ms = now_ms
-            return
+            return []
         if took_too_long(error):
             self._planner.give_time(state)
         if isinstance(error, StructureChangedError):
@@ -277,36 +284,26 @@ class Gatherer:
             error,
             extra={"hint": error.hint, "in_doubt": isinstance(error, InDoubtError)},
         )
+        return []
 
     def _count(self, error: SluiceError) -> None:
         kind = error.name if isinstance(error, ServerError) else type(error).__name__
         self._counters.failures[kind] = self._counters.failures.get(kind, 0) + 1
 
-    def stop(self, state: PartitionState, error: SluiceError) -> None:
-        """Stop one partition, in words; the others go on."""
-        state.stop(error)
-        _logger.error(
-            "%s of lane %s stops at %d: %s. Try: %s",
-            state.source,
-            self._lane,
-            state.settled,
-            error,
-            error.hint,
-        )
-
-    def _take_probe(self, found: ProbeFound) -> None:
+    def _take_probe(self, found: ProbeFound) -> list[Effect]:
         state = self._states[found.source]
-        state.probe_out = False
         now_ms = self._now_ms()
         if state.stopped is not None:
-            return
+            return []
         error = found.error
         if state.outdated is not None and stored_in_part(state.outdated, found.stored):
             error = TerminalError(PARTLY_STORED)
         if error is not None:
-            self._failed(state, self._or_wait(state, error), now_ms)
-            return
-        state.probing, state.is_probed = False, True
+            error = self._or_wait(state, error)
+            if state.has_to_be_probed:
+                state.probe()
+            return self._failed(state, error, now_ms)
+        state.become(Probed(state.outdated))
         state.background = Background(
             since_ms=now_ms,
             rest=found.rest,
@@ -321,6 +318,7 @@ class Gatherer:
             missing,
             f", or not all of theirs: {rows} rows are there" if rows else "",
         )
+        return []
 
     def _or_wait(self, state: PartitionState, error: SluiceError) -> SluiceError:
         """A range that is probed only because the registry does not know a schema waits for the
@@ -330,7 +328,7 @@ class Gatherer:
             return error
         if isinstance(error, DoubledRowsError):
             return error
-        state.probing, state.outdated = False, None
+        state.become(AsRecorded())
         return UnknownSchemaError(
             f"{outdated.why}, an earlier attempt may have made rows of them, and {error}",
             WHEN_STORED,

@@ -1,7 +1,4 @@
-"""The walk through a message in Python: a hundred times slower than structure.c, with its rules.
-
-For installations without a C compiler, and for the tests to compare.
-"""
+"""The walk through a message in Python, for the tests to compare structure.c with."""
 
 from __future__ import annotations
 

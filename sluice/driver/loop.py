@@ -1,4 +1,4 @@
-"""The loop that drives a lane: the partitions of one connector that this driver owns.
+"""The loop over the partitions of one connector that this driver owns.
 
 One round (docs/ARCHITECTURE.md, "One round"):
 1. Gather: take finished jobs in.
@@ -13,35 +13,60 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.budget import Site
-from sluice.core.errors import ForeignHandsError, SluiceError, TransientError
-from sluice.core.flights import InFlight
+from sluice.core.dead_letters import LetterLimit
+from sluice.core.errors import ForeignHandsError, TransientError
+from sluice.core.flights import INSERTS_MAX, InFlight
 from sluice.core.lease import has_expired
 from sluice.core.ledger import Commit
-from sluice.core.ranges import EpochOffset, TopicPartition
-from sluice.core.records import Kind, may_follow
+from sluice.core.packing import packed
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import may_follow
 from sluice.core.text import ConfigurationText
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.checkpoints import Checkpoints
 from sluice.driver.counters import Counters, Waits
-from sluice.driver.deciding import Decider
-from sluice.driver.dispatching import assigned, grouped
-from sluice.driver.gathering import Gatherer, backoff_ms
+from sluice.driver.effects import (
+    AddColumns,
+    Effect,
+    LetGo,
+    ParkEntry,
+    ReadTables,
+    StopPartition,
+    Wanted,
+)
 from sluice.driver.hanging import HungJobs
-from sluice.driver.lane_parts import LaneParts
 from sluice.driver.observing import TopicObserver
-from sluice.driver.ports import ClusterRead, SchemaRead, SiteWindow
+from sluice.driver.parking import Parking
+from sluice.driver.ports import (
+    Clock,
+    ClusterRead,
+    FindCuts,
+    IntentLog,
+    Jobs,
+    Prober,
+    Replicas,
+    SchemaRead,
+    SiteWindow,
+    SourceOffsets,
+    Topics,
+    Windows,
+    no_cuts,
+)
+from sluice.driver.record_updates import RecordPlanner, RecordUpdate, bounded
+from sluice.driver.report_handler import ReportHandler, backoff_ms
+from sluice.driver.round_planner import RoundPlanner
 from sluice.driver.start import Started
-from sluice.driver.state import Claims, PartitionState, Suspect
-from sluice.driver.steps import Planner, Step, bounded
-from sluice.spark.jobs import JobResult, SparkGoneError
-from sluice.worker.assignment import Job, Surroundings
+from sluice.driver.state import Claims, PartitionState, Probing, Suspect, ToProbe
+from sluice.driver.unknown_schemas import PATIENCE_MS
+from sluice.spark.jobs import Inbox, JobResult, SparkGoneError
+from sluice.worker.assignment import Assignment, Job, TaskEnvironment
 
-_logger = logging.getLogger("sluice.lane")
+_logger = logging.getLogger("sluice.loop")
 
 #: Workers end after a minute without work.
 WARM_EVERY_MS = 20_000
@@ -52,8 +77,40 @@ OBSERVE_SHARE = 10
 CLOCK_STEP_MS = 5_000
 
 
-class Lane:
-    """One lane's loop; `run` returns when it has stopped.
+@dataclass(frozen=True, slots=True)
+class LoopParts:
+    """What a loop sees of the world.
+
+    :param read_schema: asks for a `SchemaRead`, which comes by the inbox; readings come by
+        themselves, too. None where nobody reads.
+    :param topics: finds topics that an expression takes; None where all have names.
+    :param replicas: how they are doing, for metrics; None where nobody looks.
+    :param want_columns: asks for columns of new fields; a `SchemaRead` tells of them.
+    :param inserts_max: ranges in flight for each replica of a table.
+    :param find_cuts: looks after logs whose leader has changed.
+    :param schema_patience_ms: see `unknown_schemas`.
+    """
+
+    log: IntentLog
+    offsets: SourceOffsets
+    windows: Windows
+    jobs: Jobs
+    prober: Prober
+    now_ms: Clock
+    inbox: Inbox
+    read_schema: Callable[[], None] | None = None
+    letter_limit: LetterLimit | None = None
+    parking: Parking = field(default_factory=Parking)
+    topics: Topics | None = None
+    want_columns: Callable[[Wanted], None] | None = None
+    inserts_max: int = INSERTS_MAX
+    replicas: Replicas | None = None
+    find_cuts: FindCuts = no_cuts
+    schema_patience_ms: int = PATIENCE_MS
+
+
+class ConnectorLoop:
+    """The loop of one connector; `run` returns when it has stopped.
 
     :param name: shown in Spark's UI and in logs.
     :param states: from `sluice.driver.start`.
@@ -66,9 +123,9 @@ class Lane:
     def __init__(
         self,
         name: str,
-        parts: LaneParts,
-        planner: Planner,
-        around: Surroundings,
+        parts: LoopParts,
+        planner: RecordPlanner,
+        environment: TaskEnvironment,
         states: list[PartitionState],
         claims: Claims,
         texts: Mapping[str, ConfigurationText],
@@ -81,45 +138,41 @@ class Lane:
         self.counters = Counters()
         self.stopping = threading.Event()
         self._parts = parts
-        self._around = around
+        self._environment = environment
         self._claims = claims
-        self._gatherer = Gatherer(
+        self._reports = ReportHandler(
             name,
             self.states,
             planner,
             self.counters,
             parts.now_ms,
             parts.letter_limit,
-            self._park,
+            parts.parking,
             parts.schema_patience_ms,
         )
-        self.letters = self._gatherer.letters
+        self.letters = self._reports.letters
         self.replicas = parts.replicas
         self._texts = dict(texts)
-        stop = self._gatherer.stop
-        want = parts.want_columns
+        is_read = parts.read_schema is not None
         self._schema = SchemaChanges(
-            self.states, planner, self._texts, parts.read_schema, stop, parts.parking, want
+            self.states, planner, self._texts, parts.parking, is_read=is_read
         )
         self._hung = HungJobs(name)
-        self._flights = InFlight(parts.inserts_max, around.clickhouse.shards, parts.jobs.slots)
-        self._use(around.clickhouse)
-        self._decider = Decider(
+        self._flights = InFlight(parts.inserts_max, environment.clickhouse.shards, parts.jobs.slots)
+        self._use(environment.clickhouse)
+        self._round_planner = RoundPlanner(
             self.states,
             planner,
             claims,
             parts.windows,
             parts.jobs.slots,
-            stop,
             self._schema,
             self._flights,
         )
         self._topics = TopicObserver(
             self.states,
             parts.offsets,
-            stop,
             self._take_in,
-            self._let_go,
             parts.topics,
             parts.find_cuts,
             parts.now_ms(),
@@ -140,7 +193,7 @@ class Lane:
         """Run until stopped, or until every partition that goes on is settled to its target.
 
         :param targets: stable ends to reach; None to run for ever.
-        :raises OwnerChangedError: another driver owns the lane now.
+        :raises OwnerChangedError: another driver owns the loop now.
         """
         grace_until_ms: int | None = None
         while True:
@@ -159,7 +212,7 @@ class Lane:
     @property
     def held_back(self) -> int:
         """Ranges that wait until replicas have finished others."""
-        return self._decider.held_back
+        return self._round_planner.held_back
 
     @property
     def windows(self) -> Mapping[Site, SiteWindow]:
@@ -182,16 +235,18 @@ class Lane:
         for site in self._schema.parkable_sites():
             refusal = self._parts.windows.refusal(site)
             if refusal is not None:
-                self._park(site.entry, refusal)
-        self._schema.stop_barred()
-        steps, ready = self._decider.plan(now_ms, flush=flush, stopping=stopping)
-        texts = self._schema.with_unrecorded(self._around.texts)
-        if texts is not self._around.texts:
-            self._around = replace(self._around, texts=texts)
+                self._apply([ParkEntry(site.entry, refusal)])
+        self._apply(self._schema.barred())
+        planned = self._round_planner.plan(now_ms, flush=flush, stopping=stopping)
+        self._apply(planned.effects)
+        updates, ready = planned.updates, planned.ready
+        texts = self._schema.with_unrecorded(self._environment.texts)
+        if texts is not self._environment.texts:
+            self._environment = replace(self._environment, texts=texts)
         if not self._topics.is_answered:
             ready = []  # they would wait for messages, in slots that other connectors need
-        if steps and now_ms >= self._record_again_at_ms:
-            ready += self._record(steps, now_ms)
+        if updates and now_ms >= self._record_again_at_ms:
+            ready += self._record(updates, now_ms)
         self._dispatch(ready)
         for job in self._hung.due(now_ms):
             self._parts.jobs.cancel(job)
@@ -221,27 +276,43 @@ class Lane:
         """A wall clock that was set back must not make the loop wait until it has caught up."""
         if now_ms < self._round_at_ms - CLOCK_STEP_MS:
             back_ms = self._round_at_ms - now_ms
-            _logger.warning("lane %s: the clock went back by %d ms", self.name, back_ms)
+            _logger.warning("connector %s: the clock went back by %d ms", self.name, back_ms)
             self._observe_again_at_ms = self._record_again_at_ms = now_ms
             self._worked_at_ms = now_ms
             self._topics.clock_went_back(now_ms)
+            self._claims.clock_went_back(now_ms)
             for state in self.states.values():
-                state.retry_at_ms = min(state.retry_at_ms, now_ms)
-                state.committed_at_ms = min(state.committed_at_ms, now_ms)
-                state.waiting_since_ms = None if state.waiting_since_ms is None else now_ms
-                state.back_at_ms = min(state.back_at_ms, now_ms)
-            self._claims.ended = [
-                (min(at_ms, now_ms), marks, grant) for at_ms, marks, grant in self._claims.ended
-            ]
+                state.clock_went_back(now_ms)
         self._round_at_ms = now_ms
+
+    def _apply(self, effects: Iterable[Effect]) -> None:
+        """Do what follows from a report, a plan or a look at the topics, in this order."""
+        for effect in effects:
+            match effect:
+                case StopPartition(source, error):
+                    state = self.states[source]
+                    state.stop(error)
+                    where = f"{source} of connector {self.name} stops at {state.settled}"
+                    _logger.error("%s: %s. Try: %s", where, error, error.hint)
+                case ParkEntry(entry, why):
+                    texts = self._schema.park(entry, why, self._environment.texts)
+                    self._environment = replace(self._environment, texts=texts)
+                case LetGo(source):
+                    del self.states[source]
+                case ReadTables():
+                    if self._parts.read_schema is not None:
+                        self._parts.read_schema()
+                case AddColumns(wanted):
+                    if self._parts.want_columns is not None:
+                        self._parts.want_columns(wanted)
 
     # 1. Gather
 
     def _gather(self, timeout_seconds: float) -> None:
         for event in self._parts.inbox.take(timeout_seconds):
             if isinstance(event, SchemaRead):
-                texts = self._schema.take(event, self._around.texts)
-                self._around = replace(self._around, texts=texts)
+                texts = self._schema.take(event, self._environment.texts)
+                self._environment = replace(self._environment, texts=texts)
                 continue
             if isinstance(event, ClusterRead):
                 self._use(event.access)
@@ -250,18 +321,12 @@ class Lane:
                 continue  # what is loaded is settled without it
             if isinstance(event, JobResult):
                 self._hung.came_back(event.job)
-            self._gatherer.take(event)
+            self._apply(self._reports.take(event))
             self._worked_at_ms = self._parts.now_ms()
 
     def _use(self, access: ClickHouseAccess) -> None:
-        self._around = replace(self._around, clickhouse=access)
+        self._environment = replace(self._environment, clickhouse=access)
         self._flights.use(access.shards, access.preferred, access.behind)
-
-    def _park(self, entry: str, why: SluiceError) -> bool:
-        """Park a table entry from now on; False if it must not be."""
-        texts = self._schema.park(entry, why, self._around.texts)
-        self._around = replace(self._around, texts=texts or self._around.texts)
-        return texts is not None
 
     # 2. Observe
 
@@ -271,15 +336,15 @@ class Lane:
         going = [source for source, state in self.states.items() if state.stopped is None]
         try:
             try:
-                self._topics.see_ends(going, now_ms)
+                self._apply(self._topics.see_ends(going, now_ms))
             finally:  # where nothing answers, the topics may be gone
                 if not self.stopping.is_set():
-                    self._topics.look(now_ms)
+                    self._apply(self._topics.look(now_ms))
             took_ms = self._parts.now_ms() - now_ms
             self._observe_again_at_ms = now_ms + max(OBSERVE_EVERY_MS, OBSERVE_SHARE * took_ms)
         except TransientError as error:
             self._observe_again_at_ms = now_ms + 2000
-            _logger.warning("lane %s: %s", self.name, error)
+            _logger.warning("connector %s: %s", self.name, error)
 
     def _take_in(self, new: list[TopicPartition]) -> None:
         """Partitions that appeared, with everything that a start takes in with them: another
@@ -293,66 +358,64 @@ class Lane:
         started = self._take_over_new(new)
         self.batch = started.batch
         self._texts.update(started.texts)
-        self._around = replace(self._around, texts={**self._around.texts, **started.canonical})
+        self._environment = replace(
+            self._environment, texts={**self._environment.texts, **started.canonical}
+        )
         self._claims.suspect(started.suspects)
         self._checkpoints.took_over(started.states, started.recorded)
         self.states.update({state.source: state for state in started.states})
 
-    def _let_go(self, state: PartitionState) -> None:
-        del self.states[state.source]
-
     # 4. Check, 5. Record
 
-    def _record(self, steps: list[Step], now_ms: int) -> list[PartitionState]:
-        """Commit the steps; gives the partitions that are to be loaded now."""
+    def _record(self, updates: list[RecordUpdate], now_ms: int) -> list[PartitionState]:
+        """Commit the updates; gives the partitions that are to be loaded now."""
         try:
-            steps = self._unchanged(bounded(steps))
-            if not steps:
+            updates = self._unchanged(bounded(updates))
+            if not updates:
                 return []
-            numbered = [step.numbered(self.batch + 1) for step in steps]
-            for step in numbered:
-                previous = self.states[step.source].record
-                assert may_follow(previous, step.record), (previous, step.record)
+            numbered = [update.numbered(self.batch + 1) for update in updates]
+            for update in numbered:
+                previous = self.states[update.source].record
+                assert may_follow(previous, update.record), (previous, update.record)
             commit = Commit(
-                {step.source: step.record for step in numbered},
+                {update.source: update.record for update in numbered},
                 (
-                    *self._checkpoints.due(now_ms, self._around.texts),
-                    *self._schema.entries(step.record.text for step in numbered),
-                    *(entry for step in numbered for entry in step.entries),
+                    *self._checkpoints.due(now_ms, self._environment.texts),
+                    *self._schema.entries(update.record.text for update in numbered),
+                    *(entry for update in numbered for entry in update.entries),
                 ),
-                tuple(letter for step in numbered for letter in step.dead_letters),
+                tuple(letter for update in numbered for letter in update.dead_letters),
             )
-            expected = {step.source: self.states[step.source].record for step in numbered}
+            expected = {update.source: self.states[update.source].record for update in numbered}
             self._parts.log.record(commit, expected)
         except ForeignHandsError as error:
-            _logger.warning("lane %s: %s", self.name, error)
+            _logger.warning("connector %s: %s", self.name, error)
             return []
         except TransientError as error:
             self._record_failures += 1
             delay = backoff_ms(self._record_failures)
             self._record_again_at_ms = now_ms + delay
             _logger.warning(
-                "lane %s cannot record (next in %.1f s): %s", self.name, delay / 1000, error
+                "connector %s cannot record (next in %.1f s): %s", self.name, delay / 1000, error
             )
             return []
         self.batch += 1
         self._checkpoints.committed(commit.entries)
-        self._schema.recorded(step.record.text for step in numbered)
+        self._schema.recorded(update.record.text for update in numbered)
         self._record_failures = 0
         self.counters.batches += 1
-        return [state for step in numbered if (state := self._committed(step)) is not None]
+        return [state for update in numbered if (state := self._committed(update)) is not None]
 
-    def _unchanged(self, steps: list[Step]) -> list[Step]:
+    def _unchanged(self, updates: list[RecordUpdate]) -> list[RecordUpdate]:
         """Steps of partitions whose committed offset is still ours; the others stop."""
-        expected = {step.source: self.states[step.source].record for step in steps}
+        expected = {update.source: self.states[update.source].record for update in updates}
         different = self._parts.log.differences(expected)
-        for source, how in different.items():
-            self._gatherer.stop(self.states[source], ForeignHandsError(how))
-        return [step for step in steps if step.source not in different]
+        self._apply(StopPartition(s, ForeignHandsError(how)) for s, how in different.items())
+        return [update for update in updates if update.source not in different]
 
-    def _committed(self, step: Step) -> PartitionState | None:
-        """Take a committed step over into the partition's state."""
-        state = self.states[step.source]
+    def _committed(self, update: RecordUpdate) -> PartitionState | None:
+        """Take a committed update over into the partition's state."""
+        state = self.states[update.source]
         now_ms = self._parts.now_ms()
         if state.loaded is not None:
             self.counters.settled(state.loaded)
@@ -363,28 +426,21 @@ class Lane:
                     Suspect(state.background.marks, state.suspect_until_ms)
                 )
             state.suspect_until_ms = 0
-        state.loaded = state.shorten_to = state.grant_wanted = state.outdated = None
-        state.is_probed = state.is_unrecorded = False
-        state.record, state.background = step.record, step.background
-        state.committed_at_ms = now_ms
-        state.sent = state.sent and step.record.kind is not Kind.INTEND
-        state.untouched = state.untouched or step.record.kind is Kind.INTEND
-        state.waiting_since_ms = None
-        state.see_end(EpochOffset(state.stable_end, state.epoch), now_ms)
+        state.recorded(update.record, update.background, now_ms)
         if state.retiring and not state.record.in_doubt:
-            self._let_go(state)
+            self._apply([LetGo(state.source)])
             _logger.info(
                 "%s is not configured any more; it is settled at %d and let go",
                 state.source,
                 state.settled,
             )
-        return state if step.dispatch else None
+        return state if update.dispatch else None
 
     # 6. Dispatch
 
     def _dispatch(self, ready: list[PartitionState]) -> None:
         """Send ranges to Spark."""
-        jobs = grouped(ready, self._decider.share, self._parts.jobs.slots)
+        jobs = grouped(ready, self._round_planner.share, self._parts.jobs.slots)
         for tasks in jobs:
             self._worked_at_ms = now_ms = self._parts.now_ms()
             looks = self._schema.looks_for_fields(now_ms)
@@ -395,17 +451,16 @@ class Lane:
                 state.out, state.sent, state.repeated = True, True, not assignment.is_first
                 self.counters.retries += state.record.attempt > 1
             self._hung.sent(job)
-            self._parts.jobs.submit(job, self._around, self._parts.inbox.put)
+            self._parts.jobs.submit(job, self._environment, self._parts.inbox.put)
 
     def _probe(self, now_ms: int) -> None:
         for state in self.states.values():
-            waiting = state.probing and not state.probe_out and state.stopped is None
-            if not waiting or now_ms < state.retry_at_ms:
+            if type(state.stage) is not ToProbe or now_ms < state.retry_at_ms:
                 continue
             if state.out or not has_expired(state.record.deadline_ms, now_ms):
                 continue
-            state.probe_out = True
-            text, known = self._decider.text_of(state), self._schema.known_rest(state)
+            state.become(Probing(state.outdated))
+            text, known = self._round_planner.text_of(state), self._schema.known_rest(state)
             self._parts.prober.submit(
                 state.block_range,
                 state.record,
@@ -420,3 +475,38 @@ class Lane:
         if now_ms - self._worked_at_ms > WARM_EVERY_MS:
             self._worked_at_ms = now_ms
             self._parts.jobs.warm()
+
+
+def grouped(
+    ready: Sequence[PartitionState], share: Callable[[PartitionState], float], slots: int
+) -> list[list[list[PartitionState]]]:
+    """Jobs of tasks of ranges. Those that failed before run alone, so that a failing shard holds
+    no slot and no receipt of the others (R3).
+
+    :param share: how much of a task a range is.
+    :param slots: tasks that can run at once.
+    """
+    healthy = [state for state in ready if state.failures == 0]
+    jobs = [
+        [[healthy[place] for place in task] for task in tasks]
+        for tasks in packed([share(state) for state in healthy], slots)
+    ]
+    return jobs + [[[state]] for state in ready if state.failures > 0]
+
+
+def assigned(state: PartitionState, now_ms: int, looks_for_fields: bool) -> Assignment:
+    """What a task is told of a partition's recorded range."""
+    return Assignment(
+        block_range=state.block_range,
+        record=state.record,
+        rest=state.background.rest,
+        stored=state.background.stored,
+        bytes_max=state.background.bytes_max,
+        sent_at_ms=now_ms,
+        is_first=state.record.attempt == 1 and not state.sent,
+        looks_for_fields=looks_for_fields,
+        marks=state.background.marks,
+        servers=state.background.servers,
+        since_ms=state.background.since_ms,
+        insert_seconds=state.insert_seconds,
+    )

@@ -22,7 +22,7 @@ Send = Callable[[str, Block], Receipt]
 Parts = list[tuple[str, Block]]
 
 
-def send_in_turn(parts: Parts, send: Send) -> tuple[list[Receipt], list[SluiceError]]:
+def send_sequentially(parts: Parts, send: Send) -> tuple[list[Receipt], list[SluiceError]]:
     """Send one block after the other; the first error is the last attempt."""
     receipts: list[Receipt] = []
     while parts:
@@ -33,7 +33,7 @@ def send_in_turn(parts: Parts, send: Send) -> tuple[list[Receipt], list[SluiceEr
     return receipts, []
 
 
-def send_abreast(parts: Parts, send: Send) -> tuple[list[Receipt], list[SluiceError]]:
+def send_parallel(parts: Parts, send: Send) -> tuple[list[Receipt], list[SluiceError]]:
     """Send each block to its shard, and wait for all of them: what is still on its way must not
     outlive the task's report.
 

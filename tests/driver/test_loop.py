@@ -1,4 +1,4 @@
-"""The lane's loop over a world in memory: what happens, in which order, exactly."""
+"""the connector's loop over a world in memory: what happens, in which order, exactly."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed, Loaded, NeedsGrant, TooHeavy
 from sluice.driver.hanging import PATIENCE_MS
 from sluice.driver.ports import ClusterRead
-from sluice.driver.steps import Planner
+from sluice.driver.record_updates import RecordPlanner
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
-from tests.driver.lane_world import START_MS, Answer, World, kinds, run, table_text
+from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_text
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 OTHER = TopicPartition("b", 0)
@@ -73,8 +73,8 @@ def test_a_block_that_needs_more_gets_it_and_stops_nobody_else() -> None:
         return world.load(assignment, entries)
 
     world.script = script
-    lane = run(world)
-    assert [state.stopped for state in lane.states.values()] == [None, None]
+    loop = run(world)
+    assert [state.stopped for state in loop.states.values()] == [None, None]
     assert world.rows_of(P0) == [1] * 30
     assert world.rows_of(P1) == [1] * 200
     assert world.now < START_MS + 600_000  # it does not wait for its own first lease to end
@@ -91,12 +91,29 @@ def test_a_block_that_no_window_holds_stops_its_partition_only() -> None:
         return world.load(assignment)
 
     world.script = script
-    lane = run(world)
-    stopped = lane.states[P0].stopped
+    loop = run(world)
+    stopped = loop.states[P0].stopped
     assert stopped is not None and "table entry t takes 51 entries" in str(stopped)
     assert stopped.hint.startswith("ALTER TABLE d.t MODIFY SETTING")
-    assert lane.states[P1].stopped is None
+    assert loop.states[P1].stopped is None
     assert world.rows_of(P1) == [1] * 60
+
+
+def test_what_is_loaded_is_settled_before_its_partition_stops_for_a_window() -> None:
+    """The window is made smaller while the first range loads."""
+    world = World([P0], blocks=100)
+    world.ends[P0] = 30
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        world.now += 2_000
+        world.tables[Site("t", "s1")].blocks = 1
+        return world.load(assignment)
+
+    world.script = script
+    state = run(world).states[P0]
+    assert "half of it may be used" in str(state.stopped)
+    assert kinds(world, P0) == [("INTEND", 0, 10), ("SETTLE", 10, 10)]
+    assert "receipt" in {entry.body["type"] for entry in world.ledger}
 
 
 def test_a_window_that_is_too_small_is_named_whoever_needs_the_entries() -> None:
@@ -138,8 +155,8 @@ def test_probed_ranges_share_the_window_like_new_ones() -> None:
     sources = [TopicPartition("a", number) for number in range(6)]
     world = World(sources, (table_text("t", ("a",), "day"),), blocks=20)
     world.ends.update(dict.fromkeys(sources, 10))
-    lane = world.lane([world.overrun(source, 10, grant=8) for source in sources])
-    run(world, lane)
+    loop = world.loop([world.overrun(source, 10, grant=8) for source in sources])
+    run(world, loop)
     held: dict[TopicPartition, int] = {}
     most = 0
     for commit in world.commits:
@@ -169,19 +186,19 @@ def test_a_report_after_a_stop_changes_nothing() -> None:
     """And the loop does not spin on it."""
     world = World([P0, P1], rounds_max=3000)
     world.ends.update({P0: 10, P1: 0})
-    lane = world.lane()
+    loop = world.loop()
     world.at(50, lambda: world.ids.update({"a": "BBBBBBBBBBB"}))
-    world.at(60, lane.look_at_topics)
-    world.at(60_000, lane.stopping.set)
-    lane.run(None, 5.0)
-    assert lane.states[P0].loaded is None
+    world.at(60, loop.look_at_topics)
+    world.at(60_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert loop.states[P0].loaded is None
     assert world.now >= START_MS + 60_000
 
 
 def test_a_clock_that_is_set_back_does_not_stop_the_loop() -> None:
     world = World([P0])
     world.ends[P0] = 10
-    lane = world.lane()
+    loop = world.loop()
 
     def back() -> None:
         world.now -= 3_600_000
@@ -189,7 +206,7 @@ def test_a_clock_that_is_set_back_does_not_stop_the_loop() -> None:
         world.ends[P0] = 500
 
     world.at(5_000, back)
-    lane.run({P0: 500}, 5.0)
+    loop.run({P0: 500}, 5.0)
     assert world.rows_of(P0) == [1] * 500
     assert world.now < START_MS - 3_000_000
 
@@ -198,12 +215,12 @@ def test_a_task_that_never_returns_is_said(caplog: pytest.LogCaptureFixture) -> 
     world = World([P0])
     world.ends[P0] = 10
     world.script = lambda world, assignment: None
-    lane = world.lane()
-    world.at(700_000, lane.stopping.set)
+    loop = world.loop()
+    world.at(700_000, loop.stopping.set)
     with caplog.at_level(logging.WARNING):
-        lane.run(None, 5.0)
+        loop.run(None, 5.0)
     assert "has not come back" in caplog.text
-    assert lane.in_doubt() == [lane.states[P0]]
+    assert loop.in_doubt() == [loop.states[P0]]
 
 
 def test_a_job_that_hangs_is_ended_after_its_lease_and_sent_again() -> None:
@@ -233,7 +250,7 @@ def test_a_job_that_hangs_is_ended_after_its_lease_and_sent_again() -> None:
 
 def test_who_is_slow_each_time_is_given_more_time() -> None:
     world = World([P0])
-    world.planner = Planner(world.text, "me", Limits(10, 1 << 20, 1000), 20.0)
+    world.planner = RecordPlanner(world.text, "me", Limits(10, 1 << 20, 1000), 20.0)
     world.ends[P0] = 10
     world.script = lambda world, assignment: None if len(world.jobs) < 4 else world.load(assignment)
     run(world)
@@ -245,20 +262,20 @@ def test_who_is_slow_each_time_is_given_more_time() -> None:
 def test_another_owner_ends_the_lane() -> None:
     world = World([P0])
     world.ends[P0] = 10
-    lane = world.lane()
+    loop = world.loop()
     world.group[P0] = replace(world.group[P0], owner="somebody")
     with pytest.raises(OwnerChangedError):
-        run(world, lane)
+        run(world, loop)
     assert world.jobs == []
 
 
 def test_a_foreign_commit_stops_its_partition_only() -> None:
     world = World([P0, P1])
     world.ends.update({P0: 10, P1: 10})
-    lane = world.lane()
+    loop = world.loop()
     del world.group[P0]
-    run(world, lane)
-    assert lane.states[P0].stopped is not None
+    run(world, loop)
+    assert loop.states[P0].stopped is not None
     assert world.rows_of(P0) == [0] * 10
     assert world.rows_of(P1) == [1] * 10
 
@@ -276,33 +293,33 @@ def test_what_may_land_late_is_a_suspect_whatever_the_outcome_was() -> None:
         return Failed(TransientError("another shard")) if world.may_land else world.load(assignment)
 
     world.script = script
-    lane = run(world)
+    loop = run(world)
     assert len(attempts) == 2
-    (suspect,) = lane._claims.suspects
+    (suspect,) = loop._claims.suspects
     assert suspect.deadline_ms >= attempts[0].record.deadline_ms
 
 
 def test_hours_leave_nothing_behind() -> None:
     world = World([P0], rounds_max=10**6)
     world.task_attempt = 1
-    lane = world.lane()
+    loop = world.loop()
     for minute in range(1, 30):
         world.at(minute * 60_000, lambda: world.ends.update({P0: world.ends[P0] + 10}))
-    world.at(2 * 3_600_000, lane.stopping.set)
-    lane.run(None, 5.0)
+    world.at(2 * 3_600_000, loop.stopping.set)
+    loop.run(None, 5.0)
     assert world.rows_of(P0) == [1] * 290
-    assert lane._claims.suspects == []
-    assert len(lane._claims.ended) <= 1
+    assert loop._claims.suspects == []
+    assert len(loop._claims.ended) <= 1
 
 
 def test_an_idle_partition_is_settled_again_before_its_offset_expires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sluice.driver.lane.OBSERVE_EVERY_MS", 30_000)
+    monkeypatch.setattr("sluice.driver.loop.OBSERVE_EVERY_MS", 30_000)
     world = World([P0])
-    lane = world.lane()
-    world.at(13 * 3_600_000, lane.stopping.set)
-    lane.run(None, 5.0)
+    loop = world.loop()
+    world.at(13 * 3_600_000, loop.stopping.set)
+    loop.run(None, 5.0)
     assert kinds(world, P0) == [("SETTLE", 0, 0), ("SETTLE", 0, 0)]
 
 
@@ -317,14 +334,14 @@ def test_an_insert_in_doubt_holds_its_place_in_the_window_until_its_lease_is_ove
         return Failed(InDoubtError("no reply")) if len(tries) == 1 else world.load(assignment)
 
     world.script = script
-    lane = run(world)
-    (suspect,) = lane._claims.suspects
+    loop = run(world)
+    (suspect,) = loop._claims.suspects
     assert suspect.deadline_ms >= tries[0]
     written = [entry.body for entry in world.ledger if entry.body["type"] == "suspect"]
     assert [(body["end"], body["deadline_ms"]) for body in written] == [(10, suspect.deadline_ms)]
-    world.at(suspect.deadline_ms - world.now + 60_000, lane.stopping.set)
-    lane.run(None, 5.0)
-    assert lane._claims.suspects == []
+    world.at(suspect.deadline_ms - world.now + 60_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert loop._claims.suspects == []
 
 
 def test_a_replica_that_did_not_answer_holds_a_place_though_another_one_has_the_block() -> None:
@@ -341,10 +358,10 @@ def test_a_replica_that_did_not_answer_holds_a_place_though_another_one_has_the_
         return replace(loaded, receipts=(replace(receipt, failed_over=failed_over, in_doubt=True),))
 
     world.script = script
-    lane = run(world)
-    (suspect,) = lane._claims.suspects
+    loop = run(world)
+    (suspect,) = loop._claims.suspects
     assert suspect.deadline_ms > world.now
-    assert lane.counters.failovers == 1
+    assert loop.counters.failovers == 1
     written = [entry.body for entry in world.ledger if entry.body["type"] == "suspect"]
     assert [(body["end"], body["deadline_ms"]) for body in written] == [(10, suspect.deadline_ms)]
     (receipt,) = [entry.body for entry in world.ledger if entry.body["type"] == "receipt"]
@@ -362,7 +379,7 @@ def test_a_range_is_not_sent_again_while_its_kafka_does_not_answer() -> None:
         return Failed(TransientError("no messages came"))
 
     world.script = script
-    lane = world.lane()
+    loop = world.loop()
     while_away: list[int] = []
 
     def heal() -> None:
@@ -371,7 +388,7 @@ def test_a_range_is_not_sent_again_while_its_kafka_does_not_answer() -> None:
         world.script = lambda world, assignment: world.load(assignment)
 
     world.at(200_000, heal)  # less than half of the lease: it needs no record to be sent again
-    run(world, lane)
+    run(world, loop)
     assert while_away == [1]
     assert len(world.jobs) == 2
     assert world.rows_of(P0) == [1] * 10
@@ -381,7 +398,7 @@ def test_a_range_in_doubt_through_a_long_outage_is_recorded_again_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its offset must not expire; nobody gets more time to insert."""
-    monkeypatch.setattr("sluice.driver.lane.OBSERVE_EVERY_MS", 30_000)
+    monkeypatch.setattr("sluice.driver.loop.OBSERVE_EVERY_MS", 30_000)
     world = World([P0])
     world.ends[P0] = 10
 
@@ -390,14 +407,14 @@ def test_a_range_in_doubt_through_a_long_outage_is_recorded_again_as_it_is(
         return Failed(InDoubtError("connection refused"))
 
     world.script = script
-    lane = world.lane()
+    loop = world.loop()
 
     def heal() -> None:
         world.outages.clear()
         world.script = lambda world, assignment: world.load(assignment)
 
     world.at(13 * 3_600_000, heal)
-    run(world, lane)
+    run(world, loop)
     records = [commit.records[P0] for commit in world.commits]
     assert [record.kind.name for record in records[:3]] == ["INTEND", "RENEW", "RENEW"]
     assert {(record.begin, record.end) for record in records[:3]} == {(0, 10)}
@@ -416,8 +433,8 @@ def test_failures_are_counted_by_the_name_that_clickhouse_has_for_them() -> None
     world.script = lambda world, assignment: (
         Failed(errors.pop()) if errors else world.load(assignment)
     )
-    lane = run(world)
-    assert lane.counters.failures == {
+    loop = run(world)
+    assert loop.counters.failures == {
         "UNSATISFIED_QUORUM_FOR_PREVIOUS_WRITE": 1,
         "InDoubtError": 1,
     }
@@ -426,11 +443,11 @@ def test_failures_are_counted_by_the_name_that_clickhouse_has_for_them() -> None
 def test_tasks_are_sent_with_the_replicas_that_were_told_of_last() -> None:
     world = World([P0])
     world.ends[P0] = 10
-    lane = world.lane()
+    loop = world.loop()
     access = ClickHouseAccess({"s1": ("http://new:1",)}, "u", "", "single")
     world.at(5_000, lambda: world.put(ClusterRead(access)))
     world.at(10_000, lambda: world.ends.update({P0: 20}))
-    world.at(30_000, lane.stopping.set)
-    lane.run(None, 5.0)
-    assert [around.clickhouse == access for around in world.arounds] == [False, True]
+    world.at(30_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert [environment.clickhouse == access for environment in world.environments] == [False, True]
     assert world.rows_of(P0) == [1] * 20

@@ -12,19 +12,20 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed, Loaded, NeedsGrant, Outcome, Receipt, TaskReport, TooHeavy
 from sluice.core.records import Kind
 from sluice.driver.counters import Counters
-from sluice.driver.gathering import Gatherer
+from sluice.driver.effects import Effect, ParkEntry, StopPartition
 from sluice.driver.parking import Parking
-from sluice.driver.state import PartitionState
+from sluice.driver.report_handler import ReportHandler
+from sluice.driver.state import Answered, PartitionState
 from sluice.spark.jobs import JobLostError, JobResult
 from sluice.worker.assignment import Assignment, Job
-from tests.driver.lane_world import World, table_text
+from tests.driver.loop_world import World, table_text
 
 P0 = TopicPartition("a", 0)
 RECEIPT = Receipt("t", "d.t", "s1", "token", 8, 99, "sum", "http://h", 5, 5)
 
 
 class Gathering:
-    """A gatherer, and one partition whose range is out."""
+    """A handler, and one partition whose range is out."""
 
     def __init__(self) -> None:
         self.world = World([P0])
@@ -41,28 +42,28 @@ class Gathering:
         self.state.background = Background(marks={"t/s1": 0})
         self.state.out = True
         self.counters = Counters()
-        self.parked: list[str] = []
-        self.gatherer = Gatherer(
-            "lane",
+        self.effects: list[Effect] = []
+        self.handler = ReportHandler(
+            "loop",
             {P0: self.state},
             self.world.planner,
             self.counters,
             self.world.now_ms,
-            park=lambda entry, why: self.parked.append(entry) or True,  # type: ignore[func-returns-value]
+            parking=Parking(("t",)),
         )
 
     @property
     def job(self) -> Job:
         record = self.state.record
         assignment = Assignment(self.state.block_range, record, {}, 1 << 20, self.world.now)
-        return Job("lane", 1, ((assignment,),))
+        return Job("loop", 1, ((assignment,),))
 
     def take(self, outcome: Outcome, attempt: int = 0, may_land: bool = False) -> PartitionState:
         self.world.now += 100
         report = TaskReport(
             self.state.block_range, self.state.record.batch, outcome, attempt, 77, may_land
         )
-        self.gatherer.take(JobResult(self.job, reports=(report,)))
+        self.effects += self.handler.take(JobResult(self.job, reports=(report,)))
         return self.state
 
 
@@ -92,26 +93,26 @@ def test_what_may_land_late_is_a_suspect_although_it_is_loaded(
 
 def test_a_heavy_range_says_where_it_ends_and_how_heavy_it_is(gathering: Gathering) -> None:
     state = gathering.take(TooHeavy(14, 4000))
-    assert (state.shorten_to, state.bytes_per_message) == (14, 1000.0)
+    assert (state.stage, state.bytes_per_message) == (Answered(TooHeavy(14, 4000)), 1000.0)
     assert state.loaded is None
 
 
 def test_a_block_that_needs_more_says_how_much(gathering: Gathering) -> None:
     state = gathering.take(NeedsGrant("t", 6))
-    assert state.grant_wanted == NeedsGrant("t", 6)
+    assert state.stage == Answered(NeedsGrant("t", 6))
     assert gathering.world.planner.grants == {"t": 6}
 
 
 def test_a_job_that_is_lost_leaves_a_suspect_and_a_failure(gathering: Gathering) -> None:
     state, lost = gathering.state, JobLostError("its executor was lost")
-    gathering.gatherer.take(JobResult(gathering.job, error=lost))
+    gathering.handler.take(JobResult(gathering.job, error=lost))
     assert state.suspect_until_ms == state.record.deadline_ms
     assert (state.failures, state.out, state.untouched) == (1, False, False)
     assert state.back_at_ms == gathering.world.now
     assert state.retry_at_ms > gathering.world.now
     state.stop(TerminalError("before"))
     state.out, state.suspect_until_ms, state.untouched = True, 0, True
-    gathering.gatherer.take(JobResult(gathering.job, error=lost))
+    gathering.handler.take(JobResult(gathering.job, error=lost))
     assert (state.out, state.untouched) == (False, False)
     assert state.suspect_until_ms == state.record.deadline_ms, "it may still insert"
     assert state.failures == 1 and gathering.counters.failures == {"JobLostError": 1}
@@ -132,15 +133,24 @@ def test_an_insert_in_doubt_is_a_suspect(
 ) -> None:
     state = gathering.take(Failed(error))
     assert (state.suspect_until_ms > 0) == is_suspect
-    assert state.failures == 1 and state.stopped is None
+    assert state.failures == 1 and gathering.effects == []
+
+
+def test_what_can_never_be_stored_and_must_not_be_parked_stops_its_partition(
+    gathering: Gathering,
+) -> None:
+    error = TerminalError("no")
+    gathering.take(Failed(error, "u", True, ()))
+    assert gathering.effects == [StopPartition(P0, error)]
 
 
 @pytest.mark.parametrize("is_unstored", [True, False])
 def test_an_entry_that_is_parked_takes_its_range_out_only_if_nothing_is_stored(
     gathering: Gathering, is_unstored: bool
 ) -> None:
-    state = gathering.take(Failed(TerminalError("no"), "t", is_unstored, ("u",)))
-    assert gathering.parked == ["t"] and state.stopped is None
+    error = TerminalError("no")
+    state = gathering.take(Failed(error, "t", is_unstored, ("u",)))
+    assert gathering.effects == [ParkEntry("t", error)]
     assert (state.outdated is not None) == is_unstored
     if state.outdated is not None:
         assert (state.outdated.entry, state.outdated.inserted) == ("t", ("u",))

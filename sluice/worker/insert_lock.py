@@ -1,4 +1,4 @@
-"""A block's turn at its table, where the server takes one quorum insert at a time.
+"""The insert lock of a table, where the server takes one quorum insert at a time.
 
 Such a server refuses an insert (286) as long as another one waits for its quorum. Loaders that
 queue for the table spare it the refusals, and themselves the pauses after them. No row depends on
@@ -22,7 +22,7 @@ LATE_SECONDS = 15.0
 _logger = logging.getLogger("sluice.spark")
 
 
-class BlockTurn:
+class InsertLock:
     """One block's turn, from the first server that wants it to the block's end.
 
     :param locks: None: nobody queues.
@@ -52,7 +52,9 @@ class BlockTurn:
         try:
             self._lock = self._locks.acquire(self._table, seconds)
         except LocksAwayError as error:
-            _logger.warning("%s: blocks for %s are sent out of turn", error, self._table)
+            _logger.warning(
+                "%s: blocks for %s are sent without the insert lock", error, self._table
+            )
         self.queueing = Queueing(
             wait_ms=int((time.monotonic() - began) * 1000), held=self._lock is not None
         )

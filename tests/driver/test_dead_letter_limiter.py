@@ -10,11 +10,12 @@ from sluice.core.dead_letters import LetterLimit
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import DeadLetter, Loaded, Receipt, TaskReport
 from sluice.driver.counters import Counters
-from sluice.driver.gathering import Gatherer
-from sluice.driver.letter_watch import WARN_EVERY_MS, LetterWatch, TooManyLettersError
+from sluice.driver.dead_letter_limiter import WARN_EVERY_MS, DeadLetterLimiter, TooManyLettersError
+from sluice.driver.effects import StopPartition
+from sluice.driver.report_handler import ReportHandler
 from sluice.spark.jobs import JobResult
 from sluice.worker.assignment import Job
-from tests.driver.lane_world import World
+from tests.driver.loop_world import World
 from tests.kafka.groups import NOW, letter
 
 SOURCE = TopicPartition("events", 0)
@@ -27,8 +28,8 @@ def loaded(messages: int, bad: int, *receipts: Receipt) -> Loaded:
     return Loaded(receipts, letters, messages, 1000, 0)
 
 
-def watch(limit: LetterLimit = LIMIT) -> LetterWatch:
-    return LetterWatch("shop.dc1", limit)
+def watch(limit: LetterLimit = LIMIT) -> DeadLetterLimiter:
+    return DeadLetterLimiter("shop.dc1", limit)
 
 
 def test_letters_say_when_and_under_what() -> None:
@@ -65,7 +66,7 @@ def test_partitions_are_judged_by_themselves() -> None:
 
 def test_what_comes_near_the_limit_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     watching = watch()
-    with caplog.at_level(logging.WARNING, "sluice.lane"):
+    with caplog.at_level(logging.WARNING, "sluice.loop"):
         watching.take(Range(SOURCE, 0, 100), "", loaded(100, 20), NOW)
         assert caplog.messages == []
         for later_ms in (1, 2, WARN_EVERY_MS + 1):
@@ -81,8 +82,10 @@ def test_what_comes_near_the_limit_is_warned_of(caplog: pytest.LogCaptureFixture
 def test_the_partition_stops_unsettled(bad: int, stops: bool) -> None:
     world = World([SOURCE])
     state = world.settled(SOURCE)
-    gatherer = Gatherer("shop.dc1", {SOURCE: state}, world.planner, Counters(), world.now_ms, LIMIT)
+    handler = ReportHandler(
+        "shop.dc1", {SOURCE: state}, world.planner, Counters(), world.now_ms, LIMIT
+    )
     report = TaskReport(state.block_range, 1, loaded(100, bad))
-    gatherer.take(JobResult(Job("shop.dc1", 1, ()), (report,)))
-    assert (state.stopped is not None) == stops
+    effects = handler.take(JobResult(Job("shop.dc1", 1, ()), (report,)))
+    assert [type(effect) for effect in effects] == [StopPartition] * stops
     assert (state.loaded is None) == stops

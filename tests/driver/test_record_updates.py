@@ -12,10 +12,18 @@ from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter, Loaded, Receipt
 from sluice.core.records import Kind
-from sluice.driver import steps as steps_module
-from sluice.driver.state import Claims, PartitionState, Suspect
-from sluice.driver.steps import Budget, Planner, Step, bounded, refresh, settle, settling
-from tests.driver.lane_world import START_MS, Table, World, table_text
+from sluice.driver import record_updates as steps_module
+from sluice.driver.record_updates import (
+    Budget,
+    RecordPlanner,
+    RecordUpdate,
+    bounded,
+    refresh,
+    settle,
+    settling,
+)
+from sluice.driver.state import AsRecorded, Claims, PartitionState, Suspect
+from tests.driver.loop_world import START_MS, Table, World, table_text
 
 P0 = TopicPartition("a", 0)
 NOW = START_MS + 5_000
@@ -100,7 +108,7 @@ def letter(value: bytes | None = b"{") -> DeadLetter:
 
 def test_a_settled_range_is_empty_at_its_end_and_says_what_it_was(world: World) -> None:
     state = in_doubt(world)
-    state.loaded = loaded(letter())
+    state.answered(loaded(letter()))
     step = settle(state, "me", NOW)
     assert step.record == replace(
         state.record,
@@ -118,7 +126,7 @@ def test_a_settled_range_is_empty_at_its_end_and_says_what_it_was(world: World) 
         (10, 20, 4)
     }
     assert step.dead_letters == (letter(),)
-    assert settling(replace(state, loaded=None), NOW) == ((), ())
+    assert settling(replace(state, stage=AsRecorded()), NOW) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -131,7 +139,7 @@ def test_a_settled_range_of_which_an_insert_may_come_says_so(
     """To the driver after this one, too: with the marks from before its first insert. A server may
     store for a while after the lease what it has wholly received."""
     state = in_doubt(world)
-    state.loaded = loaded()
+    state.answered(loaded())
     state.suspect_until_ms = until_ms
     suspects = [e.body for e in settling(state, NOW)[0] if e.body["type"] == "suspect"]
     assert len(suspects) == is_suspect
@@ -146,10 +154,10 @@ def test_dead_letters_of_one_transaction_are_bounded(
     monkeypatch.setattr(steps_module, "LETTER_BYTES_MAX", 3 * 1024)
     record = world.settled(P0).record
 
-    def step(partition: int, letters: int) -> Step:
+    def step(partition: int, letters: int) -> RecordUpdate:
         source = TopicPartition("a", partition)
         many = (letter(b""),) * letters
-        return Step(source, record, Background(), False, (), many)
+        return RecordUpdate(source, record, Background(), False, (), many)
 
     def taken(*letters: int) -> list[int]:
         steps = [step(place, count) for place, count in enumerate(letters)]
@@ -215,7 +223,7 @@ def test_a_grant_is_twice_what_blocks_of_a_partitioned_table_took() -> None:
         [P0],
         (table_text("plain", ("a",)), table_text("days", ("a",), "toDate(ts)")),
     )
-    planner = Planner(world.text, "me", Limits(10, 1 << 20, 1000), 600.0)
+    planner = RecordPlanner(world.text, "me", Limits(10, 1 << 20, 1000), 600.0)
     assert planner.grant("a", [], {}) == 8
     planner.learn("days", 3)
     assert planner.grant("a", [], {}) == 6

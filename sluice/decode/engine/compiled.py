@@ -1,0 +1,34 @@
+"""The compiled parts of the decoders, called through ctypes.
+
+They are no Python modules: they know nothing of Python, and other threads run while they work.
+Everything that is installed has them; a build from source needs a C compiler (setup.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+from sluice.core.errors import TerminalError
+
+
+def library(beside: str, name: str) -> ctypes.CDLL:
+    """The compiled library of this name.
+
+    :param beside: a file of its folder.
+    :raises TerminalError: it was not built, or does not fit this machine.
+    """
+    why = "it was not built"
+    for suffix in EXTENSION_SUFFIXES:
+        path = Path(beside).with_name(f"{name}{suffix}")
+        if path.exists():
+            try:
+                return ctypes.CDLL(str(path))
+            except OSError as error:
+                why = str(error)
+    raise TerminalError(
+        f"the compiled part {name} of the decoders is missing: {why}",
+        "Install sluice anew on this machine; from source that needs a C compiler, and in a "
+        "checkout `python setup.py build_ext --inplace`.",
+    )
