@@ -225,9 +225,10 @@ def encode_entry(connector: str, now_ms: int, entry: LedgerEntry) -> tuple[bytes
     return key.encode(), json.dumps(body, separators=(",", ":")).encode()
 
 
-#: Entries of one message, and about how long it may become: brokers take a megabyte.
+#: Entries of one message, and about how long it may become: brokers take a megabyte unless they
+#: are told to take less.
 PACK_ENTRIES_MAX = 1_000
-PACK_BYTES_MAX = 500_000
+PACK_BYTES_MAX = 200_000
 #: Entries of these types are packed, and stand in this order: whoever reads on finds what is said
 #: of a range before the record that goes on behind it.
 _PACKED = ("receipt", "settled", "suspect", "record")
@@ -300,7 +301,8 @@ def entries_in(message: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         return ({**common, **message},)
     common |= message["same"]
     names = list(message["each"])
-    rows = zip(*message["each"].values(), strict=True)
+    # Entries that say the same in everything have no lists.
+    rows = zip(*message["each"].values(), strict=True) if names else [()] * message["entries"]
     found = tuple({**common, **dict(zip(names, row, strict=True))} for row in rows)
     if len(found) != message["entries"]:
         raise ValueError(f"{len(found)} entries of {message['entries']}")
