@@ -22,6 +22,7 @@ from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import MessageFacts
 from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.origins import alone
 from sluice.driver.texts import build_text
 from tests.decode.support import table
 
@@ -118,8 +119,8 @@ def decoded(text: TableText, messages: tuple[bytes, ...]) -> Decoded:
         count = len(messages)
         nobody: list[bytes | None] = [None] * count
         times: list[int | None] = [RECEIVED_MS] * count
-        buffer.facts = MessageFacts("events", 0, nobody, times, [()] * count)
-        return make_decoder(text).decode(buffer, "events", 0)
+        buffer.facts = MessageFacts(alone("events", 0), nobody, times, [()] * count)
+        return make_decoder(text).decode(buffer, alone("events", 0))
 
 
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)

@@ -63,6 +63,8 @@ def _is_about(entry: Acknowledged | Settled, record: Record) -> bool:
         return False
     if isinstance(entry, Settled):
         return True
+    if record.bundle:
+        return f"/{record.bundle}/" in entry.token
     named = f"/{record.begin}-{record.end}"
     return entry.token.endswith(f"{named}/{record.rest}" if record.rest else named)
 

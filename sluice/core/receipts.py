@@ -186,6 +186,14 @@ class TooHeavy:
 
 
 @dataclass(frozen=True, slots=True)
+class BundleTooHeavy:
+    """Nobody inserted: the ranges of the bundle are together above the limit of bytes or rows, a
+    function of them all (R12). They go in smaller bundles, or alone."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class NeedsGrant:
     """A block of this table entry takes more window entries than granted (R10).
 
@@ -256,7 +264,7 @@ class Untried:
     """The task did not come to this range, and inserted nothing of it."""
 
 
-Outcome = Loaded | TooHeavy | NeedsGrant | Outdated | Failed | Untried
+Outcome = Loaded | TooHeavy | BundleTooHeavy | NeedsGrant | Outdated | Failed | Untried
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ class Record:
     :param deadline_ms: after this nobody starts an insert for this record (R9).
     :param rest: digest of the offsets that a probe found missing, "" without a probe.
     :param epoch: of the leader that vouched for all offsets below `end`.
+    :param bundle: name of the bundle that the range is loaded in (`core.bundles`), "" alone.
     """
 
     kind: Kind
@@ -72,15 +73,18 @@ class Record:
     deadline_ms: int
     rest: str = ""
     epoch: int = EPOCH_UNKNOWN
+    bundle: str = ""
 
     def __post_init__(self) -> None:
         if self.begin < 0 or self.end < self.begin:
             raise ValueError(f"not a range: {self}")
         if (self.kind is Kind.SETTLE) != (self.begin == self.end):
             raise ValueError(f"only a settle is empty, and it always is: {self}")
-        for field in (self.owner, self.topic_id, self.text, self.rest):
+        for field in (self.owner, self.topic_id, self.text, self.rest, self.bundle):
             if not _FIELD.match(field):
                 raise ValueError(f"{field!r} cannot stand in a record")
+        if self.bundle and (self.rest or not self.in_doubt):
+            raise ValueError(f"only a whole range in doubt is in a bundle: {self}")
 
     @property
     def in_doubt(self) -> bool:
@@ -95,8 +99,12 @@ class Record:
 
 def encode(record: Record) -> str:
     """The record as offset metadata."""
-    # A record without an epoch is written as before there were any.
-    epoch = () if record.epoch == EPOCH_UNKNOWN else (str(record.epoch),)
+    # A record without a bundle, or an epoch, is written as before there were any.
+    added: tuple[str, ...] = ()
+    if record.bundle:
+        added = (str(record.epoch), record.bundle)
+    elif record.epoch != EPOCH_UNKNOWN:
+        added = (str(record.epoch),)
     body = "|".join(
         (
             FORMAT_VERSION,
@@ -112,7 +120,7 @@ def encode(record: Record) -> str:
             str(record.grant),
             str(record.deadline_ms),
             record.rest,
-            *epoch,
+            *added,
         )
     )
     line = f"{body}|{zlib.crc32(body.encode()):08x}"
@@ -130,7 +138,7 @@ def decode(offset: int, metadata: str | None) -> Record:
         raise InvalidRecordError(f"offset {offset} was committed without metadata")
     body, _, checksum = metadata.rpartition("|")
     fields = body.split("|")
-    if fields[0] != FORMAT_VERSION or len(fields) not in (13, 14):
+    if fields[0] != FORMAT_VERSION or len(fields) not in (13, 14, 15):
         raise InvalidRecordError(f"offset {offset} was committed with metadata {metadata[:80]!r}")
     if f"{zlib.crc32(body.encode()):08x}" != checksum:
         raise InvalidRecordError(f"the checksum of the record at offset {offset} does not fit")
@@ -149,6 +157,7 @@ def decode(offset: int, metadata: str | None) -> Record:
             deadline_ms=int(fields[11]),
             rest=fields[12],
             epoch=int(fields[13]) if len(fields) > 13 else EPOCH_UNKNOWN,
+            bundle=fields[14] if len(fields) > 14 else "",
         )
     except ValueError as error:
         raise InvalidRecordError(f"the record at offset {offset} is damaged: {error}") from None
@@ -167,6 +176,8 @@ def may_follow(previous: Record | None, following: Record) -> bool:
         return following.kind is Kind.SETTLE
     if following.generation > previous.generation:
         return following.kind is Kind.SETTLE
+    if following.bundle not in ("", previous.bundle) and following.kind is not Kind.INTEND:
+        return False  # a range comes into a bundle with its first record
     same_begin = following.begin == previous.begin
     same_end = following.end == previous.end
     match following.kind:
@@ -175,7 +186,8 @@ def may_follow(previous: Record | None, following: Record) -> bool:
         case Kind.SETTLE:
             return following.begin in (previous.end, previous.begin)
         case Kind.RENEW:
-            return previous.in_doubt and same_begin and same_end and following.rest == previous.rest
+            same_range = same_begin and same_end and following.rest == previous.rest
+            return previous.in_doubt and same_range and following.bundle == previous.bundle
         case Kind.RETEXT:
             # Only the first attempt's one task may refuse its text: nobody else was ever
             # allowed to insert, and what it inserted before is the same under both texts.

@@ -21,13 +21,17 @@ def block_token(
     target: str,
     shard: str,
     rest: str = "",
+    bundle: str = "",
 ) -> str:
-    """Name the block that a range becomes in one table of one shard.
+    """Name the block that a range, or a bundle of ranges, becomes in one table of one shard.
 
     Every part that could tell two blocks apart is in it: a re-created topic has another
     id, two entries with one target have other names (H18), a rewind another generation,
-    a probe's rest its digest. No part can contain the separator.
+    a probe's rest its digest. Of a bundle, its name stands for all that its members are
+    (`core.bundles`). No part can contain the separator.
     """
+    if bundle:
+        return f"{pipeline}/bundle/{connector}/{bundle}/{entry}+{target}/{shard}"
     source = block_range.source
     token = (
         f"{pipeline}/{generation}/{connector}/{topic_id}/{source.topic}/{source.partition}/"

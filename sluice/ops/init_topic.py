@@ -15,6 +15,7 @@ from sluice.core.text import LINEAGE_TYPES, Column, TableText
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import BadMessage
+from sluice.decode.messages.origins import alone
 from sluice.kafka.clients import KafkaAccess
 from sluice.ops.init_formats import Recognised, recognise
 from sluice.ops.init_table import ASSUMED, ServerFacts, ask_server, create_table, fitted
@@ -180,7 +181,7 @@ def _decode(
         ) from None
     with MessageBuffer(framing_of(text)) as buffer:
         buffer.add(list(sample.values), range(len(sample.values)))
-        return decoder.decode(buffer, sample.topic, 0).bad
+        return decoder.decode(buffer, alone(sample.topic, 0)).bad
 
 
 def _tell(

@@ -21,7 +21,7 @@ from sluice.clickhouse.reactions import ServerError
 from sluice.clickhouse.schema import TableFacts, describe_table, merge_tree_defaults
 from sluice.clickhouse.sql import identifier, qualified
 from sluice.core.errors import ConfigurationError, InDoubtError, SluiceError, TerminalError
-from sluice.decode.engine.native import column_head, constant_text, varint
+from sluice.decode.engine.native import column_head, repeated_texts, varint
 
 DDL_TIMEOUT_SECONDS = 60.0
 #: Rows of a block unless an experiment needs more.
@@ -82,11 +82,11 @@ def block(
             column("p", "UInt16", in_turn(clickhouse_partitions, "<u2")),
             column("v", value_type, in_turn([value], width)),
             column("ts", "DateTime", in_turn(moments, "<u4")),
-            constant_text("_topic", "String", TOPIC, rows),
+            repeated_texts("_topic", "String", [TOPIC], None, rows),
             column("_partition", "UInt32", in_turn([0], "<u4")),
             column("_offset", "UInt64", offsets),
             column("_row", "UInt32", in_turn([0], "<u4")),
-            constant_text("_source", "String", LOADED_BY, rows),
+            repeated_texts("_source", "String", [LOADED_BY], None, rows),
         )
     )
 

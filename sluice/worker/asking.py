@@ -13,29 +13,30 @@ from sluice.core.receipts import Outdated, UnknownSchemas
 from sluice.core.text import TableText
 from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.fault import UNKNOWN_FIELD
-from sluice.worker.assignment import Assignment
+from sluice.worker.bundle import Bundle
 from sluice.worker.errors import OutdatedTextError, StructureChangedError
 
 #: Unknown schemas that a report names.
 _NUMBERS_SHOWN_MAX = 5
 
 
-def ask_for_fields(assignment: Assignment, table: TableText, decoded: Decoded) -> None:
+def ask_for_fields(bundle: Bundle, table: TableText, decoded: Decoded) -> None:
     """Refuse a first attempt in which messages have fields that no column of the text has.
 
-    Nobody else was ever allowed to insert this range, so it may still be loaded under another
+    Nobody else was ever allowed to insert it, so it may still be loaded under another
     text: the driver looks whether the table has such columns by now.
 
     :raises OutdatedTextError: there are such fields, and a look is worth it.
     """
-    if not (assignment.looks_for_fields and assignment.is_first):
+    if not (bundle.looks_for_fields and bundle.is_first):
         return
     for bad in decoded.bad:
         if bad.reason == UNKNOWN_FIELD:
+            where = bundle.message_at(bad.offset)
             raise OutdatedTextError(
                 table.entry,
                 f"{table.target} has no column {bad.column or '?'} for a field of the message at "
-                f"offset {bad.offset}; the driver looks whether it has one by now",
+                f"{where}; the driver looks whether it has one by now",
             )
 
 

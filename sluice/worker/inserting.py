@@ -29,10 +29,10 @@ from sluice.core.receipts import NeedsGrant, Receipt
 from sluice.core.replicas import turn
 from sluice.core.server_runs import is_same_run
 from sluice.core.text import TableText
-from sluice.core.tokens import block_token
 from sluice.decode.messages.decoded import Block
 from sluice.worker.asking import require_same_table
-from sluice.worker.assignment import Assignment, TaskEnvironment
+from sluice.worker.assignment import TaskEnvironment
+from sluice.worker.bundle import Bundle
 from sluice.worker.errors import BlockRefusedError, ForgottenError, NeedsGrantError
 from sluice.worker.failover import FailoverAttempt, offer_block, wait_for_earlier
 from sluice.worker.insert_lock import InsertLock
@@ -52,7 +52,7 @@ _PARTITIONS_MAX = "max_partitions_per_insert_block"
 def insert_block(
     cache: WorkerCache,
     environment: TaskEnvironment,
-    assignment: Assignment,
+    bundle: Bundle,
     table: TableText,
     shard: str,
     decoded: Block,
@@ -65,23 +65,12 @@ def insert_block(
     :raises BlockRefusedError: it can never be stored.
     :raises SluiceError: it may be there or not, or a later attempt may work.
     """
-    block_range, record = assignment.block_range, assignment.record
-    token = block_token(
-        pipeline=environment.pipeline,
-        generation=record.generation,
-        connector=environment.kafka.connector,
-        topic_id=record.topic_id,
-        block_range=block_range,
-        entry=table.entry,
-        target=table.target,
-        shard=shard,
-        rest=record.rest,
-    )
+    token = bundle.token(environment.pipeline, environment.kafka.connector, table, shard)
     access = environment.clickhouse
     urls = access.shards[shard]
     # A table that is not replicated has a window of its own on each server.
     path = dict(table.zookeeper_paths).get(shard)
-    partition = block_range.source.partition
+    partition = bundle.first.source.partition
     order = urls[:1] if path is None else turn(urls, partition, access.preferred)
     # All who load this table queue under its path, whatever they call table and shard.
     mine = InsertLock(None if path is None else cache.table_locks(environment), path or "")
@@ -93,7 +82,7 @@ def insert_block(
                 cache,
                 environment,
                 url,
-                assignment,
+                bundle,
                 table,
                 shard,
                 decoded,
@@ -110,7 +99,7 @@ def insert_block(
             raise
 
     attempts: list[FailoverAttempt] = []
-    receipt, seconds = None, seconds_for(environment, assignment)
+    receipt, seconds = None, seconds_for(environment, bundle)
     try:
         receipt = offer_block(order, cache.breaker, seconds, send, access.behind)
     finally:
@@ -120,9 +109,9 @@ def insert_block(
     return replace(receipt, queueing=mine.queueing)
 
 
-def seconds_for(environment: TaskEnvironment, assignment: Assignment) -> float:
+def seconds_for(environment: TaskEnvironment, bundle: Bundle) -> float:
     """What one block may take, all of its replicas together."""
-    return max(environment.insert_timeout_seconds, assignment.insert_seconds)
+    return max(environment.insert_timeout_seconds, bundle.insert_seconds)
 
 
 def may_go_parallel(environment: TaskEnvironment, shards: Sequence[str]) -> bool:
@@ -140,7 +129,7 @@ def _insert_into(
     cache: WorkerCache,
     environment: TaskEnvironment,
     url: str,
-    assignment: Assignment,
+    bundle: Bundle,
     table: TableText,
     shard: str,
     decoded: Block,
@@ -150,11 +139,11 @@ def _insert_into(
     mine: InsertLock,
 ) -> Receipt:
     server = cache.server(environment, url)
-    is_first = assignment.is_first and attempt.is_clean
-    most = seconds_for(environment, assignment)
+    is_first = bundle.is_first and attempt.is_clean
+    most = seconds_for(environment, bundle)
     if not is_first:
         wait_for_earlier(server, token, most, lease.check)
-    _look(cache, environment, url, assignment, table, shard, decoded, attempt)
+    _look(cache, environment, url, bundle, table, shard, decoded, attempt)
     profile = cache.profile(environment, url, quorum_of(environment, table, shard))
     attempt.admit(url, str(profile))
 
@@ -166,10 +155,10 @@ def _insert_into(
             decoded.native,
             token if profile.tokens else None,
             query_id_of(token, os.urandom(4).hex()),
-            _granted(profile.settings, assignment.record.grant),
+            _granted(profile.settings, bundle.grant),
         )
 
-    record_text = assignment.record.text
+    record_text = bundle.text
     if profile.one_by_one:
         mine.take(min(most, lease.check()))
     seconds = max(_SECONDS_MIN, attempt.seconds_left())
@@ -184,13 +173,11 @@ def _insert_into(
     try:
         reply = _insert_surely(server, plan, check, seconds)
     except _RefusedValuesError as refused:
-        raise _final(refused, server, table, assignment.block_range, attempt) from None
+        raise _final(refused, server, table, bundle, attempt) from None
     except TerminalServerError as error:
-        raise _refused_block(
-            error, server, table, profile, assignment.record.grant, attempt
-        ) from error
+        raise _refused_block(error, server, table, profile, bundle.grant, attempt) from error
     if not is_first:
-        _require_same_run(server, assignment, shard, f"{table.target} on {url} has the block")
+        _require_same_run(server, bundle, shard, f"{table.target} on {url} has the block")
     return Receipt(
         entry=table.entry,
         target=table.target,
@@ -258,18 +245,18 @@ def _final(
     refused: _RefusedValuesError,
     server: Server,
     table: TableText,
-    block_range: Range,
+    bundle: Bundle,
     attempt: FailoverAttempt,
 ) -> BlockRefusedError:
-    """What an answer that will not change means for the range."""
-    rows = _rows_of(server, table, block_range)
+    """What an answer that will not change means for the block."""
+    rows = _rows_of(server, table, bundle)
     error = data_refusal(refused.error, refused.answers, rows.words)
     return BlockRefusedError(table.entry, error, is_unstored=attempt.is_clean and rows.is_unstored)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What a table has of a range that was refused, in words.
+    """What a table has of a block that was refused, in words.
 
     :param is_unstored: nothing, and nor has a table behind it.
     """
@@ -278,7 +265,7 @@ class _Rows:
     is_unstored: bool
 
 
-def _rows_of(server: Server, table: TableText, block_range: Range) -> _Rows:
+def _rows_of(server: Server, table: TableText, bundle: Bundle) -> _Rows:
     """Look into the table. One view behind it has stored nothing if it refused the block; of
     several, the others may have."""
     facts = describe_table(server, table.database, table.table)
@@ -286,6 +273,14 @@ def _rows_of(server: Server, table: TableText, block_range: Range) -> _Rows:
     behind = f"behind it: {', '.join(views)}" if views else "no view is behind it"
     if not set(table.lineage) >= {"_topic", "_partition", "_offset"}:
         return _Rows(f"without lineage columns nobody knows what is stored; {behind}", False)
+    ranges = [member.block_range for member in bundle.members]
+    count = sum(_count_of(server, table, block_range) for block_range in ranges)
+    words = f"{table.target} has {count or 'no'} rows of {bundle}; {behind}"
+    return _Rows(words, count == 0 and len(views) <= 1)
+
+
+def _count_of(server: Server, table: TableText, block_range: Range) -> int:
+    """The rows that a table has of a range, by its lineage columns."""
     source = block_range.source
     (found,) = server.query(
         "SELECT count() AS n FROM {database:Identifier}.{table:Identifier} WHERE "
@@ -300,9 +295,7 @@ def _rows_of(server: Server, table: TableText, block_range: Range) -> _Rows:
             "end": block_range.end,
         },
     )
-    count = int(found["n"])
-    words = f"{table.target} has {count or 'no'} rows of {block_range}; {behind}"
-    return _Rows(words, count == 0 and len(views) <= 1)
+    return int(found["n"])
 
 
 def quorum_of(environment: TaskEnvironment, table: TableText, shard: str) -> int:
@@ -315,7 +308,7 @@ def _look(
     cache: WorkerCache,
     environment: TaskEnvironment,
     url: str,
-    assignment: Assignment,
+    bundle: Bundle,
     table: TableText,
     shard: str,
     decoded: Block,
@@ -327,8 +320,8 @@ def _look(
     :raises BlockRefusedError: this replica's table is not what the block is for.
     :raises ForgottenError: it may not remember the block any more.
     """
-    key = (url, assignment.record.text, table.entry, shard)
-    is_first = assignment.is_first and attempt.is_clean
+    key = (url, bundle.text, table.entry, shard)
+    is_first = bundle.is_first and attempt.is_clean
     if key in cache.checked and is_first:
         return
     server = cache.server(environment, url)
@@ -342,12 +335,12 @@ def _look(
         raise BlockRefusedError(table.entry, error, is_unstored=attempt.is_clean) from error
     if not is_first:
         doubt = f": {attempt.doubt}" if attempt.doubt else ""
-        _require_remembered(server, facts, assignment, Site(table.entry, shard), doubt)
+        _require_remembered(server, facts, bundle, Site(table.entry, shard), doubt)
     cache.checked[key] = zone_matters(table, facts, tokens=True)
 
 
 def _require_remembered(
-    server: Server, facts: TableFacts, assignment: Assignment, own: Site, doubt: str
+    server: Server, facts: TableFacts, bundle: Bundle, own: Site, doubt: str
 ) -> None:
     """As the driver does before it sends a range again (R10), since then tasks queue.
 
@@ -358,21 +351,21 @@ def _require_remembered(
         return  # it never deduplicates, and runs for a benchmark only
     now_ms = time.time_ns() // 1_000_000
     for target, there in tables_with_windows(facts):
-        mark = assignment.marks.get(replace(own, target=target).key, 0)
+        mark = bundle.marks.get(replace(own, target=target).key, 0)
         window = WindowState(there.window_blocks, window_mark(server, there))
-        is_young = still_young(there.window_seconds, assignment.since_ms, now_ms)
+        is_young = still_young(there.window_seconds, bundle.since_ms, now_ms)
         if not is_young or not still_remembered(window, mark):
             raise ForgottenError(f"{there.target} on {server.url} may not remember it{doubt}")
-    _require_same_run(server, assignment, own.shard, f"{facts.target} on {server.url}")
+    _require_same_run(server, bundle, own.shard, f"{facts.target} on {server.url}")
 
 
-def _require_same_run(server: Server, assignment: Assignment, shard: str, where: str) -> None:
+def _require_same_run(server: Server, bundle: Bundle, shard: str, where: str) -> None:
     """Where tables are not replicated, what they know of a block that was sent before is worth
     something only in the process that it was sent to: a part may be lost with its end.
 
     :raises ForgottenError: it is another process.
     """
-    before = assignment.servers.get(shard)
+    before = bundle.servers.get(shard)
     if before is not None and not is_same_run(before, read_server_run(server)):
         raise ForgottenError(f"{where}, and that server was started again meanwhile")
 

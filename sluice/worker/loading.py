@@ -1,7 +1,9 @@
-"""The range task: exactly one range from Kafka into every table of its topic.
+"""The task: exactly one range, or one bundle of ranges, from Kafka into every table of its topic.
 
-Runs in Spark's Python workers. `load_range` never raises: whatever happens is an outcome,
-because an exception would cost the receipts of the whole job (H22).
+Runs in Spark's Python workers. `load_bundle` never raises: whatever happens is an outcome,
+because an exception would cost the receipts of the whole job (H22). What is called an offset
+here is the message's place in its bundle (`core.bundles.place_of`); of a range alone both are
+the same.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import resource
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,8 +21,8 @@ from sluice.core.dead_letters import PARKED
 from sluice.core.dynamic import NewField
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
 from sluice.core.formats import REGISTRY_OPTION
-from sluice.core.ranges import Interval, intervals_of
 from sluice.core.receipts import (
+    BundleTooHeavy,
     DeadLetter,
     DeadLetterReason,
     Failed,
@@ -29,12 +31,12 @@ from sluice.core.receipts import (
     Outcome,
     Outdated,
     Receipt,
+    Stages,
     TaskReport,
     TooHeavy,
     UnknownSchemas,
 )
 from sluice.core.text import ConfigurationText, TableText
-from sluice.core.tokens import row_source
 from sluice.decode.engine.session import release_memory
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Block, Decoded
@@ -42,11 +44,13 @@ from sluice.decode.messages.fault import NO_ROUTE
 from sluice.decode.schema.registry import UnknownSchemasError
 from sluice.decode.sharding.stored import without_rows
 from sluice.decode.text.fields import new_fields
-from sluice.kafka.reader import RangeReader, ReadResult, read_originals
+from sluice.kafka.reader import RangeReader, read_originals
 from sluice.kafka.readers import Reader
 from sluice.worker.asking import ask_for_fields, asked_for_columns, asked_for_schemas, words_of
 from sluice.worker.assignment import Assignment, TaskEnvironment
+from sluice.worker.bundle import Bundle
 from sluice.worker.errors import BlockRefusedError, NeedsGrantError, OutdatedTextError
+from sluice.worker.fetching import Reading, fetch
 from sluice.worker.inserting import insert_block, may_go_parallel
 from sluice.worker.leases import HeldLease
 from sluice.worker.parallel import decisive, send_parallel, send_sequentially
@@ -63,76 +67,96 @@ LARGE_MESSAGE_BYTES = 4096
 _cache = WorkerCache()
 
 
-def load_range(
-    environment: TaskEnvironment, assignment: Assignment, task_attempt: int
-) -> TaskReport:
-    """Load one range and report. Never raises an Exception."""
+def load_bundle(
+    environment: TaskEnvironment, members: Sequence[Assignment], task_attempt: int
+) -> tuple[TaskReport, ...]:
+    """Load the ranges of one bundle, or one range alone, and report on each: what is not loaded
+    is so for all of them. Never raises an Exception.
+
+    :param members: in the order of the bundle.
+    """
     _cache.begin_range()
+    outcome = _outcome(environment, members, task_attempt)
+    outcomes = outcome if isinstance(outcome, tuple) else (outcome,) * len(members)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return tuple(
+        TaskReport(
+            block_range=member.block_range,
+            batch=member.record.batch,
+            outcome=one,
+            task_attempt=task_attempt,
+            worker_memory_bytes=memory,
+            may_land=_cache.may_land,
+            may_lack_part=_cache.may_lack_part,
+        )
+        for member, one in zip(members, outcomes, strict=True)
+    )
+
+
+def _outcome(
+    environment: TaskEnvironment, members: Sequence[Assignment], task_attempt: int
+) -> Outcome | tuple[Loaded, ...]:
+    """What became of the bundle: of each member where it is loaded."""
     try:
-        outcome = _refused(assignment, task_attempt) or _load(_cache, environment, assignment)
+        bundle = Bundle(tuple(members))
+        return _refused(bundle, task_attempt) or _load(_cache, environment, bundle)
     except NeedsGrantError as error:
-        outcome = error.need
+        return error.need
     except BlockRefusedError as refused:
-        is_unstored = refused.is_unstored and assignment.is_first
-        outcome = Failed(refused.error, refused.entry, is_unstored, refused.inserted)
+        is_unstored = refused.is_unstored and bundle.is_first
+        return Failed(refused.error, refused.entry, is_unstored, refused.inserted)
     except SluiceError as error:
-        outcome = Failed(error)
+        return Failed(error)
     except Exception as error:
         import traceback
 
-        outcome = Failed(
+        return Failed(
             TerminalError(
-                f"{assignment.block_range}: unexpected {type(error).__name__}: {error}\n"
+                f"{members[0].block_range}: unexpected {type(error).__name__}: {error}\n"
                 + "".join(traceback.format_exception(error)[-3:]),
                 "This is a bug: report it. The range stays in doubt; `sluice resolve` decides.",
             )
         )
-    return TaskReport(
-        block_range=assignment.block_range,
-        batch=assignment.record.batch,
-        outcome=outcome,
-        task_attempt=task_attempt,
-        worker_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        may_land=_cache.may_land,
-        may_lack_part=_cache.may_lack_part,
-    )
 
 
-def _refused(assignment: Assignment, task_attempt: int) -> Outcome | None:
+def _refused(bundle: Bundle, task_attempt: int) -> Outcome | None:
     """A task that Spark started again loads nothing: before a repeat, the driver has to look
     whether ClickHouse still remembers the first attempt's blocks (R10)."""
     if task_attempt == 0:
         return None
     return Failed(
         InDoubtError(
-            f"Spark started the task of {assignment.block_range} again (attempt {task_attempt})",
+            f"Spark started the task of {bundle} again (attempt {task_attempt})",
             "The driver looks at the windows and sends the range again; no action is needed.",
         )
     )
 
 
-def _load(cache: WorkerCache, environment: TaskEnvironment, assignment: Assignment) -> Outcome:
+def _load(
+    cache: WorkerCache, environment: TaskEnvironment, bundle: Bundle
+) -> Outcome | tuple[Loaded, ...]:
     """1. Lease. 2. Fetch and weigh. 3. For each table: decode, split by shards, check the grant,
     insert; nothing of any table before all were decoded that may refuse the range.
     4. Fetch the originals of the bad messages."""
-    block_range, record = assignment.block_range, assignment.record
-    lease = HeldLease(block_range, record.deadline_ms, assignment.sent_at_ms)
-    text = cache.text(environment, record.text)
-    tables = text.tables_of(block_range.source.topic)
-    loading = _Loading(cache, environment, assignment, lease, text)
-    router = Router(block_range.source, tables, assignment.rest, cache.buffer)
+    lease = HeldLease(bundle.first, bundle.deadline_ms, bundle.sent_at_ms)
+    text = cache.text(environment, bundle.text)
+    tables = _tables_of(bundle, text)
+    loading = _Loading(cache, environment, bundle, lease, text)
+    router = Router(bundle.origins(text, ""), tables, bundle.rest, cache.buffer)
     loading.watch(tables, router)
     try:
-        result = _fetch(cache, environment, assignment, router, loading.clocks)
+        reading = fetch(cache, environment, bundle, router, loading.clocks)
         loading.clocks.fetch = time.monotonic() - loading.clocks.started
-        large = result.bytes > LARGE_MESSAGE_BYTES * result.messages
+        large = reading.bytes > LARGE_MESSAGE_BYTES * reading.messages
         if large:
             _trim_heap()
-        if result.heavy_at is not None:
-            return TooHeavy(result.heavy_at, result.bytes)
+        if reading.too_heavy is not None:
+            return reading.too_heavy
         heavy_at = loading.decode_first(tables, router)
         if heavy_at is not None:
-            return TooHeavy(heavy_at, result.bytes)
+            is_alone = bundle.is_alone
+            total = reading.bytes
+            return TooHeavy(heavy_at, total) if is_alone else BundleTooHeavy(total)
         if loading.fields:
             return asked_for_columns(tables, loading.fields)
         if loading.schemas:
@@ -146,24 +170,45 @@ def _load(cache: WorkerCache, environment: TaskEnvironment, assignment: Assignme
             release_memory()
     finally:
         cache.keep(router.buffers)
-    return loading.loaded(result, router)
+    return loading.loaded(reading, router)
+
+
+def _tables_of(bundle: Bundle, text: ConfigurationText) -> tuple[TableText, ...]:
+    """The entries that all members go to.
+
+    :raises TerminalError: they go to different ones.
+    """
+    topics = {member.block_range.source.topic for member in bundle.members}
+    found = {topic: tuple(text.tables_of(topic)) for topic in topics}
+    first = found[bundle.first.source.topic]
+    if any(tables != first for tables in found.values()):
+        raise TerminalError(
+            f"{bundle}: its topics go to different tables",
+            "This is a bug: report it. Nothing of them was inserted.",
+        )
+    return first
 
 
 @dataclass(slots=True)
 class _Loading:
-    """A range whose messages are here, on its way into its tables."""
+    """A bundle whose messages are here, on its way into its tables.
+
+    :param shares: of each member, what was acknowledged; `receipts` are of whole blocks.
+    :param given: of each member, by table entry, how many messages the entry was given.
+    """
 
     cache: WorkerCache
     environment: TaskEnvironment
-    assignment: Assignment
+    bundle: Bundle
     lease: HeldLease
     text: ConfigurationText
     clocks: StageClocks = field(default_factory=StageClocks)
-    decoded: dict[str, tuple[Decoded, int]] = field(default_factory=dict)
+    decoded: dict[str, Decoded] = field(default_factory=dict)
     receipts: list[Receipt] = field(default_factory=list)
     faults: dict[int, list[DeadLetterReason]] = field(default_factory=dict)
-    passed: dict[str, int] = field(default_factory=dict)
-    empty: dict[str, tuple[Interval, ...]] = field(default_factory=dict)
+    shares: list[tuple[Receipt | None, ...]] = field(default_factory=list)
+    given: dict[str, list[int]] = field(default_factory=dict)
+    empty: dict[str, tuple[int, ...]] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
     values: dict[int, bytes] = field(default_factory=dict)
     values_bytes: int = 0
@@ -173,7 +218,7 @@ class _Loading:
     def watch(self, tables: Iterable[TableText], router: Router) -> None:
         """Let the buffers look at messages for decoders that are there already."""
         for table in tables:
-            decoder = self.cache.decoders.get((self.assignment.record.text, table.entry))
+            decoder = self.cache.decoders.get((self.bundle.text, table.entry))
             if decoder is not None and not table.parked:
                 decoder.watch(router.view_of(table.entry).buffer)
 
@@ -186,11 +231,11 @@ class _Loading:
         for table in tables:
             if _may_refuse(table) and not table.parked:
                 try:
-                    decoded, given = self._decode(table, router)
+                    decoded = self._decode(table, router)
                 except UnknownSchemasError as error:
                     self.schemas[table.entry] = error.found
                     continue
-                self.decoded[table.entry] = decoded, given
+                self.decoded[table.entry] = decoded
                 end = end_of_rows(decoded.offsets) if table.rows == "many" else None
                 ends += [] if end is None else [end]
         return min(ends, default=None)
@@ -203,16 +248,13 @@ class _Loading:
                 continue
             if table.entry not in self.decoded:
                 self.decoded[table.entry] = self._decode(table, router)
-            decoded, given = self.decoded.pop(table.entry)
+            decoded = self.decoded.pop(table.entry)
             for bad in decoded.bad:
                 fault = DeadLetterReason(table.entry, bad.reason, words_of(table, bad), bad.column)
                 self.faults.setdefault(bad.offset, []).append(fault)
-            ask_for_fields(self.assignment, table, decoded)
+            ask_for_fields(self.bundle, table, decoded)
             if decoded.empty:
-                self.empty[table.entry] = intervals_of(decoded.empty)
-            passed = router.values - given + len(decoded.empty)
-            if passed and not self.assignment.rest:
-                self.passed[table.entry] = passed
+                self.empty[table.entry] = decoded.empty
             if decoded.dropped_rows:
                 self.dropped[table.entry] = decoded.dropped_rows
             if decoded.rows == 0:
@@ -225,12 +267,12 @@ class _Loading:
         """The block of each shard, the last one first. Before any of them is inserted, all are
         compared with the grant: above it, nobody inserts anything of this entry."""
         began = time.monotonic()
-        splitter = self.cache.splitter(self.assignment.record.text, table, decoded.columns)
-        parts = splitter.split(decoded)
+        splitter = self.cache.splitter(self.bundle.text, table, decoded.columns)
+        parts = splitter.split(decoded, with_offsets=not self.bundle.is_alone)
         parts.reverse()
         self.clocks.decode += time.monotonic() - began
         entries = max(block.clickhouse_partitions for _, block in parts)
-        if entries > self.assignment.record.grant:
+        if entries > self.bundle.grant:
             raise NeedsGrantError(NeedsGrant(table.entry, entries))
         return parts
 
@@ -240,15 +282,18 @@ class _Loading:
 
         def send(shard: str, block: Block) -> Receipt:
             return insert_block(
-                self.cache, self.environment, self.assignment, table, shard, block, self.lease
+                self.cache, self.environment, self.bundle, table, shard, block, self.lease
             )
 
         is_alone = len(parts) == 1 or not may_go_parallel(
             self.environment, [name for name, _ in parts]
         )
         deliver = send_sequentially if is_alone else send_parallel
+        offsets = {shard: block.offsets for shard, block in parts}
         receipts, errors = deliver(parts, send)
         self.receipts += receipts
+        for receipt in receipts:
+            self.shares.append(self.bundle.shares(receipt, offsets[receipt.shard]))
         waits = [receipt.insert_ms / 1000 for receipt in receipts]
         self.clocks.insert += time.monotonic() - began
         self.clocks.wait += sum(waits) if is_alone else max(waits, default=0.0)
@@ -264,27 +309,17 @@ class _Loading:
         with router.messages_of(table.entry) as buffer:
             for offset in map(int, buffer.offsets):
                 self.faults.setdefault(offset, []).append(fault)
-            passed = router.values - buffer.messages
-        if passed and not self.assignment.rest:
-            self.passed[table.entry] = passed
+            self.given[table.entry] = self.bundle.counted(buffer.offsets)
 
-    def _decode(self, table: TableText, router: Router) -> tuple[Decoded, int]:
-        """The rows of an entry, and how many messages it was given."""
+    def _decode(self, table: TableText, router: Router) -> Decoded:
+        """The rows of an entry."""
         began = time.monotonic()
-        source, record = self.assignment.block_range.source, self.assignment.record
-        decoder = self.cache.decoder(self.environment, record.text, table)
-        loaded_by = row_source(
-            pipeline=self.text.pipeline,
-            connector=self.text.connector,
-            topic_id=record.topic_id,
-            entry=table.entry,
-            generation=record.generation,
-        )
+        decoder = self.cache.decoder(self.environment, self.bundle.text, table)
         with router.messages_of(table.entry) as buffer:
-            decoded = decoder.decode(buffer, source.topic, source.partition, loaded_by)
-            given = buffer.messages
+            decoded = decoder.decode(buffer, self.bundle.origins(self.text, table.entry))
+            self.given[table.entry] = self.bundle.counted(buffer.offsets)
             found = new_fields(table, buffer, decoded)
-            stored = self.assignment.stored.get(table.entry)
+            stored = self.bundle.stored.get(table.entry)
             if found:
                 # The range is refused, and decoded again: then these messages may make the rows
                 # that a probe has found.
@@ -293,7 +328,7 @@ class _Loading:
                 decoded = without_rows(table, decoded, stored)
             self._keep_values(buffer, decoded)
         self.clocks.decode += time.monotonic() - began
-        return decoded, given
+        return decoded
 
     def _keep_values(self, buffer: MessageBuffer, decoded: Decoded) -> None:
         """Of bad messages, as many as dead letters may hold: the buffer goes before they are
@@ -306,38 +341,77 @@ class _Loading:
                 break
             self.values[one.offset] = value
 
-    def _letters(self, reader: Reader) -> tuple[DeadLetter, ...]:
-        environment, block_range = self.environment, self.assignment.block_range
-        bytes_max = environment.dead_letter_bytes_max
-        if isinstance(reader, RangeReader):
-            return reader.letters(block_range, self.faults, self.values, bytes_max)
-        return read_originals(environment.kafka, block_range, self.faults, bytes_max)
+    def _letters(
+        self, reader: Reader, faults: Sequence[Mapping[int, Sequence[DeadLetterReason]]]
+    ) -> list[tuple[DeadLetter, ...]]:
+        """The dead letters of each member, which share what a task may send."""
+        environment, left = self.environment, self.environment.dead_letter_bytes_max
+        found: list[tuple[DeadLetter, ...]] = []
+        for member, wanted in zip(self.bundle.members, faults, strict=True):
+            letters: tuple[DeadLetter, ...] = ()
+            if wanted and self.bundle.is_alone and isinstance(reader, RangeReader):
+                letters = reader.letters(member.block_range, wanted, self.values, left)
+            elif wanted:
+                letters = read_originals(environment.kafka, member.block_range, wanted, left)
+            left -= sum(len(letter.value or b"") for letter in letters)
+            found.append(letters)
+        return found
 
-    def loaded(self, result: ReadResult, router: Router) -> Loaded:
-        """What the task reports, with the originals of the bad messages."""
-        environment = self.environment
+    def loaded(self, reading: Reading, router: Router) -> tuple[Loaded, ...]:
+        """What the task reports of each member, with the originals of the bad messages."""
+        bundle = self.bundle
         if self.text.unrouted == "dead-letter":
             for offset in router.unrouted:
                 self.faults[offset] = [
                     DeadLetterReason("", NO_ROUTE, "no table entry takes this message")
                 ]
-        letters: tuple[DeadLetter, ...] = ()
+        faults = self._faults_of_members()
+        letters: list[tuple[DeadLetter, ...]] = [() for _ in bundle.members]
         if self.faults:
             began = time.monotonic()
-            letters = self._letters(self.cache.reader(environment, looks=router.looks))
+            letters = self._letters(self.cache.reader(self.environment, looks=router.looks), faults)
             self.clocks.letters = time.monotonic() - began
-        return Loaded(
-            receipts=tuple(self.receipts),
-            dead_letters=letters,
-            messages=result.messages,
-            bytes=result.bytes,
-            skipped=result.skipped,
-            stages=self.clocks.stages(),
-            passed=self.passed,
-            unrouted=len(router.unrouted),
-            empty=self.empty,
-            dropped_rows=self.dropped,
+        unrouted = bundle.divided(router.unrouted)
+        empty = bundle.divided_intervals(self.empty)
+        stages = self.clocks.stages()
+        return tuple(
+            Loaded(
+                receipts=tuple(one for shares in self.shares if (one := shares[n]) is not None),
+                dead_letters=letters[n],
+                messages=result.messages,
+                bytes=result.bytes,
+                skipped=result.skipped,
+                # What all members took together is told of the first one.
+                stages=stages if n == 0 else Stages(),
+                passed=self._passed(n, result.messages - result.skipped),
+                unrouted=len(unrouted[n]),
+                empty=empty[n],
+                dropped_rows=self.dropped if n == 0 else {},
+            )
+            for n, result in enumerate(reading.results)
         )
+
+    def _faults_of_members(self) -> list[dict[int, list[DeadLetterReason]]]:
+        if self.bundle.is_alone:
+            return [self.faults]
+        places = sorted(self.faults)
+        reasons = iter(places)
+        return [
+            {offset: self.faults[next(reasons)] for offset in offsets}
+            for offsets in self.bundle.divided(places)
+        ]
+
+    def _passed(self, number: int, values: int) -> dict[str, int]:
+        """By table entry, the messages of a member that are neither its rows nor its dead letters.
+
+        :param values: messages of the member that have one.
+        """
+        if self.bundle.rest:
+            return {}
+        passed = {entry: values - given[number] for entry, given in self.given.items()}
+        for entry, places in self.empty.items():
+            passed[entry] += len(self.bundle.divided(places)[number])
+        return {entry: count for entry, count in passed.items() if count}
 
 
 def _may_refuse(table: TableText) -> bool:
@@ -368,31 +442,3 @@ def _trim_heap() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # not every C library has it
     if trim is not None:
         trim(0)
-
-
-def _fetch(
-    cache: WorkerCache,
-    environment: TaskEnvironment,
-    assignment: Assignment,
-    router: Router,
-    clocks: StageClocks,
-) -> ReadResult:
-    """Read the range into the buffers of its entries."""
-    reader = cache.reader(environment, looks=router.looks)
-    block_range, bytes_max = assignment.block_range, assignment.bytes_max
-    epoch = assignment.record.epoch
-    view = router.only_view
-    if view is None:
-        deliver = clocks.checking(router.deliver)
-        if isinstance(reader, RangeReader):
-            look = router.look if router.looks else None
-            return reader.read(block_range, bytes_max, deliver, look, epoch)
-        return reader.read(block_range, bytes_max, deliver, epoch)
-    if isinstance(reader, RangeReader):
-        add = clocks.checking(view.buffer.add)
-        result = reader.read(block_range, bytes_max, add, None, epoch)
-    else:
-        add_text = clocks.checking(view.buffer.add_text)
-        result = reader.read_text(block_range, bytes_max, add_text, epoch)
-    router.values = view.buffer.messages
-    return result

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sluice.core.ledger import Rest
-from sluice.core.ranges import Interval, TopicPartition, contains
+from sluice.core.ranges import Interval, contains
 from sluice.core.routing import Looked, looked, takes
 from sluice.core.text import Route, TableText
 from sluice.decode.envelope.tables import envelope_tables
@@ -22,6 +22,7 @@ from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.facts import MessageFacts, facts_named
 from sluice.decode.messages.framing import Framing
 from sluice.decode.messages.marked import subset
+from sluice.decode.messages.origins import Origins
 from sluice.kafka.reader import Seen
 
 _NOTHING = Looked()
@@ -48,17 +49,19 @@ class View:
 
 
 class Router:
-    """Puts the messages of one range into the buffers of their entries.
+    """Puts the messages of a range, or of a bundle of them, into the buffers of their entries.
 
-    :param source: where the messages come from.
+    What is called an offset here is the message's place (`core.bundles.place_of`).
+
+    :param origins: where the messages come from.
     :param tables: the topic's entries.
-    :param rest: of a probe's record, by entry; empty for a whole range.
+    :param rest: of a probe's record, which is alone, by entry; empty for a whole range.
     :param make_buffer: an empty buffer of this framing.
     """
 
     def __init__(
         self,
-        source: TopicPartition,
+        origins: Origins,
         tables: Sequence[TableText],
         rest: Rest,
         make_buffer: Callable[[Framing], MessageBuffer],
@@ -78,7 +81,7 @@ class Router:
         self._reads_envelopes = any(t.route and t.route.by == "envelope" for t in tables)
         if self._facts:
             for view in self.views:
-                view.buffer.facts = MessageFacts(source.topic, source.partition, [], [], [])
+                view.buffer.facts = MessageFacts(origins, [], [], [])
         #: Offsets of messages that no entry takes.
         self.unrouted: list[int] = []
         #: Messages with a value, so far.

@@ -13,6 +13,7 @@ from sluice.core.text import Column
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.framing import BYTES
+from sluice.decode.messages.origins import alone
 from sluice.decode.schema.avro import AvroConfluent
 from sluice.decode.schema.registry import RegisteredSchema, provide
 from sluice.decode.typed.decoder import TypedDecoder
@@ -63,4 +64,4 @@ def confluent(*columns: Column, **changes: Any) -> TypedDecoder:
 
 def decode(decoder: TypedDecoder, values: list[bytes]) -> Decoded:
     with MessageBuffer(BYTES) as buffer:
-        return decoder.decode(fill(buffer, values), "orders", 3)
+        return decoder.decode(fill(buffer, values), alone("orders", 3))

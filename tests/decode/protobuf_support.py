@@ -14,6 +14,7 @@ from sluice.decode.engine.native import varint
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.framing import BYTES
+from sluice.decode.messages.origins import alone
 from sluice.decode.schema.protobuf import Protobuf
 from sluice.decode.schema.protobuf_compile import MAIN_FILE, compile_files
 from sluice.decode.typed.decoder import TypedDecoder
@@ -108,7 +109,7 @@ def protobuf(
 
 def decode(decoder: TypedDecoder, values: list[bytes]) -> Decoded:
     with MessageBuffer(BYTES) as buffer:
-        return decoder.decode(fill(buffer, values), "orders", 3)
+        return decoder.decode(fill(buffer, values), alone("orders", 3))
 
 
 def tag(number: int, wire: int) -> bytes:

@@ -9,6 +9,7 @@ from sluice.core.text import LINEAGE_TYPES, SOURCE, Column, TableText
 from sluice.decode.engine.session import session
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.origins import alone
 from sluice.decode.text.decoder import Decoded, Decoder
 
 #: Where a message stood; `test_source.py` has who loaded it.
@@ -50,7 +51,7 @@ def fill(buffer: MessageBuffer, values: list[bytes], poll: int = 500) -> Message
 
 def decode(decoder: Decoder, values: list[bytes], poll: int = 500) -> Decoded:
     with MessageBuffer() as buffer:
-        return decoder.decode(fill(buffer, values, poll), "orders", 3)
+        return decoder.decode(fill(buffer, values, poll), alone("orders", 3))
 
 
 def rows(decoded: Decoded) -> list[list[Any]]:

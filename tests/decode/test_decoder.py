@@ -16,6 +16,7 @@ from sluice.core.text import Column
 from sluice.decode.engine import session as session_module
 from sluice.decode.engine.native import read_header
 from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.origins import alone
 from sluice.decode.text.decoder import Decoder
 from tests.decode.support import FIRST_OFFSET, LINEAGE, LINEAGE_NAMES, decode, fill, rows, table
 
@@ -290,7 +291,7 @@ def test_memory_does_not_grow_and_threads_do_not_meet() -> None:
         with MessageBuffer() as buffer:
             for _ in range(5):
                 buffer.clear()
-                seen.append(decoder.decode(fill(buffer, values), "orders", 3).checksum)
+                seen.append(decoder.decode(fill(buffer, values), alone("orders", 3)).checksum)
 
     for _ in range(2):
         threads = [threading.Thread(target=work) for _ in range(2)]
@@ -351,7 +352,7 @@ def fill_64_mib() -> int:
             ]
             buffer.add(part, list(range(begin, begin + 500)))
         assert buffer.bytes > 60 << 20
-        assert decoder.decode(buffer, "orders", 3).rows == 347_500
+        assert decoder.decode(buffer, alone("orders", 3)).rows == 347_500
     # Not getrusage, whose peak may be that of the process which forked this one.
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.split("VmHWM:")[1].split()[0]) // 1000

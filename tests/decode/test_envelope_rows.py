@@ -18,6 +18,7 @@ from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.framing import BYTES
 from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.origins import alone
 from sluice.decode.typed.decoder import TypedDecoder
 from sluice.producer import Bound, Kind, SQLBatchRequest, Value, schema_hashcode
 from tests.decode.support import FIRST_OFFSET, LINEAGE, LINEAGE_NAMES, fill, rows, table
@@ -34,7 +35,7 @@ def envelope_table(*columns: Column, **changes: Any) -> TableText:
 def decode(text: TableText, messages: list[bytes]) -> Decoded:
     decoder = TypedDecoder(text, EnvelopeFormat(text))
     with fill(MessageBuffer(BYTES), messages) as buffer:
-        return decoder.decode(buffer, "orders", 3)
+        return decoder.decode(buffer, alone("orders", 3))
 
 
 def message(sql: str, *values: tuple[Value, ...], **changes: Any) -> bytes:
@@ -158,7 +159,7 @@ def decoder_of(type_text: str) -> TypedDecoder:
 def test_value(type_text: str, value: Value, expected: str) -> None:
     good = type_text == "String" or bool(expected)
     with fill(MessageBuffer(BYTES), [message("INSERT INTO t VALUES (?)", (value,))]) as buffer:
-        decoded = decoder_of(type_text).decode(buffer, "orders", 0)
+        decoded = decoder_of(type_text).decode(buffer, alone("orders", 0))
     if good:
         assert decoded.bad == ()
         assert shown(decoded) == expected + "\n"

@@ -18,6 +18,7 @@ from sluice.core.text import Column, Mapped
 from sluice.decode.formats import _FORMATS, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.facts import MessageFacts
+from sluice.decode.messages.origins import alone
 from sluice.decode.text.plan import Plan
 from tests.decode.support import fill, rows, table
 from tests.decode.typed_support import written
@@ -35,8 +36,8 @@ def load(fmt: str, columns: list[Column], values: list[bytes], **changes: Any) -
     with MessageBuffer(_FORMATS[fmt].framing) as buffer:
         nobody = [None] * len(values)
         facts = headers or [()] * len(values)
-        buffer.facts = MessageFacts("orders", 3, nobody, list(nobody), facts)
-        decoded = decoder.decode(fill(buffer, values), "orders", 3)
+        buffer.facts = MessageFacts(alone("orders", 3), nobody, list(nobody), facts)
+        decoded = decoder.decode(fill(buffer, values), alone("orders", 3))
         return rows(decoded), {bad.index: bad.reason for bad in decoded.bad}
 
 

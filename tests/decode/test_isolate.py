@@ -10,6 +10,7 @@ import pytest
 from sluice.core.text import Column
 from sluice.decode.messages import marked
 from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.origins import alone
 from sluice.decode.text import isolate, suspects
 from sluice.decode.text.decoder import Decoder
 from sluice.decode.text.plan import Plan
@@ -186,9 +187,9 @@ def test_the_buffer_is_as_it_was_after_a_decode_with_bad_messages(decoder: Decod
     values = [BAD[n % len(BAD)] if n % 3 == 0 else good(n) for n in range(300)]
     with MessageBuffer() as buffer:
         fill(buffer, values)
-        first = decoder.decode(buffer, "orders", 3)
+        first = decoder.decode(buffer, alone("orders", 3))
         assert list(buffer.iterate(np.arange(300))) == values
-        again = decoder.decode(buffer, "orders", 3)
+        again = decoder.decode(buffer, alone("orders", 3))
     assert (again.native, again.bad) == (first.native, first.bad)
 
 

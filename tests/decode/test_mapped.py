@@ -16,6 +16,7 @@ from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import MessageFacts, facts_named
 from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.origins import alone
 from sluice.decode.text.decoder import Decoder
 from sluice.decode.typed.decoder import TypedDecoder
 
@@ -52,7 +53,7 @@ def decoded(table: TableText, *values: bytes, facts: MessageFacts | None = None)
     with MessageBuffer() as buffer:
         buffer.add(list(values), range(100, 100 + len(values)))
         buffer.facts = facts
-        return a_decoder(table).decode(buffer, "topic", 3)
+        return a_decoder(table).decode(buffer, alone("topic", 3))
 
 
 def rows(made: Decoded) -> list[list[str]]:
@@ -105,8 +106,7 @@ def test_what_an_expression_makes_must_fit_its_column() -> None:
 
 
 FACTS = MessageFacts(
-    "topic",
-    3,
+    alone("topic", 3),
     [b"k\x00\xff", None],
     [1_700_000_000_123, None],
     [(("trace", b"abc"), ("trace", b"later"), ("empty", None)), ()],

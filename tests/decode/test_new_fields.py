@@ -14,6 +14,7 @@ from sluice.core.text import Column, TableText
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.marked import buffer_of
+from sluice.decode.messages.origins import alone
 from sluice.decode.text.fields import new_fields
 from tests.decode import support
 
@@ -26,7 +27,7 @@ def table(**changes: object) -> TableText:
 
 def decoded(table: TableText, values: list[bytes]) -> tuple[Decoded, tuple[NewField, ...]]:
     with buffer_of(values, framing_of(table)) as buffer:
-        result = make_decoder(table).decode(buffer, "t", 0)
+        result = make_decoder(table).decode(buffer, alone("t", 0))
         return result, new_fields(table, buffer, result)
 
 

@@ -19,6 +19,7 @@ from sluice.core.receipts import UnknownSchemas
 from sluice.core.text import Column
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.framing import BYTES
+from sluice.decode.messages.origins import alone
 from sluice.decode.schema import registry
 from sluice.decode.schema.avro import AvroConfluent
 from sluice.decode.schema.protobuf import ProtobufConfluent
@@ -91,7 +92,7 @@ def test_messages_of_a_real_registry_are_decoded(running: Registry) -> None:
     ]
     for decoder, head, good, bad in bodies:
         with MessageBuffer(BYTES) as buffer:
-            decoded = decoder.decode(fill(buffer, [head + good, head + bad]), "orders", 3)
+            decoded = decoder.decode(fill(buffer, [head + good, head + bad]), alone("orders", 3))
         assert rows(decoded) == [[5]]
         assert [one.index for one in decoded.bad] == [1]
 
@@ -102,7 +103,7 @@ def test_a_registry_that_is_away_stops_the_decoding() -> None:
     facts = table(Column("id", "UInt8"), options=(("registry", url),))
     decoder = TypedDecoder(facts, AvroConfluent(facts))
     with MessageBuffer(BYTES) as buffer, pytest.raises(TransientError, match="does not answer"):
-        decoder.decode(fill(buffer, [b"\0\0\0\0\x07\x0a"]), "orders", 3)
+        decoder.decode(fill(buffer, [b"\0\0\0\0\x07\x0a"]), alone("orders", 3))
 
 
 class Scripted:
@@ -253,7 +254,7 @@ def test_an_unknown_schema_refuses_all_messages_and_says_what_is_known() -> None
     provide("http://garbage", Garbage())
     values = [message(n) for n in (8, 5, 5, 4, 7, 5)] + [b"no header"]
     with MessageBuffer(BYTES) as buffer, pytest.raises(UnknownSchemasError) as refused:
-        avro("http://garbage").decode(fill(buffer, values), "orders", 3)
+        avro("http://garbage").decode(fill(buffer, values), alone("orders", 3))
     assert refused.value.found == UnknownSchemas((5, 4), (7, 8), 4, 7)
     again = pickle.loads(pickle.dumps(refused.value))
     assert (again.found, str(again)) == (refused.value.found, "the registry does not know schema 5")
@@ -265,14 +266,16 @@ def test_the_text_says_which_schemas_there_are_whatever_the_registry_says() -> N
     provide("http://listed", garbage)
     listed = avro("http://listed", schemas=(3, 7, 8))
     with MessageBuffer(BYTES) as buffer:
-        decoded = listed.decode(fill(buffer, [message(n) for n in (7, 9, 4, 8)]), "orders", 3)
+        decoded = listed.decode(
+            fill(buffer, [message(n) for n in (7, 9, 4, 8)]), alone("orders", 3)
+        )
     assert [(one.index, one.reason) for one in decoded.bad] == [
         (1, "unknown-schema"),
         (2, "unknown-schema"),
     ]
     assert rows(decoded) == [[5], [5]] and garbage.asked == [7, 8]
     with MessageBuffer(BYTES) as buffer, pytest.raises(UnknownSchemasError, match="schema 3"):
-        listed.decode(fill(buffer, [message(n) for n in (7, 3, 4)]), "orders", 3)
+        listed.decode(fill(buffer, [message(n) for n in (7, 3, 4)]), alone("orders", 3))
 
 
 def test_not_every_number_that_garbage_names_is_asked_for() -> None:
@@ -280,7 +283,7 @@ def test_not_every_number_that_garbage_names_is_asked_for() -> None:
     provide("http://much", garbage)
     values = [message(1000 + n) for n in range(2 * registry.ASKED_MAX)] + [message(8)] * 2
     with MessageBuffer(BYTES) as buffer, pytest.raises(UnknownSchemasError) as refused:
-        avro("http://much").decode(fill(buffer, values), "orders", 3)
+        avro("http://much").decode(fill(buffer, values), alone("orders", 3))
     found = refused.value.found
     assert len(found.numbers) == registry.ASKED_MAX and found.known == (8,)
     assert (found.messages, found.of) == (2 * registry.ASKED_MAX, 2 * registry.ASKED_MAX + 2)

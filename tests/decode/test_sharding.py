@@ -19,6 +19,7 @@ from sluice.decode.formats import make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Block, Decoded
 from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.origins import alone
 from sluice.decode.messages.port import TableDecoder
 from sluice.decode.sharding.splitter import Splitter
 from tests.decode.support import FIRST_OFFSET, LINEAGE, fill, table
@@ -101,7 +102,7 @@ def decoded_of(text: TableText, values: list[dict[str, Any]]) -> Decoded:
     messages = [json.dumps(value).encode() for value in values]
     with MessageBuffer() as buffer:
         decoded = decoder_of(replace(text, sharding=None)).decode(
-            fill(buffer, messages), "orders", 3
+            fill(buffer, messages), alone("orders", 3)
         )
     assert not decoded.bad, decoded.bad
     return decoded
@@ -199,7 +200,7 @@ def test_rows_of_one_message_stay_together_and_are_counted_as_one_message() -> N
     text = sharded(Sharding("offset", stripe=2), rows="many")
     with MessageBuffer() as buffer:
         values = [b"\n".join(b'{"id":%d}' % n for n in range(count)) for count in (2, 3, 1, 2)]
-        decoded = make_decoder(text).decode(fill(buffer, values), "orders", 3)
+        decoded = make_decoder(text).decode(fill(buffer, values), alone("orders", 3))
     assert (decoded.rows, decoded.messages) == (8, 4)
     parts = split(text, decoded)
     found = {shard: (part.rows, part.messages) for shard, part in parts}

@@ -8,6 +8,7 @@ from sluice.core.text import SOURCE, Column, lineage_types
 from sluice.core.tokens import row_source, source_number
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.origins import alone
 from tests.decode.support import LINEAGE, LINEAGE_NAMES, fill, rows
 from tests.decode.text_support import ID, TEXT, text_of
 from tests.decode.typed_support import written
@@ -40,7 +41,7 @@ def test_every_row_says_who_loaded_it(table_format: str, column_type: str, sort:
     )
     with MessageBuffer(framing_of(text)) as buffer:
         fill(buffer, list(MESSAGES[table_format]))
-        decoded = make_decoder(text).decode(buffer, "orders", 3, WHO)
+        decoded = make_decoder(text).decode(buffer, alone("orders", 3, WHO))
     who = str(source_number(WHO)) if column_type == "UInt64" else WHO
     expected = [
         ["2", "b", "orders", 3, "1000", 0, who],

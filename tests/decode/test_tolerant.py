@@ -15,6 +15,7 @@ from sluice.decode.messages.assemble import Body
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.marked import subset
+from sluice.decode.messages.origins import alone
 from sluice.decode.text.decoder import Decoded, Decoder
 from sluice.decode.text.plan import Plan
 from sluice.decode.text.tolerant import overflow_behavior, sift
@@ -164,7 +165,7 @@ def test_a_reader_that_takes_the_next_message_too_is_noticed() -> None:
     with MessageBuffer() as buffer:
         assert sift(decoder._plan, fill(buffer, values), 3, "throw") is None
         assert list(buffer.iterate(np.arange(3))) == values
-        assert [row[1] for row in rows(decoder.decode(buffer, "orders", 3))] == [1, 2]
+        assert [row[1] for row in rows(decoder.decode(buffer, alone("orders", 3)))] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ def test_a_subset_has_the_faults_of_its_messages() -> None:
         fill(buffer, values)
         with subset(buffer, np.arange(3)) as part:
             assert part.faults == buffer.faults == [0, 2]
-            decoded = decoder.decode(part, "orders", 3)
+            decoded = decoder.decode(part, alone("orders", 3))
     assert [bad.index for bad in decoded.bad] == [0, 2]
     assert rows(decoded) == [["0", ":1}{}{"]]
 

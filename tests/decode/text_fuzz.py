@@ -15,6 +15,7 @@ from sluice.decode.engine.session import run
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.origins import alone
 from sluice.decode.messages.port import TableDecoder
 from tests.decode.support import FIRST_OFFSET, LINEAGE, LINEAGE_NAMES, fill, table
 
@@ -188,7 +189,7 @@ def outcomes(of: Subject, values: list[bytes]) -> list[tuple[Any, ...]]:
     Not the reason: beyond a hundred unreadable messages of a block it is a general one.
     """
     with MessageBuffer(framing_of(of.text)) as buffer:
-        decoded = of.decoder.decode(fill(buffer, values), "orders", 3)
+        decoded = of.decoder.decode(fill(buffer, values), alone("orders", 3))
     found: list[list[Any]] = [[] for _ in values]
     if decoded.rows:
         names = ", ".join(name for name in decoded.columns if name != "_offset")

@@ -8,6 +8,7 @@ from sluice.core.text import Column, TableText
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.origins import alone
 from tests.decode.support import LINEAGE, LINEAGE_NAMES, fill, rows, table
 
 ID, TEXT = Column("id", "UInt64"), Column("s", "String")
@@ -30,7 +31,7 @@ def decoder_of(text: TableText) -> Any:
 def decode_text(text: TableText, values: list[bytes], poll: int = 500) -> Decoded:
     decoder = make_decoder(text)
     with MessageBuffer(framing_of(text)) as buffer:
-        return decoder.decode(fill(buffer, values, poll), "orders", 3)
+        return decoder.decode(fill(buffer, values, poll), alone("orders", 3))
 
 
 def made(text: TableText, *values: bytes) -> list[Any]:

@@ -10,6 +10,7 @@ from sluice.decode.engine.session import run
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.framing import BYTES
+from sluice.decode.messages.origins import alone
 from sluice.decode.messages.port import TableDecoder
 from sluice.decode.typed_formats import TYPED_FORMATS
 from tests.decode.support import fill, rows, table
@@ -48,7 +49,7 @@ def typed_decoder(format_name: str, *columns: Column, **changes: Any) -> TableDe
 
 def typed_decode(decoder: TableDecoder, values: list[bytes]) -> Decoded:
     with MessageBuffer(BYTES) as buffer:
-        return decoder.decode(fill(buffer, values), "orders", 3)
+        return decoder.decode(fill(buffer, values), alone("orders", 3))
 
 
 def written(format_name: str, select: str, settings: str = "") -> bytes:

@@ -17,6 +17,7 @@ from typing import Any
 
 from sluice.core.text import TEXT_VERSION, TableText, parse_text
 from sluice.decode.messages.facts import Headers, MessageFacts
+from sluice.decode.messages.origins import alone
 from sluice.decode.schema.registry import RegisteredSchema, provide
 from tests.decode.fuzz.mutants import mutated
 from tests.decode.fuzz.subject import Subject
@@ -61,7 +62,7 @@ def cases_of(table_format: str) -> Iterator[Case]:
 
 def _no_facts(messages: int) -> MessageFacts:
     times: list[int | None] = [RECEIVED_MS] * messages
-    return MessageFacts(TOPIC, PARTITION, [None] * messages, times, [()] * messages)
+    return MessageFacts(alone(TOPIC, PARTITION), [None] * messages, times, [()] * messages)
 
 
 def _examples(table_format: str) -> Iterator[Case]:
@@ -140,4 +141,6 @@ def _facts(raw: dict[str, Any]) -> MessageFacts:
     headers: list[Headers] = [
         tuple((name, value(one)) for name, one in some) for some in raw["headers"]
     ]
-    return MessageFacts(TOPIC, PARTITION, [value(k) for k in raw["keys"]], raw["times"], headers)
+    return MessageFacts(
+        alone(TOPIC, PARTITION), [value(k) for k in raw["keys"]], raw["times"], headers
+    )

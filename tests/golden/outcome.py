@@ -14,6 +14,7 @@ from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.origins import alone
 from sluice.decode.messages.port import TableDecoder
 from tests.decode.support import FIRST_OFFSET, fill
 from tests.golden.cases import PARTITION, TOPIC, Case, cases_of
@@ -50,7 +51,7 @@ def _decoded(case: Case, decoders: dict[TableText, TableDecoder]) -> Decoded:
         decoder.watch(buffer)
         fill(buffer, list(case.messages))
         buffer.facts = replace(case.facts)
-        return decoder.decode(buffer, TOPIC, PARTITION, SOURCE)
+        return decoder.decode(buffer, alone(TOPIC, PARTITION, SOURCE))
 
 
 def _lines(case: Case, decoders: dict[TableText, TableDecoder]) -> Iterator[str]:

@@ -21,6 +21,7 @@ from sluice.decode.messages.decoded import Decoded
 from sluice.kafka.clients import KafkaAccess
 from sluice.testbed.local.cluster.server import ClickHouseServer
 from sluice.worker.assignment import Assignment, TaskEnvironment
+from sluice.worker.bundle import Bundle
 from sluice.worker.inserting import insert_block
 from sluice.worker.leases import HeldLease
 from sluice.worker.worker_cache import WorkerCache
@@ -151,7 +152,9 @@ class Loader:
             {},
             insert_timeout_seconds=self.insert_timeout_seconds,
         )
-        return insert_block(self.cache, environment, assignment, text, "s1", decoded, lease)
+        return insert_block(
+            self.cache, environment, Bundle((assignment,)), text, "s1", decoded, lease
+        )
 
     def assert_stored_once(self, blocks: int | None = None) -> None:
         """Every replica has each row of all blocks once."""

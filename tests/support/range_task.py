@@ -17,7 +17,7 @@ from sluice.driver.ports import ProbeFound
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.texts import access_of, kafka_access
 from sluice.worker.assignment import Assignment, TaskEnvironment
-from sluice.worker.loading import load_range
+from sluice.worker.loading import load_bundle
 
 
 def time_ms() -> int:
@@ -86,7 +86,8 @@ class Task:
             is_first=is_first,
             stored=stored or {},
         )
-        return load_range(environment, assignment, 0)
+        (report,) = load_bundle(environment, [assignment], 0)
+        return report
 
     def probe(self, in_parts: Collection[str] = ()) -> ProbeFound:
         """:param in_parts: see `ports.Prober`."""

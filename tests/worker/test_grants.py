@@ -15,6 +15,7 @@ from sluice.core.text import Sharding
 from sluice.driver.loop import assigned
 from sluice.driver.state import PartitionState, Probed
 from sluice.worker.assignment import Assignment
+from sluice.worker.bundle import Bundle
 from sluice.worker.errors import NeedsGrantError
 from sluice.worker.leases import HeldLease
 from sluice.worker.loading import _Loading
@@ -108,7 +109,7 @@ def test_the_block_of_every_shard_is_compared_with_the_grant(grant: int) -> None
     loading = _Loading(
         WorkerCache(),
         NOWHERE,
-        Assignment(block_range, record, {}, 1 << 26, 0),
+        Bundle((Assignment(block_range, record, {}, 1 << 26, 0),)),
         HeldLease(block_range, 1 << 50, 0),
         World([P0]).text,
     )

@@ -12,7 +12,7 @@ from sluice.core.receipts import Failed
 from sluice.core.records import Kind, Record
 from sluice.kafka.clients import KafkaAccess
 from sluice.worker.assignment import Assignment, TaskEnvironment
-from sluice.worker.loading import end_of_rows, load_range
+from sluice.worker.loading import end_of_rows, load_bundle
 
 NOWHERE = TaskEnvironment(
     pipeline="p",
@@ -26,7 +26,7 @@ def test_a_task_that_spark_repeats_loads_nothing() -> None:
     """Only the driver may judge whether the first attempt's blocks are still remembered."""
     record = Record(Kind.INTEND, 3, 1, 10, 20, "a", 0, "topic", "text", 1, 1 << 50)
     block_range = Range(TopicPartition("orders", 1), 10, 20)
-    report = load_range(NOWHERE, Assignment(block_range, record, {}, 1000, 0), task_attempt=1)
+    (report,) = load_bundle(NOWHERE, [Assignment(block_range, record, {}, 1000, 0)], task_attempt=1)
     assert isinstance(report.outcome, Failed)
     assert isinstance(report.outcome.error, InDoubtError)
     assert report.task_attempt == 1

@@ -139,7 +139,7 @@ class Task:
             is_first=self.is_first,
             stored=self.stored,
         )
-        report = loading.load_range(environment, assignment, attempt)
+        (report,) = loading.load_bundle(environment, [assignment], attempt)
         assert (report.block_range, report.batch) == (assignment.block_range, 7)
         return report.outcome
 

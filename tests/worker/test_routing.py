@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from sluice.core.ledger import Rest
-from sluice.core.ranges import TopicPartition
 from sluice.core.text import Column, Mapped, Route, TableText
 from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.origins import alone
 from sluice.worker.routing import Router
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -36,7 +36,7 @@ def a_table(entry: str, route: Route | None = None) -> TableText:
 
 
 def a_router(*tables: TableText, rest: Rest | None = None) -> Router:
-    return Router(TopicPartition("t", 3), tables, rest or {}, MessageBuffer)
+    return Router(alone("t", 3), tables, rest or {}, MessageBuffer)
 
 
 def put(router: Router, *messages: tuple[int, bytes | None, Headers]) -> None:
@@ -149,7 +149,7 @@ def test_facts_follow_their_messages() -> None:
     put(router, (1, b"x", one), (2, b"y", ()), (3, b"z", one), (4, None, only))
     with router.messages_of("one") as buffer:
         assert buffer.facts is not None
-        assert (buffer.facts.topic, buffer.facts.partition) == ("t", 3)
+        assert buffer.facts.origins == alone("t", 3)
         assert (buffer.facts.keys, buffer.facts.timestamps_ms) == ([b"x", b"z"], [10, 30])
         assert buffer.facts.headers == [one, one]
 

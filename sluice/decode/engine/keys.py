@@ -125,9 +125,9 @@ class Keys:
         """What stands before and after a query whose rows are to be sorted; None if the table
         has no order.
 
-        Lineage columns are not there yet: within a block, `_offset` grows with the order of the
-        messages and the others are constant. The server sorts what is not in its order, so
-        an expression over them costs time at worst.
+        Lineage columns are not there yet: within a block of one range, `_offset` grows with the
+        order of the messages and the others are constant. The server sorts what is not in its
+        order, so an expression over them, or a bundle of ranges, costs time at worst.
         """
         table = self._table
         if not table.sorting_key.strip():

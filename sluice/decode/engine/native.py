@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,17 +72,53 @@ def check_lineage_type(column: str, type_text: str) -> None:
         )
 
 
-def constant_text(name: str, type_text: str, value: str, rows: int) -> bytes:
-    """A column that says the same text in each row."""
-    text = value.encode()
-    item = varint(len(text)) + text
+def repeated_texts(
+    name: str,
+    type_text: str,
+    values: Sequence[str],
+    of_rows: NDArray[np.int64] | None,
+    rows: int,
+) -> bytes:
+    """A column that says one of a few texts in each row.
+
+    :param of_rows: the place of each row's text in `values`; None: all say the first one.
+    """
+    distinct = list(dict.fromkeys(values))
+    items = [varint(len(text)) + text for text in (value.encode() for value in distinct)]
+    which: NDArray[np.int64] | None = None
+    if len(distinct) > 1 and of_rows is not None:
+        number = {value: place for place, value in enumerate(distinct)}
+        which = np.array([number[value] for value in values], np.int64)[of_rows]
+    head = column_head(name, type_text)
     if type_text == "String":
-        return column_head(name, type_text) + item * rows
-    # LowCardinality: version 1; 8-bit indexes, own dictionary; default and value; the indexes.
-    words = (b"\x01", b"\x00\x06", b"\x02")
+        if which is None:
+            return head + items[0] * rows
+        return head + b"".join([items[place] for place in which.tolist()])
+    # LowCardinality: version 1; the width of an index, own dictionary; default and values; the
+    # indexes.
+    kind = np.dtype("<u1" if len(distinct) < 1 << 8 else "<u4")
+    width = b"\x00" if kind.itemsize == 1 else b"\x02"
+    words = (b"\x01", width + b"\x06", (len(distinct) + 1).to_bytes(8, "little"))
     prefix = b"".join(word.ljust(8, b"\x00") for word in words)
-    indexes = rows.to_bytes(8, "little") + b"\x01" * rows
-    return column_head(name, type_text) + prefix + b"\x00" + item + indexes
+    indexes = np.ones(rows, kind) if which is None else (which + 1).astype(kind)
+    size = rows.to_bytes(8, "little")
+    return b"".join((head, prefix, b"\x00", *items, size, indexes.tobytes()))
+
+
+def repeated_numbers(
+    name: str,
+    type_text: str,
+    values: Sequence[int],
+    of_rows: NDArray[np.int64] | None,
+    rows: int,
+) -> bytes:
+    """A column that says one of a few integers in each row; see `repeated_texts`.
+
+    :raises TerminalError: a value does not fit the server's type.
+    """
+    if of_rows is None or len(set(values)) == 1:
+        return numbers(name, type_text, values[0], rows)
+    return numbers(name, type_text, np.array(values, np.uint64)[of_rows], rows)
 
 
 def numbers(name: str, type_text: str, values: NDArray[np.uint64] | int, rows: int) -> bytes:

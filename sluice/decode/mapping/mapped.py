@@ -24,6 +24,7 @@ from sluice.decode.messages.facts import fact_column, facts_named
 from sluice.decode.messages.fault import CHECK_FAILED, REQUIRED, Fault
 from sluice.decode.messages.format import Group, Indices, Natural
 from sluice.decode.messages.marked import memory_file, subset
+from sluice.decode.messages.origins import NOWHERE
 from sluice.decode.messages.port import TableDecoder
 
 _PLACE = "_sluice_field_place"
@@ -117,10 +118,10 @@ class MappedFormat:
             yield Group(source, self._columns, indices, _PLACE, self._is_single)
             return
         if len(indices) == buffer.messages:
-            decoded = self._fields.decode(buffer, "", 0)
+            decoded = self._fields.decode(buffer, NOWHERE)
         else:
             with subset(buffer, indices) as part:
-                decoded = self._fields.decode(part, "", 0)
+                decoded = self._fields.decode(part, NOWHERE)
         yield from self._grouped(buffer, indices, decoded)
 
     def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:

@@ -15,14 +15,16 @@ from sluice.core.tokens import source_number
 from sluice.decode.engine.native import (
     checksum,
     column_head,
-    constant_text,
     numbers,
     read_header,
+    repeated_numbers,
+    repeated_texts,
     varint,
 )
 from sluice.decode.engine.session import run
 from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.origins import Origins
 
 
 class Body:
@@ -85,42 +87,44 @@ class Body:
 class Lineage:
     """Where each row of a block came from.
 
-    :param offsets: one for each row.
+    :param places: one for each row, see `origins.Origins`.
     :param numbers: of each row within its message; None: each message is one row.
-    :param source: who loads them, see `core.tokens.row_source`.
     """
 
-    topic: str
-    partition: int
-    offsets: NDArray[np.uint64]
+    origins: Origins
+    places: NDArray[np.uint64]
     numbers: NDArray[np.uint32] | None = None
-    source: str = ""
 
     def at(self, order: NDArray[np.uint32] | None) -> Lineage:
         """Of the rows in another order."""
         if order is None:
             return self
         row_numbers = None if self.numbers is None else self.numbers[order]
-        return replace(self, offsets=self.offsets[order], numbers=row_numbers)
+        return replace(self, places=self.places[order], numbers=row_numbers)
 
     def columns(self, columns: Iterable[Column]) -> Iterator[bytes]:
         """The lineage columns as Native writes them.
 
         :raises TerminalError: a number does not fit the server's type.
         """
-        rows = len(self.offsets)
+        rows, members = len(self.places), self.origins.members
+        of_rows = self.origins.numbers(self.places)
         for column in columns:
             name, type_text = column.name, column.type
             if name == "_topic":
-                yield constant_text(name, type_text, self.topic, rows)
+                topics = [member.source.topic for member in members]
+                yield repeated_texts(name, type_text, topics, of_rows, rows)
             elif name == SOURCE and type_text == "UInt64":
-                yield numbers(name, type_text, source_number(self.source), rows)
+                sources = [source_number(member.loaded_by) for member in members]
+                yield repeated_numbers(name, type_text, sources, of_rows, rows)
             elif name == SOURCE:
-                yield constant_text(name, type_text, self.source, rows)
+                loaded_by = [member.loaded_by for member in members]
+                yield repeated_texts(name, type_text, loaded_by, of_rows, rows)
             elif name == "_partition":
-                yield numbers(name, type_text, self.partition, rows)
+                partitions = [member.source.partition for member in members]
+                yield repeated_numbers(name, type_text, partitions, of_rows, rows)
             elif name == "_offset":
-                yield numbers(name, type_text, self.offsets, rows)
+                yield numbers(name, type_text, self.origins.offsets(self.places), rows)
             else:
                 row_numbers = 0 if self.numbers is None else self.numbers.astype(np.uint64)
                 yield numbers(name, type_text, row_numbers, rows)
@@ -153,5 +157,5 @@ def finished(
         with memory_file(native) as path:
             partitions = int(run(partitions_of(path), "TSV").bytes())
     return Decoded(
-        native, rows, columns, lineage.offsets, bad, partitions, checksum(native), messages
+        native, rows, columns, lineage.places, bad, partitions, checksum(native), messages
     )

@@ -44,6 +44,8 @@ class Block(Protocol):
     def checksum(self) -> str: ...
     @property
     def messages(self) -> int: ...
+    @property
+    def offsets(self) -> NDArray[np.uint64]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,9 @@ class Decoded:
     :param native: one Native block, read-only, its memory freed with the last view; empty for
         no rows (nothing is to be inserted then).
     :param columns: the block's columns in its order; lineage columns last.
-    :param offsets: of the rows; ascending as in the buffer unless the block is sorted. A message
-        of several rows stands there for each of them.
+    :param offsets: of the rows, as places where the buffer holds a bundle's messages (see
+        `origins.Origins`); ascending as in the buffer unless the block is sorted. A message of
+        several rows stands there for each of them.
     :param bad: the messages that made no row, by index.
     :param clickhouse_partitions: distinct values of the table's partition key in the block.
     :param checksum: of `native`; equal for equal bytes.

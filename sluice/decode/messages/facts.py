@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.text import KAFKA_COLUMNS, TableText
-from sluice.decode.engine.native import column_head, constant_text, numbers, varint
+from sluice.decode.engine.native import (
+    column_head,
+    numbers,
+    repeated_numbers,
+    repeated_texts,
+    varint,
+)
+from sluice.decode.messages.origins import Origins
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -21,8 +28,7 @@ class MessageFacts:
     :param timestamps_ms: None: the message has none.
     """
 
-    topic: str
-    partition: int
+    origins: Origins
     keys: list[bytes | None]
     timestamps_ms: list[int | None]
     headers: list[Headers]
@@ -31,8 +37,7 @@ class MessageFacts:
         """Of these messages only."""
         chosen = list(indices)
         return MessageFacts(
-            self.topic,
-            self.partition,
+            self.origins,
             [self.keys[i] for i in chosen],
             [self.timestamps_ms[i] for i in chosen],
             [self.headers[i] for i in chosen],
@@ -49,20 +54,23 @@ def facts_named(table: TableText) -> tuple[str, ...]:
 
 
 def fact_column(
-    name: str, facts: MessageFacts, rows: NDArray[np.int64], offsets: NDArray[np.uint64]
+    name: str, facts: MessageFacts, rows: NDArray[np.int64], places: NDArray[np.uint64]
 ) -> bytes:
     """One of KAFKA_COLUMNS as Native writes it.
 
     :param rows: for each row, the index of its message in `facts`.
-    :param offsets: of the rows.
+    :param places: of the rows.
     """
     type_text, count = KAFKA_COLUMNS[name], len(rows)
+    origins, members = facts.origins, facts.origins.members
     if name == "_topic":
-        return constant_text(name, type_text, facts.topic, count)
+        topics = [member.source.topic for member in members]
+        return repeated_texts(name, type_text, topics, origins.numbers(places), count)
     if name == "_partition":
-        return numbers(name, type_text, facts.partition, count)
+        partitions = [member.source.partition for member in members]
+        return repeated_numbers(name, type_text, partitions, origins.numbers(places), count)
     if name == "_offset":
-        return numbers(name, type_text, offsets, count)
+        return numbers(name, type_text, origins.offsets(places), count)
     messages = rows.tolist()
     head = column_head(name, type_text)
     if name == "_key":

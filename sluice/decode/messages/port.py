@@ -6,6 +6,7 @@ from typing import Protocol
 
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.origins import Origins
 
 
 class TableDecoder(Protocol):
@@ -25,12 +26,10 @@ class TableDecoder(Protocol):
         depends on it."""
         ...
 
-    def decode(
-        self, buffer: MessageBuffer, topic: str, partition: int, source: str = ""
-    ) -> Decoded:
+    def decode(self, buffer: MessageBuffer, origins: Origins) -> Decoded:
         """Turn messages into one block; bad ones are set aside, never an exception.
 
-        :param source: who loads them, see `core.tokens.row_source`.
+        :param origins: where they come from.
         :raises TerminalError: the engine fails although every message was proven, or a
             lineage column cannot hold a number.
         :raises TransientError: the machine did it, or something outside that is needed (a

@@ -23,7 +23,10 @@ from sluice.decode.sharding.function import check_sharding, place_of, settings_o
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The rows of one shard, in the block's order; see `Decoded`."""
+    """The rows of one shard, in the block's order; see `Decoded`.
+
+    :param offsets: of the rows; empty where nobody asked for them.
+    """
 
     native: memoryview
     rows: int
@@ -31,6 +34,7 @@ class Part:
     clickhouse_partitions: int
     checksum: str
     messages: int
+    offsets: NDArray[np.uint64]
 
 
 class Splitter:
@@ -55,8 +59,11 @@ class Splitter:
             own = tuple(name for name in columns if name not in names)
             self._keys = Keys(table, own, lineage)
 
-    def split(self, decoded: Decoded) -> list[tuple[str, Block]]:
+    def split(self, decoded: Decoded, *, with_offsets: bool = False) -> list[tuple[str, Block]]:
         """The shards that rows go to, by name, each with its block.
+
+        :param with_offsets: say which offsets a shard's rows are of. That costs a pass over the
+            block.
 
         :raises TerminalError: the engine cannot say of some row where it goes.
         :raises TransientError: the machine did it.
@@ -64,11 +71,12 @@ class Splitter:
         if self._table.sharding is None:
             (shard,) = self._table.shards
             return [(shard, decoded)]
+        shards = self._shards_of_rows(decoded) if with_offsets else None
         files = [os.memfd_create("sluice-shard", os.MFD_CLOEXEC) for _ in self._table.shards]
         try:
             self._write(decoded, files)
             parts: list[tuple[str, Block]] = [
-                (shard, self._part(decoded, place, file))
+                (shard, self._part(decoded, place, file, shards))
                 for place, (shard, file) in enumerate(zip(self._table.shards, files, strict=True))
                 if os.fstat(file).st_size
             ]
@@ -113,7 +121,17 @@ class Splitter:
                     "under the new one.",
                 ) from error
 
-    def _part(self, decoded: Decoded, place: int, file: int) -> Part:
+    def _shards_of_rows(self, decoded: Decoded) -> NDArray[np.uint32]:
+        """The number of each row's shard."""
+        with memory_file(decoded.native) as path:
+            settings = settings_of(self._table)
+            source = f"file({literal(path)}, Native)"
+            found = run(f"SELECT toUInt32({self._place}) FROM {source} {settings}", "RowBinary")
+        return np.frombuffer(found.bytes(), "<u4")
+
+    def _part(
+        self, decoded: Decoded, place: int, file: int, shards: NDArray[np.uint32] | None
+    ) -> Part:
         size = os.fstat(file).st_size
         native = memoryview(mmap.mmap(file, size, prot=mmap.PROT_READ))
         _, rows, _ = read_header(native)
@@ -121,10 +139,13 @@ class Splitter:
         if self._keys is not None and self._keys.has_partition_key and partitions > 1:
             query = self._keys.partitions_of(f"/proc/self/fd/{file}")
             partitions = int(run(f"{query} {settings_of(self._table)}", "TSV").bytes())
-        messages = rows
-        if decoded.messages != decoded.rows:
+        messages, offsets = rows, decoded.offsets[:0]
+        if shards is not None:
+            offsets = decoded.offsets[shards == place]
+            messages = len(np.unique(offsets))
+        elif decoded.messages != decoded.rows:
             messages = self._messages_at(decoded.offsets, place)
-        return Part(native, rows, decoded.columns, partitions, checksum(native), messages)
+        return Part(native, rows, decoded.columns, partitions, checksum(native), messages, offsets)
 
     def _messages_at(self, offsets: NDArray[np.uint64], place: int) -> int:
         """Of several rows each: by offset, since their rows stay together."""

@@ -23,6 +23,7 @@ from sluice.decode.messages.digits import STAND_IN, shorten_digits
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
 from sluice.decode.messages.marked import buffer_of, memory_file, subset, without
+from sluice.decode.messages.origins import Origins
 from sluice.decode.messages.splitting import Split, Splitter
 from sluice.decode.text.certain import Certainty
 from sluice.decode.text.isolate import find_faults, halve
@@ -90,25 +91,21 @@ class Decoder:
             for look in self._misread.looks:
                 buffer.watch(look)
 
-    def decode(
-        self, buffer: MessageBuffer, topic: str, partition: int, source: str = ""
-    ) -> Decoded:
+    def decode(self, buffer: MessageBuffer, origins: Origins) -> Decoded:
         """See `sluice.decode.messages.port.TableDecoder`."""
         split = self._split(buffer) if self._split is not None else None
         if split is not None:
             with split.rows:
-                return self._decode_split(buffer, split, topic, partition, source)
-        body, faults = self._decode_rows(buffer, f"{topic}/{partition}")
+                return self._decode_split(buffer, split, origins)
+        body, faults = self._decode_rows(buffer, str(origins))
         all_offsets = buffer.offsets
         offsets = all_offsets[_without(buffer.messages, faults)] if faults else all_offsets
-        lineage = Lineage(topic, partition, offsets, source=source)
+        lineage = Lineage(origins, offsets)
         return self._finished(body, lineage, _bad(faults, all_offsets), len(offsets))
 
-    def _decode_split(
-        self, buffer: MessageBuffer, split: Split, topic: str, partition: int, source: str
-    ) -> Decoded:
+    def _decode_split(self, buffer: MessageBuffer, split: Split, origins: Origins) -> Decoded:
         """A message is all or nothing, unless bad rows are to be dropped."""
-        body, row_faults = self._decode_rows(split.rows, f"{topic}/{partition}")
+        body, row_faults = self._decode_rows(split.rows, str(origins))
         numbers, faults = split.numbers, dict(split.faults)
         left_out = np.sort(np.fromiter(row_faults, np.int64, len(row_faults)))
         dropped = 0
@@ -125,11 +122,11 @@ class Decoder:
                 body.close()
                 again = self._rows_of(split.rows, dict.fromkeys(left_out.tolist(), _NEIGHBOUR))
                 if again is None:
-                    raise self._undecodable(f"{topic}/{partition}")
+                    raise self._undecodable(str(origins))
                 body = again
         kept = np.delete(np.arange(split.rows.messages), left_out)
         all_offsets, messages = buffer.offsets, split.message_of[kept]
-        lineage = Lineage(topic, partition, all_offsets[messages], numbers[kept], source)
+        lineage = Lineage(origins, all_offsets[messages], numbers[kept])
         made = np.unique(messages)
         decoded = self._finished(body, lineage, _bad(faults, all_offsets), len(made))
         accounted = np.concatenate((made, np.fromiter(faults, np.int64, len(faults))))

@@ -31,6 +31,7 @@ from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.marked import Indices, memory_file
 from sluice.decode.messages.marks import secret
+from sluice.decode.messages.origins import Origins
 from sluice.decode.messages.splitting import Splitter
 from sluice.decode.text.decoder import Decoder
 from sluice.decode.text.isolate_lines import LineJudge
@@ -109,9 +110,7 @@ class LineDecoder(Decoder):
     def merged(
         self,
         parts: list[Decoded],
-        topic: str,
-        partition: int,
-        source: str,
+        origins: Origins,
         bad: tuple[BadMessage, ...],
     ) -> Decoded:
         """Blocks of this table's columns as one.
@@ -121,9 +120,9 @@ class LineDecoder(Decoder):
         messages = sum(part.messages for part in parts)
         filled = [part for part in parts if part.rows]
         if filled:
-            body, lineage = merge(self._plan, filled, topic, partition, source)
+            body, lineage = merge(self._plan, filled, origins)
             return self._finished(self._with_keys(self._plan, body), lineage, bad, messages)
-        return self._finished(Body(), Lineage(topic, partition, np.zeros(0, np.uint64)), bad, 0)
+        return self._finished(Body(), Lineage(origins, np.zeros(0, np.uint64)), bad, 0)
 
     def _rows_and_faults(
         self, buffer: MessageBuffer, known: dict[int, Fault]

@@ -12,14 +12,13 @@ from sluice.decode.engine.session import literal, run
 from sluice.decode.messages.assemble import Body, Lineage
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.origins import Origins
 from sluice.decode.text.plan import PLACE_COLUMN, Plan
 
 _ROW = "_row"
 
 
-def merge(
-    plan: Plan, parts: list[Decoded], topic: str, partition: int, source: str
-) -> tuple[Body, Lineage]:
+def merge(plan: Plan, parts: list[Decoded], origins: Origins) -> tuple[Body, Lineage]:
     """The rows of all parts, without lineage columns, and the lineage of each.
 
     :param parts: with rows, in the order of their messages; no message is in two of them.
@@ -40,7 +39,7 @@ def merge(
         run(plan.merge_into(body.path, paths, len(order)), "Null")
     body.measure()
     all_numbers = np.concatenate(numbers)[order]
-    return body, Lineage(topic, partition, offsets[order], all_numbers, source)
+    return body, Lineage(origins, offsets[order], all_numbers)
 
 
 def _with_places(part: Decoded, places: NDArray[np.uint32]) -> bytes:

@@ -19,6 +19,7 @@ from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.fault import CANNOT_PARSE, NO_COLUMN, NOT_ONE_ROW, UNKNOWN_FIELD, Fault
 from sluice.decode.messages.framing import BYTE_ORDER_MARK, LINES
+from sluice.decode.messages.origins import Origins
 from sluice.decode.messages.splitting import Splitter
 from sluice.decode.text.line_decoder import LineDecoder
 from sluice.decode.text.line_formats import LineFormat
@@ -71,9 +72,7 @@ class NamedLineDecoder:
     def watch(self, buffer: MessageBuffer) -> None:
         """Nothing of the messages is looked at when they come."""
 
-    def decode(
-        self, buffer: MessageBuffer, topic: str, partition: int, source: str = ""
-    ) -> Decoded:
+    def decode(self, buffer: MessageBuffer, origins: Origins) -> Decoded:
         """See `sluice.decode.messages.port.TableDecoder`."""
         faults: dict[int, Fault] = {}
         empty: list[int] = []
@@ -88,9 +87,7 @@ class NamedLineDecoder:
                     faults |= dict.fromkeys(group.indices, decoder)
                 else:
                     group.flush(offsets)
-                    parts.append(
-                        (decoder.decode(group.rest, topic, partition, source), group.indices)
-                    )
+                    parts.append((decoder.decode(group.rest, origins), group.indices))
                 group.rest.close()
         bad = [
             BadMessage(index, int(offsets[index]), fault.reason, fault.error, fault.column)
@@ -103,7 +100,7 @@ class NamedLineDecoder:
         if len(groups) == 1 and len(parts) == 1:
             whole = replace(decodeds[0], bad=tuple(bad))
         else:
-            whole = self._whole.merged(decodeds, topic, partition, source, tuple(bad))
+            whole = self._whole.merged(decodeds, origins, tuple(bad))
         all_empty = [int(offsets[index]) for index in empty]
         all_empty += [offset for decoded in decodeds for offset in decoded.empty]
         dropped = sum(decoded.dropped_rows for decoded in decodeds)

@@ -20,6 +20,7 @@ from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.format import Group, Natural, TypedFormat
 from sluice.decode.messages.marked import buffer_of
+from sluice.decode.messages.origins import Origins
 from sluice.decode.typed.plan import Target, TypedPlan
 from sluice.decode.typed.search import Reading
 
@@ -94,9 +95,7 @@ class TypedDecoder:
     def watch(self, buffer: MessageBuffer) -> None:
         """Nothing of the messages is looked at when they come."""
 
-    def decode(
-        self, buffer: MessageBuffer, topic: str, partition: int, source: str = ""
-    ) -> Decoded:
+    def decode(self, buffer: MessageBuffer, origins: Origins) -> Decoded:
         """Turn messages into one block; bad ones are set aside, never an exception.
 
         :raises TerminalError: parts that were read cannot be joined, or a lineage column cannot
@@ -110,7 +109,7 @@ class TypedDecoder:
         )
         offsets, faults = buffer.offsets, reading.faults
         numbers = part.numbers if part.numbers.any() else None
-        lineage = Lineage(topic, partition, offsets[part.messages], numbers, source)
+        lineage = Lineage(origins, offsets[part.messages], numbers)
         has_rows = np.zeros(buffer.messages, np.bool_)
         has_rows[part.messages] = True
         is_empty = ~has_rows

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
-from sluice.core.ranges import TopicPartition
 from sluice.core.rests import StoredRows
 from sluice.core.text import TableText
 from sluice.decode.messages.fault import UNKNOWN_FIELD, UNKNOWN_SCHEMA
+from sluice.decode.messages.origins import Origins
 from sluice.decode.schema.registry import require_known
 from sluice.testbed.simulate.clickhouse import ROW_NUMBERS, Block, Row, clickhouse_partition
 from sluice.testbed.simulate.kafka import Stored
@@ -223,9 +223,7 @@ class VersionedDecoder:
     def watch(self, buffer: ListBuffer) -> None:
         """Nothing is looked at when messages come."""
 
-    def decode(
-        self, buffer: ListBuffer, topic: str, partition: int, source: str = ""
-    ) -> DecodedRows:
+    def decode(self, buffer: ListBuffer, origins: Origins) -> DecodedRows:
         """Judge every message of a buffer."""
         rows: list[Row] = []
         bad: list[Bad] = []
@@ -245,8 +243,9 @@ class VersionedDecoder:
                 rows += [(offset, *row) for row in made]
                 empty += [] if made else [offset]
         block = Block()
-        block.source, block.columns = TopicPartition(topic, partition), self._columns
-        block.loader, block.entry = source, self._table.entry
+        (origin,) = origins.members
+        block.source, block.columns = origin.source, self._columns
+        block.loader, block.entry = origin.loaded_by, self._table.entry
         none = np.array([], np.uint64)
         decoded = DecodedRows(
             block, 0, self._columns, tuple(bad), len(rows), "", 0, none, tuple(empty)

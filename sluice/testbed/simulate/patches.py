@@ -24,7 +24,7 @@ from sluice.driver import (
 )
 from sluice.kafka import ledger, reader, recorder, transactions
 from sluice.testbed.simulate import clients, decoding, driver, new_fields, splitting, wire
-from sluice.testbed.simulate.spark import Worker, range_loader
+from sluice.testbed.simulate.spark import Worker, bundle_loader
 from sluice.worker import failover, insert_lock, inserting, leases, loading, tasks
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         (loading, "without_rows", decoding.without_rows),
         (loading, "end_of_rows", partial(loading.end_of_rows, rows_max=world.plan.rows_max)),
         (registry, "_sources", {}),
-        (tasks, "load_range", range_loader(world)),
+        (tasks, "load_bundle", bundle_loader(world)),
         (tasks, "time", _clock(world)),
         (growing, "add_columns", new_fields.adding_in(world)),
         (failover, "time", _clock(world)),

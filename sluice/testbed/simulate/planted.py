@@ -45,7 +45,7 @@ from sluice.testbed.simulate.planted_parking import PARKING_BUGS
 from sluice.testbed.simulate.planted_probes import PROBE_BUGS
 from sluice.testbed.simulate.planted_rules import RULE_BUGS
 from sluice.testbed.simulate.planted_schema import SCHEMA_BUGS
-from sluice.worker import inserting, leases
+from sluice.worker import bundle, inserting, leases
 
 Plant = Callable[[], AbstractContextManager[None]]
 
@@ -66,7 +66,7 @@ def _settle_before_acknowledgement() -> AbstractContextManager[None]:
 
 def _token_of(change: Callable[[dict[str, Any]], dict[str, Any]]) -> AbstractContextManager[None]:
     real = block_token
-    return patched((inserting, "block_token", lambda **parts: real(**change(parts))))
+    return patched((bundle, "block_token", lambda **parts: real(**change(parts))))
 
 
 def _token_without_table() -> AbstractContextManager[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from sluice.testbed.simulate.invariants import Inserter
 from sluice.testbed.simulate.scheduler import KilledError, Process
 from sluice.testbed.simulate.splitting import OffsetSplitter
 from sluice.worker.assignment import Assignment, Job, TaskEnvironment
-from sluice.worker.loading import load_range
+from sluice.worker.loading import load_bundle
 from sluice.worker.tasks import load_task
 from sluice.worker.worker_cache import WorkerCache
 
@@ -72,19 +72,21 @@ class SimulatedWorkerCache(WorkerCache):
         return OffsetSplitter(table)
 
 
-def range_loader(
+def bundle_loader(
     world: World,
-) -> Callable[[TaskEnvironment, Assignment, int], TaskReport]:
-    """`load_range` of the running worker, whose inserts are held against the range's lease."""
+) -> Callable[[TaskEnvironment, Sequence[Assignment], int], tuple[TaskReport, ...]]:
+    """`load_bundle` of the running worker, whose inserts are held against the ranges' lease."""
 
-    def load(environment: TaskEnvironment, assignment: Assignment, task_attempt: int) -> TaskReport:
+    def load(
+        environment: TaskEnvironment, members: Sequence[Assignment], task_attempt: int
+    ) -> tuple[TaskReport, ...]:
         worker = world.process
         assert isinstance(worker, Worker)
-        worker.record = assignment.record
-        report = load_range(environment, assignment, task_attempt)
+        worker.record = members[0].record
+        reports = load_bundle(environment, members, task_attempt)
         for each in worker.inserting:
-            each.is_over |= each.record is assignment.record
-        return report
+            each.is_over |= any(each.record is member.record for member in members)
+        return reports
 
     return load
 

@@ -21,7 +21,9 @@ class OffsetSplitter:
     def __init__(self, table: TableText) -> None:
         self._table = table
 
-    def split(self, decoded: DecodedRows) -> list[tuple[str, DecodedRows]]:
+    def split(
+        self, decoded: DecodedRows, *, with_offsets: bool = False
+    ) -> list[tuple[str, DecodedRows]]:
         """The shards that rows go to, by name, each with its block."""
         shards, divisor = self._table.shards, divisor_of(self._table)
         if len(shards) == 1:

@@ -16,6 +16,7 @@ from sluice.decode.engine.session import EngineError, run
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.origins import alone
 from sluice.decode.messages.port import TableDecoder
 from tests.decode.fuzz.mutants import mutated
 from tests.decode.fuzz.subject import Subject
@@ -59,7 +60,7 @@ class Attack:
     def outcomes(self, values: Sequence[bytes]) -> list[Outcome]:
         """What each message becomes in a block of these."""
         with MessageBuffer(framing_of(self._subject.text)) as buffer:
-            decoded = self._decoder.decode(fill(buffer, list(values)), "orders", 3)
+            decoded = self._decoder.decode(fill(buffer, list(values)), alone("orders", 3))
         found: list[list[str]] = [[] for _ in values]
         if decoded.rows:
             names = ", ".join(f"`{name}`" for name in decoded.columns if name != "_offset")

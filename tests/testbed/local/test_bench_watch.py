@@ -14,6 +14,7 @@ from sluice.decode.engine.session import run
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.origins import alone
 from sluice.testbed.local.bench_settings import ORDER_FORMATS, BenchSettings
 from sluice.testbed.local.bench_watch import Held, Watch
 from sluice.testbed.local.order_formats import EncodedOrders, order_format
@@ -88,7 +89,7 @@ def test_orders_in_every_format_are_the_orders(name: str) -> None:
     )
     with MessageBuffer(framing_of(text)) as buffer:
         buffer.add(messages, range(len(messages)))
-        decoded = make_decoder(text).decode(buffer, "orders", 0)
+        decoded = make_decoder(text).decode(buffer, alone("orders", 0))
     assert decoded.bad == () and decoded.rows == len(events)
     with memory_file(decoded.native) as path:
         rows = run(f"SELECT * FROM file('{path}', Native)", "JSONEachRow").bytes()

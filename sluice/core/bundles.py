@@ -1,0 +1,77 @@
+"""Bundles: ranges of several partitions that become one block for each table and shard (R19).
+
+Each range of a bundle has a record of its own, which names the bundle. The name is a digest over
+all of its members, so whoever repeats it knows from the records alone whether it has all of them.
+Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sluice.core.ranges import Range
+
+_DIGEST_CHARACTERS = 16
+#: Bits of a place that say the offset; those above say which member. A range with offsets beyond
+#: is loaded alone, and none is known of.
+OFFSET_BITS = 48
+#: Members that a place can tell apart.
+MEMBERS_MAX = 1 << (63 - OFFSET_BITS)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Member:
+    """One range of a bundle, and what its rows depend on besides. Members are ordered as the rows
+    of the block are: by topic, partition and offset.
+
+    :param topic_id: of this incarnation of the topic, as in a record.
+    :param generation: as in a record.
+    """
+
+    block_range: Range
+    topic_id: str
+    generation: int
+
+
+def bundle_name(members: Iterable[Member]) -> str:
+    """The name of the bundle of these members, in whatever order they come: 16 hexadecimal digits,
+    a dot, and how many they are.
+
+    :raises ValueError: fewer than two members, more than MEMBERS_MAX, two of one partition, or
+        offsets that a place cannot say.
+    """
+    ordered = sorted(members)
+    sources = {member.block_range.source for member in ordered}
+    if not 2 <= len(ordered) <= MEMBERS_MAX or len(sources) != len(ordered):
+        raise ValueError(f"{len(ordered)} ranges of {len(sources)} partitions are no bundle")
+    digest = hashlib.sha256()
+    for member in ordered:
+        found = member.block_range
+        if found.end >> OFFSET_BITS:
+            raise ValueError(f"{found} has offsets beyond 2^{OFFSET_BITS}, so it is loaded alone")
+        line = (
+            f"{found.source.topic}/{found.source.partition}/{found.begin}-{found.end}/"
+            f"{member.topic_id}/{member.generation}\n"
+        )
+        digest.update(line.encode())
+    return f"{digest.hexdigest()[:_DIGEST_CHARACTERS]}.{len(ordered)}"
+
+
+def is_whole(name: str, members: Iterable[Member]) -> bool:
+    """Whether these are all members of the bundle of this name."""
+    found = list(members)
+    try:
+        return bundle_name(found) == name
+    except ValueError:
+        return False
+
+
+def place_of(number: int, offset: int) -> int:
+    """The place of a message in its block: one number for each message, ascending as the rows are.
+    Of a range alone, and of a bundle's first member, it is the offset.
+
+    :param number: of the member, from 0 on.
+    """
+    return number << OFFSET_BITS | offset

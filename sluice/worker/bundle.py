@@ -1,0 +1,243 @@
+"""What becomes one block for each table and shard: the ranges of a bundle, or one range alone.
+
+To a worker, a range alone is a bundle of one. What is said of the block is divided among the
+members again, since each of them has a record, receipts and counts of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.core.bundles import Member, is_whole, place_of
+from sluice.core.errors import TerminalError
+from sluice.core.ledger import Marks, Rest, Stored
+from sluice.core.ranges import Interval, Range, intervals_of
+from sluice.core.receipts import Receipt
+from sluice.core.records import Record
+from sluice.core.server_runs import ServerRuns
+from sluice.core.text import ConfigurationText, TableText
+from sluice.core.tokens import block_token, row_source
+from sluice.decode.messages.origins import Origin, Origins
+from sluice.worker.assignment import Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """The assignments of a bundle, in the order of its members, or one alone.
+
+    :raises TerminalError: they are not what the record's bundle is.
+    """
+
+    members: tuple[Assignment, ...]
+
+    def __post_init__(self) -> None:
+        name, records = self.name, [member.record for member in self.members]
+        of = [Member(m.block_range, m.record.topic_id, m.record.generation) for m in self.members]
+        same = {(record.bundle, record.text, record.rest) for record in records}
+        if len(same) != 1 or (sorted(of) != of) or (name and not is_whole(name, of)):
+            raise TerminalError(
+                f"{self}: these ranges are not the whole bundle {name or 'of one range'}",
+                "This is a bug: report it. Nothing of them was inserted.",
+            )
+        if not name and len(self.members) > 1:
+            raise TerminalError(f"{self}: no bundle", "This is a bug: report it.")
+
+    def __str__(self) -> str:
+        first, *others = self.members
+        more = f" and {len(others)} more of bundle {self.name}" if others else ""
+        return f"{first.block_range}{more}"
+
+    @property
+    def name(self) -> str:
+        """See `core.bundles.bundle_name`; "" of a range alone."""
+        return self.members[0].record.bundle
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is one range, recorded without a bundle."""
+        return len(self.members) == 1
+
+    @property
+    def first(self) -> Range:
+        """The first of its ranges."""
+        return self.members[0].block_range
+
+    @property
+    def text(self) -> str:
+        """The digest of the text that all members were recorded under."""
+        return self.members[0].record.text
+
+    @property
+    def _record(self) -> Record:
+        return self.members[0].record
+
+    @property
+    def rest(self) -> Rest:
+        """Of a probe's record, which is alone: what is missing."""
+        return self.members[0].rest
+
+    @property
+    def stored(self) -> Stored:
+        """Of a probe's record: see `Assignment`."""
+        return self.members[0].stored
+
+    @property
+    def grant(self) -> int:
+        """Entries of a window that each block may take: what each member is granted."""
+        return min(member.record.grant for member in self.members)
+
+    @property
+    def deadline_ms(self) -> int:
+        """Until when all members may be inserted."""
+        return min(member.record.deadline_ms for member in self.members)
+
+    @property
+    def sent_at_ms(self) -> int:
+        """See `Assignment`."""
+        return min(member.sent_at_ms for member in self.members)
+
+    @property
+    def bytes_max(self) -> int:
+        """Above it nobody inserts the whole."""
+        return min(member.bytes_max for member in self.members)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no other task was ever sent any of it."""
+        return all(member.is_first for member in self.members)
+
+    @property
+    def looks_for_fields(self) -> bool:
+        """See `Assignment`."""
+        return any(member.looks_for_fields for member in self.members)
+
+    @property
+    def insert_seconds(self) -> float:
+        """See `Assignment`."""
+        return max(member.insert_seconds for member in self.members)
+
+    @property
+    def since_ms(self) -> int:
+        """Since when any of it may have been inserted; 0: nobody knows."""
+        return min(member.since_ms for member in self.members)
+
+    @property
+    def marks(self) -> Marks:
+        """Of the windows, from before any of it could be inserted. Where a member has none, nobody
+        knows."""
+        first, *others = [member.marks for member in self.members]
+        return {
+            key: min([mark, *(marks[key] for marks in others)])
+            for key, mark in first.items()
+            if all(key in marks for marks in others)
+        }
+
+    @property
+    def servers(self) -> ServerRuns:
+        """Which process served a shard before any of it could be inserted; left out where it was
+        not the same one for all members."""
+        first, *others = [member.servers for member in self.members]
+        same = first.items()
+        return {shard: run for shard, run in same if all(o.get(shard) == run for o in others)}
+
+    def origins(self, text: ConfigurationText, entry: str) -> Origins:
+        """Where the messages come from, and who loads their rows into a table entry."""
+        return Origins(
+            tuple(
+                Origin(
+                    member.block_range.source,
+                    row_source(
+                        pipeline=text.pipeline,
+                        connector=text.connector,
+                        topic_id=member.record.topic_id,
+                        entry=entry,
+                        generation=member.record.generation,
+                    ),
+                )
+                for member in self.members
+            )
+        )
+
+    def token(self, pipeline: str, connector: str, table: TableText, shard: str) -> str:
+        """The identity of its block in one table of one shard (R7)."""
+        record = self._record
+        return block_token(
+            pipeline=pipeline,
+            generation=record.generation,
+            connector=connector,
+            topic_id=record.topic_id,
+            block_range=self.first,
+            entry=table.entry,
+            target=table.target,
+            shard=shard,
+            rest=record.rest,
+            bundle=record.bundle,
+        )
+
+    def counted(self, places: NDArray[np.uint64]) -> list[int]:
+        """How many of these places are of each member.
+
+        :param places: in any order; a place that stands there twice counts twice.
+        """
+        if self.is_alone:
+            return [len(places)]
+        ordered = np.sort(places)
+        return list(map(int, np.diff(np.searchsorted(ordered, self._borders))))
+
+    def divided(self, places: Sequence[int]) -> list[list[int]]:
+        """These places as offsets of each member, in the given order."""
+        if self.is_alone:
+            return [list(places)]
+        found: list[list[int]] = [[] for _ in self.members]
+        which = np.searchsorted(self._borders, np.array(places, np.uint64), side="right") - 1
+        for place, number in zip(places, which.tolist(), strict=True):
+            found[number].append(place - place_of(number, 0))
+        return found
+
+    def message_at(self, place: int) -> str:
+        """Where a message stands, in words."""
+        parts = zip(self.members, self.divided([place]), strict=True)
+        ((source, offset),) = [(m.block_range.source, at[0]) for m, at in parts if at]
+        return f"offset {offset} of {source}"
+
+    def shares(self, receipt: Receipt, places: NDArray[np.uint64]) -> tuple[Receipt | None, ...]:
+        """What each member has of a block; None: no row.
+
+        :param places: of the block's rows.
+        """
+        if self.is_alone:
+            return (receipt,)
+        rows = self.counted(places)
+        messages = self.counted(np.unique(places)) if receipt.messages is not None else rows
+        return tuple(
+            None
+            if not count
+            else replace(
+                receipt,
+                rows=count,
+                bytes=receipt.bytes * count // receipt.rows,
+                messages=None if receipt.messages is None else made,
+            )
+            for count, made in zip(rows, messages, strict=True)
+        )
+
+    def divided_intervals(
+        self, empty: Mapping[str, Sequence[int]]
+    ) -> list[dict[str, tuple[Interval, ...]]]:
+        """For each member, by table entry, offsets as intervals; an entry without any is left
+        out."""
+        found: list[dict[str, tuple[Interval, ...]]] = [{} for _ in self.members]
+        for entry, places in empty.items():
+            for own, offsets in zip(found, self.divided(places), strict=True):
+                if offsets:
+                    own[entry] = intervals_of(offsets)
+        return found
+
+    @property
+    def _borders(self) -> NDArray[np.uint64]:
+        numbers = range(len(self.members) + 1)
+        return np.array([place_of(number, 0) for number in numbers], np.uint64)
