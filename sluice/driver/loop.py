@@ -27,6 +27,7 @@ from sluice.core.packing import packed
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import may_follow
 from sluice.core.text import ConfigurationText
+from sluice.driver.bundling import whole_bundles
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.checkpoints import Checkpoints
 from sluice.driver.counters import Counters, Waits
@@ -420,7 +421,7 @@ class ConnectorLoop:
         if state.loaded is not None:
             self.counters.settled(state.loaded)
             _logger.debug("%s is settled: %d rows", state.block_range, state.loaded.rows)
-            self._claims.end(now_ms, state.background.marks, state.record.grant)
+            self._claims.end(now_ms, state.background.marks, state.record)
             if not has_expired(state.suspect_until_ms, now_ms):
                 self._claims.suspects.append(
                     Suspect(state.background.marks, state.suspect_until_ms)
@@ -439,8 +440,8 @@ class ConnectorLoop:
     # 6. Dispatch
 
     def _dispatch(self, ready: list[PartitionState]) -> None:
-        """Send ranges to Spark."""
-        jobs = grouped(ready, self._round_planner.share, self._parts.jobs.slots)
+        """Send ranges to Spark. A bundle of which not all members were recorded stays here."""
+        jobs = grouped(whole_bundles(ready), self._round_planner.share, self._parts.jobs.slots)
         for tasks in jobs:
             self._worked_at_ms = now_ms = self._parts.now_ms()
             looks = self._schema.looks_for_fields(now_ms)
@@ -478,20 +479,23 @@ class ConnectorLoop:
 
 
 def grouped(
-    ready: Sequence[PartitionState], share: Callable[[PartitionState], float], slots: int
+    ready: Sequence[list[PartitionState]],
+    share: Callable[[Sequence[PartitionState]], float],
+    slots: int,
 ) -> list[list[list[PartitionState]]]:
     """Jobs of tasks of ranges. Those that failed before run alone, so that a failing shard holds
     no slot and no receipt of the others (R3).
 
-    :param share: how much of a task a range is.
+    :param ready: the members of each bundle; a range alone is a bundle of one.
+    :param share: how much of a task a bundle is.
     :param slots: tasks that can run at once.
     """
-    healthy = [state for state in ready if state.failures == 0]
+    healthy = [members for members in ready if all(s.failures == 0 for s in members)]
     jobs = [
-        [[healthy[place] for place in task] for task in tasks]
-        for tasks in packed([share(state) for state in healthy], slots)
+        [[state for place in task for state in healthy[place]] for task in tasks]
+        for tasks in packed([share(members) for members in healthy], slots)
     ]
-    return jobs + [[[state]] for state in ready if state.failures > 0]
+    return jobs + [[members] for members in ready if any(s.failures > 0 for s in members)]
 
 
 def assigned(state: PartitionState, now_ms: int, looks_for_fields: bool) -> Assignment:

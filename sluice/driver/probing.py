@@ -364,6 +364,7 @@ class ClickHouseProber:
                     target=table.target,
                     shard=shard,
                     rest=rest,
+                    bundle="" if rest else record.bundle,
                 )
                 running = running_query_ids(server, query_id_prefix(token))
                 if running:

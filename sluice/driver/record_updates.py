@@ -51,6 +51,7 @@ class RecordUpdate:
     """A partition's next record.
 
     :param dispatch: whether its range is to be loaded after the commit.
+    :param settles: the bundle of the range that it settles, "" of one alone or of none.
     """
 
     source: TopicPartition
@@ -59,6 +60,7 @@ class RecordUpdate:
     dispatch: bool
     entries: tuple[LedgerEntry, ...] = ()
     dead_letters: tuple[DeadLetter, ...] = ()
+    settles: str = ""
 
     def numbered(self, batch: int) -> RecordUpdate:
         """The update as part of this batch, with its ledger entry for the record."""
@@ -247,6 +249,7 @@ class RecordPlanner:
     :param grants: entries that a block of each table entry took at most, as learned.
     :param view_grants: by table entry, the grant with which its blocks found room in the tables of
         its views, once the server had refused a smaller one.
+    :param members_max: ranges that are loaded as one block at most; 1: each has its own.
     """
 
     text: ConfigurationText
@@ -256,6 +259,7 @@ class RecordPlanner:
     insert_seconds: float = 30.0
     grants: dict[str, int] = field(default_factory=dict)
     view_grants: dict[str, int] = field(default_factory=dict)
+    members_max: int = 1
     #: The name of the text, worked out once: of a hundred tables it takes 8 ms [measured].
     digest: str = field(init=False)
     _limits_of: dict[str, Limits] = field(default_factory=dict)
@@ -442,6 +446,7 @@ class RecordPlanner:
             kind=Kind.SHORTEN,
             end=end,
             rest="",
+            bundle="",
             deadline_ms=deadline_ms(now_ms, self.lease_seconds),
         )
         return RecordUpdate(
@@ -506,11 +511,12 @@ class RecordPlanner:
 
 def settling(
     state: PartitionState, now_ms: int
-) -> tuple[tuple[LedgerEntry, ...], tuple[DeadLetter, ...]]:
-    """Ledger entries and dead letters of a loaded range that this update settles."""
+) -> tuple[tuple[LedgerEntry, ...], tuple[DeadLetter, ...], str]:
+    """Ledger entries and dead letters of a loaded range that this update settles, and its
+    bundle."""
     loaded = state.loaded
     if loaded is None:
-        return (), ()
+        return (), (), ""
     batch, attempt = state.record.batch, state.record.attempt
     entries = [receipt_entry(state.block_range, batch, attempt, r) for r in loaded.receipts]
     entries.append(settled_entry(state.block_range, batch, attempt, loaded))
@@ -518,7 +524,7 @@ def settling(
         entries.append(
             suspect_entry(state.block_range, state.suspect_until_ms, state.background.marks)
         )
-    return tuple(entries), loaded.dead_letters
+    return tuple(entries), loaded.dead_letters, state.record.bundle
 
 
 def refresh(state: PartitionState) -> RecordUpdate:
@@ -539,10 +545,18 @@ def settle(state: PartitionState, owner: str, now_ms: int) -> RecordUpdate:
         grant=0,
         deadline_ms=0,
         rest="",
+        bundle="",
     )
-    return RecordUpdate(
-        state.source, record, Background(since_ms=now_ms), False, *settling(state, now_ms)
-    )
+    nothing = Background(since_ms=now_ms)
+    return RecordUpdate(state.source, record, nothing, False, *settling(state, now_ms))
+
+
+def give_back(state: PartitionState, owner: str, now_ms: int) -> RecordUpdate:
+    """An empty range at the begin of one of which nobody inserted anything, nor will: what it holds
+    is planned anew."""
+    nothing = replace(state.record, end=state.record.begin, kind=Kind.SETTLE, bundle="", rest="")
+    record = replace(nothing, attempt=0, owner=owner, grant=0, deadline_ms=0)
+    return RecordUpdate(state.source, record, Background(since_ms=now_ms), False)
 
 
 def too_small(
@@ -578,13 +592,18 @@ def too_small(
 
 def bounded(updates: list[RecordUpdate]) -> list[RecordUpdate]:
     """As many updates as one transaction can take with their dead letters; at least one that
-    has any. The others are planned again in the next round."""
+    has any, and those that settle a bundle all or none. The others are planned again in the next
+    round."""
+    groups: dict[str | int, list[RecordUpdate]] = {}
+    for place, update in enumerate(updates):
+        groups.setdefault(update.settles or place, []).append(update)
     taken: list[RecordUpdate] = []
     size = 0
-    for update in updates:
-        weight = sum(len(letter.value or b"") + 1024 for letter in update.dead_letters)
+    for group in groups.values():
+        letters = (letter for update in group for letter in update.dead_letters)
+        weight = sum(len(letter.value or b"") + 1024 for letter in letters)
         if size and weight and size + weight > LETTER_BYTES_MAX:
             continue
         size += weight
-        taken.append(update)
+        taken += group
     return taken

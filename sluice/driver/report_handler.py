@@ -19,6 +19,7 @@ from sluice.core.ledger import Background
 from sluice.core.planning import smoothed_bytes
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import (
+    BundleTooHeavy,
     Failed,
     Loaded,
     NeedsGrant,
@@ -70,7 +71,7 @@ def _refuses_all(outcome: Outcome) -> bool:
     """Whether a task that says so has inserted nothing of its range, of no table."""
     if isinstance(outcome, Outdated):
         return bool(outcome.fields or outcome.schemas)
-    return isinstance(outcome, Untried | TooHeavy)
+    return isinstance(outcome, Untried | TooHeavy | BundleTooHeavy)
 
 
 def backoff_ms(failures: int) -> int:
@@ -165,6 +166,7 @@ class ReportHandler:
                     return [StopPartition(state.source, error)]
                 self._take_failovers(state, loaded)
                 state.failures = state.refusals = 0
+                state.alone = False
                 self._planner.learn_time(state, loaded)
                 state.bytes_per_message = smoothed_bytes(
                     state.bytes_per_message, loaded.messages, loaded.bytes
@@ -174,6 +176,9 @@ class ReportHandler:
             case TooHeavy(end=end, bytes=size) as heavy:
                 state.answered(heavy)
                 state.bytes_per_message = max(1.0, size / max(1, end - state.record.begin))
+            case BundleTooHeavy() as heavy_bundle:
+                state.answered(heavy_bundle)
+                state.alone = True
             case NeedsGrant() as need:
                 learn = self._planner.learn_views if need.views else self._planner.learn
                 learn(need.entry, need.entries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.core.budget import Site
@@ -12,8 +13,9 @@ from sluice.core.packing import share_of_task
 from sluice.core.planning import messages_of_range
 from sluice.core.ranges import TopicPartition, digest_of_rest
 from sluice.core.receipts import NeedsGrant, TooHeavy
-from sluice.core.records import Kind, Record
+from sluice.core.records import Kind
 from sluice.core.text import ConfigurationText
+from sluice.driver.bundling import NewRanges, again_together, grouped_by_bundle
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.effects import Effect, StopPartition
 from sluice.driver.parking import why_not_parked
@@ -96,20 +98,23 @@ class RoundPlanner:
         budget = Budget(windows, self._claims, list(self._states.values()), now_ms)
         updates: list[RecordUpdate] = []
         ready: list[PartitionState] = []
-        self._effects = []
+        self._effects, planner = [], self._planner
         self._count_flights()
         free = [s for s in self._states.values() if s.stopped is None and not s.out]
         idle = [s for s in free if s.loaded is not None or not s.record.in_doubt]
-        for state in free:
-            if state.loaded is not None or not state.record.in_doubt:
-                continue  # idle; `in` would compare each with all of them
-            update, runs = self._again(state, budget, now_ms)
-            if (runs or (update and update.dispatch)) and not self._may_go(state):
+        for members in grouped_by_bundle(s for s in free if s.record.in_doubt):
+            if any(state.loaded is not None for state in members):
+                continue  # idle: they are settled below, and then this is no whole bundle
+            found, runs = again_together(
+                members, lambda state: self._again(state, budget, now_ms), planner.owner, now_ms
+            )
+            if (runs or any(update.dispatch for update in found)) and not self._may_go(members[0]):
                 continue
-            if update is None and not runs and now_ms - state.committed_at_ms > RESETTLE_MS:
-                update = refresh(state)
-            updates += [update] if update else []
-            ready += [state] if runs else []
+            if not found and not runs:
+                old = [s for s in members if now_ms - s.committed_at_ms > RESETTLE_MS]
+                found = [refresh(state) for state in old]
+            updates += found
+            ready += members if runs else []
         going_on = [state for state in idle if not state.retiring]
         intended = [] if stopping else self._intend(going_on, budget, now_ms, flush=flush)
         updates += intended
@@ -126,9 +131,8 @@ class RoundPlanner:
     def _count_flights(self) -> None:
         self.held_back = 0
         self._flights.begin()
-        for state in self._states.values():
-            if state.out:
-                self._flights.add(self._places(state))
+        for members in grouped_by_bundle(s for s in self._states.values() if s.out):
+            self._flights.add(self._places(members[0]))
 
     def _places(self, state: PartitionState) -> frozenset[Place]:
         """Where the blocks of a recorded range go."""
@@ -149,20 +153,30 @@ class RoundPlanner:
     def _intend(
         self, idle: list[PartitionState], budget: Budget, now_ms: int, *, flush: bool
     ) -> list[RecordUpdate]:
-        room_left = 2 * self._slots - sum(self.share(s) for s in self._states.values() if s.out)
-        updates: list[RecordUpdate] = []
+        out = grouped_by_bundle(s for s in self._states.values() if s.out)
+        room_left = 2 * self._slots - sum(map(self.share, out))
         if room_left <= 0:
-            return updates
-        for backlog in self._planner.due(idle, budget.windows, now_ms, flush=flush):
-            if room_left <= 0:
-                break
+            return []
+        planner = self._planner
+        due = planner.due(idle, budget.windows, now_ms, flush=flush)
+        is_due = {backlog.source for backlog in due}
+        if due and planner.members_max > 1:
+            # Whoever waits goes along: more rows in a block that is written anyway cost little.
+            waiting = planner.due(idle, budget.windows, now_ms, flush=True)
+            due += [backlog for backlog in waiting if backlog.source not in is_due]
+        new = NewRanges(planner, self._slots, due, self._states)
+        for backlog in due:
             topic = backlog.source.topic
             if self._schema.why_barred(topic) is not None:
                 continue
-            sites = budget.sites(self._planner.text, topic)
+            if new.has_room(backlog.source):
+                new.join(backlog, budget, now_ms)
+                continue
+            if room_left <= 0 or backlog.source not in is_due:
+                continue
+            sites = budget.sites(planner.text, topic)
             if self._outage(sites):
                 continue
-            planner = self._planner
             places = self._flights.places(planner.text, planner.digest, backlog.source)
             if not self._flights.has_room(places):
                 self.held_back += 1
@@ -177,20 +191,18 @@ class RoundPlanner:
                 if state.loaded is None:  # what is loaded is settled first
                     self._stop(state, error)
                 continue
-            update = planner.intend(state, backlog, budget.windows, sites, grant, now_ms)
-            updates.append(update)
+            room_left -= new.begin(backlog, budget, sites, grant, now_ms)
             self._flights.add(places)
-            room_left -= self._share(state, update.record)
-        return updates
+        return new.updates()
 
-    def share(self, state: PartitionState) -> float:
-        """How much of a task the recorded range is."""
-        return self._share(state, state.record)
-
-    def _share(self, state: PartitionState, record: Record) -> float:
-        limits = self._planner.limits_of(state.source.topic)
-        full = messages_of_range(limits, state.bytes_per_message)
-        return share_of_task(record.end - record.begin, full)
+    def share(self, members: Sequence[PartitionState]) -> float:
+        """How much of a task the recorded ranges of a bundle are, or one alone."""
+        (first, *others) = members
+        full = messages_of_range(
+            self._planner.limits_of(first.source.topic), first.bytes_per_message
+        )
+        spans = sum(state.block_range.span for state in members)
+        return 1.0 if others else share_of_task(spans, full)
 
     def _again(
         self, state: PartitionState, budget: Budget, now_ms: int
@@ -324,6 +336,7 @@ class RoundPlanner:
             kind=Kind.PROBE,
             text=text.digest(),
             rest=digest_of_rest(background.rest, renewed.record.attempt, background.stored),
+            bundle="",
         )
         return RecordUpdate(state.source, record, background, True)
 

@@ -10,7 +10,7 @@ from sluice.core.errors import SluiceError
 from sluice.core.lease import has_expired
 from sluice.core.ledger import Background, Marks
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, Range, TopicPartition
-from sluice.core.receipts import Loaded, NeedsGrant, Outdated, TooHeavy
+from sluice.core.receipts import BundleTooHeavy, Loaded, NeedsGrant, Outdated, TooHeavy
 from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText
 
@@ -20,11 +20,15 @@ class AsRecorded:
     """The record says everything: nothing is outstanding, or its range is out, or is to be sent."""
 
 
+#: What a task may say of a range that its next record takes in.
+Answer = Loaded | TooHeavy | BundleTooHeavy | NeedsGrant | Outdated
+
+
 @dataclass(frozen=True, slots=True)
 class Answered:
     """A task said something of the range that the next record takes in."""
 
-    answer: Loaded | TooHeavy | NeedsGrant | Outdated
+    answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class PartitionState:
     :param is_unrecorded: the background was changed, and the ledger does not know.
     :param insert_seconds: what a block of it may take, as learned from those that took longer than
         the configuration allows; 0: none did.
+    :param alone: its next range goes into no bundle.
     :param retiring: its topic is not configured any more: it is let go once it is settled.
     """
 
@@ -114,6 +119,7 @@ class PartitionState:
     short_since_ms: int | None = None
     is_unrecorded: bool = False
     insert_seconds: float = 0.0
+    alone: bool = False
     retiring: bool = False
 
     @property
@@ -158,7 +164,7 @@ class PartitionState:
         assert after in _FOLLOWS[before], f"{self.source}: {before.__name__} to {after.__name__}"
         self.stage = stage
 
-    def answered(self, answer: Loaded | TooHeavy | NeedsGrant | Outdated) -> None:
+    def answered(self, answer: Answer) -> None:
         """A task came back with an answer for the next record."""
         self.become(Answered(answer))
 
@@ -241,7 +247,7 @@ class Claims:
     """Everything that holds on to a window: R10's bookkeeping for one connector."""
 
     suspects: list[Suspect] = field(default_factory=list)
-    ended: list[tuple[int, Marks, int]] = field(default_factory=list)
+    ended: list[tuple[int, Marks, Record]] = field(default_factory=list)
 
     def suspect(self, found: Iterable[Suspect]) -> None:
         """Take in what a take-over found; what is known already counts once."""
@@ -249,13 +255,16 @@ class Claims:
             if suspect not in self.suspects:
                 self.suspects.append(suspect)
 
-    def end(self, now_ms: int, marks: Marks, grant: int) -> None:
-        """A claim ended; its entries may be missing in marks that were read before."""
-        self.ended.append((now_ms, marks, grant))
+    def end(self, now_ms: int, marks: Marks, record: Record) -> None:
+        """A claim ended, with this record; its entries may be missing in marks that were read
+        before. The members of a bundle are one claim."""
+        is_known = record.bundle and any(record.bundle == each.bundle for *_, each in self.ended)
+        if not is_known:
+            self.ended.append((now_ms, marks, record))
 
     def clock_went_back(self, now_ms: int) -> None:
         """What has ended counts as having ended now."""
-        self.ended = [(min(at_ms, now_ms), marks, grant) for at_ms, marks, grant in self.ended]
+        self.ended = [(min(at, now_ms), marks, record) for at, marks, record in self.ended]
 
     def forget(self, now_ms: int, read_started_ms: int) -> None:
         """Drop what no longer counts."""
@@ -265,15 +274,21 @@ class Claims:
     def ended_since(self, site: Site, read_started_ms: int) -> int:
         """Grants that ended after a mark's reading began."""
         return sum(
-            grant for at, marks, grant in self.ended if at >= read_started_ms and site.key in marks
+            record.grant
+            for at, marks, record in self.ended
+            if at >= read_started_ms and site.key in marks
         )
 
     def at(self, site: Site, states: list[PartitionState], now_ms: int) -> list[Claim]:
         """The claims on one site's window."""
-        key = site.key
+        key, bundles = site.key, set[str]()
         held = [Claim(s.marks[key], 0) for s in self.suspects if key in s.marks]
         for state in states:
+            bundle = state.record.bundle
+            if bundle in bundles:
+                continue  # its members have one block, and one grant
             if key in state.background.marks and state.may_insert(now_ms):
+                bundles |= {bundle} if bundle else set()
                 held.append(Claim(state.background.marks[key], state.record.grant))
         return held
 

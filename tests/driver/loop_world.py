@@ -14,6 +14,7 @@ from typing import Any
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.budget import Site, WindowState
+from sluice.core.bundles import Member, is_whole
 from sluice.core.dead_letters import LetterLimit
 from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
 from sluice.core.flights import INSERTS_MAX
@@ -90,14 +91,14 @@ class Table:
     is_partitioned: bool = False
 
     def insert(
-        self, token: str, source: TopicPartition, offsets: Iterable[int], entries: int = 1
+        self, token: str, rows: Iterable[tuple[TopicPartition, int]], entries: int = 1
     ) -> None:
         """Store a block unless its token is remembered."""
         if f"{token}#0" in self.window:
             return
         self.fill(entries, token)
-        for offset in offsets:
-            self.rows[source, offset] = self.rows.get((source, offset), 0) + 1
+        for row in rows:
+            self.rows[row] = self.rows.get(row, 0) + 1
 
     def fill(self, entries: int, token: str = "") -> None:
         """Entries of a block, or of somebody else."""
@@ -167,6 +168,7 @@ class World(Inbox):
         self.asked_epochs: list[dict[TopicPartition, EpochOffset]] = []
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
+        self._members, self._inserted = dict[str, list[Assignment]](), set[str]()
         self._windows: dict[Site, SiteWindow] = {}
         self._windows_at = 0
         self.planner = RecordPlanner(self.text, "me", Limits(10, 1 << 20, 1000), 600.0)
@@ -285,6 +287,7 @@ class World(Inbox):
 
     def _submit_job(self, job: Job) -> None:
         self.jobs.append(job)
+        self._members, self._inserted = _bundles(job), set()
         outcomes = [self.script(self, assignment) for assignment in job.assignments]
         if any(outcome is None for outcome in outcomes):
             return
@@ -317,8 +320,10 @@ class World(Inbox):
         pass
 
     def load(self, assignment: Assignment, entries: int = 1) -> Loaded:
-        """What a task that succeeds does."""
+        """What a task that succeeds does; the block of a bundle is inserted for the first of its
+        members."""
         block_range, record = assignment.block_range, assignment.record
+        members = self._members[record.bundle] if record.bundle else [assignment]
         receipts = []
         for table in self.text.tables_of(block_range.source.topic):
             token = block_token(
@@ -331,15 +336,14 @@ class World(Inbox):
                 target=table.target,
                 shard="s1",
                 rest=record.rest,
+                bundle=record.bundle,
             )
-            wanted = [
-                offset
-                for offset in range(block_range.begin, block_range.end)
-                if not assignment.rest or contains(assignment.rest[table.entry], offset)
-            ]
+            rows = [(a.block_range.source, o) for a in members for o in _wanted(a, table.entry)]
+            wanted = _wanted(assignment, table.entry)
+            if rows and token not in self._inserted:
+                self._inserted |= {token} if record.bundle else set()
+                self.tables[Site(table.entry, "s1")].insert(token, rows, entries)
             if wanted:
-                site = Site(table.entry, "s1")
-                self.tables[site].insert(token, block_range.source, wanted, entries)
                 receipts.append(
                     Receipt(
                         table.entry, table.target, "s1", token, len(wanted), 1, "", "", entries, 1
@@ -436,6 +440,24 @@ class World(Inbox):
         """How often each offset is in the table, up to the stable end."""
         rows = self.tables[Site(entry, "s1")].rows
         return [rows.get((source, offset), 0) for offset in range(self.ends[source])]
+
+
+def _bundles(job: Job) -> dict[str, list[Assignment]]:
+    """The members of each bundle of a job, by its name; "": those that are alone."""
+    found: dict[str, list[Assignment]] = {}
+    for assignment in job.assignments:
+        found.setdefault(assignment.record.bundle, []).append(assignment)
+    for name, members in found.items():
+        of = [Member(a.block_range, a.record.topic_id, a.record.generation) for a in members]
+        assert not name or is_whole(name, of), "only a whole bundle is sent"
+    return found
+
+
+def _wanted(assignment: Assignment, entry: str) -> list[int]:
+    """The offsets that a task inserts into a table."""
+    block_range, rest = assignment.block_range, assignment.rest
+    offsets = range(block_range.begin, block_range.end)
+    return [offset for offset in offsets if not rest or contains(rest[entry], offset)]
 
 
 def run(world: World, loop: ConnectorLoop | None = None) -> ConnectorLoop:

@@ -275,7 +275,7 @@ def test_too_many_dead_letters_park_their_table_and_good_rows_stay() -> None:
             return world.task(assignment)
         begin = assignment.block_range.begin
         site = next(site for site in world.tables if site.entry == "bad")
-        world.tables[site].insert("token", P0, [begin, begin + 1])
+        world.tables[site].insert("token", [(P0, begin), (P0, begin + 1)])
         good = replace(text, tables=tuple(t for t in text.tables if t.entry == "good"))
         loaded = world.load_into(assignment, good)
         bad = range(begin + 2, assignment.block_range.end)

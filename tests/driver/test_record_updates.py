@@ -126,7 +126,7 @@ def test_a_settled_range_is_empty_at_its_end_and_says_what_it_was(world: World) 
         (10, 20, 4)
     }
     assert step.dead_letters == (letter(),)
-    assert settling(replace(state, stage=AsRecorded()), NOW) == ((), ())
+    assert settling(replace(state, stage=AsRecorded()), NOW) == ((), (), "")
 
 
 @pytest.mark.parametrize(

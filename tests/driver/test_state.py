@@ -11,7 +11,7 @@ from sluice.core.errors import TerminalError, TransientError
 from sluice.core.ledger import Background
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, Range, TopicPartition
 from sluice.core.receipts import Loaded, NeedsGrant, Outdated
-from sluice.core.records import Kind
+from sluice.core.records import Kind, Record
 from sluice.driver.state import (
     AsRecorded,
     Claims,
@@ -24,7 +24,7 @@ from sluice.driver.state import (
 )
 from tests.driver.loop_world import START_MS, World, table_text
 
-P0 = TopicPartition("a", 0)
+P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 SITE, OTHER = Site("t", "s1"), Site("u", "s1")
 #: What an observer adds to a lease: 5 s for the clocks, and 5 s for a server to store.
 GRACE_MS = 10_000
@@ -152,11 +152,29 @@ def test_suspects_count_once_and_until_nothing_of_them_can_come() -> None:
     assert claims.suspects == [two]
 
 
+def granted(grant: int, bundle: str = "") -> Record:
+    return Record(Kind.INTEND, 1, 1, 0, 5, "me", 0, "t", "text", grant, 0, bundle=bundle)
+
+
+def test_the_members_of_a_bundle_are_one_claim() -> None:
+    claims = Claims()
+    for _ in range(3):
+        claims.end(100, {SITE.key: 1}, granted(4, "one.3"))
+    claims.end(100, {SITE.key: 1}, granted(2, "two.2"))
+    assert claims.ended_since(SITE, 100) == 6
+    world = World([P0, P1])
+    states = [world.settled(P0), world.settled(P1)]
+    for state in states:
+        state.record = replace(granted(4, "one.2"), deadline_ms=START_MS)
+        state.background = Background(marks={SITE.key: 7})
+    assert Claims().at(SITE, states, START_MS) == [Claim(7, 4)]
+
+
 def test_grants_that_ended_count_until_a_mark_was_read_after_them() -> None:
     claims = Claims()
-    claims.end(100, {SITE.key: 1}, 4)
-    claims.end(101, {SITE.key: 1}, 2)
-    claims.end(101, {OTHER.key: 1}, 8)
+    claims.end(100, {SITE.key: 1}, granted(4))
+    claims.end(101, {SITE.key: 1}, granted(2))
+    claims.end(101, {OTHER.key: 1}, granted(8))
     assert claims.ended_since(SITE, 100) == 6
     assert claims.ended_since(SITE, 101) == 2
     assert claims.ended_since(SITE, 102) == 0

@@ -70,8 +70,8 @@ def _suspects_are_not_recorded() -> AbstractContextManager[None]:
     real = record_updates.settling
 
     def settling(found: PartitionState, now_ms: int) -> Any:
-        entries, letters = real(found, now_ms)
-        return tuple(e for e in entries if e.body["type"] != "suspect"), letters
+        entries, *others = real(found, now_ms)
+        return tuple(e for e in entries if e.body["type"] != "suspect"), *others
 
     return patched((record_updates, "settling", settling))
 

@@ -1,0 +1,272 @@
+"""Bundles in a round: which ranges in doubt stand in one, and which new ranges form one (R19)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sluice.core.budget import Site
+from sluice.core.bundles import OFFSET_BITS, Member, bundle_name, is_whole
+from sluice.core.packing import share_of_task
+from sluice.core.planning import (
+    BYTES_PER_MESSAGE_UNKNOWN,
+    Backlog,
+    Limits,
+    messages_of_range,
+    next_range,
+)
+from sluice.core.ranges import Range, TopicPartition
+from sluice.core.receipts import BundleTooHeavy
+from sluice.driver.record_updates import Budget, RecordPlanner, RecordUpdate, give_back, refresh
+from sluice.driver.state import Answered, PartitionState, Probed, ToProbe
+
+_logger = logging.getLogger("sluice.loop")
+
+#: A range of more than this part of a full one is loaded alone: it gains nothing from company.
+BUNDLED_SHARE_MAX = 0.5
+#: Bundles that are loaded at once are not made smaller than this to have one for each task.
+BUNDLE_BYTES_MIN = 4 * 1024 * 1024
+
+#: What ranges that may be loaded together have in common: table entries, and limits.
+_Together = tuple[tuple[str, ...], Limits]
+
+
+def member_of(state: PartitionState) -> Member:
+    """What the recorded range is in its bundle."""
+    return Member(state.block_range, state.record.topic_id, state.record.generation)
+
+
+def grouped_by_bundle(states: Iterable[PartitionState]) -> list[list[PartitionState]]:
+    """The states of each bundle together, in the order of its members; those without a bundle
+    alone. A group stands where its first state stood."""
+    groups: dict[str | int, list[PartitionState]] = {}
+    for place, state in enumerate(states):
+        groups.setdefault(state.record.bundle or place, []).append(state)
+    return [sorted(group, key=lambda state: state.source) for group in groups.values()]
+
+
+def is_whole_bundle(members: Sequence[PartitionState]) -> bool:
+    """Whether these are all members of the bundle that they are recorded in, and none of them has
+    stopped; so, too, for a range alone."""
+    name = members[0].record.bundle
+    if any(state.stopped is not None for state in members):
+        return False
+    return not name or is_whole(name, map(member_of, members))
+
+
+def whole_bundles(ready: Iterable[PartitionState]) -> list[list[PartitionState]]:
+    """The bundles of which these are all members, and the ranges that are alone."""
+    return [members for members in grouped_by_bundle(ready) if is_whole_bundle(members)]
+
+
+#: Of a range in doubt that is not out: its next update, and whether it may run as it is.
+Again = Callable[[PartitionState], tuple[RecordUpdate | None, bool]]
+
+
+def again_together(
+    members: list[PartitionState], again: Again, owner: str, now_ms: int
+) -> tuple[list[RecordUpdate], bool]:
+    """The members of a bundle that are in doubt and not out, or one range alone: their next
+    updates, and whether they may run as they are. What becomes of a bundle is decided for its first
+    member, and is the same for all."""
+    first = members[0]
+    if not first.record.bundle:
+        update, runs = again(first)
+        return [update] if update else [], runs
+    if not is_whole_bundle(members) or any(map(_is_too_heavy, members)):
+        return _dissolved(members, again, owner, now_ms), False
+    unrecorded = [refresh(state) for state in members if state.is_unrecorded]
+    if unrecorded or any(now_ms < state.retry_at_ms for state in members):
+        return unrecorded, False
+    if any(isinstance(state.stage, ToProbe) for state in members):
+        return _dissolved(members, again, owner, now_ms), False
+    update, runs = again(first)
+    if isinstance(first.stage, ToProbe):
+        return _dissolved(members, again, owner, now_ms), False
+    if update is None or not update.dispatch:
+        return [], runs
+    return [_as_first(state, update) for state in members], False
+
+
+def _dissolved(
+    members: list[PartitionState], again: Again, owner: str, now_ms: int
+) -> list[RecordUpdate]:
+    """The bundle is no more. Each range goes its own way: back into the backlog where surely nobody
+    inserted anything of it, nor will; else a probe says what of it is there (R11)."""
+    updates: list[RecordUpdate] = []
+    for state in members:
+        if isinstance(state.stage, Probed):
+            update, _ = again(state)
+            updates += [update] if update else []
+        elif isinstance(state.stage, ToProbe):
+            continue
+        elif state.untouched or _is_too_heavy(state):
+            updates.append(give_back(state, owner, now_ms))
+        else:
+            _logger.warning(
+                "%s is probed: its bundle %s is not loaded as a whole any more",
+                state.block_range,
+                state.record.bundle,
+            )
+            state.probe()
+    return updates
+
+
+def _is_too_heavy(state: PartitionState) -> bool:
+    """Whether it was too heavy together with others: then nobody ever inserted it (R12)."""
+    match state.stage:
+        case Answered(BundleTooHeavy()):
+            return True
+    return False
+
+
+def _as_first(state: PartitionState, update: RecordUpdate) -> RecordUpdate:
+    """The update of a bundle's first member for another one."""
+    told = update.record
+    record = replace(
+        state.record,
+        kind=told.kind,
+        attempt=told.attempt,
+        owner=told.owner,
+        text=told.text,
+        grant=told.grant,
+        deadline_ms=told.deadline_ms,
+    )
+    return replace(update, source=state.source, record=record, background=state.background)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A bundle in the making. It takes no more than one range of its own would be.
+
+    :param sites: the windows that its block takes entries of.
+    :param grant: of its block, told to each member.
+    :param bytes_max: what it may hold, as far as sizes are known.
+    """
+
+    sites: list[Site]
+    grant: int
+    messages_max: int
+    bytes_max: float
+    updates: list[RecordUpdate] = field(default_factory=list)
+    messages: int = 0
+    bytes: float = 0.0
+
+
+class NewRanges:
+    """The new ranges of one round, and which of them are loaded together.
+
+    :param slots: tasks that can run at once.
+    :param backlogs: partitions that may be given a range, in the order in which they are.
+    :param states: of these partitions.
+    """
+
+    def __init__(
+        self,
+        planner: RecordPlanner,
+        slots: int,
+        backlogs: Iterable[Backlog],
+        states: Mapping[TopicPartition, PartitionState],
+    ) -> None:
+        self._planner = planner
+        self._states = states
+        self._alone: list[RecordUpdate] = []
+        self._open: dict[_Together, _Open] = {}
+        self._closed: list[_Open] = []
+        self._small: dict[TopicPartition, tuple[_Together, Range, float]] = {}
+        totals: dict[_Together, float] = {}
+        for backlog in backlogs if planner.members_max > 1 else ():
+            found = self._bundled(states[backlog.source], backlog)
+            if found is not None:
+                together, _, expected = self._small[backlog.source] = found
+                totals[together] = totals.get(together, 0.0) + expected
+        #: What all have together is spread over the tasks that can run.
+        self._bytes = {together: total / slots for together, total in totals.items()}
+
+    def _bundled(
+        self, state: PartitionState, backlog: Backlog
+    ) -> tuple[_Together, Range, float] | None:
+        """With whom a new range goes, the range, and how large it may be; None: it goes alone. One
+        that failed before, or was too much for a bundle, holds nobody up; one that is large needs
+        no company."""
+        limits = self._planner.limits_of(backlog.source.topic)
+        found = next_range(backlog, limits, 0, flush=True)
+        full = messages_of_range(limits, state.bytes_per_message)
+        if found is None or state.failures or state.alone or found.end >> OFFSET_BITS:
+            return None
+        if found.span > BUNDLED_SHARE_MAX * full:
+            return None
+        tables = self._planner.text.tables_of(backlog.source.topic)
+        each = state.bytes_per_message
+        expected = found.span * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
+        return (tuple(table.entry for table in tables), limits), found, expected
+
+    def has_room(self, source: TopicPartition) -> bool:
+        """Whether a range joins a bundle that was begun in this round."""
+        if source not in self._small:
+            return False
+        together, found, expected = self._small[source]
+        bundle = self._open.get(together)
+        return (
+            bundle is not None
+            and len(bundle.updates) < self._planner.members_max
+            and bundle.messages + found.span <= bundle.messages_max
+            and bundle.bytes + expected <= bundle.bytes_max
+        )
+
+    def join(self, backlog: Backlog, budget: Budget, now_ms: int) -> None:
+        """Take a range into the bundle that has room for it: its block is paid for."""
+        bundle = self._open[self._small[backlog.source][0]]
+        self._add(bundle, backlog, budget, now_ms)
+
+    def begin(
+        self, backlog: Backlog, budget: Budget, sites: list[Site], grant: int, now_ms: int
+    ) -> float:
+        """A range whose grant was taken: alone, or the first of a bundle.
+
+        :returns: how much of a task it is.
+        """
+        small = self._small.get(backlog.source)
+        if small is None:
+            state = self._states[backlog.source]
+            windows = budget.windows
+            update = self._planner.intend(state, backlog, windows, sites, grant, now_ms)
+            self._alone.append(update)
+            limits = self._planner.limits_of(backlog.source.topic)
+            full = messages_of_range(limits, state.bytes_per_message)
+            return share_of_task(update.record.end - update.record.begin, full)
+        together, limits = small[0], small[0][1]
+        if together in self._open:
+            self._closed.append(self._open[together])
+        bytes_max = min(max(self._bytes[together], BUNDLE_BYTES_MIN), float(limits.bytes_max))
+        self._open[together] = _Open(sites, grant, limits.messages_max, bytes_max)
+        self._add(self._open[together], backlog, budget, now_ms)
+        return 1.0
+
+    def _add(self, bundle: _Open, backlog: Backlog, budget: Budget, now_ms: int) -> None:
+        state = self._states[backlog.source]
+        windows, sites = budget.windows, bundle.sites
+        update = self._planner.intend(state, backlog, windows, sites, bundle.grant, now_ms)
+        bundle.updates.append(update)
+        bundle.messages += update.record.end - update.record.begin
+        bundle.bytes += self._small[backlog.source][2]
+
+    def updates(self) -> list[RecordUpdate]:
+        """All of them, those of a bundle with its name."""
+        bundles = [*self._closed, *self._open.values()]
+        return [*self._alone, *(update for bundle in bundles for update in _named(bundle.updates))]
+
+
+def _named(updates: list[RecordUpdate]) -> list[RecordUpdate]:
+    if len(updates) == 1:
+        return updates
+    name = bundle_name(
+        Member(
+            Range(update.source, update.record.begin, update.record.end),
+            update.record.topic_id,
+            update.record.generation,
+        )
+        for update in updates
+    )
+    return [replace(each, record=replace(each.record, bundle=name)) for each in updates]

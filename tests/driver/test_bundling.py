@@ -1,0 +1,323 @@
+"""Ranges that are loaded as one block: how bundles come about, and how they end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from sluice.core.budget import Site
+from sluice.core.errors import InDoubtError
+from sluice.core.planning import Limits
+from sluice.core.ranges import TopicPartition
+from sluice.core.receipts import BundleTooHeavy, Failed, NeedsGrant, Untried
+from sluice.core.records import Kind, Record
+from sluice.spark.jobs import JobLostError
+from sluice.worker.assignment import Assignment
+from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_text
+
+SOURCES = [TopicPartition("a", number) for number in range(20)]
+
+
+def bundling(
+    count: int = 20, members_max: int = 500, messages_max: int = 1000, blocks: int = 1000
+) -> World:
+    """A few messages in each of many partitions, and one task at a time."""
+    world = World(SOURCES[:count], blocks=blocks)
+    world.slots = 1
+    world.planner = replace(
+        world.planner, limits=Limits(messages_max, 1 << 20, 1000), members_max=members_max
+    )
+    world.ends.update(dict.fromkeys(SOURCES[:count], 5))
+    return world
+
+
+def blocks_of(world: World) -> int:
+    return world.tables[Site("t", "s1")].mark
+
+
+def assert_exact(world: World) -> None:
+    for source, end in world.ends.items():
+        assert world.rows_of(source) == [1] * end, source
+
+
+def bundles_of(world: World) -> list[list[str]]:
+    """The names of the bundles of each commit, once for each member."""
+    return [
+        [record.bundle for record in commit.records.values() if record.bundle]
+        for commit in world.commits
+    ]
+
+
+def test_many_small_ranges_are_one_block() -> None:
+    world = bundling()
+    run(world)
+    assert_exact(world)
+    assert blocks_of(world) == 1
+    names = [name for names in bundles_of(world) for name in names]
+    assert len(names) == 20 and len(set(names)) == 1
+    assert names[0].endswith(".20")
+    assert all(kinds(world, s) == [("INTEND", 0, 5), ("SETTLE", 5, 5)] for s in world.ends)
+
+
+@pytest.mark.parametrize(("members_max", "blocks"), [(1, 20), (2, 10), (7, 3), (500, 1)])
+def test_no_bundle_has_more_members_than_it_may(members_max: int, blocks: int) -> None:
+    world = bundling(members_max=members_max)
+    run(world)
+    assert_exact(world)
+    assert blocks_of(world) == blocks
+
+
+def test_a_bundle_is_no_larger_than_one_range() -> None:
+    world = bundling(messages_max=12)
+    run(world)
+    assert_exact(world)
+    assert blocks_of(world) == 10
+
+
+def test_large_ranges_go_alone() -> None:
+    world = bundling(count=3, messages_max=8)
+    world.ends[SOURCES[0]] = 2
+    run(world)
+    assert_exact(world)
+    assert blocks_of(world) == 3
+
+
+def test_ranges_of_other_tables_are_in_other_bundles() -> None:
+    tables = (table_text("t", ("a",)), table_text("u", ("b",)))
+    others = [TopicPartition("b", number) for number in range(3)]
+    world = World([*SOURCES[:3], *others], tables)
+    world.slots = 1
+    limits = Limits(1000, 1 << 20, 1000)
+    world.planner = replace(world.planner, limits=limits, members_max=500)
+    world.ends.update(dict.fromkeys(world.ends, 4))
+    run(world)
+    assert [world.rows_of(s) for s in SOURCES[:3]] == [[1] * 4] * 3
+    assert [world.rows_of(s, "u") for s in others] == [[1] * 4] * 3
+    assert [table.mark for table in world.tables.values()] == [1, 1]
+
+
+def test_whoever_waits_goes_along() -> None:
+    """One has waited for long enough; the others came a moment ago."""
+    world = bundling(count=10)
+    world.ends.update(dict.fromkeys(SOURCES[1:10], 0))
+    world.at(900, lambda: world.ends.update(dict.fromkeys(SOURCES[1:10], 5)))
+    loop = world.loop()
+    world.at(5_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert_exact(world)
+    assert blocks_of(world) == 1
+
+
+def test_the_window_counts_a_bundle_once() -> None:
+    """Half of a window of four entries has room for two blocks, however many ranges they are."""
+    world = bundling(blocks=4)
+    run(world)
+    assert_exact(world)
+    assert blocks_of(world) == 1
+
+
+def test_a_lost_bundle_is_sent_again_as_it_was() -> None:
+    world = bundling()
+    lost: list[str] = []
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        if len(lost) < 20:
+            lost.append(assignment.record.bundle)
+            world.load(assignment)  # it was stored all the same
+            return JobLostError("lost")
+        return world.load(assignment)
+
+    world.script = script
+    run(world)
+    assert_exact(world)
+    assert blocks_of(world) == 1
+    assert len({a.record.bundle for job in world.jobs for a in job.assignments}) == 1
+    assert not world.probes
+
+
+def test_a_bundle_that_is_too_heavy_is_given_back_and_its_ranges_go_alone() -> None:
+    world = bundling(count=6)
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        return BundleTooHeavy(1 << 30) if assignment.record.bundle else world.load(assignment)
+
+    world.script = script
+    run(world)
+    assert_exact(world)
+    assert blocks_of(world) == 6
+    assert kinds(world, SOURCES[0])[:3] == [("INTEND", 0, 5), ("SETTLE", 0, 0), ("INTEND", 0, 5)]
+    assert not world.probes
+
+
+def test_a_grant_that_one_block_needs_is_taken_once() -> None:
+    world = bundling(count=8, blocks=100)
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        if assignment.record.grant < 30:
+            return NeedsGrant("t", 30)
+        return world.load(assignment, 30)
+
+    world.script = script
+    run(world)
+    assert_exact(world)
+    assert kinds(world, SOURCES[0])[:2] == [("INTEND", 0, 5), ("RENEW", 0, 5)]
+
+
+def test_what_a_task_did_not_come_to_is_sent_again_as_the_first_time() -> None:
+    world = bundling(count=4)
+    seen: list[bool] = []
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        seen.append(assignment.is_first)
+        return Untried() if len(seen) <= 4 else world.load(assignment)
+
+    world.script = script
+    run(world)
+    assert_exact(world)
+    assert seen == [True] * 8
+
+
+def foreign(world: World, source: TopicPartition) -> None:
+    """Somebody else commits an offset of a partition."""
+    record = world.group[source]
+    world.group[source] = replace(record, batch=record.batch + 1000)
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_bundle_without_one_of_its_members_is_probed(is_stored: bool) -> None:
+    """Foreign hands at one of them are found when the lease is renewed. Nobody knows whether the
+    block was stored."""
+    world = bundling(count=5)
+    tried: list[str] = []
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        if world.now - START_MS > 310_000:
+            return world.load(assignment)
+        tried.append(assignment.record.bundle)
+        if is_stored:
+            world.load(assignment)
+        return Failed(InDoubtError("no answer", ""))
+
+    world.script = script
+    world.at(200_000, lambda: foreign(world, SOURCES[2]))
+    loop = run(world)
+    stopped = [source for source, state in loop.states.items() if state.stopped is not None]
+    assert stopped == [SOURCES[2]]
+    for source in SOURCES[:5]:
+        expected = 1 if is_stored or source != SOURCES[2] else 0
+        assert world.rows_of(source) == [expected] * 5, source
+    probed = {block_range.source for _, block_range in world.probes}
+    assert probed == set(SOURCES[:5]) - {SOURCES[2]}
+    assert all(at_ms > START_MS + 600_000 for at_ms, _ in world.probes), "nobody inserts any more"
+    alone = [a for job in world.jobs for a in job.assignments if not a.record.bundle]
+    assert len(alone) == 4 and all(a.record.kind is Kind.PROBE for a in alone)
+
+
+def test_a_member_that_was_never_recorded_does_not_hold_the_others() -> None:
+    """Foreign hands are found before the first record: the bundle of the others is sent to
+    nobody, and each goes its own way without a probe."""
+    world = bundling(count=5)
+    loop = world.loop()
+    foreign(world, SOURCES[1])
+    run(world, loop)
+    assert loop.states[SOURCES[1]].stopped is not None
+    assert [world.rows_of(s) for s in SOURCES[:5]] == [
+        [int(s != SOURCES[1])] * 5 for s in SOURCES[:5]
+    ]
+    assert not world.probes
+
+
+def in_doubt(world: World, members: int) -> list[Record]:
+    """Records of a bundle that a driver left when it died."""
+    first = world.loop()
+    died = world.script
+    world.script = lambda world, assignment: None
+    world.at(3_000, first.stopping.set)
+    first.run(None, 0.0)
+    world.script = died
+    records = [world.group[source] for source in list(world.ends)[:members]]
+    assert all(record.bundle for record in records)
+    return records
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_who_takes_over_repeats_a_whole_bundle_and_probes_a_part(missing: int) -> None:
+    world = bundling(count=6)
+    in_doubt(world, 6)
+    sent = world.jobs[-1].assignments
+    for assignment in sent:  # the worker outlived its driver
+        world._members = {assignment.record.bundle: list(sent)}
+        world.load(assignment)
+    states = []
+    for source in list(world.ends)[missing:]:
+        state = world.settled(source)
+        state.record = world.group[source] = next(
+            a.record for a in sent if a.block_range.source == source
+        )
+        state.background = next(
+            replace(state.background, marks=a.marks, since_ms=a.since_ms, bytes_max=a.bytes_max)
+            for a in sent
+            if a.block_range.source == source
+        )
+        state.stable_end = state.record.end
+        state.back_at_ms = world.now
+        states.append(state)
+    taken = set(world.ends) - {state.source for state in states}
+    world.jobs.clear()
+    loop = world.loop(states)
+    targets = {state.source: 5 for state in states}
+    loop.run(targets, 5.0)
+    assert_exact(world)
+    probed = {block_range.source for _, block_range in world.probes}
+    assert probed == (set() if not missing else {state.source for state in states})
+    assert len(taken) == missing
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_fails_each_row_is_there_once(seed: int) -> None:
+    """Tasks are lost, refuse, time out before or after they stored; partitions stop in between."""
+    dice = random.Random(seed)
+    world = bundling(count=12, members_max=dice.choice([2, 5, 500]), blocks=60)
+    failures = [60]
+
+    def fault(world: World, assignment: Assignment) -> Answer:
+        kind = dice.randrange(4)
+        if kind == 0:
+            world.load(assignment)
+            return Failed(InDoubtError("no answer", ""))
+        return [
+            Failed(InDoubtError("nobody listens", "")),
+            Untried() if not assignment.record.rest else Failed(InDoubtError("away", "")),
+            Failed(InDoubtError("slow", "")),
+        ][kind - 1]
+
+    chosen: dict[tuple[int, str], Callable[[World, Assignment], Answer] | None] = {}
+    outcome: dict[tuple[int, str], Answer] = {}
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        # What happens to one member of a bundle happens to all.
+        if assignment.record.bundle[:1] in ("0", "1", "2", "3"):
+            return BundleTooHeavy(1)  # always, whoever asks
+        key = len(world.jobs), assignment.record.bundle or str(assignment.block_range)
+        if key not in chosen:
+            failing = failures[0] > 0 and dice.random() < 0.5
+            failures[0] -= failing
+            chosen[key] = fault if failing else None
+        found = chosen[key]
+        if found is None:
+            return world.load(assignment)
+        if key not in outcome:
+            outcome[key] = found(world, assignment)
+        return outcome[key]
+
+    world.script = script
+    for delay in (4_000, 9_000):
+        world.at(delay, lambda: world.ends.update({s: e + 3 for s, e in world.ends.items()}))
+    world.at(1_200, lambda: world.tables[Site("t", "s1")].fill(dice.choice([0, 40])))
+    loop = world.loop()
+    world.at(900_000, loop.stopping.set)
+    loop.run(None, 60.0)
+    assert_exact(world)
