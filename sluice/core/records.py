@@ -176,8 +176,7 @@ def may_follow(previous: Record | None, following: Record) -> bool:
         return following.kind is Kind.SETTLE
     if following.generation > previous.generation:
         return following.kind is Kind.SETTLE
-    if following.bundle not in ("", previous.bundle) and following.kind is not Kind.INTEND:
-        return False  # a range comes into a bundle with its first record
+    same_bundle = following.bundle == previous.bundle
     same_begin = following.begin == previous.begin
     same_end = following.end == previous.end
     match following.kind:
@@ -187,18 +186,19 @@ def may_follow(previous: Record | None, following: Record) -> bool:
             return following.begin in (previous.end, previous.begin)
         case Kind.RENEW:
             same_range = same_begin and same_end and following.rest == previous.rest
-            return previous.in_doubt and same_range and following.bundle == previous.bundle
+            return previous.in_doubt and same_range and same_bundle
         case Kind.RETEXT:
             # Only the first attempt's one task may refuse its text: nobody else was ever
             # allowed to insert, and what it inserted before is the same under both texts.
             first = previous.kind is Kind.INTEND and previous.attempt == 1
             same_range = same_begin and same_end and following.rest == ""
-            return first and same_range and following.text != previous.text
+            return first and same_range and same_bundle and following.text != previous.text
         case Kind.WIDEN:
             # Refusing for fields is a function of the range and of its text, and for schemas it
             # is known of each task that was sent it: nobody ever inserted what differs.
             same_range = same_begin and same_end and following.rest == previous.rest
-            return previous.in_doubt and same_range and following.text != previous.text
+            is_other = following.text != previous.text
+            return previous.in_doubt and same_range and same_bundle and is_other
         case Kind.PROBE:
             return previous.in_doubt and same_begin and same_end and following.rest != ""
         case Kind.SHORTEN:
@@ -206,7 +206,7 @@ def may_follow(previous: Record | None, following: Record) -> bool:
             # even if a probe was recorded meanwhile; the rest begins anew.
             return (
                 previous.in_doubt
-                and following.rest == ""
+                and previous.bundle == following.bundle == following.rest == ""
                 and same_begin
                 and following.end < previous.end
             )

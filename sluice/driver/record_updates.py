@@ -446,7 +446,6 @@ class RecordPlanner:
             kind=Kind.SHORTEN,
             end=end,
             rest="",
-            bundle="",
             deadline_ms=deadline_ms(now_ms, self.lease_seconds),
         )
         return RecordUpdate(

@@ -161,6 +161,7 @@ def _as_rest(
         attempt=record.attempt + 1,
         deadline_ms=0,
         rest=digest_of_rest(rest, stored=stored),
+        bundle="",
     )
     background = Background(
         marks=_marks(situation, facts),

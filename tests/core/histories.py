@@ -104,6 +104,9 @@ class Writer:
         """One receipt."""
         record = self.record
         rest = f"/{record.rest}" if record.rest else ""
+        token = f"p/0/dc1/x/{name}/s1/{record.begin}-{record.end}{rest}"
+        if record.bundle:
+            token = f"p/bundle/dc1/{record.bundle}/{name}/s1"
         made = Acknowledged(
             connector="dc1",
             source=SOURCE,
@@ -115,7 +118,7 @@ class Writer:
             attempt=record.attempt,
             entry=name,
             shard="s1",
-            token=f"p/0/dc1/x/{name}/s1/{record.begin}-{record.end}{rest}",
+            token=token,
             rows=rows,
             messages=rows,
         )

@@ -45,6 +45,35 @@ def test_a_history_that_begins_anywhere_is_clean(writer: Writer, data: st.DataOb
     assert judged_events(events, ledger=writer.ledger, complete=False) == []
 
 
+@pytest.mark.parametrize("ledger", [True, False])
+def test_ranges_of_bundles_are_judged_as_those_alone(ledger: bool) -> None:
+    """One is given back, the next one loaded; of the third a probe says what is missing."""
+    writer, bundle = Writer(ledger), "0123456789abcdef.7"
+    together = {"kind": Kind.INTEND, "begin": 100, "end": 110, "attempt": 1, "bundle": bundle}
+    writer.write(writer.follow(**together))
+    writer.write(writer.follow(kind=Kind.SETTLE, end=100, attempt=0, bundle=""))
+    writer.write(writer.follow(**together))
+    writer.loaded()
+    writer.write(writer.follow(**together | {"begin": 110, "end": 120}))
+    writer.rest = dict.fromkeys(TABLES, 4)
+    probe = {"kind": Kind.PROBE, "attempt": 2, "rest": "0123456789ab", "bundle": ""}
+    writer.write(writer.follow(**probe))
+    writer.loaded()
+    writer.write(writer.follow(kind=Kind.SETTLE, begin=120, end=120, attempt=0, rest=""))
+    assert judged(writer) == []
+
+
+@pytest.mark.parametrize("token", ["p/bundle/dc1/another.2/t/s1", "p/0/dc1/x/t/s1/100-110"])
+def test_a_receipt_of_another_bundle_is_noticed(token: str) -> None:
+    writer = Writer(True)
+    range_of_it = {"kind": Kind.INTEND, "begin": 100, "end": 110, "attempt": 1}
+    writer.write(writer.follow(**range_of_it, bundle="0123456789abcdef.7"))
+    writer.receipt(TABLES[0], 10, token=token)
+    writer.settled(10, 10, 0, {})
+    writer.write(writer.follow(kind=Kind.SETTLE, begin=110, end=110, attempt=0, bundle=""))
+    assert judged(writer) != []
+
+
 # Mutations: a legal history, then one wrong step. Each gives what it must be called.
 
 
