@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ from sluice.core.tokens import source_number
 
 PRESENT_TIMEOUT_SECONDS = 120.0
 SECOND_LOOK_SECONDS = 0.3
+#: What a replica may take to read the log, and to fetch what it has queued.
+SYNC_SECONDS = 5.0
+_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +74,38 @@ def running_query_ids(server: Server, prefix: str) -> list[str]:
 
 
 def replicas_in_sync(server: Server, facts: TableFacts) -> SyncState:
-    """Whether this server's replica lacks nothing; ask every replica of the shard.
+    """Whether this server's replica has all that any replica had when this was called; ask every
+    replica of the shard. What is inserted meanwhile does not matter: under a steady load there is
+    hardly a moment in which a replica lacks nothing at all.
 
-    Looks twice: a replica moves its log pointer before the entry counts as queued, and in
-    between it seems to have everything.
+    1. Where does the replication log end? 2. The replica reads it to there. 3. What it has queued
+    to fetch then is all that it lacks of that. 4. It fetches that. Each of it may take
+    SYNC_SECONDS.
     """
     if not facts.replicated:
         return SyncState(True)
-    state = _look_at_replica(server, facts)
-    if state.in_sync:
+    log_end = _log_end(server, facts)
+    why = _soon(lambda: _why_behind(server, facts, log_end))
+    if not why:
+        # A replica moves its log pointer before the entry counts as queued.
         time.sleep(SECOND_LOOK_SECONDS)
-        state = _look_at_replica(server, facts)
-    return state
+        queued = _queued_inserts(server, facts)
+        why = _soon(lambda: _why_not_fetched(server, facts, queued))
+    # It has to be the same replica with the same session to the end.
+    why = why or _why_behind(server, facts, log_end)
+    return SyncState(not why, why)
 
 
-def _look_at_replica(server: Server, facts: TableFacts) -> SyncState:
+def _soon(look: Callable[[], str]) -> str:
+    """What a look says when it says nothing any more, or after a while."""
+    until = time.monotonic() + SYNC_SECONDS
+    while (why := look()) and time.monotonic() < until:
+        time.sleep(_LOOK_SECONDS)
+    return why
+
+
+def _why_behind(server: Server, facts: TableFacts, log_end: int) -> str:
+    """Why a replica cannot be believed, or has not read the replication log to there."""
     where = f"{facts.target} on {server.url}"
     rows = server.query(
         "SELECT * FROM system.replicas "
@@ -93,23 +113,33 @@ def _look_at_replica(server: Server, facts: TableFacts) -> SyncState:
         {"database": facts.database, "table": facts.table},
     )
     if not rows:
-        return SyncState(False, f"{where} is not in system.replicas")
+        return f"{where} is not in system.replicas"
     row = rows[0]
-    log_end = _log_end(server, facts)
     active, total = int(row["active_replicas"]), int(row["total_replicas"])
-    waiting = int(row["inserts_in_queue"])
     checks = (
         (bool(row["is_readonly"]), "is read-only"),
         (bool(row["is_session_expired"]), "has lost its ZooKeeper session"),
         (active < total, f"has {active} of {total} replicas active{_inactive(server, row)}"),
         (int(row["parts_to_check"]) > 0, "has parts to check"),
-        (waiting > 0, f"waits for {waiting} inserted parts of other replicas"),
         (int(row["log_pointer"]) < log_end, "has not read the replication log to its end"),
     )
-    for fails, why in checks:
-        if fails:
-            return SyncState(False, f"{where} {why}")
-    return SyncState(True)
+    return next((f"{where} {why}" for fails, why in checks if fails), "")
+
+
+def _queued_inserts(server: Server, facts: TableFacts) -> frozenset[str]:
+    """The names of the queue's entries of parts that others have inserted."""
+    rows = server.query(
+        "SELECT node_name FROM system.replication_queue WHERE database = {database:String} "
+        "AND table = {table:String} AND type IN ('GET_PART', 'ATTACH_PART', 'REPLACE_RANGE')",
+        {"database": facts.database, "table": facts.table},
+    )
+    return frozenset(str(row["node_name"]) for row in rows)
+
+
+def _why_not_fetched(server: Server, facts: TableFacts, queued: frozenset[str]) -> str:
+    left = len(queued & _queued_inserts(server, facts))
+    where = f"{facts.target} on {server.url}"
+    return f"{where} waits for {left} inserted parts of other replicas" if left else ""
 
 
 def _inactive(server: Server, row: Mapping[str, Any]) -> str:

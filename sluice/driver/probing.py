@@ -223,11 +223,13 @@ class ClickHouseProber:
         for shard in table.shards:
             self._require_all(block_range, shard)
         for shard in table.shards:
-            for url in self._access.shards[shard]:
-                self._quiet(url, block_range, record, table, shard)
-            for url in sorted(self._gone.get(shard, ())):
-                if self._still_serves(url, table):
-                    self._quiet(url, block_range, record, table, shard)
+            gone = [u for u in sorted(self._gone.get(shard, ())) if self._still_serves(u, table)]
+            urls = [*self._access.shards[shard], *gone]
+            # Nobody inserts any more at any of them; so what one of them has, the others can have.
+            for url in urls:
+                self._require_ended(url, block_range, record, table, shard)
+            for url in urls:
+                self._require_fetched(url, table)
         found_in = {
             shard: self._present(
                 block_range, record, table, shard, since_ms, was_in_parts=was_in_parts
@@ -347,12 +349,11 @@ class ClickHouseProber:
             reader.close()
         return found
 
-    def _quiet(
+    def _require_ended(
         self, url: str, block_range: Range, record: Record, table: TableText, shard: str
     ) -> None:
         """:raises StillRunningError: somebody may still insert this block."""
         with self._access.connect(url) as server:
-            facts = describe_table(server, table.database, table.table)
             for rest in sorted({"", record.rest}):
                 token = block_token(
                     pipeline=self._pipeline,
@@ -369,6 +370,11 @@ class ClickHouseProber:
                 running = running_query_ids(server, query_id_prefix(token))
                 if running:
                     raise StillRunningError(f"{url} still runs {running[0]} for {block_range}")
+
+    def _require_fetched(self, url: str, table: TableText) -> None:
+        """:raises StillRunningError: this replica may lack what another one has."""
+        with self._access.connect(url) as server:
+            facts = describe_table(server, table.database, table.table)
             sync = replicas_in_sync(server, facts)
             if not sync.in_sync:
                 raise StillRunningError(f"{table.target}: {sync.why}")

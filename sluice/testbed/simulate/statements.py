@@ -152,10 +152,16 @@ def _replicas(world: World, host: Host, sql: str) -> Rows:
             "is_readonly": int(_is_read_only(world, host)),
             "is_session_expired": 0,
             "parts_to_check": 0,
-            "inserts_in_queue": max(0, len(table.unfetched.get(host.url, ())) - 1),
             "log_pointer": table.mark - min(1, len(table.unfetched.get(host.url, ()))),
         }
     ]
+
+
+def _queue(world: World, host: Host, sql: str) -> Rows:
+    """Of what it has not fetched, it has not read of the newest part yet."""
+    table = _table(host, sql)
+    queued = () if table is None else table.unfetched.get(host.url, ())[:-1]
+    return [{"node_name": str(id(part))} for part in queued]
 
 
 def _columns(world: World, host: Host, sql: str) -> Rows:
@@ -332,6 +338,7 @@ STATEMENTS = (
     Statement("SELECT * FROM system.tables", "describe table", _tables, True),
     Statement("SELECT * FROM system.columns", "", _columns),
     Statement("SELECT * FROM system.replicas", "", _replicas),
+    Statement("FROM system.replication_queue", "", _queue),
     Statement("SELECT name FROM system.tables", "", _setting_tables),
     Statement("FROM system.merge_tree_settings", "", _merge_tree_settings),
     Statement("SELECT max(parts) AS parts", "", _active_parts),
