@@ -26,7 +26,9 @@ class Letters(Pipeline):
 
     def write(self, *offsets: int, **changes: object) -> None:
         """Letters of these messages of partition 0."""
-        producer = ck.Producer({"bootstrap.servers": self.kafka.brokers})
+        producer = ck.Producer(
+            {"bootstrap.servers": self.kafka.brokers, "enable.idempotence": True}
+        )
         for offset in offsets:
             made = letter(
                 offset,

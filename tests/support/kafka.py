@@ -33,7 +33,14 @@ class Kafka:
         self.admin = AdminClient({"bootstrap.servers": broker.brokers})
         self.log = SourceLog(self.admin)
         self._plain = ck.Producer(
-            {"bootstrap.servers": broker.brokers, "linger.ms": 0, "log_level": 0}
+            {
+                "bootstrap.servers": broker.brokers,
+                "linger.ms": 0,
+                # A request that is sent again overtakes nothing: tests count on the order.
+                # Idempotence promises that, too, but not for a topic that was made anew.
+                "max.in.flight": 1,
+                "log_level": 0,
+            }
         )
 
     @property

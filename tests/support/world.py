@@ -106,6 +106,7 @@ class World:
         return ck.Producer(
             {
                 "bootstrap.servers": self.broker.brokers,
+                "enable.idempotence": True,
                 "linger.ms": 20,
                 "compression.type": "lz4",
                 "queue.buffering.max.messages": 1_000_000,
