@@ -81,6 +81,14 @@ class CannotTellError(TerminalError):
     hint = "`sluice resolve` decides, after a look at the table."
 
 
+def why_not_seen(facts: TableFacts) -> str | None:
+    """Why a probe would not see all that was inserted into this table, by its definition. Pure."""
+    dependents = len(list(facts.all_dependents()))
+    if dependents:
+        return f"{facts.target} feeds {dependents} materialized views, which a probe cannot see"
+    return why_rows_go(facts)
+
+
 def why_rows_go(facts: TableFacts) -> str | None:
     """Why rows of this table may go without anybody's statement, by its definition; None if they
     stay. Pure."""

@@ -56,12 +56,15 @@ from sluice.config.values import (
     flatten,
     shown,
 )
+from sluice.core.bundles import MEMBERS_MAX
 from sluice.core.dead_letters import LetterLimit
 from sluice.core.errors import ConfigurationError
 from sluice.core.flights import INSERTS_MAX
 
 #: One range is one block, and a block stays below what servers squash or split.
 MESSAGES_MAX = 1_000_000
+#: How many partitions' ranges are one block at most, where the file does not say.
+MAX_PARTITIONS_DEFAULT = 1
 BYTES_MIN, BYTES_MAX = 1024, 256 * 1024**2
 DELAY_MIN_SECONDS, DELAY_MAX_SECONDS = 0.001, 3600.0
 INSERT_TIMEOUT_MIN_SECONDS, INSERT_TIMEOUT_MAX_SECONDS = 1.0, 3600.0
@@ -196,6 +199,9 @@ def _read_batch(section: Section) -> BatchConfiguration:
         ),
         lease_seconds=section.optional(
             "lease", a_duration(LEASE_MIN_SECONDS, LEASE_MAX_SECONDS), 600.0
+        ),
+        max_partitions=section.optional(
+            "max_partitions", an_integer(1, MEMBERS_MAX), MAX_PARTITIONS_DEFAULT
         ),
     )
     section.finish()

@@ -100,12 +100,16 @@ class ConnectorConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class BatchConfiguration:
-    """When a range is planned, and how long its inserts may go on."""
+    """When a range is planned, and how long its inserts may go on.
+
+    :param max_partitions: ranges of so many partitions are loaded as one block at most.
+    """
 
     max_messages: int
     max_bytes: int
     max_delay_seconds: float
     lease_seconds: float
+    max_partitions: int
 
     @property
     def range_bytes_max(self) -> int:

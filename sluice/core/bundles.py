@@ -59,6 +59,11 @@ def bundle_name(members: Iterable[Member]) -> str:
     return f"{digest.hexdigest()[:_DIGEST_CHARACTERS]}.{len(ordered)}"
 
 
+def members_in(name: str) -> int:
+    """How many members a bundle of this name has; one without a name."""
+    return int(name.rpartition(".")[2]) if name else 1
+
+
 def is_whole(name: str, members: Iterable[Member]) -> bool:
     """Whether these are all members of the bundle of this name."""
     found = list(members)

@@ -39,6 +39,7 @@ class Receipt:
         with the name of what went wrong, like "http://host:8123 CONNECTION_REFUSED".
     :param in_doubt: one of those may still store the block.
     :param queueing: None: nobody queues for this table.
+    :param is_shared: the block is that of a bundle, and an earlier member of it counts it.
     """
 
     entry: str
@@ -56,6 +57,7 @@ class Receipt:
     failed_over: tuple[str, ...] = ()
     in_doubt: bool = False
     queueing: Queueing | None = None
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,21 +178,28 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class TooHeavy:
-    """Nobody inserted: the range is above the limit of bytes or rows at `end` (R12).
+    """Its task inserted nothing: the range is above the limit of bytes or rows at `end` (R12).
 
     :param end: the largest end that keeps the range within the limit, above its begin.
+    :param by_rows: how many there are is a function of the text, too: under another one somebody
+        may have inserted it. Its bytes are what they are.
     """
 
     end: int
     bytes: int
+    by_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BundleTooHeavy:
-    """Nobody inserted: the ranges of the bundle are together above the limit of bytes or rows, a
-    function of them all (R12). They go in smaller bundles, or alone."""
+    """Its task inserted nothing: the ranges of the bundle are together above the limit of bytes or
+    rows, a function of them all (R12). They go in smaller bundles, or alone.
+
+    :param by_rows: as of `TooHeavy`.
+    """
 
     bytes: int
+    by_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +209,13 @@ class NeedsGrant:
     :param views: how many it takes in the table of a view is not known before it is inserted: the
         server has refused it there, and other tables of the entry may have it. Else nothing of the
         entry was inserted.
+    :param inserted: its task may have inserted something of the range: blocks of other entries.
     """
 
     entry: str
     entries: int
     views: bool = False
+    inserted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +262,14 @@ class Failed:
     :param entry: the table entry whose block was refused; "" where it is no refusal of one.
     :param is_unstored: nobody ever inserted anything of this entry for the range.
     :param inserted: table entries whose blocks were inserted before, if `is_unstored`.
+    :param is_unread: its messages could not be read, so its task inserted nothing of it.
     """
 
     error: SluiceError
     entry: str = ""
     is_unstored: bool = False
     inserted: tuple[str, ...] = ()
+    is_unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -31,10 +32,21 @@ LINEAGE_TYPES = {
 }
 #: Says who loaded a row (`core.tokens.row_source`); the lineage column that a table may lack.
 SOURCE = "_source"
+#: Those that tell one message's row from another's. A probe needs `_source`, too.
+NEEDED_LINEAGE = frozenset({"_topic", "_partition", "_offset"})
 #: What `_source` may be. A number is for servers before 19.1, which store no LowCardinality and
 #: take 0.2 µs a row for the text, but 0.05 for the number (measured on 18.16).
 SOURCE_TYPES = ("LowCardinality(String)", "String", "UInt64")
 _LOW_CARDINALITY_SINCE = (19, 1)
+
+
+def lacking_lineage(lineage: Collection[str], rows: str) -> list[str]:
+    """The lineage columns that a probe needs and that are not among these.
+
+    :param rows: of a message, "one" or "many".
+    """
+    needed = NEEDED_LINEAGE | {SOURCE} | ({"_row"} if rows == "many" else set())
+    return sorted(needed - set(lineage))
 
 
 def lineage_types(version: tuple[int, ...]) -> dict[str, str]:

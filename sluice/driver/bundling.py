@@ -17,14 +17,24 @@ from sluice.core.planning import (
     next_range,
 )
 from sluice.core.ranges import Range, TopicPartition
-from sluice.core.receipts import BundleTooHeavy
-from sluice.driver.record_updates import Budget, RecordPlanner, RecordUpdate, give_back, refresh
-from sluice.driver.state import Answered, PartitionState, Probed, ToProbe
+from sluice.core.text import lacking_lineage
+from sluice.driver.ports import SiteWindow
+from sluice.driver.record_updates import (
+    Budget,
+    RecordPlanner,
+    RecordUpdate,
+    give_back,
+    refresh,
+    sites_of,
+)
+from sluice.driver.state import PartitionState, Probed, ToProbe
 
 _logger = logging.getLogger("sluice.loop")
 
 #: A range of more than this part of a full one is loaded alone: it gains nothing from company.
 BUNDLED_SHARE_MAX = 0.5
+#: A member that cannot be read holds up the others, if they may have been inserted, so often.
+FAILURES_ALONE_MAX = 5
 #: Bundles that are loaded at once are not made smaller than this to have one for each task.
 BUNDLE_BYTES_MIN = 4 * 1024 * 1024
 
@@ -60,12 +70,21 @@ def whole_bundles(ready: Iterable[PartitionState]) -> list[list[PartitionState]]
     return [members for members in grouped_by_bundle(ready) if is_whole_bundle(members)]
 
 
+def share_of(members: Sequence[PartitionState], limits_of: Callable[[str], Limits]) -> float:
+    """How much of a task the recorded ranges of a bundle are, or one alone."""
+    first, *others = members
+    full = messages_of_range(limits_of(first.source.topic), first.bytes_per_message)
+    return 1.0 if others else share_of_task(first.block_range.span, full)
+
+
 #: Of a range in doubt that is not out: its next update, and whether it may run as it is.
 Again = Callable[[PartitionState], tuple[RecordUpdate | None, bool]]
+#: Has a range looked for, or stops it where that cannot be.
+HaveProbed = Callable[[PartitionState], None]
 
 
 def again_together(
-    members: list[PartitionState], again: Again, owner: str, now_ms: int
+    members: list[PartitionState], again: Again, probe: HaveProbed, owner: str, now_ms: int
 ) -> tuple[list[RecordUpdate], bool]:
     """The members of a bundle that are in doubt and not out, or one range alone: their next
     updates, and whether they may run as they are. What becomes of a bundle is decided for its first
@@ -74,34 +93,39 @@ def again_together(
     if not first.record.bundle:
         update, runs = again(first)
         return [update] if update else [], runs
-    if not is_whole_bundle(members) or any(map(_is_too_heavy, members)):
-        return _dissolved(members, again, owner, now_ms), False
+    if not is_whole_bundle(members) or _leaves(members):
+        return _dissolved(members, again, probe, owner, now_ms), False
     unrecorded = [refresh(state) for state in members if state.is_unrecorded]
     if unrecorded or any(now_ms < state.retry_at_ms for state in members):
         return unrecorded, False
     if any(isinstance(state.stage, ToProbe) for state in members):
-        return _dissolved(members, again, owner, now_ms), False
+        return _dissolved(members, again, probe, owner, now_ms), False
     update, runs = again(first)
     if isinstance(first.stage, ToProbe):
-        return _dissolved(members, again, owner, now_ms), False
+        return _dissolved(members, again, probe, owner, now_ms), False
     if update is None or not update.dispatch:
         return [], runs
-    return [_as_first(state, update) for state in members], False
+    # A member that was recorded by itself may be ahead of the others.
+    attempt = max(state.record.attempt for state in members)
+    attempt += update.record.attempt - first.record.attempt
+    return [_as_first(state, update, attempt) for state in members], False
 
 
 def _dissolved(
-    members: list[PartitionState], again: Again, owner: str, now_ms: int
+    members: list[PartitionState], again: Again, probe: HaveProbed, owner: str, now_ms: int
 ) -> list[RecordUpdate]:
     """The bundle is no more. Each range goes its own way: back into the backlog where surely nobody
     inserted anything of it, nor will; else a probe says what of it is there (R11)."""
     updates: list[RecordUpdate] = []
     for state in members:
-        if isinstance(state.stage, Probed):
+        if state.is_unrecorded:
+            updates.append(refresh(state))
+        elif isinstance(state.stage, Probed):
             update, _ = again(state)
             updates += [update] if update else []
         elif isinstance(state.stage, ToProbe):
             continue
-        elif state.untouched or _is_too_heavy(state):
+        elif state.untouched:
             updates.append(give_back(state, owner, now_ms))
         else:
             _logger.warning(
@@ -109,25 +133,28 @@ def _dissolved(
                 state.block_range,
                 state.record.bundle,
             )
-            state.probe()
+            probe(state)
     return updates
 
 
-def _is_too_heavy(state: PartitionState) -> bool:
-    """Whether it was too heavy together with others: then nobody ever inserted it (R12)."""
-    match state.stage:
-        case Answered(BundleTooHeavy()):
-            return True
-    return False
+def _leaves(members: list[PartitionState]) -> bool:
+    """Whether a member goes alone from now on: the bundle cannot be loaded together, or the member
+    fails where the others do not. A bundle of which surely nobody inserted anything is given up
+    soon: it costs nothing."""
+    failures = [state.failures for state in members]
+    patience = 1 if all(state.untouched for state in members) else FAILURES_ALONE_MAX
+    for state in members:
+        state.alone |= state.failures - min(failures) >= patience
+    return any(state.alone for state in members)
 
 
-def _as_first(state: PartitionState, update: RecordUpdate) -> RecordUpdate:
+def _as_first(state: PartitionState, update: RecordUpdate, attempt: int) -> RecordUpdate:
     """The update of a bundle's first member for another one."""
     told = update.record
     record = replace(
         state.record,
         kind=told.kind,
-        attempt=told.attempt,
+        attempt=attempt,
         owner=told.owner,
         text=told.text,
         grant=told.grant,
@@ -157,6 +184,7 @@ class _Open:
 class NewRanges:
     """The new ranges of one round, and which of them are loaded together.
 
+    :param windows: of the tables, as last read.
     :param slots: tasks that can run at once.
     :param backlogs: partitions that may be given a range, in the order in which they are.
     :param states: of these partitions.
@@ -165,11 +193,14 @@ class NewRanges:
     def __init__(
         self,
         planner: RecordPlanner,
+        windows: Mapping[Site, SiteWindow],
         slots: int,
         backlogs: Iterable[Backlog],
         states: Mapping[TopicPartition, PartitionState],
     ) -> None:
         self._planner = planner
+        self._windows = windows
+        self._probed: dict[str, bool] = {}
         self._states = states
         self._alone: list[RecordUpdate] = []
         self._open: dict[_Together, _Open] = {}
@@ -189,18 +220,29 @@ class NewRanges:
     ) -> tuple[_Together, Range, float] | None:
         """With whom a new range goes, the range, and how large it may be; None: it goes alone. One
         that failed before, or was too much for a bundle, holds nobody up; one that is large needs
-        no company."""
+        no company; and one that cannot be probed has no way out of a bundle."""
         limits = self._planner.limits_of(backlog.source.topic)
         found = next_range(backlog, limits, 0, flush=True)
         full = messages_of_range(limits, state.bytes_per_message)
         if found is None or state.failures or state.alone or found.end >> OFFSET_BITS:
             return None
+        if not self._may_be_probed(backlog.source.topic):
+            return None
         if found.span > BUNDLED_SHARE_MAX * full:
             return None
-        tables = self._planner.text.tables_of(backlog.source.topic)
         each = state.bytes_per_message
         expected = found.span * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
-        return (tuple(table.entry for table in tables), limits), found, expected
+        return (self._planner.entries_of(backlog.source.topic), limits), found, expected
+
+    def _may_be_probed(self, topic: str) -> bool:
+        """Whether a probe could tell what is missing of a range of this topic: else a member that
+        stops would stop all others, which could be neither repeated nor probed."""
+        if topic not in self._probed:
+            text, windows = self._planner.text, self._windows
+            self._probed[topic] = all(
+                not lacking_lineage(table.lineage, table.rows) for table in text.tables_of(topic)
+            ) and all(windows[site].keeps_rows for site in sites_of(text, topic) if site in windows)
+        return self._probed[topic]
 
     def has_room(self, source: TopicPartition) -> bool:
         """Whether a range joins a bundle that was begun in this round."""
@@ -210,7 +252,7 @@ class NewRanges:
         bundle = self._open.get(together)
         return (
             bundle is not None
-            and len(bundle.updates) < self._planner.members_max
+            and len(bundle.updates) < self._planner.members_of(together[0])
             and bundle.messages + found.span <= bundle.messages_max
             and bundle.bytes + expected <= bundle.bytes_max
         )

@@ -196,6 +196,7 @@ class _Assembly:
             ),
             lease_seconds=configuration.batch.lease_seconds,
             insert_seconds=configuration.clickhouse.insert_timeout_seconds,
+            members_max=configuration.batch.max_partitions,
         )
 
     def close(self) -> None:

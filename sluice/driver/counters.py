@@ -74,8 +74,9 @@ class Counters:
         self.skipped += loaded.skipped
         self.unrouted += loaded.unrouted
         self.dropped_rows += sum(loaded.dropped_rows.values())
-        self.blocks += len(loaded.receipts)
-        for queueing in (receipt.queueing for receipt in loaded.receipts):
+        own = [receipt for receipt in loaded.receipts if not receipt.is_shared]
+        self.blocks += len(own)
+        for queueing in (receipt.queueing for receipt in own):
             if queueing is not None:
                 self.locked_inserts += queueing.held
                 self.insert_lock_wait_seconds += queueing.wait_ms / 1000
@@ -88,7 +89,7 @@ class Counters:
         for receipt in loaded.receipts:
             where = receipt.target, receipt.shard, receipt.replica
             inserted = self.inserted.setdefault(where, Inserted())
-            inserted.blocks += 1
-            inserted.parts += receipt.entries
+            inserted.blocks += not receipt.is_shared
+            inserted.parts += 0 if receipt.is_shared else receipt.entries
             inserted.rows += receipt.rows
             inserted.bytes += receipt.bytes

@@ -15,6 +15,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.budget import Site
@@ -27,7 +28,7 @@ from sluice.core.packing import packed
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import may_follow
 from sluice.core.text import ConfigurationText
-from sluice.driver.bundling import whole_bundles
+from sluice.driver.bundling import share_of, whole_bundles
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.checkpoints import Checkpoints
 from sluice.driver.counters import Counters, Waits
@@ -161,6 +162,7 @@ class ConnectorLoop:
         self._hung = HungJobs(name)
         self._flights = InFlight(parts.inserts_max, environment.clickhouse.shards, parts.jobs.slots)
         self._use(environment.clickhouse)
+        self._share = partial(share_of, limits_of=planner.limits_of)
         self._round_planner = RoundPlanner(
             self.states,
             planner,
@@ -441,7 +443,7 @@ class ConnectorLoop:
 
     def _dispatch(self, ready: list[PartitionState]) -> None:
         """Send ranges to Spark. A bundle of which not all members were recorded stays here."""
-        jobs = grouped(whole_bundles(ready), self._round_planner.share, self._parts.jobs.slots)
+        jobs = grouped(whole_bundles(ready), self._share, self._parts.jobs.slots)
         for tasks in jobs:
             self._worked_at_ms = now_ms = self._parts.now_ms()
             looks = self._schema.looks_for_fields(now_ms)

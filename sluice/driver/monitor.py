@@ -16,6 +16,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.parts import crowding
 from sluice.clickhouse.replicas import refuse_own_windows
 from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.vanishing import why_not_seen
 from sluice.clickhouse.window import read_server_run, tables_with_windows, window_mark
 from sluice.core.budget import Site, WindowState
 from sluice.core.errors import SluiceError, TerminalError, TransientError
@@ -264,4 +265,5 @@ def narrowest(replicas: Sequence[TableFacts], mark: int, read_started_ms: int) -
         read_started_ms,
         min(seconds, default=None),
         is_partitioned=any(facts.partition_key for facts in replicas),
+        keeps_rows=not any(map(why_not_seen, replicas)),
     )

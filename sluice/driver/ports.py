@@ -84,6 +84,8 @@ class SiteWindow:
     :param server: of a table that is not replicated, the process that served it before the mark
         was read (`core.server_runs`); else "".
     :param is_partitioned: a block may take several entries.
+    :param keeps_rows: a probe sees all that was inserted: the table loses no row by itself, and
+        feeds no view.
     """
 
     state: WindowState
@@ -92,6 +94,7 @@ class SiteWindow:
     crowding: float = 0.0
     server: str = ""
     is_partitioned: bool = False
+    keeps_rows: bool = True
 
 
 class Windows(Protocol):

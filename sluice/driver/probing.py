@@ -27,7 +27,7 @@ from sluice.clickhouse.vanishing import (
     require_all_rows,
     require_unchanged,
     seeing_all,
-    why_rows_go,
+    why_not_seen,
 )
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.ledger import Rest, Stored
@@ -35,7 +35,7 @@ from sluice.core.ranges import Interval, Range, contains, intervals_of, subtract
 from sluice.core.records import Record
 from sluice.core.rests import StoredRows, written_rows
 from sluice.core.routing import Looked, looked, takes
-from sluice.core.text import SOURCE, ConfigurationText, TableText
+from sluice.core.text import ConfigurationText, TableText, lacking_lineage
 from sluice.core.tokens import block_token, row_source
 from sluice.driver.ports import ProbeFound
 from sluice.driver.shards import on_shard
@@ -45,8 +45,6 @@ from sluice.kafka.reader import RangeReader, Seen
 _NO_LIMIT = 1 << 62
 #: Brokers take messages of a megabyte, and a record may name several entries.
 STORED_BYTES_MAX = 250_000
-#: What tells one message's row from another's. A probe needs `_source`, too.
-NEEDED_LINEAGE = frozenset({"_topic", "_partition", "_offset"})
 
 
 class StillRunningError(TransientError):
@@ -76,14 +74,10 @@ def why_no_probe(facts: TableFacts, lineage: Collection[str], rows: str) -> str 
     :param lineage: the lineage columns that the entry's blocks carry.
     :param rows: of a message, "one" or "many".
     """
-    needed = NEEDED_LINEAGE | {SOURCE} | ({"_row"} if rows == "many" else set())
-    lacking = needed - set(lineage)
+    lacking = lacking_lineage(lineage, rows)
     if lacking:
-        return f"{facts.target} has no lineage column {', '.join(sorted(lacking))}"
-    dependents = len(list(facts.all_dependents()))
-    if dependents:
-        return f"{facts.target} feeds {dependents} materialized views, which a probe cannot see"
-    return why_rows_go(facts)
+        return f"{facts.target} has no lineage column {', '.join(lacking)}"
+    return why_not_seen(facts)
 
 
 def why_no_probe_now(access: ClickHouseAccess, text: ConfigurationText, topic: str) -> str | None:

@@ -29,6 +29,7 @@ from sluice.core.receipts import (
     TooHeavy,
     Untried,
 )
+from sluice.driver.bundling import FAILURES_ALONE_MAX
 from sluice.driver.counters import Counters
 from sluice.driver.dead_letter_limiter import DeadLetterLimiter, TooManyLettersError
 from sluice.driver.effects import Effect, ParkEntry, StopPartition
@@ -71,6 +72,10 @@ def _refuses_all(outcome: Outcome) -> bool:
     """Whether a task that says so has inserted nothing of its range, of no table."""
     if isinstance(outcome, Outdated):
         return bool(outcome.fields or outcome.schemas)
+    if isinstance(outcome, Failed):
+        return outcome.is_unread
+    if isinstance(outcome, NeedsGrant):
+        return not outcome.inserted
     return isinstance(outcome, Untried | TooHeavy | BundleTooHeavy)
 
 
@@ -174,11 +179,14 @@ class ReportHandler:
                 for receipt in loaded.receipts:
                     self._planner.learn(receipt.entry, receipt.entries)
             case TooHeavy(end=end, bytes=size) as heavy:
-                state.answered(heavy)
+                self._too_heavy(state, heavy)
                 state.bytes_per_message = max(1.0, size / max(1, end - state.record.begin))
-            case BundleTooHeavy() as heavy_bundle:
-                state.answered(heavy_bundle)
+            case BundleTooHeavy(by_rows=by_rows):
                 state.alone = True
+                # Bytes are so for whoever is sent it, so nobody ever inserted it (R12).
+                state.untouched = state.untouched or not by_rows
+                if by_rows:
+                    self._planner.narrow(state)
             case NeedsGrant() as need:
                 learn = self._planner.learn_views if need.views else self._planner.learn
                 learn(need.entry, need.entries)
@@ -196,6 +204,14 @@ class ReportHandler:
                 state.sent = state.repeated
         return []
 
+    def _too_heavy(self, state: PartitionState, heavy: TooHeavy) -> None:
+        """A range that is too heavy is shortened, if surely nobody inserted anything of it. By its
+        rows it may be so under this text, and was not under another one."""
+        if heavy.by_rows and not (state.untouched or state.record.rest):
+            state.probe()
+        else:
+            state.answered(heavy)
+
     def _unknown_schemas(
         self, state: PartitionState, outdated: Outdated, now_ms: int
     ) -> list[Effect]:
@@ -209,6 +225,8 @@ class ReportHandler:
         try:
             judged = self._patience.judge(state.block_range, outdated, now_ms)
         except UnknownSchemaError as error:
+            # It may be one member's messages that the others wait for.
+            state.alone = bool(state.record.bundle) and state.failures >= FAILURES_ALONE_MAX
             return self._failed(state, error, now_ms, AGAIN_MS_MAX)
         state.answered(judged)
         state.failures = 0
@@ -224,7 +242,7 @@ class ReportHandler:
 
     def _take_failovers(self, state: PartitionState, loaded: Loaded) -> None:
         for receipt in loaded.receipts:
-            if receipt.failed_over:
+            if receipt.failed_over and not receipt.is_shared:
                 self._counters.failovers += 1
                 _logger.warning(
                     "%s of table entry %s went to %s after %s",
@@ -262,7 +280,7 @@ class ReportHandler:
         self._count(error)
         if isinstance(error, TerminalError):
             if not _is_refused_for_columns(error) or state.refusals >= REFUSALS_MAX:
-                return [StopPartition(state.source, error)]
+                return self._failed_for_good(state, error)
             # A look at the table says more: what it was, what it is, and who has to stop.
             state.refusals += 1
         if isinstance(error, LeaseOverError) and now_ms >= state.record.deadline_ms:
@@ -288,6 +306,21 @@ class ReportHandler:
             (state.retry_at_ms - now_ms) / 1000,
             error,
             extra={"hint": error.hint, "in_doubt": isinstance(error, InDoubtError)},
+        )
+        return []
+
+    def _failed_for_good(self, state: PartitionState, error: SluiceError) -> list[Effect]:
+        """A range stops. One of a bundle leaves it first, since it may be another one's messages
+        that cannot be loaded (R19)."""
+        if not state.record.bundle or state.has_to_be_probed:
+            return [StopPartition(state.source, error)]
+        state.alone = True
+        _logger.warning(
+            "%s leaves its bundle %s, which cannot be loaded: %s",
+            state.block_range,
+            state.record.bundle,
+            error,
+            extra={"hint": error.hint},
         )
         return []
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.core.budget import Site
 from sluice.core.errors import SluiceError
 from sluice.core.flights import InFlight, Place
-from sluice.core.packing import share_of_task
-from sluice.core.planning import messages_of_range
 from sluice.core.ranges import TopicPartition, digest_of_rest
 from sluice.core.receipts import NeedsGrant, TooHeavy
 from sluice.core.records import Kind
 from sluice.core.text import ConfigurationText
-from sluice.driver.bundling import NewRanges, again_together, grouped_by_bundle
+from sluice.driver.bundling import NewRanges, again_together, grouped_by_bundle, share_of
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.effects import Effect, StopPartition
 from sluice.driver.parking import why_not_parked
@@ -34,7 +31,7 @@ from sluice.driver.record_updates import (
 )
 from sluice.driver.schema_decision import Probe, Wait
 from sluice.driver.state import Answered, Claims, PartitionState, Probed, sites_gone
-from sluice.driver.stopped import unprobable
+from sluice.driver.stopped import not_to_be_cut, unprobable
 
 _logger = logging.getLogger("sluice.loop")
 
@@ -106,13 +103,17 @@ class RoundPlanner:
             if any(state.loaded is not None for state in members):
                 continue  # idle: they are settled below, and then this is no whole bundle
             found, runs = again_together(
-                members, lambda state: self._again(state, budget, now_ms), planner.owner, now_ms
+                members,
+                lambda state: self._again(state, budget, now_ms),
+                self._have_probed,
+                planner.owner,
+                now_ms,
             )
             if (runs or any(update.dispatch for update in found)) and not self._may_go(members[0]):
                 continue
             if not found and not runs:
-                old = [s for s in members if now_ms - s.committed_at_ms > RESETTLE_MS]
-                found = [refresh(state) for state in old]
+                is_old = any(now_ms - s.committed_at_ms > RESETTLE_MS for s in members)
+                found = [refresh(state) for state in members] if is_old else []
             updates += found
             ready += members if runs else []
         going_on = [state for state in idle if not state.retiring]
@@ -154,17 +155,17 @@ class RoundPlanner:
         self, idle: list[PartitionState], budget: Budget, now_ms: int, *, flush: bool
     ) -> list[RecordUpdate]:
         out = grouped_by_bundle(s for s in self._states.values() if s.out)
-        room_left = 2 * self._slots - sum(map(self.share, out))
+        planner = self._planner
+        room_left = 2 * self._slots - sum(share_of(members, planner.limits_of) for members in out)
         if room_left <= 0:
             return []
-        planner = self._planner
         due = planner.due(idle, budget.windows, now_ms, flush=flush)
         is_due = {backlog.source for backlog in due}
         if due and planner.members_max > 1:
             # Whoever waits goes along: more rows in a block that is written anyway cost little.
             waiting = planner.due(idle, budget.windows, now_ms, flush=True)
             due += [backlog for backlog in waiting if backlog.source not in is_due]
-        new = NewRanges(planner, self._slots, due, self._states)
+        new = NewRanges(planner, budget.windows, self._slots, due, self._states)
         for backlog in due:
             topic = backlog.source.topic
             if self._schema.why_barred(topic) is not None:
@@ -195,15 +196,6 @@ class RoundPlanner:
             self._flights.add(places)
         return new.updates()
 
-    def share(self, members: Sequence[PartitionState]) -> float:
-        """How much of a task the recorded ranges of a bundle are, or one alone."""
-        (first, *others) = members
-        full = messages_of_range(
-            self._planner.limits_of(first.source.topic), first.bytes_per_message
-        )
-        spans = sum(state.block_range.span for state in members)
-        return 1.0 if others else share_of_task(spans, full)
-
     def _again(
         self, state: PartitionState, budget: Budget, now_ms: int
     ) -> tuple[RecordUpdate | None, bool]:
@@ -213,6 +205,9 @@ class RoundPlanner:
         if state.has_to_be_probed or now_ms < state.retry_at_ms:
             return None, False
         match state.stage:
+            case Answered(TooHeavy(end=end)) if not _may_shorten(state, self.text_of(state)):
+                self._stop(state, not_to_be_cut(state.block_range, end))
+                return None, False
             case Answered(TooHeavy(end=end)):
                 return self._shorten(state, end, budget, now_ms), False
         if self._outage(sites_of(self.text_of(state), state.source.topic)):
@@ -225,11 +220,7 @@ class RoundPlanner:
                 self._effects += self._schema.asks(state, wait, now_ms)
                 return None, False
             case Probe():
-                gone = sites_gone(state.background, self.text_of(state), state.source.topic)
-                if gone:
-                    self._stop(state, unprobable(state.block_range, gone[0]))
-                else:
-                    state.probe()
+                self._have_probed(state)
                 return None, False
         read_since_ms = max(state.back_at_ms, now_ms - LOOK_AGE_MS_MAX)
         look = (state, self.text_of(state), budget.windows, now_ms, read_since_ms)
@@ -239,7 +230,7 @@ class RoundPlanner:
         if not remembered:
             why = self._planner.why_forgotten(*look)
             _logger.warning("%s is probed before it is loaded again: %s", state.block_range, why)
-            state.probe()
+            self._have_probed(state)
             return None, False
         match state.stage:
             case Answered(NeedsGrant() as need):
@@ -250,6 +241,15 @@ class RoundPlanner:
         if not self._has_room_again(state, budget, now_ms, state.record.grant):
             return None, False
         return self._schema.again(state, decision, now_ms), False
+
+    def _have_probed(self, state: PartitionState) -> None:
+        """Have a range looked for. Where a table or shard of it is not configured any more nobody
+        would look there, so it stops."""
+        gone = sites_gone(state.background, self.text_of(state), state.source.topic)
+        if gone:
+            self._stop(state, unprobable(state.block_range, gone[0]))
+        else:
+            state.probe()
 
     def _shorten(
         self, state: PartitionState, end: int, budget: Budget, now_ms: int
@@ -286,7 +286,7 @@ class RoundPlanner:
                 state.block_range,
                 grant,
             )
-            state.probe()
+            self._have_probed(state)
         return bool(has_room)
 
     def _regrant(
@@ -306,7 +306,12 @@ class RoundPlanner:
             ):
                 return self._planner.renew(state, now_ms, grant=grant)
         except WindowTooSmallError as error:
-            self._stop(state, error)
+            if state.record.bundle:
+                # Each range may well have room for itself.
+                self._planner.narrow(state)
+                state.alone = True
+            else:
+                self._stop(state, error)
         return None
 
     def _record_probe(
@@ -346,3 +351,14 @@ class RoundPlanner:
 
     def _outage(self, sites: list[Site]) -> bool:
         return any(self._windows.outage(site) for site in sites)
+
+
+def _may_shorten(state: PartitionState, text: ConfigurationText) -> bool:
+    """Whether surely nobody inserted anything of a range that is too heavy: under its own text
+    nobody did, but a probe may have found rows of another one (R12)."""
+    tables = text.tables_of(state.source.topic)
+    whole = ((state.record.begin, state.record.end),)
+    rest, stored = state.background.rest, state.background.stored
+    return not state.record.rest or (
+        not any(stored.values()) and all(rest.get(table.entry) == whole for table in tables)
+    )

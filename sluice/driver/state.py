@@ -10,7 +10,7 @@ from sluice.core.errors import SluiceError
 from sluice.core.lease import has_expired
 from sluice.core.ledger import Background, Marks
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, Range, TopicPartition
-from sluice.core.receipts import BundleTooHeavy, Loaded, NeedsGrant, Outdated, TooHeavy
+from sluice.core.receipts import Loaded, NeedsGrant, Outdated, TooHeavy
 from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText
 
@@ -21,7 +21,7 @@ class AsRecorded:
 
 
 #: What a task may say of a range that its next record takes in.
-Answer = Loaded | TooHeavy | BundleTooHeavy | NeedsGrant | Outdated
+Answer = Loaded | TooHeavy | NeedsGrant | Outdated
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,8 @@ class PartitionState:
     :param is_unrecorded: the background was changed, and the ledger does not know.
     :param insert_seconds: what a block of it may take, as learned from those that took longer than
         the configuration allows; 0: none did.
-    :param alone: its next range goes into no bundle.
+    :param alone: it leaves the bundle that it is recorded in, if any, and goes into no other one
+        until it was loaded.
     :param retiring: its topic is not configured any more: it is let go once it is settled.
     """
 
@@ -180,7 +181,8 @@ class PartitionState:
                 pass
             case Probing():
                 self.become(Probing())
-            case ToProbe() if self.has_to_be_probed:
+            case ToProbe() if self.has_to_be_probed or record.kind is not Kind.PROBE:
+                # What a probe found is not in a record that only says again who owns the range.
                 self.become(ToProbe())
             case _:
                 self.become(AsRecorded())

@@ -42,6 +42,22 @@ class Observed:
         return self.end.offset
 
 
+def not_to_be_cut(block_range: Range, end: int) -> PartitionStoppedError:
+    """A range in doubt of which some rows are loaded, and that is too heavy under today's text.
+
+    :param end: up to where it would not be.
+    """
+    source = block_range.source
+    which = f"--topic {source.topic} --partition {source.partition}"
+    return PartitionStoppedError(
+        f"{block_range} is too heavy for one block from offset {end} on, and some of its rows are "
+        "loaded already under another configuration text or ClickHouse engine, so it cannot be "
+        "shortened",
+        "Run it with the version of chdb and the configuration of before; or load what is missing, "
+        f"then `sluice resolve CONFIG {which} --as loaded`.",
+    )
+
+
 def unprobable(block_range: Range, gone: str) -> PartitionStoppedError:
     """A range in doubt whose tables were altered, and that one of them, or one of their shards, is
     not configured for any more.

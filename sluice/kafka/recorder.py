@@ -70,6 +70,8 @@ class Recorder:
         self._stop = stop or threading.Event()
         self._reader = make_consumer(access, names.group, retry_backoff_ms=10)
         self._producer: ck.Producer | None = None
+        #: Partitions that this driver has recorded, or wanted to.
+        self._recorded: set[TopicPartition] = set()
 
     # Reading
 
@@ -141,6 +143,7 @@ class Recorder:
         :raises OwnerChangedError: another successor was let through.
         :raises TransientError: it is known not to be committed; take over again.
         """
+        self._recorded.update(commit.records)
         own = {source: take_over.owners[source] for source in commit.records}
         owners = sorted(set(own.values()))
         for number, owner in enumerate(owners):
@@ -178,7 +181,7 @@ class Recorder:
             _logger.warning("%s; reading what is committed", error)
             self._producer = None
             if isinstance(error, FencedError):
-                self._wait_for_successor(commit.records)
+                self._wait_for_successor()
             self._find_out(commit, expected)
 
     def close(self) -> None:
@@ -193,15 +196,15 @@ class Recorder:
         content = Content(self._access.connector, self.names, self._now_ms(), commit)
         transact(producer, content, metadata, self._stop)
 
-    def _wait_for_successor(self, records: Mapping[TopicPartition, Record]) -> None:
+    def _wait_for_successor(self) -> None:
         """Fenced: by a successor, or by our own transaction's time-out (H4)?
 
         A successor that fenced us may not have committed yet; initialising at once would
-        fence it in turn, for ever.
+        fence it in turn, for ever. It may have taken one partition only, one that is new to both.
         """
         deadline = time.monotonic() + SUCCESSOR_PATIENCE_SECONDS
         while time.monotonic() < deadline:
-            for source, found in self.committed(records).items():
+            for source, found in self.committed(self._recorded).items():
                 other = owner_in(found)
                 if other not in (self.names.owner, GENESIS):
                     raise OwnerChangedError(
@@ -214,12 +217,24 @@ class Recorder:
         or its old record tells. One that holds neither is foreign; the next check finds it,
         and stops that partition only (R5)."""
         self._own_producer()
-        if len(self.differences(commit.records)) < len(commit.records):
+        if len(self._differences_at_last(commit.records)) < len(commit.records):
             return
-        different = self.differences(expected)
+        different = self._differences_at_last(expected)
         if different and len(different) == len(expected):
             raise ForeignHandsError("; ".join(different.values()))
         raise KafkaUnavailableError("the transaction was not committed")
+
+    def _differences_at_last(
+        self, expected: Mapping[TopicPartition, Record]
+    ) -> dict[TopicPartition, str]:
+        """As `differences`, however long Kafka does not answer: who goes on without knowing whether
+        it has committed takes its own record for a foreign one."""
+        while True:
+            try:
+                return self.differences(expected)
+            except TransientError as error:
+                _logger.warning("%s; it is asked again", error)
+                self._pause(0.5)
 
     def _find_out_first(
         self, records: Mapping[TopicPartition, Record], take_over: TakeOver

@@ -15,8 +15,8 @@ from sluice.core.dynamic import room_for_columns
 from sluice.core.errors import SluiceError
 from sluice.core.lease import LEASE_SHARE_OF_WINDOW, lease_seconds_max
 from sluice.core.replicas import majority
-from sluice.core.text import SOURCE, lineage_types
-from sluice.driver.probing import NEEDED_LINEAGE, why_no_probe
+from sluice.core.text import NEEDED_LINEAGE, SOURCE, lineage_types
+from sluice.driver.probing import why_no_probe
 from sluice.driver.record_updates import FIRST_GRANT
 from sluice.driver.texts import add_lineage_statement, lineage_columns
 from sluice.ops.doctor_findings import Examination

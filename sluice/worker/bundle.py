@@ -213,6 +213,7 @@ class Bundle:
             return (receipt,)
         rows = self.counted(places)
         messages = self.counted(np.unique(places)) if receipt.messages is not None else rows
+        first = next(number for number, count in enumerate(rows) if count)
         return tuple(
             None
             if not count
@@ -221,8 +222,9 @@ class Bundle:
                 rows=count,
                 bytes=receipt.bytes * count // receipt.rows,
                 messages=None if receipt.messages is None else made,
+                is_shared=number != first,
             )
-            for count, made in zip(rows, messages, strict=True)
+            for number, (count, made) in enumerate(zip(rows, messages, strict=True))
         )
 
     def divided_intervals(

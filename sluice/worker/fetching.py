@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.bundles import place_of
+from sluice.core.errors import SluiceError
 from sluice.core.receipts import BundleTooHeavy, TooHeavy
 from sluice.kafka.reader import Deliver, RangeReader, ReadResult
 from sluice.worker.assignment import Assignment, TaskEnvironment
@@ -28,10 +29,12 @@ class Reading:
 
     :param results: of each member, in their order; fewer if it is too heavy.
     :param too_heavy: nobody inserts it; None: it is within the limit.
+    :param unread: the first member that could not be read, and why.
     """
 
     results: tuple[ReadResult, ...]
     too_heavy: TooHeavy | BundleTooHeavy | None = None
+    unread: tuple[int, SluiceError] | None = None
 
     @property
     def messages(self) -> int:
@@ -56,7 +59,10 @@ def fetch(
     total = 0
     for number, member in enumerate(bundle.members):
         left = bundle.bytes_max - total
-        result = _fetch_member(cache, environment, member, number, max(left, 0), router, clocks)
+        try:
+            result = _fetch_member(cache, environment, member, number, max(left, 0), router, clocks)
+        except SluiceError as error:
+            return Reading(tuple(results), unread=(number, error))
         results.append(result)
         total += result.bytes
         if bundle.is_alone and result.heavy_at is not None:

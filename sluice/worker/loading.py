@@ -35,6 +35,7 @@ from sluice.core.receipts import (
     TaskReport,
     TooHeavy,
     UnknownSchemas,
+    Untried,
 )
 from sluice.core.text import ConfigurationText, TableText
 from sluice.decode.engine.session import release_memory
@@ -71,7 +72,8 @@ def load_bundle(
     environment: TaskEnvironment, members: Sequence[Assignment], task_attempt: int
 ) -> tuple[TaskReport, ...]:
     """Load the ranges of one bundle, or one range alone, and report on each: what is not loaded
-    is so for all of them. Never raises an Exception.
+    is so for all of them, but where the messages of one could not be read. Never raises an
+    Exception.
 
     :param members: in the order of the bundle.
     """
@@ -95,8 +97,8 @@ def load_bundle(
 
 def _outcome(
     environment: TaskEnvironment, members: Sequence[Assignment], task_attempt: int
-) -> Outcome | tuple[Loaded, ...]:
-    """What became of the bundle: of each member where it is loaded."""
+) -> Outcome | tuple[Outcome, ...]:
+    """What became of the bundle, or of each member."""
     try:
         bundle = Bundle(tuple(members))
         return _refused(bundle, task_attempt) or _load(_cache, environment, bundle)
@@ -134,7 +136,7 @@ def _refused(bundle: Bundle, task_attempt: int) -> Outcome | None:
 
 def _load(
     cache: WorkerCache, environment: TaskEnvironment, bundle: Bundle
-) -> Outcome | tuple[Loaded, ...]:
+) -> Outcome | tuple[Outcome, ...]:
     """1. Lease. 2. Fetch and weigh. 3. For each table: decode, split by shards, check the grant,
     insert; nothing of any table before all were decoded that may refuse the range.
     4. Fetch the originals of the bad messages."""
@@ -152,11 +154,17 @@ def _load(
             _trim_heap()
         if reading.too_heavy is not None:
             return reading.too_heavy
+        if reading.unread is not None:
+            number, error = reading.unread
+            outcomes: list[Outcome] = [Untried()] * len(bundle.members)
+            outcomes[number] = Failed(error, is_unread=True)
+            return tuple(outcomes)
         heavy_at = loading.decode_first(tables, router)
         if heavy_at is not None:
             is_alone = bundle.is_alone
             total = reading.bytes
-            return TooHeavy(heavy_at, total) if is_alone else BundleTooHeavy(total)
+            by_rows = BundleTooHeavy(total, by_rows=True)
+            return TooHeavy(heavy_at, total, by_rows=True) if is_alone else by_rows
         if loading.fields:
             return asked_for_columns(tables, loading.fields)
         if loading.schemas:
@@ -273,7 +281,7 @@ class _Loading:
         self.clocks.decode += time.monotonic() - began
         entries = max(block.clickhouse_partitions for _, block in parts)
         if entries > self.bundle.grant:
-            raise NeedsGrantError(NeedsGrant(table.entry, entries))
+            raise NeedsGrantError(NeedsGrant(table.entry, entries, inserted=bool(self.receipts)))
         return parts
 
     def _insert(self, table: TableText, parts: list[tuple[str, Block]]) -> None:

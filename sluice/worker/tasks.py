@@ -30,7 +30,7 @@ def load_task(
     """
     began = time.monotonic()
     reports: list[TaskReport] = []
-    for members in _bundles(assignments):
+    for members in bundles_of(assignments):
         reports += load_bundle(environment, members, task_attempt)
         # In a task that Spark started again nothing is tried, so nothing is held up; and the
         # attempt before may still insert: none of its ranges may count as untouched.
@@ -41,7 +41,7 @@ def load_task(
     return tuple(reports)
 
 
-def _bundles(assignments: Sequence[Assignment]) -> Iterator[list[Assignment]]:
+def bundles_of(assignments: Sequence[Assignment]) -> Iterator[list[Assignment]]:
     """Ranges that are loaded as one: those that name one bundle, which stand together, or one."""
     numbered = enumerate(assignments)
     for _, members in groupby(numbered, lambda pair: pair[1].record.bundle or pair[0]):

@@ -30,7 +30,7 @@ from sluice.core.ranges import (
 )
 from sluice.core.receipts import DeadLetter, Loaded, Outcome, Receipt, TaskReport
 from sluice.core.records import Kind, Record
-from sluice.core.text import ConfigurationText, TableText
+from sluice.core.text import LINEAGE_TYPES, ConfigurationText, TableText
 from sluice.core.tokens import block_token
 from sluice.driver.effects import Wanted
 from sluice.driver.loop import ConnectorLoop, LoopParts
@@ -64,7 +64,7 @@ def table_text(entry: str, topics: tuple[str, ...], partition_key: str = "") -> 
         topics=topics,
         format="JSONEachRow",
         columns=(),
-        lineage=(),
+        lineage=tuple(LINEAGE_TYPES),
         partition_key=partition_key,
         sorting_key="",
         unknown_fields="ignore",

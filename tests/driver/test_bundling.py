@@ -9,14 +9,18 @@ from dataclasses import replace
 import pytest
 
 from sluice.core.budget import Site
-from sluice.core.errors import InDoubtError
+from sluice.core.bundles import Member, bundle_name, members_in
+from sluice.core.errors import InDoubtError, TerminalError
+from sluice.core.ledger import Background
 from sluice.core.planning import Limits
-from sluice.core.ranges import TopicPartition
+from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import BundleTooHeavy, Failed, NeedsGrant, Untried
 from sluice.core.records import Kind, Record
+from sluice.driver.parking import Parking
+from sluice.driver.state import PartitionState
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
-from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_text
+from tests.driver.loop_world import START_MS, TOPIC_ID, Answer, World, kinds, run, table_text
 
 SOURCES = [TopicPartition("a", number) for number in range(20)]
 
@@ -321,3 +325,128 @@ def test_whatever_fails_each_row_is_there_once(seed: int) -> None:
     world.at(900_000, loop.stopping.set)
     loop.run(None, 60.0)
     assert_exact(world)
+
+
+def left_in_doubt(
+    world: World, attempts: list[int], entries: tuple[str, ...]
+) -> list[PartitionState]:
+    """All partitions in doubt in one bundle, as a driver before this one left them."""
+    name = bundle_name(Member(Range(s, 0, end), TOPIC_ID, 0) for s, end in world.ends.items())
+    states = []
+    for (source, end), attempt in zip(world.ends.items(), attempts, strict=True):
+        state = world.settled(source)
+        state.record = world.group[source] = replace(
+            state.record,
+            kind=Kind.RENEW,
+            attempt=attempt,
+            end=end,
+            text=world.text.digest(),
+            grant=1,
+            deadline_ms=world.now + 100_000,
+            bundle=name,
+        )
+        marks = {Site(entry, "s1").key: 0 for entry in entries}
+        state.background = Background(marks=marks, since_ms=world.now, bytes_max=1 << 20)
+        state.stable_end, state.back_at_ms = end, world.now
+        states.append(state)
+    return states
+
+
+def test_attempts_of_members_never_go_down() -> None:
+    """One was recorded by itself, since it had stopped when the others were taken over."""
+    world = bundling(count=2)
+    loop = world.loop(left_in_doubt(world, [2, 5], ("t",)))
+    loop.run(dict(world.ends), 5.0)
+    assert_exact(world)
+    for source in world.ends:
+        attempts = [commit.records[source].attempt for commit in world.commits if commit.records]
+        assert attempts[0] == 6, (source, attempts)
+
+
+def test_a_range_that_leaves_is_not_probed_where_nobody_would_look() -> None:
+    """Its other table entry is not configured any more: it stops, like the one that was decided
+    for."""
+    tables = (table_text("t", ("a",)), table_text("u", ("a",)))
+    world = World(SOURCES[:3], tables)
+    world.slots, world.rounds_left = 1, 10**6
+    world.ends.update(dict.fromkeys(SOURCES[:3], 5))
+    recorded = world.text
+    states = left_in_doubt(world, [2, 2, 2], ("t", "u"))
+    today = replace(recorded, tables=tables[:1])
+    limits = Limits(1000, 1 << 20, 1000)
+    world.planner = replace(world.planner, text=today, limits=limits, members_max=500)
+    world.parking = Parking({"t"})
+    loop = world.loop(states)
+    loop._texts[recorded.digest()], loop._texts[today.digest()] = recorded, today
+    world.at(3000, lambda: world.gone.update({"t": "table t is gone"}))
+    world.script = lambda world, assignment: Failed(InDoubtError("no answer", ""))
+    world.at(1_500_000, loop.stopping.set)
+    loop.run(None, 1.0)
+    assert [state.settled for state in loop.states.values()] == [0, 0, 0]
+    assert all("u is not configured" in str(state.stopped) for state in loop.states.values())
+
+
+def test_a_block_that_a_window_can_never_hold_is_divided() -> None:
+    """It takes an entry for each member; each range alone takes one."""
+    world = bundling(blocks=20)
+    world.rounds_left = 10**6
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        needed = members_in(assignment.record.bundle)
+        if needed > assignment.record.grant:
+            return NeedsGrant("t", needed, inserted=False)
+        return world.load(assignment, needed)
+
+    world.script = script
+    loop = world.loop()
+    for hour in range(1, 5):
+        more = dict.fromkeys(world.ends, 5 + 5 * hour)
+        world.at(hour * 900_000, lambda more=more: world.ends.update(more))  # type: ignore[misc]
+    world.at(5 * 900_000, loop.stopping.set)
+    loop.run(None, 1.0)
+    assert_exact(world)
+    sizes = {members_in(name) for names in bundles_of(world) for name in names}
+    assert max(sizes) == 20 and min(sizes) <= 10
+
+
+def test_rows_that_are_too_many_only_now_are_not_loaded_again() -> None:
+    """The block was stored under another text, under which it had fewer rows."""
+    world = bundling(count=3)
+    stored: set[TopicPartition] = set()
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        if assignment.block_range.source not in stored:
+            stored.add(assignment.block_range.source)
+            world.load(assignment)
+            return Failed(InDoubtError("no answer", ""))
+        if assignment.record.bundle:
+            return BundleTooHeavy(1, by_rows=True)
+        return world.load(assignment)
+
+    world.script = script
+    run(world)
+    assert_exact(world)
+    assert all("PROBE" in [kind for kind, *_ in kinds(world, s)] for s in world.ends)
+
+
+def test_what_is_distrusted_is_recorded_when_a_bundle_ends_too() -> None:
+    """A server may know the block without having it; who comes next has to know that."""
+    world = bundling(count=3)
+    world.rounds_left = 10**6
+    world.tables[Site("t", "s1")].server = "11111111-1111-1111-1111-111111111111 100"
+    world.may_lack_part = True
+
+    def script(world: World, assignment: Assignment) -> Answer:
+        world.load(assignment)
+        state = loop.states[SOURCES[1]]
+        if state.stopped is None:
+            state.stop(TerminalError("its log was cut", ""))
+        return Failed(InDoubtError("a rename failed", ""))
+
+    world.script = script
+    loop = world.loop()
+    world.at(60_000, loop.stopping.set)
+    loop.run(None, 0.0)
+    entries = [entry for entry in world.ledger if entry.source and entry.body["type"] == "record"]
+    last = {entry.source: entry.body.get("servers") for entry in entries}
+    assert not last[SOURCES[0]] and not last[SOURCES[2]], last

@@ -285,7 +285,7 @@ def test_too_many_rows_of_any_entry_shorten_the_range_before_anything_is_inserte
     monkeypatch.setattr(loading.end_of_rows, "__defaults__", (3,))
     task = Task(tables, Listed([(value, "") for value in values]))
     outcome = task.load(monkeypatch)
-    assert outcome == TooHeavy(1, sum(map(len, values)))
+    assert outcome == TooHeavy(1, sum(map(len, values)), by_rows=True)
     assert task.inserted == []
 
 
@@ -313,7 +313,7 @@ def test_every_shard_gets_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_block_above_its_grant_is_inserted_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     key = a_table("one", partition_key="a % 3")
     task = Task((key,), Listed([(good(n), "") for n in range(4)]), grant=2)
-    assert task.load(monkeypatch) == NeedsGrant("one", 3)
+    assert task.load(monkeypatch) == NeedsGrant("one", 3, inserted=False)
     assert task.inserted == []
     task.grant = 3
     assert isinstance(task.load(monkeypatch), Loaded)

@@ -47,8 +47,8 @@ class Adversary:
         world = self._world
         if world.faults.is_on and world.rng.random() < world.plan.malice / 2:
             world.faults.note("rows of another pipeline")
-            for offset, _, _ in block.rows:
-                table.others[block.source, offset] += 1
+            for row in block.rows:
+                table.others[row.source, row.offset] += 1
             self.write_foreign(table, 1)
 
     def forget_schemas(self) -> None:

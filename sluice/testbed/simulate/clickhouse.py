@@ -7,12 +7,26 @@ import random
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from sluice.core.ranges import TopicPartition
 from sluice.core.text import Column
+from sluice.decode.messages.origins import Origins
 
-#: Offset, what the row says of its message, and the value that the partition key looks at.
-Row = tuple[int, int, int]
+
+class Row(NamedTuple):
+    """One row.
+
+    :param number: what it says of its message.
+    :param value: what the partition key looks at.
+    """
+
+    source: TopicPartition
+    offset: int
+    number: int
+    value: int
+
+
 #: Where messages have several rows, what a row says is the number of its message times this, plus
 #: its own number in the message.
 ROW_NUMBERS = 4
@@ -21,13 +35,17 @@ ROW_NUMBERS = 4
 class Block(bytes):
     """The body of an insert; only its length is bytes."""
 
-    source: TopicPartition
     rows: tuple[Row, ...]
     columns: tuple[str, ...]
     #: The table entry.
     entry: str
-    #: Who loads it, as its lineage column `_source` says.
-    loader: str = ""
+    #: Of which partitions it is, and who loads them, as the lineage column `_source` says.
+    origins: Origins
+
+    @property
+    def sources(self) -> tuple[TopicPartition, ...]:
+        """The partitions of its members, whether it has rows of them or not."""
+        return tuple(origin.source for origin in self.origins.members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +96,19 @@ ADDED_MAX = 4
 
 def clickhouse_partition(row: Row, divisor: int) -> int:
     """Where a row lies."""
-    return row[2] // divisor if divisor else 0
+    return row.value // divisor if divisor else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One part that was stored."""
+    """One part that was stored.
+
+    :param number: of its entry in the table's log, from 1 on.
+    """
 
     identity: object
-    source: TopicPartition
     rows: tuple[Row, ...]
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,16 +198,17 @@ class Table:
         self.blocks += 1
         parts = self.partitions_of(block.rows)
         stored = []
+        loaders = {origin.source: origin.loaded_by for origin in block.origins.members}
         for where in sorted(parts)[:parts_max]:
             rows = tuple(parts[where])
             # What is hashed is what is stored: the block, and what the server adds to it.
-            hashed = (where, block.source, rows, block.columns, columns)
+            hashed = (where, rows, block.columns, columns)
             identity = (where, token) if self.tokens else hashed
-            part = Part(identity, block.source, rows)
+            part = Part(identity, rows, self.mark + 1)
             if self._insert_part(part, deduplicates=manner.deduplicates):
                 stored.append(part)
                 for row in rows:
-                    self.loaders[block.source, row[0], row[1]] = block.loader
+                    self.loaders[row.source, row.offset, row.number] = loaders[row.source]
         if parts_max is None and (stored or manner.deduplicates_views):
             inner = replace(manner, deduplicates=manner.deduplicates_views)
             for view in self.views:
@@ -204,19 +226,19 @@ class Table:
         self._remember(part.identity)
         self.own += 1
         self.created_at[part.identity] = self.own
-        for offset, number, _ in part.rows:
-            self.rows.setdefault((part.source, offset), Counter())[number] += 1
+        for row in part.rows:
+            self.rows.setdefault((row.source, row.offset), Counter())[row.number] += 1
         return True
 
     def lose(self, part: Part) -> None:
         """A part whose quorum never came is given up: its rows go, and its identity."""
         if self.window.pop(part.identity, None) is not None:
             self.given_up.append(self.created_at.pop(part.identity, 0))
-        for offset, number, _ in part.rows:
-            counts = self.rows[part.source, offset]
-            counts[number] -= 1
+        for row in part.rows:
+            counts = self.rows[row.source, row.offset]
+            counts[row.number] -= 1
             if not +counts:
-                del self.rows[part.source, offset]
+                del self.rows[row.source, row.offset]
         for parts in self.unfetched.values():
             if part in parts:
                 parts.remove(part)
@@ -304,11 +326,11 @@ class Table:
                 if loader is None or loader == self.loaders.get((source, offset, number)):
                     here[self._row_of(number)] += count
         for part in self.unfetched.get(url, ()):
-            for offset, number, _ in part.rows if part.source == source else ():
-                by = self.loaders.get((source, offset, number))
-                is_asked = loader is None or loader == by
-                if is_asked and offset in found:
-                    found[offset][self._row_of(number)] -= 1
+            for row in part.rows:
+                if row.source != source or row.offset not in found:
+                    continue
+                if loader in (None, self.loaders.get((source, row.offset, row.number))):
+                    found[row.offset][self._row_of(row.number)] -= 1
         return {
             offset: +rows
             for offset, rows in found.items()

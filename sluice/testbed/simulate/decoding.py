@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.core.bundles import place_of
 from sluice.core.errors import TerminalError
 from sluice.core.rests import StoredRows
 from sluice.core.text import TableText
@@ -174,7 +175,7 @@ def without_rows(table: TableText, decoded: DecodedRows, stored: StoredRows) -> 
     """Stands for `sluice.decode.sharding.stored.without_rows`."""
     pairs = {(offset, row) for offset, first, end in stored for row in range(first, end)}
     block = decoded.native
-    rest = tuple(row for row in block.rows if (row[0], row[1] % ROW_NUMBERS) not in pairs)
+    rest = tuple(row for row in block.rows if (row.offset, row.number % ROW_NUMBERS) not in pairs)
     if len(block.rows) - len(rest) != len(pairs):
         raise TerminalError(f"{table.target} {OTHER_ROWS}")
     return with_rows(decoded, rest, divisor_of(table))
@@ -183,17 +184,18 @@ def without_rows(table: TableText, decoded: DecodedRows, stored: StoredRows) -> 
 def with_rows(decoded: DecodedRows, rows: tuple[Row, ...], divisor: int) -> DecodedRows:
     """The same block with only these rows."""
     block = Block(len(rows))
-    block.source, block.columns = decoded.native.source, decoded.native.columns
-    block.rows, block.loader = rows, decoded.native.loader
-    block.entry = decoded.native.entry
-    offsets = np.array([row[0] for row in rows], np.uint64)
+    block.rows, block.columns = rows, decoded.native.columns
+    block.origins, block.entry = decoded.native.origins, decoded.native.entry
+    numbers = {source: number for number, source in enumerate(block.sources)}
+    places = [place_of(numbers[row.source], row.offset) for row in rows]
+    offsets = np.array(places, np.uint64)
     parts = len({clickhouse_partition(row, divisor) for row in rows})
     return replace(
         decoded,
         native=block,
         rows=len(rows),
         clickhouse_partitions=min(parts, decoded.clickhouse_partitions),
-        messages=len(set(offsets)),
+        messages=len(set(places)),
         offsets=offsets,
     )
 
@@ -230,22 +232,23 @@ class VersionedDecoder:
         empty: list[int] = []
         every = [judge(value, self._version, self._is_partitioned) for value in buffer.values]
         self._require_schemas(every)
-        for index, (judged, offset) in enumerate(zip(every, buffer.offsets, strict=True)):
+        places = np.array(buffer.offsets, np.uint64)
+        numbers, offsets = origins.numbers(places), origins.offsets(places).tolist()
+        for index, (judged, place) in enumerate(zip(every, buffer.offsets, strict=True)):
+            member = origins.members[0 if numbers is None else numbers[index]]
             strange = strange_field(self._table, judged.number)
             if self._is_unlisted(judged):
-                bad.append(Bad(index, offset, UNKNOWN_SCHEMA, "not in time", ""))
+                bad.append(Bad(index, place, UNKNOWN_SCHEMA, "not in time", ""))
             elif strange is not None:
-                bad.append(Bad(index, offset, UNKNOWN_FIELD, "no column", strange))
+                bad.append(Bad(index, place, UNKNOWN_FIELD, "no column", strange))
             elif judged.value is None:
-                bad.append(Bad(index, offset))
+                bad.append(Bad(index, place))
             else:
                 made = rows_of(judged, self._table.entry, is_many=self._table.rows == "many")
-                rows += [(offset, *row) for row in made]
-                empty += [] if made else [offset]
+                rows += [Row(member.source, offsets[index], *row) for row in made]
+                empty += [] if made else [place]
         block = Block()
-        (origin,) = origins.members
-        block.source, block.columns = origin.source, self._columns
-        block.loader, block.entry = origin.loaded_by, self._table.entry
+        block.origins, block.columns, block.entry = origins, self._columns, self._table.entry
         none = np.array([], np.uint64)
         decoded = DecodedRows(
             block, 0, self._columns, tuple(bad), len(rows), "", 0, none, tuple(empty)

@@ -269,7 +269,9 @@ def make_configuration(world: World) -> Configuration:
         pipeline="p",
         spark=SparkConfiguration("local", {}),
         connectors=(ConnectorConfiguration("c", "", topics, "earliest", {}),),
-        batch=BatchConfiguration(plan.messages_max, plan.bytes_max, 1.0, plan.lease_seconds),
+        batch=BatchConfiguration(
+            plan.messages_max, plan.bytes_max, 1.0, plan.lease_seconds, plan.max_partitions
+        ),
         clickhouse=ClickHouseConfiguration(
             "d",
             tuple(ShardConfiguration(shard, plan.replicas(shard)) for shard in plan.shards),

@@ -73,7 +73,8 @@ class Insertion:
         self._restarts = self._host.restarts
         # ALTER waits for the inserts that run.
         self._columns = self.table.columns
-        record = world.record_of_task()
+        self._records = world.records_of_task()
+        record = next(iter(self._records.values()))
         self.deadline_ms = record.deadline_ms
         self._timeout_ms = int(timeout_seconds * 1000)
         self._end_ms = connection.checked_at + self._timeout_ms
@@ -85,10 +86,9 @@ class Insertion:
         self._landing: object = None
         #: Something of it may still be stored.
         self._is_pending = False
-        self._record = record
         #: A plain table's server dies when it knows the block, and does not have it yet.
         self._dies_between = False
-        self._mine = world.invariants.insert_begins(block.source, record, self.table, block.entry)
+        self._mine = world.invariants.insert_begins(self._records, self.table, block.entry)
 
     def _check_columns(self, query: str) -> None:
         """The statement names each column of the block in its order (R8); what it does not
@@ -299,14 +299,14 @@ class Insertion:
             world.checks.storing(self.token, self.block.entry, self.block)
             for each in (table, *table.views):
                 world.adversary.before_store(each, self.token)
-            world.invariants.stored(table, self.block, self._record, self.token)
+            world.invariants.stored(table, self.block, self._records, self.token)
         if self.token is None and parts_max != 0:
-            world.invariants.stored_by_hash(table, self.block, self._record, self._columns)
+            world.invariants.stored_by_hash(table, self.block, self._records, self._columns)
         before = table.deduplicated
         parts = table.insert(self.token, self.block, self._columns, parts_max, self._manner)
         if table.deduplicated > before:
             world.faults.note("block deduplicated")
-        key = key_of(self.block.source, self._record, self.block.entry)
+        key = key_of(self._records, self.block.entry)
         table.stored_of[key] += len(parts)
         if parts_max is None:
             table.landed.add(key)

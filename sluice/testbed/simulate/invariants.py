@@ -7,7 +7,7 @@ windows could be asked for at worst, what was recorded, sent and looked at.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,10 @@ from sluice.core.anomalies import Judge
 from sluice.core.budget import Site
 from sluice.core.instances import Place
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import Kind, Record, encode
+from sluice.core.records import Kind, Record, decode, encode
 from sluice.core.text import Column
 from sluice.kafka.tail import LogMessage
+from sluice.testbed.simulate.bundle_rules import BundleRules, Records, in_words
 from sluice.testbed.simulate.clickhouse import Block, Table
 from sluice.testbed.simulate.kafka import Transaction
 from sluice.testbed.simulate.scheduler import Process
@@ -34,18 +35,21 @@ SKEW_MS = 4_900
 #: Kinds of records that insert under the tokens of the one before.
 _REPEATS = ("renew", "retext", "widen")
 
-_Key = tuple[TopicPartition, int, int, str, str, int, str]
+_Key = tuple[frozenset[tuple[TopicPartition, int, int, str, str, int]], str]
 
 
-def key_of(source: TopicPartition, record: Record, entry: str) -> _Key:
-    """What all attempts to insert a range of a table entry under one token share."""
-    of_record = (record.begin, record.end, record.rest, record.topic_id, record.generation)
-    return source, *of_record, entry
+def key_of(records: Records, entry: str) -> _Key:
+    """What all attempts to insert a bundle of a table entry under one token share, or a range
+    alone."""
+    return frozenset(
+        (source, r.begin, r.end, r.rest, r.topic_id, r.generation) for source, r in records.items()
+    ), entry
 
 
 @dataclass(slots=True, eq=False)
 class Inserter:
-    """A task that may still insert a range, or an insert that is in a server's hands.
+    """A task that may still insert a bundle or a range alone, or an insert that is in a server's
+    hands.
 
     :param table: of an insert; None for a task, which may insert into all tables of its topic.
     :param worker: of a task; None for an insert.
@@ -54,8 +58,7 @@ class Inserter:
         its process lives or not; None: a server has it.
     """
 
-    source: TopicPartition
-    record: Record
+    records: Records
     table: Table | None
     worker: Process | None
     #: The names of the windows that a task may add to.
@@ -63,6 +66,16 @@ class Inserter:
     entry: str = ""
     is_over: bool = False
     sends_until_ms: int | None = None
+
+    @property
+    def deadline_ms(self) -> int:
+        """Until when it may begin to insert."""
+        return min(record.deadline_ms for record in self.records.values())
+
+    @property
+    def grant(self) -> int:
+        """Entries that each block may take."""
+        return min(record.grant for record in self.records.values())
 
     def reaches(self, table: Table) -> bool:
         """Whether it may insert into this table."""
@@ -91,6 +104,7 @@ class Invariants:
         #: When a driver's job with a partition came back, and when it was told a table's mark last.
         self._back_at: dict[tuple[Process, TopicPartition], int] = {}
         self._told_at: dict[tuple[Process, int], int] = {}
+        self.bundles = BundleRules(world, self._violate)
         #: The marks of a table that a process was told, and when by its clock.
         self._seen: dict[tuple[Process | None, int], list[tuple[int, int]]] = {}
 
@@ -100,25 +114,26 @@ class Invariants:
 
     # Who may insert
 
-    def task_begins(self, assignment: Assignment, worker: Process) -> Inserter:
-        """A task was started, or waits for its executor."""
-        source = assignment.block_range.source
-        found = Inserter(source, assignment.record, None, worker, assignment.marks)
+    def task_begins(self, members: Sequence[Assignment], worker: Process) -> Inserter:
+        """A task was started, or waits for its executor.
+
+        :param members: of one bundle, or a range alone.
+        """
+        records = {member.block_range.source: member.record for member in members}
+        found = Inserter(records, None, worker, members[0].marks)
         self._inserters.append(found)
         return found
 
-    def insert_begins(
-        self, source: TopicPartition, record: Record, table: Table, entry: str
-    ) -> Inserter:
+    def insert_begins(self, records: Records, table: Table, entry: str) -> Inserter:
         """A server has an insert, or is about to get it."""
-        found = Inserter(source, record, table, None, entry=entry)
+        found = Inserter(records, table, None, entry=entry)
         self._inserters.append(found)
         return found
 
     def inserters(self, source: TopicPartition | None = None) -> list[Inserter]:
         """All that may still insert something."""
         self._inserters = [each for each in self._inserters if self._may_insert(each)]
-        return [each for each in self._inserters if source in (None, each.source)]
+        return [each for each in self._inserters if source is None or source in each.records]
 
     def _may_insert(self, each: Inserter) -> bool:
         until_ms = each.sends_until_ms
@@ -126,7 +141,7 @@ class Invariants:
             return False
         if each.is_over or each.worker is None:
             return not each.is_over
-        begins_until = each.record.deadline_ms + SKEW_MS
+        begins_until = each.deadline_ms + SKEW_MS
         return not each.worker.is_dead and self._world.now <= begins_until
 
     # R1 and R10: what is sent
@@ -144,6 +159,7 @@ class Invariants:
             self._out[driver, source] = job
             if record.kind is Kind.RENEW and not assignment.is_first:
                 self._check_look(driver, source, record)
+        self.bundles.sent(job)
         self._check_claims(driver)
 
     def _check_look(self, driver: Driver, source: TopicPartition, record: Record) -> None:
@@ -166,15 +182,15 @@ class Invariants:
         assert loop is not None
         held = max((s.deadline_ms for s in loop._claims.suspects), default=0)
         for each in self.inserters():
-            source, record = each.source, each.record
-            is_ours = source in loop.states and world.owner_of(source) == driver.owner
-            is_late = is_ours and self._is_settled(source, record.end)
-            if is_late and held < record.deadline_ms:
-                self._violate(
-                    source,
-                    f"[{record.begin}, {record.end}) is settled and may be inserted until "
-                    f"{record.deadline_ms}, and who grants entries does not count it (R10)",
-                )
+            for source, record in each.records.items():
+                is_ours = source in loop.states and world.owner_of(source) == driver.owner
+                is_late = is_ours and self._is_settled(source, record.end)
+                if is_late and held < each.deadline_ms:
+                    self._violate(
+                        source,
+                        f"[{record.begin}, {record.end}) is settled and may be inserted until "
+                        f"{each.deadline_ms}, and who grants entries does not count it (R10)",
+                    )
 
     def came_back(self, driver: Process, job: Job) -> None:
         """A job has ended, as its driver knows it."""
@@ -183,17 +199,21 @@ class Invariants:
             self._out.pop((driver, source), None)
             self._back_at[driver, source] = self._world.now
 
-    def stored(self, table: Table, block: Block, record: Record, token: str) -> None:
+    def stored(self, table: Table, block: Block, records: Records, token: str) -> None:
         """A block is about to be stored: its token names it alone (R7)."""
-        source, entry = block.source, block.entry
-        identity = (key_of(source, record, entry), table.shape.name, table.shard)
+        (source, record), *others = records.items()
+        entry, now = block.entry, self._world.now
+        key = key_of(records, entry)
+        identity = (key, table.shape.name, table.shard)
         if self._tokens.setdefault(token, identity) != identity:
             self._violate(source, f"{token} names {self._tokens[token]} and {identity} (R7)")
-        parts = (record.topic_id, str(record.generation), entry, table.shape.name, table.shard)
+        if self.bundles.is_too_heavy(source, record):
+            self._violate(source, f"{record} was refused as too heavy, and is inserted (R12)")
+        of_range = (record.topic_id, str(record.generation))
+        parts = (*(("bundle",) if others else of_range), entry, table.shape.name, table.shard)
         missing = [part for part in parts if part not in token]
         if missing:
             self._violate(source, f"the token {token} lacks {', '.join(missing)} (R7)")
-        key, now = key_of(source, record, entry), self._world.now
         table.first_landing.setdefault(key, table.own)
         age_ms = now - table.first_landed_at.setdefault(key, now)
         seconds = table.shape.seconds
@@ -205,45 +225,48 @@ class Invariants:
             )
 
     def stored_by_hash(
-        self, table: Table, block: Block, record: Record, columns: tuple[Column, ...]
+        self, table: Table, block: Block, records: Records, columns: tuple[Column, ...]
     ) -> None:
         """A server that hashes what it stores knows a block again only while its table has the
         columns that it had when the block came first (R8)."""
-        key = key_of(block.source, record, block.entry)
-        before = table.hashed_with.setdefault(key, columns)
+        before = table.hashed_with.setdefault(key_of(records, block.entry), columns)
         if before != columns:
             names = [column.name for column in columns if column not in before]
             self._violate(
-                block.source,
-                f"{record} is inserted again into {table.shape.name}, which has the columns "
-                f"{', '.join(names)} since (R8)",
+                block.sources[0],
+                f"{in_words(records)} is inserted again into {table.shape.name}, which has the "
+                f"columns {', '.join(names)} since (R8)",
             )
 
     def check_budget(self, table: Table) -> None:
         """Whatever may still come, a block that may be repeated is remembered (I6)."""
         world = self._world
-        able: dict[_Key, Record] = {}
+        able: dict[_Key, Inserter] = {}
         for each in self.inserters():
             for entry in each.entries_of(table):
-                able[key_of(each.source, each.record, entry)] = each.record
+                able[key_of(each.records, entry)] = each
         waiting = sum(
-            max(0, record.grant - table.stored_of[key])
-            for key, record in able.items()
+            max(0, each.grant - table.stored_of[key])
+            for key, each in able.items()
             # Of a partition whose position or topic is gone nobody knows any more.
             if not (
-                key in table.landed or self._is_settled(key[0], key[2]) or key[0] in world.excused
+                key in table.landed
+                or any(self._is_settled(source, r.end) for source, r in each.records.items())
+                or each.records.keys() & world.excused.keys()
+                or any(self.bundles.is_too_heavy(*item) for item in each.records.items())
             )
         )
         usable = table.shape.window_blocks // 2
-        for key in able:
+        for key, each in able.items():
             first = table.entries_since(key)
             if first > 0 and first + waiting > usable:
-                if key[0] in world.excused or "ledger lost" in world.excused.values():
+                is_excused = each.records.keys() & world.excused.keys()
+                if is_excused or "ledger lost" in world.excused.values():
                     continue
                 self._violate(
-                    key[0],
-                    f"[{key[1]}, {key[2]}) may be inserted again into {table.shape.name} after "
-                    f"{first} entries and {waiting} more, beyond {usable} (I6)",
+                    next(iter(each.records)),
+                    f"{in_words(each.records)} may be inserted again into {table.shape.name} "
+                    f"after {first} entries and {waiting} more, beyond {usable} (I6)",
                 )
 
     def _is_settled(self, source: TopicPartition, end: int) -> bool:
@@ -255,8 +278,9 @@ class Invariants:
 
     def decided(self, transaction: Transaction) -> None:
         """A transaction will be committed: its records may be sent."""
-        for source, (_, metadata) in transaction.offsets.items():
+        for source, (offset, metadata) in transaction.offsets.items():
             self._recorded.add((source, metadata or ""))
+            self.bundles.recorded(source, decode(offset, metadata))
 
     def committed(
         self, source: TopicPartition, before: Record | None, record: Record, suspects: list[int]
@@ -308,6 +332,8 @@ class Invariants:
             }
             if source not in held or held.keys() & world.excused.keys():
                 continue
+            # The members of a bundle have one block.
+            claims = {records[of].bundle or of: grant for of, grant in held.items()}
             driver = self._driver_of(records[source])
             planned_at = records[source].deadline_ms - int(world.plan.lease_seconds * 1000)
             told = self._seen.get((driver, id(table)), ())
@@ -317,10 +343,10 @@ class Invariants:
             later = [mark for at, mark in told if at > planned_at]
             created = min([*seen, *later], default=0) - min(min(marks[of]) for of in held)
             usable = table.shape.window_blocks // 2
-            if max(0, created) + sum(held.values()) > usable:
+            if max(0, created) + sum(claims.values()) > usable:
                 self._violate(
                     source,
-                    f"{held} are granted, and {created} entries came into {key} since the oldest "
+                    f"{claims} are granted, and {created} entries came into {key} since the oldest "
                     f"mark: more than {usable} (R10)",
                 )
 
@@ -349,9 +375,9 @@ class Invariants:
     def _check_suspects(self, source: TopicPartition, settled: Record, suspects: list[int]) -> None:
         """What is settled and may still be inserted stands in the ledger (I4)."""
         for each in self.inserters(source):
-            begin, end = each.record.begin, each.record.end
+            begin, end = each.records[source].begin, each.records[source].end
             is_of_it = settled.begin <= begin and end <= settled.end and begin < end
-            until = each.record.deadline_ms
+            until = each.deadline_ms
             if is_of_it and until > self._world.now - SKEW_MS and max(suspects, default=0) < until:
                 self._violate(
                     source,
@@ -384,12 +410,12 @@ class Invariants:
         if owner is None or owner != getattr(process, "owner", None):
             return  # a zombie's; nothing comes of it
         for each in self.inserters(source):
-            overlaps = each.record.begin < end and begin < each.record.end
-            if overlaps and each.reaches(table):
+            record = each.records[source]
+            if record.begin < end and begin < record.end and each.reaches(table):
                 who = "a server" if each.worker is None else "a task"
-                self._violate(source, f"a probe looks while {who} may insert {each.record}")
-        lacking = [part for part in table.unfetched.get(url, ()) if part.source == source]
-        if any(begin <= row[0] < end for part in lacking for row in part.rows):
+                self._violate(source, f"a probe looks while {who} may insert {record}")
+        lacking = [row for part in table.unfetched.get(url, ()) for row in part.rows]
+        if any(row.source == source and begin <= row.offset < end for row in lacking):
             self._violate(source, f"a probe looks at {url}, which lacks parts of the range")
 
     # R10: how old a look at a window is
@@ -409,22 +435,20 @@ class Invariants:
             name = table.shape.name
             self._world.checks.violate(f"a look at {name} is {late_ms} ms younger than its mark")
 
-    # The ledger, as `sluice verify` reads it
 
-    def judge_history(self) -> None:
-        """The verifier finds nothing in the history."""
-        world = self._world
-        if world.excused:
-            return
-        name = world.plan.ledger
-        judge = Judge(self._tables_of, has_receipts=True, complete=True)
-        log = world.broker.topics[name][0]
-        for offset, stored in log.read(0, log.end, log.end)[0]:
-            message = LogMessage(offset, stored.timestamp_ms, stored.key, stored.value)
-            for event in ledger_events("c", Place(name, 0, offset), message):
-                for anomaly in judge.take(event):
-                    world.checks.violate(f"the verifier finds {anomaly}")
+def judge_history(world: World) -> None:
+    """The verifier finds nothing in the history."""
+    if world.excused:
+        return
+    plan = world.plan
 
-    def _tables_of(self, connector: str, topic: str) -> tuple[str, ...]:
-        plan = self._world.plan
+    def tables_of(connector: str, topic: str) -> tuple[str, ...]:
         return tuple(entry for entry in plan.entries if topic in plan.topics_of(entry))
+
+    judge = Judge(tables_of, has_receipts=True, complete=True)
+    log = world.broker.topics[plan.ledger][0]
+    for offset, stored in log.read(0, log.end, log.end)[0]:
+        message = LogMessage(offset, stored.timestamp_ms, stored.key, stored.value)
+        for event in ledger_events("c", Place(plan.ledger, 0, offset), message):
+            for anomaly in judge.take(event):
+                world.checks.violate(f"the verifier finds {anomaly}")

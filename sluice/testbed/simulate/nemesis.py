@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 #: How often the world strikes by itself, compared with a call; and for the faults that stop.
 _SHARE, _STOPPING_SHARE = 0.03, 0.4
 DRIVERS_MAX = 3
-#: Producers wait while so many offsets are not settled: the drain would only take longer.
-LAG_MAX = 50
 PARTITIONS_MAX = 3
 #: The longest time without any driver.
 LONG_OUTAGE_MS = 600_000
@@ -156,8 +154,9 @@ class Nemesis:
             return
         world = self._world
         every_ms = world.plan.produce_every_ms
-        if world.checks.lag() < LAG_MAX:
-            self._produce_some(world.rng.choice(world.sources()))
+        if world.checks.lag() < world.plan.lag_max:
+            for source in world.plan.draw_sources(world.rng, world.sources()):
+                self._produce_some(source)
         else:
             every_ms *= 10
         world.scheduler.at(world.rng.randrange(50, every_ms), self._produce)
@@ -279,7 +278,7 @@ class Nemesis:
         driver.paused_until = world.now + wakes_in_ms
         for worker in driver.application.workers:
             worker.paused_until = world.now + 90_000
-        world.plan.bytes_max = 13_000 - world.plan.bytes_max
+        world.plan.draw_limits(world.rng)
         self._duplicate_driver()
 
         def appear() -> None:
@@ -316,8 +315,7 @@ class Nemesis:
 
     def _change_configuration(self) -> None:
         plan, rng = self._world.plan, self._world.rng
-        plan.messages_max = rng.choice((2, 4, 10))
-        plan.bytes_max = rng.choice((5_000, 8_000))
+        plan.draw_limits(rng)
 
     def _change_decoder(self) -> None:
         """The next driver brings another engine."""

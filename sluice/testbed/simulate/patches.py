@@ -14,12 +14,12 @@ from sluice.core.packing import RANGES_OF_TASK, share_of_task
 from sluice.core.text import ConfigurationText
 from sluice.decode.schema import registry
 from sluice.driver import (
+    bundling,
     connector,
     growing,
     monitor,
     refreshing,
     report_handler,
-    round_planner,
     texts,
 )
 from sluice.kafka import ledger, reader, recorder, transactions
@@ -155,7 +155,7 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
     return [
         # The same few texts are written out again and again.
         (ConfigurationText, "canonical", lru_cache(maxsize=64)(ConfigurationText.canonical)),
-        (round_planner, "share_of_task", _tiny if world.plan.shares_tasks else share_of_task),
+        (bundling, "share_of_task", _tiny if world.plan.shares_tasks else share_of_task),
         (connector, "now_ms", world.wall_ms),
         (connector, "make_admin", lambda access: None),
         (connector, "SourceLog", lambda admin: clients.SimulatedLog(world)),

@@ -8,6 +8,7 @@ from typing import Any
 
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.flights import INSERTS_MAX
+from sluice.core.ranges import TopicPartition
 from sluice.testbed.simulate.clickhouse import TableShape
 from sluice.testbed.simulate.decoding import AGAIN
 from sluice.testbed.simulate.new_fields import RULES
@@ -53,6 +54,7 @@ class Plan:
     :param patience_seconds: how long a schema is waited for that the registry does not know.
     :param entries: the table of each table entry.
     :param has_locks: loaders queue for a table whose server takes one quorum insert at a time.
+    :param max_partitions: ranges of so many partitions are loaded as one block at most.
     :param stops: how many faults may be drawn after which a partition has to stop.
     """
 
@@ -60,8 +62,6 @@ class Plan:
     tables: tuple[TableShape, ...]
     partitions: dict[str, int]
     lease_seconds: float
-    messages_max: int
-    bytes_max: int
     slots: int
     stops: int
     refuses: bool
@@ -88,6 +88,9 @@ class Plan:
     registered: tuple[str, ...] = ()
     patience_seconds: float = 60.0
     has_locks: bool = False
+    max_partitions: int = 1
+    messages_max: int = 0
+    bytes_max: int = 0
     keep_alive_ms: int = 3_000
     late_ms_max: int = 0
     decoder: int = 0
@@ -106,6 +109,26 @@ class Plan:
         shapes = [each for t in self.tables for each in (t, t.view) if each is not None]
         every = all(shape.is_replicated for shape in shapes)
         return (*first, f"http://{shard}b:8123") if every else first
+
+    def draw_limits(self, rng: random.Random) -> None:
+        """How large ranges are. One that is large by itself is loaded alone."""
+        is_bundled = self.max_partitions > 1
+        sizes = (2, 3) if self.is_calm else (2, 4, 10, 10)
+        self.messages_max = rng.choice((30, 100) if is_bundled else sizes)
+        self.bytes_max = rng.choice((5_000, 30_000, 200_000) if is_bundled else (5_000, 8_000))
+
+    @property
+    def lag_max(self) -> int:
+        """Producers wait while so many offsets are not settled: the drain would only take
+        longer."""
+        return 50 if self.max_partitions == 1 else 120
+
+    def draw_sources(
+        self, rng: random.Random, sources: list[TopicPartition]
+    ) -> list[TopicPartition]:
+        """Where messages come at once; where bundles are, to several partitions."""
+        together = min(len(sources), self.max_partitions)
+        return rng.sample(sources, rng.randrange(together) + 1)
 
     @property
     def quiet_ms(self) -> int:
@@ -164,13 +187,13 @@ def draw_plan(rng: random.Random) -> Plan:
         tables.append(shape)
     insert_seconds = rng.choice((4.0, 30.0))
     is_slow = insert_seconds < lease_seconds / 4 and rng.random() < 0.2
+    max_partitions = rng.choice((1, 2, 10))
+    counts = (1, 2) if max_partitions == 1 else (2, 3, 5)
     plan = Plan(
         tokens=tokens,
         tables=tuple(tables),
-        partitions={"a": rng.choice((1, 2)), "b": rng.choice((1, 2))},
+        partitions={"a": rng.choice(counts), "b": rng.choice(counts)},
         lease_seconds=lease_seconds,
-        messages_max=rng.choice((2, 3) if is_calm else (2, 4, 10, 10)),
-        bytes_max=rng.choice((5_000, 8_000)),
         slots=3 if is_calm else rng.choice((1, 2, 3)),
         stops=rng.choice((0, 0, 0, 0, 1, 2)),
         refuses=rng.random() < 0.4,
@@ -193,6 +216,8 @@ def draw_plan(rng: random.Random) -> Plan:
         registered=rng.choice(((), (), (), ("plain",), ("parted",), TABLES)),
         patience_seconds=rng.choice((3.0, 20.0, 60.0)),
         has_locks=rng.random() < 0.7,
+        max_partitions=max_partitions,
         **(_PACES[0] if is_calm else rng.choice(_PACES)),
     )
+    plan.draw_limits(rng)
     return replace(plan, slots=1, shares_tasks=True) if rng.random() < 0.4 else plan

@@ -40,6 +40,7 @@ from sluice.testbed.simulate.clients import SimulatedLog, SimulatedProducer
 from sluice.testbed.simulate.decoding import DecodedRows, VersionedDecoder
 from sluice.testbed.simulate.kafka import Stored
 from sluice.testbed.simulate.patches import patched
+from sluice.testbed.simulate.planted_bundles import BUNDLE_BUGS
 from sluice.testbed.simulate.planted_failover import FAILOVER_BUGS
 from sluice.testbed.simulate.planted_parking import PARKING_BUGS
 from sluice.testbed.simulate.planted_probes import PROBE_BUGS
@@ -386,6 +387,7 @@ PLANTED: dict[str, Plant] = {
     "window-never-forgets": _window_never_forgets,
     "no-suspects": _no_suspects,
     "stop-on-half-a-view": _stop_on_half_a_view,
+    **BUNDLE_BUGS,
     **SCHEMA_BUGS,
     **FAILOVER_BUGS,
     **PARKING_BUGS,

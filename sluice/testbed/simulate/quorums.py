@@ -41,10 +41,7 @@ class Quorums:
     def holds(self, table: Table, token: str | None, block: Block) -> bool:
         """Whether a part of this block waits for its quorum."""
         rows = set(block.rows)
-        return any(
-            each.table is table and each.part.source == block.source and rows & set(each.part.rows)
-            for each in self._open
-        )
+        return any(each.table is table and rows & set(each.part.rows) for each in self._open)
 
     def fetch_later(
         self, table: Table, host: Host, holder: Host, parts: list[Part], quorum: int

@@ -20,6 +20,8 @@ _AGE = 8
 #: A schema that comes to the registry after the first message comes within so long.
 _LATE_MS_MAX = 240_000
 _NEVER = 1 << 60
+#: A person registers a schema so long after the world was healed.
+_PERSON_MS = 900_000
 
 
 def schema_of(number: int) -> int | None:
@@ -57,8 +59,13 @@ class Registry:
         self._forgets[self._world.rng.randrange(3)] = self._world.now + for_ms
 
     def heal(self) -> None:
-        """It forgets nothing any more."""
+        """It forgets nothing any more; and after a while a person registers what ranges still wait
+        for, of which some rows are stored."""
         self._forgets.clear()
+        for number, known_from in self._known_from.items():
+            if known_from == _NEVER:
+                self._known_from[number] = self._world.now + _PERSON_MS
+                self._doubted.add(number)
 
     def schema(self, number: int) -> Any:
         """See `sluice.decode.schema.registry.SchemaSource`.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sluice.core.formats import REGISTRY_OPTION
+from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import (
+    BundleTooHeavy,
     Failed,
     Loaded,
     NeedsGrant,
@@ -29,7 +31,7 @@ from sluice.testbed.simulate.scheduler import KilledError, Process
 from sluice.testbed.simulate.splitting import OffsetSplitter
 from sluice.worker.assignment import Assignment, Job, TaskEnvironment
 from sluice.worker.loading import load_bundle
-from sluice.worker.tasks import load_task
+from sluice.worker.tasks import bundles_of, load_task
 from sluice.worker.worker_cache import WorkerCache
 
 if TYPE_CHECKING:
@@ -82,10 +84,10 @@ def bundle_loader(
     ) -> tuple[TaskReport, ...]:
         worker = world.process
         assert isinstance(worker, Worker)
-        worker.record = members[0].record
+        worker.records = {member.block_range.source: member.record for member in members}
         reports = load_bundle(environment, members, task_attempt)
         for each in worker.inserting:
-            each.is_over |= any(each.record is member.record for member in members)
+            each.is_over |= each.records == worker.records
         return reports
 
     return load
@@ -100,8 +102,8 @@ class Worker(Process):
         provide(self.name, world.registry)
         queue = world.locks if world.plan.has_locks else None
         self.cache = SimulatedWorkerCache(decoder, self.name, queue)
-        #: What the range that it loads was sent with.
-        self.record: Record | None = None
+        #: What the bundle that it loads was sent with, or the range alone.
+        self.records: Mapping[TopicPartition, Record] = {}
         self.inserting: list[Inserter] = []
         #: How often Spark started its task before.
         self.attempt = 0
@@ -268,8 +270,8 @@ class _JobRun:
         self._attempts[index] += 1
         worker = self._application.hire()
         self._workers.append(worker)
-        for assignment in self._job.tasks[index] if attempt == 0 else ():
-            worker.inserting.append(world.invariants.task_begins(assignment, worker))
+        for members in bundles_of(self._job.tasks[index]) if attempt == 0 else ():
+            worker.inserting.append(world.invariants.task_begins(members, worker))
         world.scheduler.spawn(worker, lambda: self._task(worker, index, attempt, delay_ms))
 
     def _task(self, worker: Worker, index: int, attempt: int, delay_ms: int) -> None:
@@ -295,13 +297,17 @@ class _JobRun:
             self._application.release(worker)
 
     def _note(self, report: TaskReport, assignment: Assignment) -> None:
-        outcome = report.outcome
+        outcome, bundles = report.outcome, self._world.invariants.bundles
         for receipt in outcome.receipts if isinstance(outcome, Loaded) else ():
             if receipt.failed_over:
                 doubt = ", in doubt at the first" if receipt.in_doubt else ""
                 self._world.faults.note(f"block went to another replica{doubt}")
+        if isinstance(outcome, TooHeavy | BundleTooHeavy):
+            bundles.too_heavy(assignment.block_range.source, assignment.record)
         if isinstance(outcome, TooHeavy):
             self._world.faults.note("range refused as too heavy")
+        elif isinstance(outcome, BundleTooHeavy):
+            self._world.faults.note("bundle refused as too heavy")
         elif isinstance(outcome, Outdated):
             why = "text refused by its first task"
             why = "range refused for its new fields" if outcome.fields else why

@@ -30,7 +30,7 @@ class OffsetSplitter:
             return [(shards[0], decoded)]
         parts = []
         for place, shard in enumerate(shards):
-            rows = tuple(row for row in decoded.native.rows if row[0] % len(shards) == place)
+            rows = tuple(row for row in decoded.native.rows if row.offset % len(shards) == place)
             if rows:
                 parts.append((shard, with_rows(decoded, rows, divisor)))
         return parts

@@ -143,6 +143,7 @@ def _replicas(world: World, host: Host, sql: str) -> Rows:
     if table is None:
         return []
     hosts = world.clickhouse.replicas_of(host.shard)
+    unfetched = table.unfetched.get(host.url)
     away = sum(_is_read_only(world, other) or other.down_until > world.now for other in hosts)
     return [
         {
@@ -152,13 +153,14 @@ def _replicas(world: World, host: Host, sql: str) -> Rows:
             "is_readonly": int(_is_read_only(world, host)),
             "is_session_expired": 0,
             "parts_to_check": 0,
-            "log_pointer": table.mark - min(1, len(table.unfetched.get(host.url, ()))),
+            # It has not read of the newest part that it has not fetched.
+            "log_pointer": unfetched[-1].number - 1 if unfetched else table.mark,
         }
     ]
 
 
 def _queue(world: World, host: Host, sql: str) -> Rows:
-    """Of what it has not fetched, it has not read of the newest part yet."""
+    """What it has read of and not fetched."""
     table = _table(host, sql)
     queued = () if table is None else table.unfetched.get(host.url, ())[:-1]
     return [{"node_name": str(id(part))} for part in queued]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Mapping
 
 from sluice.clickhouse.insert import InsertPlan
 from sluice.config.model import Configuration
@@ -169,13 +170,13 @@ class World:
         self.sleep(max(1, actor.call_until - self.now))
         raise AbandonedError
 
-    def record_of_task(self) -> Record:
-        """What the running task was sent with."""
+    def records_of_task(self) -> Mapping[TopicPartition, Record]:
+        """What the running task was sent with: of what it loads as one block just now."""
         worker = self.process
-        assert isinstance(worker, Worker) and worker.record is not None
+        assert isinstance(worker, Worker) and worker.records
         if worker.attempt:
-            self.checks.violate(f"a task that was started again inserts {worker.record} (R10)")
-        return worker.record
+            self.checks.violate(f"a task that was started again inserts {worker.records} (R10)")
+        return worker.records
 
     def before_insert(self, plan: InsertPlan) -> None:
         """The running task is about to insert."""

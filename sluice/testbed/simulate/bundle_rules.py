@@ -1,0 +1,94 @@
+"""What must hold of bundles at every moment (R19), seen by somebody who knows everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import Kind, Record
+from sluice.testbed.simulate.kafka import Transaction
+from sluice.worker.assignment import Job
+from sluice.worker.tasks import bundles_of
+
+if TYPE_CHECKING:
+    from sluice.testbed.simulate.world import World
+
+#: By partition, the records of what one task loads as one block: of a bundle, or of a range alone.
+Records = Mapping[TopicPartition, Record]
+
+
+def in_words(records: Records) -> str:
+    """For a person."""
+    return " and ".join(f"{source} {record}" for source, record in sorted(records.items()))
+
+
+class BundleRules:
+    """Of one world.
+
+    :param violate: told what rule is broken, and where.
+    """
+
+    def __init__(self, world: World, violate: Callable[[TopicPartition, str], None]) -> None:
+        self._world = world
+        self._violate = violate
+        self._members: dict[str, set[TopicPartition]] = {}
+        #: What a task refused as too heavy: nobody ever inserts it, whoever it was sent to.
+        self._too_heavy: set[tuple[TopicPartition, int, int, str, str]] = set()
+
+    def recorded(self, source: TopicPartition, record: Record) -> None:
+        """A record is decided."""
+        if record.bundle:
+            self._members.setdefault(record.bundle, set()).add(source)
+
+    def sent(self, job: Job) -> None:
+        """A bundle is sent whole, its members one after the other in the order of its rows and
+        under one lease, or not at all."""
+        for task in job.tasks:
+            for members in bundles_of(task):
+                records = {each.block_range.source: each.record for each in members}
+                first, name = members[0].block_range.source, members[0].record.bundle
+                if name:
+                    self._world.faults.note("bundle of several ranges")
+                if name and list(records) != sorted(self._members[name]):
+                    bundle = ", ".join(map(str, sorted(self._members[name])))
+                    self._violate(first, f"{in_words(records)} is sent, but {name} is {bundle}")
+                leases = {(r.attempt, r.deadline_ms, r.text, r.grant) for r in records.values()}
+                if len(leases) > 1:
+                    self._violate(first, f"{in_words(records)} is sent under several leases")
+
+    def too_heavy(self, source: TopicPartition, record: Record) -> None:
+        """A task refused a range, or its bundle, as too heavy (R12)."""
+        self._too_heavy.add((source, record.begin, record.end, record.bundle, record.text))
+
+    def is_too_heavy(self, source: TopicPartition, record: Record) -> bool:
+        """Whether a task has refused it as too heavy."""
+        of_record = (source, record.begin, record.end, record.bundle, record.text)
+        return of_record in self._too_heavy
+
+    def settled(self, source: TopicPartition, before: Record, transaction: Transaction) -> None:
+        """All members of a bundle are settled by one transaction, but for those that stopped."""
+        stopped = {
+            stopped
+            for driver in self._world.drivers
+            if driver.lane_run.loop is not None
+            for stopped, state in driver.lane_run.loop.states.items()
+            if state.stopped is not None
+        }
+        for other, offset in self._world.broker.group.items():
+            member = self._world.checks.recorded(offset)
+            if other in stopped or other in transaction.offsets or member is None:
+                continue
+            if before.bundle and member.in_doubt and member.bundle == before.bundle:
+                self._violate(source, f"{before} is settled, and {other} {member} is not")
+
+    def check_given_back(self, source: TopicPartition, before: Record, record: Record) -> None:
+        """What ends elsewhere than the range before it, and does not shorten it, gives a bundle's
+        range back into the backlog. That may be when nobody inserted it, nor will."""
+        if not (before.bundle and record.kind is Kind.SETTLE and record.end == record.begin):
+            self._violate(source, f"{record} is another cut than {before} (R2)")
+        self._world.faults.note("range of a bundle given back")
+        if not self.is_too_heavy(source, before) and before.begin < before.end:
+            for each in self._world.invariants.inserters(source):
+                if each.records[source].begin == before.begin:
+                    self._violate(source, f"{before} is given back, and may be inserted")

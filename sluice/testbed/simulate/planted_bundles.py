@@ -1,0 +1,105 @@
+"""Bugs on purpose about bundles (R19); see `planted`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from sluice.core import bundles
+from sluice.core.bundles import Member
+from sluice.driver import bundling, loop
+from sluice.driver.state import Claims, PartitionState
+from sluice.testbed.simulate.decoding import DecodedRows, VersionedDecoder, with_rows
+from sluice.testbed.simulate.patches import patched
+from sluice.worker import bundle
+
+Plant = Callable[[], AbstractContextManager[None]]
+
+
+def _incomplete_bundle_is_sent() -> AbstractContextManager[None]:
+    """What is left of a bundle is sent under its name."""
+    return patched(
+        (bundling, "is_whole_bundle", lambda members: True),
+        (bundle, "is_whole", lambda *_: True),
+    )
+
+
+def _rows_in_order_of_arrival() -> AbstractContextManager[None]:
+    """The rows of a bundle's members stand in the order in which a broker sent them."""
+    real, turn = VersionedDecoder.decode, itertools.count()
+
+    def decode(self: VersionedDecoder, buffer: Any, origins: Any) -> DecodedRows:
+        decoded = real(self, buffer, origins)
+        sources = [origin.source for origin in origins.members]
+        if next(turn) % 2:
+            sources.reverse()
+        rows = sorted(decoded.native.rows, key=lambda row: sources.index(row.source))
+        return with_rows(decoded, tuple(rows), self._divisor)
+
+    return patched((VersionedDecoder, "decode", decode))
+
+
+def _members_are_recorded_one_by_one() -> AbstractContextManager[None]:
+    """The records of a bundle are written in several transactions."""
+    return patched((loop, "bounded", lambda updates: updates[:1]))
+
+
+def _bundle_named_by_its_partitions() -> AbstractContextManager[None]:
+    """The digest says nothing of offsets."""
+    real = bundles.bundle_name
+
+    def bundle_name(members: Iterable[Member]) -> str:
+        whole = [replace(each.block_range, begin=0, end=1) for each in members]
+        return real(Member(each, "", 0) for each in whole)
+
+    return patched((bundles, "bundle_name", bundle_name), (bundling, "bundle_name", bundle_name))
+
+
+def _given_back_while_it_may_land() -> AbstractContextManager[None]:
+    """A bundle that is no more is planned anew although some task may have inserted it."""
+    real = bundling._dissolved
+
+    def dissolved(members: list[PartitionState], *more: Any) -> Any:
+        for state in members:
+            state.untouched = True
+        return real(members, *more)
+
+    return patched((bundling, "_dissolved", dissolved))
+
+
+def _each_member_keeps_its_lease() -> AbstractContextManager[None]:
+    """A new attempt renews the lease of the first member only."""
+    real = bundling._as_first
+
+    def as_first(state: PartitionState, update: Any, attempt: int) -> Any:
+        found = real(state, update, attempt)
+        if state.source == update.source:
+            return found
+        return replace(found, record=replace(found.record, deadline_ms=state.record.deadline_ms))
+
+    return patched((bundling, "_as_first", as_first))
+
+
+def _all_bundles_are_one_claim() -> AbstractContextManager[None]:
+    """Of all bundles that may still be inserted one counts against the window."""
+    real = Claims.at
+
+    def at(self: Claims, site: Any, states: list[PartitionState], now_ms: int) -> Any:
+        bundled = [state for state in states if state.record.bundle]
+        return real(self, site, [s for s in states if s not in bundled] + bundled[:1], now_ms)
+
+    return patched((Claims, "at", at))
+
+
+BUNDLE_BUGS: dict[str, Plant] = {
+    "incomplete-bundle-is-sent": _incomplete_bundle_is_sent,
+    "rows-in-order-of-arrival": _rows_in_order_of_arrival,
+    "members-are-recorded-one-by-one": _members_are_recorded_one_by_one,
+    "bundle-named-by-its-partitions": _bundle_named_by_its_partitions,
+    "given-back-while-it-may-land": _given_back_while_it_may_land,
+    "each-member-keeps-its-lease": _each_member_keeps_its_lease,
+    "all-bundles-are-one-claim": _all_bundles_are_one_claim,
+}
