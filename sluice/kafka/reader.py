@@ -59,8 +59,8 @@ FETCH_BYTES_OF_LARGE = 256 * 1024
 #: Messages are large when fewer than this make a poll, so above 8 KiB on average.
 LARGE_POLL_MESSAGES = 64
 
-#: Called with the values and offsets of one poll; no value is None. Where the offsets have
-#: no holes they are a `range`.
+#: Called with the values and offsets of one poll, the offsets as `Wanted` says; no value is None.
+#: Where the offsets have no holes they are a `range`.
 Deliver = Callable[[list[bytes], Sequence[int]], None]
 #: A message's key, headers and timestamp in milliseconds, if it has one.
 Seen = tuple[bytes | None, Sequence[tuple[str, bytes | None]], int | None]
@@ -74,6 +74,19 @@ _error, _offset, _key, _value = (
     ck.Message.key,
     ck.Message.value,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A range that is to be read.
+
+    :param epoch: of the leader that vouched for the range; see `require_epoch`.
+    :param base: is added to the offsets of its messages when they are delivered.
+    """
+
+    block_range: Range
+    epoch: int = EPOCH_UNKNOWN
+    base: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +123,38 @@ class RangeReader:
         bytes_max: int,
         deliver: Deliver,
         look: Look | None = None,
-        epoch: int = EPOCH_UNKNOWN,
     ) -> ReadResult:
-        """Deliver every message of the range in offset order.
+        """As `read_ranges`, of one."""
+        return self.read_ranges([Wanted(block_range)], bytes_max, deliver, look)[0]
 
-        Stops early when the range is heavier than `bytes_max`; one message is always
-        allowed (R12). The verdict is a function of the range alone.
+    def read_ranges(
+        self, wanted: Sequence[Wanted], bytes_max: int, deliver: Deliver, look: Look | None = None
+    ) -> tuple[ReadResult, ...]:
+        """Deliver every message of the ranges: range by range, and in offset order.
 
-        :param epoch: of the leader that vouched for the range; see `require_epoch`.
-        :raises RangeVanishedError: offsets of the range are gone.
+        Stops early when all together are heavier than `bytes_max`, and the last result says
+        where; one message is always allowed (R12). The verdict is a function of the ranges alone.
+
+        :param wanted: at most one range of each partition.
+        :raises RangeVanishedError: offsets of a range are gone.
         :raises StalledError: no progress although the offsets exist.
         """
+        results: list[ReadResult] = []
+        for one in wanted:
+            results.append(self._read_one(one, bytes_max, results, deliver, look))
+            if results[-1].heavy_at is not None:
+                break
+        return tuple(results)
+
+    def _read_one(
+        self,
+        wanted: Wanted,
+        bytes_max: int,
+        earlier: Sequence[ReadResult],
+        deliver: Deliver,
+        look: Look | None,
+    ) -> ReadResult:
+        block_range = wanted.block_range
         originals = Originals() if block_range.source.topic in self._had_bad else None
         self._originals = block_range, originals
         self._had_bad.discard(block_range.source.topic)
@@ -128,7 +162,7 @@ class RangeReader:
         consumer = self._consumer_at(block_range.source, block_range.begin, _fetch_bytes(poll))
         try:
             result, position, poll = _read(
-                consumer, block_range, bytes_max, deliver, look, originals, poll, epoch
+                consumer, wanted, bytes_max, earlier, deliver, look, originals, poll
             )
         except ck.KafkaException as error:
             consumer.close()
@@ -187,16 +221,22 @@ class RangeReader:
 
 def _read(
     consumer: ck.Consumer,
-    block_range: Range,
+    wanted: Wanted,
     bytes_max: int,
+    earlier: Sequence[ReadResult],
     deliver: Deliver,
     look: Look | None,
     originals: Originals | None,
     poll: int,
-    epoch: int,
 ) -> tuple[ReadResult, int, int]:
-    """The result, the consumer's position, and the messages of the next poll (`poll`: first)."""
+    """The result, the consumer's position, and the messages of the next poll (`poll`: first).
+
+    :param earlier: of the ranges before it, which count for `bytes_max`.
+    """
+    block_range, epoch, base = wanted.block_range, wanted.epoch, wanted.base
     source, end = block_range.source, block_range.end
+    bytes_max -= sum(result.bytes for result in earlier)
+    is_first = not any(result.messages for result in earlier)
     where = [ck.TopicPartition(source.topic, source.partition)]
     messages_seen = bytes_seen = skipped = 0
     position = block_range.begin
@@ -228,9 +268,10 @@ def _read(
             poll = min(POLL_MESSAGES, 1 + POLL_BYTES * len(batch) // (total + 1))
         if bytes_seen + total > bytes_max:
             sizes = [len(v) + len(k or b"") for v, k in zip_longest(values, keys)]
-            crossed = _crossing(offsets, sizes, bytes_seen, bytes_max, messages_seen)
+            crossed = _crossing(offsets, sizes, bytes_seen, bytes_max, is_first)
             if crossed is not None:
                 return ReadResult(messages_seen, bytes_seen, skipped, heavy_at=crossed), -1, poll
+        is_first = is_first and not batch
         messages_seen += len(batch)
         bytes_seen += total
         if tombstones:
@@ -244,7 +285,7 @@ def _read(
                 originals.add(offsets, batch)
             if look is not None:
                 look(list(map(_seen, batch)))
-            deliver(values, offsets)
+            deliver(values, _moved(offsets, base))
         if position < end:
             before = position
             position = _position(consumer, where, position)
@@ -296,18 +337,27 @@ def _offsets(batch: list[ck.Message]) -> Sequence[int]:
     return list(map(_offset, batch))
 
 
+def _moved(offsets: Sequence[int], base: int) -> Sequence[int]:
+    """The offsets with `base` added."""
+    if not base:
+        return offsets
+    if isinstance(offsets, range):
+        return range(offsets.start + base, offsets.stop + base)
+    return [offset + base for offset in offsets]
+
+
 def _crossing(
     offsets: Sequence[int],
     sizes: list[int],
     bytes_before: int,
     bytes_max: int,
-    messages_before: int,
+    is_first: bool,
 ) -> int | None:
-    """The offset of the message that crosses the limit, unless it is the range's first."""
+    """The offset of the message that crosses the limit, unless it is the first of all."""
     total = bytes_before
     for index, size in enumerate(sizes):
         total += size
-        if total > bytes_max and (messages_before > 0 or index > 0):
+        if total > bytes_max and not (is_first and index == 0):
             return offsets[index]
     return None
 

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import numpy as np
-from numpy.typing import NDArray
 
 from sluice.core.bundles import place_of
-from sluice.core.errors import SluiceError
 from sluice.core.receipts import BundleTooHeavy, TooHeavy
-from sluice.kafka.reader import Deliver, RangeReader, ReadResult
-from sluice.worker.assignment import Assignment, TaskEnvironment
+from sluice.kafka.reader import RangeReader, ReadResult, Wanted
+from sluice.kafka.readers import Reader
+from sluice.worker.assignment import TaskEnvironment
 from sluice.worker.bundle import Bundle
 from sluice.worker.routing import Router
 from sluice.worker.stage_clocks import StageClocks
 from sluice.worker.worker_cache import WorkerCache
-
-if TYPE_CHECKING:
-    from sluice.kafka.wire.reader import DeliverText
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,77 +47,27 @@ def fetch(
     router: Router,
     clocks: StageClocks,
 ) -> Reading:
-    """Read the members one after the other, so that their messages stand in the block's order."""
-    results: list[ReadResult] = []
-    total = 0
-    for number, member in enumerate(bundle.members):
-        left = bundle.bytes_max - total
-        try:
-            result = _fetch_member(cache, environment, member, number, max(left, 0), router, clocks)
-        except SluiceError as error:
-            return Reading(tuple(results), unread=(number, error))
-        results.append(result)
-        total += result.bytes
-        if bundle.is_alone and result.heavy_at is not None:
-            return Reading(tuple(results), TooHeavy(result.heavy_at, total))
-        if not bundle.is_alone and (result.heavy_at is not None or total > bundle.bytes_max):
-            return Reading(tuple(results), BundleTooHeavy(total))
-    return Reading(tuple(results))
+    """Read the members in their order, which is the block's, with places instead of offsets."""
+    wanted = [
+        Wanted(member.block_range, member.record.epoch, place_of(number, 0))
+        for number, member in enumerate(bundle.members)
+    ]
+    results = _read(cache.reader(environment, looks=router.looks), wanted, bundle, router, clocks)
+    heavy_at, total = results[-1].heavy_at, sum(result.bytes for result in results)
+    if bundle.is_alone:
+        return Reading(results, None if heavy_at is None else TooHeavy(heavy_at, total))
+    # One message is always allowed, but not within a bundle: it is loaded alone.
+    is_heavy = heavy_at is not None or total > bundle.bytes_max
+    return Reading(results, BundleTooHeavy(total) if is_heavy else None)
 
 
-def _fetch_member(
-    cache: WorkerCache,
-    environment: TaskEnvironment,
-    member: Assignment,
-    number: int,
-    bytes_max: int,
-    router: Router,
-    clocks: StageClocks,
-) -> ReadResult:
-    """Read one range.
-
-    :param number: of the member.
-    """
-    reader = cache.reader(environment, looks=router.looks)
-    block_range, epoch = member.block_range, member.record.epoch
-    view = router.only_view
-    if view is None:
-        deliver = _moved(clocks.checking(router.deliver), number)
-        if isinstance(reader, RangeReader):
-            look = router.look if router.looks else None
-            return reader.read(block_range, bytes_max, deliver, look, epoch)
-        return reader.read(block_range, bytes_max, deliver, epoch)
+def _read(
+    reader: Reader, wanted: Sequence[Wanted], bundle: Bundle, router: Router, clocks: StageClocks
+) -> tuple[ReadResult, ...]:
+    view, bytes_max = router.only_view, bundle.bytes_max
     if isinstance(reader, RangeReader):
-        add = _moved(clocks.checking(view.buffer.add), number)
-        return reader.read(block_range, bytes_max, add, None, epoch)
-    add_text = _moved_text(clocks.checking(view.buffer.add_text), number)
-    return reader.read_text(block_range, bytes_max, add_text, epoch)
-
-
-def _moved(deliver: Deliver, number: int) -> Deliver:
-    """Deliver with places instead of offsets."""
-    if number == 0:
-        return deliver
-    base = place_of(number, 0)
-
-    def moved(values: list[bytes], offsets: Sequence[int]) -> None:
-        if isinstance(offsets, range):
-            deliver(values, range(offsets.start + base, offsets.stop + base))
-        else:
-            deliver(values, [offset + base for offset in offsets])
-
-    return moved
-
-
-def _moved_text(deliver: DeliverText, number: int) -> DeliverText:
-    """As `_moved`."""
-    if number == 0:
-        return deliver
-    base = np.uint64(place_of(number, 0))
-
-    def moved(
-        text: memoryview, offsets: NDArray[np.uint64], ends: NDArray[np.int64], may_be_long: bool
-    ) -> None:
-        deliver(text, offsets + base, ends, may_be_long)
-
-    return moved
+        deliver = clocks.checking(view.buffer.add if view else router.deliver)
+        return reader.read_ranges(wanted, bytes_max, deliver, router.look if router.looks else None)
+    if view is None:
+        return reader.read_ranges(wanted, bytes_max, clocks.checking(router.deliver))
+    return reader.read_text(wanted, bytes_max, clocks.checking(view.buffer.add_text))

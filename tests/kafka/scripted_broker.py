@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.kafka.wire import messages
-from tests.kafka.wire_log import SOURCE, MemoryLog
+from tests.kafka.wire_log import SOURCE, MemoryLog, fetch_answer
 
 TLS = Path(__file__).parent / "tls"
 AUTHORITY = TLS / "authority.pem"
@@ -25,10 +25,14 @@ Answer = Callable[[bytes], bytes | None]
 class ScriptedBroker:
     """Answers by kind of request; `answers` may be changed while it runs.
 
+    :param more: logs that it leads, too.
+    :param others: brokers of the same cluster.
     :param asked: the kinds of all requests.
     """
 
     log: MemoryLog
+    more: list[MemoryLog] = field(default_factory=list)
+    others: list[ScriptedBroker] = field(default_factory=list)
     port: int = 0
     versions: dict[int, tuple[int, int]] = field(
         default_factory=lambda: {kind: (0, version) for kind, version in messages.VERSIONS.items()}
@@ -48,20 +52,26 @@ class ScriptedBroker:
         }
 
     def fetch(self, body: bytes) -> bytes:
-        offset, _, size = struct.unpack_from(">qqi", body, len(body) - 26)
-        return self.log._fetched(offset, size)
+        return fetch_answer([self.log, *self.more], body)
 
-    def metadata(self, _body: bytes, leader: int = 7, error: int = 0) -> bytes:
+    def metadata(self, _body: bytes, leader: int = 7) -> bytes:
+        """Brokers 7 and up, and who leads what."""
+        brokers = [self, *self.others]
         text = messages.text
-        return b"".join(
-            (
-                struct.pack(">iii", 0, 1, 7) + text("localhost"),
-                struct.pack(">ihh", self.port, -1, -1),
-                struct.pack(">iih", 7, 1, error) + text(SOURCE.topic) + b"\0",
-                struct.pack(">ihiii", 1, 0, SOURCE.partition, leader, 4),
-                struct.pack(">iiiii", 1, 7, 1, 7, 0),
-            )
-        )
+        parts = [struct.pack(">ii", 0, len(brokers))]
+        for number, broker in enumerate(brokers, 7):
+            parts += struct.pack(">i", number), text("localhost")
+            parts.append(struct.pack(">ih", broker.port, -1))
+        led = [(log, n) for n, b in enumerate(brokers, leader) for log in (b.log, *b.more)]
+        topics = sorted({log.source.topic for log, _ in led})
+        parts.append(struct.pack(">hii", -1, 7, len(topics)))
+        for topic in topics:
+            own = [(log.source.partition, n) for log, n in led if log.source.topic == topic]
+            parts += struct.pack(">h", 0), text(topic), struct.pack(">bi", 0, len(own))
+            for partition, number in own:
+                parts.append(struct.pack(">hiii", 0, partition, number, 4))
+                parts.append(struct.pack(">iiiii", 1, 7, 1, 7, 0))
+        return b"".join(parts)
 
     def _api_versions(self, _body: bytes) -> bytes:
         known = [struct.pack(">hhh", kind, *span) for kind, span in self.versions.items()]

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import confluent_kafka as ck
 import pytest
 
+from sluice.core.bundles import place_of
 from sluice.core.errors import SluiceError
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import DeadLetterReason
 from sluice.kafka import reader as reader_module
 from sluice.kafka.errors import RangeVanishedError, StalledError
-from sluice.kafka.reader import RangeReader, ReadResult, read_originals
+from sluice.kafka.reader import RangeReader, ReadResult, Wanted, read_originals
 from sluice.kafka.readers import Reader, make_reader
 from sluice.kafka.wire import messages
-from sluice.kafka.wire.messages import Fetched
 from tests.support.kafka import Kafka, numbered
 
 NO_LIMIT = 1 << 40
@@ -34,10 +34,17 @@ class Reading:
 
     def read(self, topic: str, begin: int, end: int, bytes_max: int = NO_LIMIT) -> ReadResult:
         self.values, self.offsets = [], []
-        block_range = Range(TopicPartition(topic, 0), begin, end)
-        return self.reader.read(block_range, bytes_max, self._take)
+        (result,) = self.read_ranges([Range(TopicPartition(topic, 0), begin, end)], bytes_max)
+        return result
 
-    def _take(self, values: list[bytes], offsets: list[int]) -> None:
+    def read_ranges(
+        self, ranges: Sequence[Range], bytes_max: int = NO_LIMIT
+    ) -> tuple[ReadResult, ...]:
+        self.values, self.offsets = [], []
+        wanted = [Wanted(each, base=place_of(n, 0)) for n, each in enumerate(ranges)]
+        return self.reader.read_ranges(wanted, bytes_max, self._take)
+
+    def _take(self, values: list[bytes], offsets: Sequence[int]) -> None:
         assert len(values) == len(offsets)
         self.values += values
         self.offsets += offsets
@@ -74,7 +81,7 @@ def test_consecutive_ranges_reuse_the_connection(kafka: Kafka, reading: Reading)
         reader = reading.reader
         if isinstance(reader, RangeReader):
             return reader._consumers[source][0]
-        return reader._cluster.leader(source)[0]
+        return reader._cluster.connection(reader._cluster.leader(source))
 
     reading.read(topic, 0, 333)
     kept = connection()
@@ -267,7 +274,7 @@ def test_a_stall_is_not_taken_for_a_loss(
     monkeypatch.setattr(reader_module, "STALL_SECONDS", -1.0)
     monkeypatch.setattr(reader_module, "POLL_TIMEOUT_SECONDS", 0.0)
     if reading.name == "wire":  # it waits for the broker's answer, so the answer is empty
-        monkeypatch.setattr(messages, "read_fetched", lambda *_: Fetched(0, (), 0, 0))
+        monkeypatch.setattr(messages, "read_fetched", lambda *_: (0, []))
     topic = kafka.topic()
     kafka.produce(topic, numbered(10))
     with pytest.raises(StalledError) as caught:

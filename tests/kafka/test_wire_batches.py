@@ -18,8 +18,9 @@ from sluice.core.ranges import Range
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.digits import has_long_run
 from sluice.kafka.errors import StalledError
+from sluice.kafka.reader import Wanted
+from sluice.kafka.wire import fetches, unpacking
 from sluice.kafka.wire import reader as wire_reader
-from sluice.kafka.wire import unpacking
 from sluice.kafka.wire.reader import BrokenBatchError
 from tests.kafka.batches import (
     CODECS,
@@ -31,7 +32,7 @@ from tests.kafka.batches import (
     record,
     sealed,
 )
-from tests.kafka.wire_log import SOURCE, MemoryLog, Piece, read, reader_of
+from tests.kafka.wire_log import SOURCE, MemoryLog, Piece, read, read_ranges, reader_of
 
 
 def content(pieces: list[Piece]) -> list[tuple[int, bytes]]:
@@ -113,8 +114,7 @@ def test_any_log_is_read_as_it_is(made: tuple[MemoryLog, list[Entry]], data: st.
     end = data.draw(st.integers(begin, log.end))
     limit = data.draw(st.one_of(st.just(1 << 40), st.integers(0, 800)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wire_reader, "FETCH_BYTES", data.draw(st.sampled_from([1, 200, 1 << 20])))
-        patch.setattr(wire_reader, "FETCH_BYTES_MIN", 1)
+        patch.setattr(fetches, "FETCH_BYTES", data.draw(st.sampled_from([1, 200, 1 << 20])))
         patch.setattr(wire_reader, "TEXT_BYTES", data.draw(st.sampled_from([1, 60, 1 << 18])))
         patch.setattr(wire_reader, "WINDOW_BYTES", data.draw(st.sampled_from([1, 60, 1 << 18])))
         patch.setattr(wire_reader, "MESSAGES_MAX", data.draw(st.sampled_from([1, 3, 16_384])))
@@ -172,7 +172,7 @@ def test_the_next_fetch_is_under_way_and_asks_for_no_more_than_needed() -> None:
     log = MemoryLog(batches, end=1000)
     read(log, 0, 1000)
     assert [offset for offset, _ in log.fetches][:2] == [0, 104]
-    assert log.fetches[-1][1] < wire_reader.FETCH_BYTES
+    assert log.fetches[-1][1] < fetches.FETCH_BYTES
     log.fetches.clear()
     read(log, 0, 100)
     assert len(log.fetches) == 1  # all that is needed has come: nothing is asked for in vain
@@ -201,9 +201,11 @@ def test_what_the_taker_raises_is_not_tried_again(error: Exception) -> None:
         calls.append(len(values))
         raise error
 
+    reader, wanted = reader_of(log), [Wanted(Range(SOURCE, 0, 40))]
     with pytest.raises(type(error)) as caught:
-        reader_of(log).read(Range(SOURCE, 0, 40), 1 << 40, deliver)
-    assert caught.value is error and len(calls) == 1 and log.dropped == 1
+        reader.read_ranges(wanted, 1 << 40, deliver)
+    assert caught.value is error and len(calls) == 1
+    assert len(content(read_ranges(reader, wanted)[1])) == 40  # nothing is left of it
 
 
 SOUND = batch([Entry(5, b'{"a":1}', b"key"), Entry(6, None), Entry(9, b"x" * 50)])

@@ -19,14 +19,17 @@ from sluice.kafka.errors import (
     RangeVanishedError,
     StalledError,
 )
+from sluice.kafka.reader import Wanted
 from sluice.kafka.wire import connection as connection_module
 from sluice.kafka.wire import messages, native, security
 from sluice.kafka.wire.cluster import bootstrap_addresses
+from sluice.kafka.wire.messages import Leader
 from sluice.kafka.wire.reader import WireReader
 from tests.kafka.batches import Entry, batch
 from tests.kafka.scripted_broker import AUTHORITY, ScriptedBroker, scripted_broker
-from tests.kafka.wire_log import SOURCE, MemoryLog
+from tests.kafka.wire_log import SOURCE, MemoryLog, asked_of
 
+WHOLE = [Wanted(Range(SOURCE, 0, 30))]
 VALUES = [b"%d" % number for number in range(30)]
 
 
@@ -41,7 +44,7 @@ def read(broker: ScriptedBroker, **properties: str) -> list[bytes]:
     reader = WireReader(KafkaAccess("dc1", f"localhost:{broker.port}", renamed))
     values: list[bytes] = []
     try:
-        reader.read(Range(SOURCE, 0, 30), 1 << 40, lambda found, _: values.extend(found))
+        reader.read_ranges(WHOLE, 1 << 40, lambda found, _: values.extend(found))
     finally:
         reader.close()
     return values
@@ -88,7 +91,7 @@ def test_an_epoch_is_told_to_the_leader() -> None:
         bodies: list[bytes] = []
         once(broker, messages.FETCH, lambda body: bodies.append(body) or broker.fetch(body))
         read(broker)
-        assert struct.unpack_from(">i", bodies[0], len(bodies[0]) - 30) == (4,)
+        assert [epoch for _, epoch, _, _ in asked_of(bodies[0])] == [4]
 
 
 def test_a_connection_that_ends_is_opened_again() -> None:
@@ -104,7 +107,7 @@ def test_a_lost_connection_is_not_asked_again_who_leads_another_partition() -> N
 
         def read_all() -> None:
             values.clear()
-            reader.read(Range(SOURCE, 0, 30), 1 << 40, lambda found, _: values.extend(found))
+            reader.read_ranges(WHOLE, 1 << 40, lambda found, _: values.extend(found))
 
         read_all()
         reader._cluster._leaders.clear()  # as for a partition that is read for the first time
@@ -118,10 +121,10 @@ def test_a_lost_connection_is_not_asked_again_who_leads_another_partition() -> N
 def test_an_answer_that_nobody_waits_for_is_not_taken_for_another() -> None:
     with scripted_broker(made()) as broker:
         reader = WireReader(KafkaAccess("dc1", f"localhost:{broker.port}"))
-        connection, _ = reader._cluster.leader(SOURCE)
-        connection.send(messages.FETCH, messages.fetch_body(SOURCE, 20, 4, 100, 0))
+        connection = reader._cluster.connection(reader._cluster.leader(SOURCE))
+        connection.send(messages.FETCH, messages.fetch_body([(SOURCE, 4, 20, 100)], 100, 0))
         values: list[bytes] = []
-        reader.read(Range(SOURCE, 0, 30), 1 << 40, lambda found, _: values.extend(found))
+        reader.read_ranges(WHOLE, 1 << 40, lambda found, _: values.extend(found))
         assert values == VALUES
         reader.close()
 
@@ -162,7 +165,7 @@ def test_a_short_answer_is_no_answer(monkeypatch: pytest.MonkeyPatch, size: int)
     with scripted_broker(made()) as broker:
         for kind in (messages.METADATA, messages.FETCH):
             usual = broker.answers[kind]
-            whole = usual(messages.fetch_body(SOURCE, 0, -1, 100, 0)) or b""
+            whole = usual(messages.fetch_body([(SOURCE, -1, 0, 100)], 100, 0)) or b""
             if size < len(whole) - 100:
                 broker.answers[kind] = lambda body, usual=usual: (usual(body) or b"")[:size]
                 with pytest.raises((KafkaUnavailableError, StalledError)):
@@ -203,15 +206,21 @@ def test_tls_proves_the_broker() -> None:
         assert read(broker, security_protocol="ssl", enable_ssl_certificate_verification="false")
 
 
+def connect(reader: WireReader) -> Leader:
+    leader = reader._cluster.leader(SOURCE)
+    reader._cluster.connection(leader)
+    return leader
+
+
 def test_tls_proves_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     tls = {"security.protocol": "ssl", "ssl.ca.location": str(AUTHORITY)}
     with scripted_broker(made(), tls=True) as broker:
         access = KafkaAccess("dc1", f"127.0.0.1:{broker.port}", tls)
         with pytest.raises(KafkaTerminalError, match="certificate"):
-            WireReader(access)._cluster.leader(SOURCE)
+            connect(WireReader(access))
         tls["ssl.endpoint.identification.algorithm"] = "none"
         reader = WireReader(KafkaAccess("dc1", access.brokers, tls))
-        assert reader._cluster.leader(SOURCE)[1] == 4
+        assert connect(reader).epoch == 4
         reader.close()
 
 

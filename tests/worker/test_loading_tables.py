@@ -30,7 +30,7 @@ from sluice.core.records import Kind, Record
 from sluice.core.text import Column, ConfigurationText, Route, Sharding, TableText
 from sluice.decode.messages.decoded import Block
 from sluice.decode.version import decoder_version
-from sluice.kafka.reader import RangeReader, ReadResult
+from sluice.kafka.reader import RangeReader, ReadResult, Wanted
 from sluice.worker import loading
 from sluice.worker.assignment import Assignment
 from sluice.worker.errors import BlockRefusedError, OutdatedTextError
@@ -69,16 +69,17 @@ class Listed(RangeReader):
         self.heavy_at = heavy_at
         self.kept: Mapping[int, bytes] = {}
 
-    def read(  # type: ignore[override]
-        self, block_range: Range, bytes_max: int, deliver: Any, look: Any = None, *_: Any
-    ) -> ReadResult:
+    def read_ranges(  # type: ignore[override]
+        self, wanted: Sequence[Wanted], bytes_max: int, deliver: Any, look: Any = None
+    ) -> tuple[ReadResult, ...]:
+        (block_range,) = [one.block_range for one in wanted]
         inside = range(block_range.begin, block_range.end)
         there = [(o, *self.messages[o]) for o in inside if self.messages[o][0] is not None]
         if look is not None:
             look([(None, (("table", name.encode()),), 0) for _, _, name in there])
         deliver([value for _, value, _ in there], [offset for offset, _, _ in there])
         size = sum(len(value or b"") for _, value, _ in there)
-        return ReadResult(len(inside), size, len(inside) - len(there), self.heavy_at)
+        return (ReadResult(len(inside), size, len(inside) - len(there), self.heavy_at),)
 
     def letters(
         self,

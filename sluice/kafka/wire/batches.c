@@ -1,6 +1,6 @@
 /* Kafka's record batches (format 2) to joined values.
  *
- * `sluice_next` walks over the batches of one fetch response and fills three arrays: the
+ * `sluice_next` walks over the batches of one range in a fetch response and fills three arrays: the
  * values of messages joined by newlines, their offsets, and where each ends. It stops when
  * these are full, when a batch has to be decompressed, at the end of the range, or of the
  * input, and goes on from there when it is called again. It allocates nothing, keeps nothing
@@ -38,7 +38,7 @@ enum status {
 
 /* The caller's struct; native.py holds the same list. */
 struct parser {
-    /* one fetch response: set with at = 0 */
+    /* the batches of a fetch response: set with at = 0 */
     const uint8_t *input;
     int64_t input_bytes;
     int64_t at; /* the next batch */
@@ -59,11 +59,13 @@ struct parser {
     /* the range */
     int64_t position; /* every offset below is done */
     int64_t end;
+    int64_t base; /* is added to the offsets that are held */
+    /* all ranges that are read together */
     int64_t bytes_max;
     int64_t messages;
     int64_t bytes; /* keys and values */
     int64_t tombstones;
-    int64_t heavy_at;
+    int64_t heavy_at; /* an offset of the range */
     /* what is held for delivery */
     uint8_t *text;
     int64_t text_capacity;
@@ -195,9 +197,12 @@ static inline int varint(const uint8_t **p, const uint8_t *stop, int64_t *out) {
     return 0;
 }
 
-/* The offset after the last whole batch, or `otherwise`. Only for asking for more early. */
-int64_t sluice_batches_end(const uint8_t *input, int64_t bytes, int64_t otherwise) {
+/* The offset after the last whole batch, or `otherwise`; `largest`: the bytes of the largest whole
+ * batch. Only for asking for more early. */
+int64_t sluice_batches_end(const uint8_t *input, int64_t bytes, int64_t otherwise,
+                           int64_t *largest) {
     int64_t at = 0;
+    *largest = 0;
     while (bytes - at >= HEADER_BYTES) {
         int64_t length = (int32_t)be32(input + at + 8);
         if (length < HEADER_BYTES - LENGTH_COVERS_FROM ||
@@ -205,6 +210,7 @@ int64_t sluice_batches_end(const uint8_t *input, int64_t bytes, int64_t otherwis
             break;
         otherwise = (int64_t)(be64(input + at) + (uint64_t)(int32_t)be32(input + at + 23) + 1);
         at += LENGTH_COVERS_FROM + length;
+        if (LENGTH_COVERS_FROM + length > *largest) *largest = LENGTH_COVERS_FROM + length;
     }
     return otherwise;
 }
@@ -322,7 +328,7 @@ static int read_record(struct parser *s, const uint8_t *p, const uint8_t *stop, 
     return 0;
 }
 
-/* Weigh a message of the range and take it over: 0, HEAVY or FULL. */
+/* Weigh a message and take it over: 0, HEAVY or FULL. */
 static int take_message(struct parser *s, const struct record *r, int64_t offset) {
     int64_t size = r->key + (r->value < 0 ? 0 : r->value);
     if (s->bytes + size > s->bytes_max && s->messages > 0) {
@@ -339,7 +345,7 @@ static int take_message(struct parser *s, const struct record *r, int64_t offset
         uint8_t *out = s->text + s->text_bytes;
         memcpy(out, r->data, (size_t)r->value);
         out[r->value] = '\n';
-        s->offsets[s->count] = (uint64_t)offset;
+        s->offsets[s->count] = (uint64_t)(s->base + offset);
         s->ends[s->count++] = s->text_bytes + r->value;
         s->text_bytes += r->value + 1;
     }

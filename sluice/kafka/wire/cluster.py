@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
+
 import confluent_kafka as ck
 
 from sluice.core.errors import SluiceError
@@ -47,10 +49,41 @@ class Cluster:
         self._connections: dict[int, Connection] = {}
         self._leaders: dict[TopicPartition, Leader] = {}
 
-    def leader(self, source: TopicPartition) -> tuple[Connection, int]:
-        """A connection to who leads, and the leader's epoch, -1 if it is not known."""
-        leader = self._leaders.get(source) or self._find_leader(source)
-        return self._connection(leader.broker), leader.epoch
+    def find_leaders(self, sources: Iterable[TopicPartition]) -> None:
+        """Ask, at once, who leads those of which it is not known."""
+        topics = {source.topic for source in sources if self.leader_of(source) is None}
+        if topics:
+            self._find_leaders(topics)
+
+    def leader_of(self, source: TopicPartition) -> Leader | None:
+        """Who leads, if it is known."""
+        leader = self._leaders.get(source)
+        return None if leader is None or leader.broker not in self._addresses else leader
+
+    def leader(self, source: TopicPartition) -> Leader:
+        """Who leads."""
+        leader = self.leader_of(source)
+        if leader is None:
+            error = self._find_leaders({source.topic}).get(source.topic, 0)
+            leader = self.leader_of(source)
+        if leader is None:
+            code = error or ck.KafkaError.LEADER_NOT_AVAILABLE
+            raise kafka_error(f"asking who leads {source}", ck.KafkaError(code))
+        return leader
+
+    def connection(self, leader: Leader) -> Connection:
+        """To a leader, without an answer that is still to come."""
+        broker = leader.broker
+        if broker in self._connections and self._connections[broker].is_waiting:
+            self._connections.pop(broker).close()
+        if broker not in self._connections:
+            address = self._addresses[broker]
+            self._connections[broker] = Connection(address, self._security, self._client)
+        return self._connections[broker]
+
+    def forget(self, source: TopicPartition) -> None:
+        """Ask again who leads."""
+        self._leaders.pop(source, None)
 
     def drop(self, source: TopicPartition) -> None:
         """Something failed: ask again who leads, over a new connection."""
@@ -65,7 +98,7 @@ class Cluster:
 
     def watermarks(self, source: TopicPartition) -> tuple[int, int]:
         """The first offset of a partition, and the stable end."""
-        connection, _ = self.leader(source)
+        connection = self.connection(self.leader(source))
         found = []
         for which in (messages.EARLIEST, messages.LATEST):
             answer = connection.ask(
@@ -82,30 +115,16 @@ class Cluster:
         while self._connections:
             self._connections.popitem()[1].close()
 
-    def _find_leader(self, source: TopicPartition) -> Leader:
-        connection = self._any_connection()
-        answer = connection.ask(messages.METADATA, messages.metadata_body(source.topic))
+    def _find_leaders(self, topics: Collection[str]) -> Mapping[str, int]:
+        """Ask about topics, and give back their errors."""
+        answer = self._any_connection().ask(messages.METADATA, messages.metadata_body(topics))
         metadata = messages.read_metadata(answer)
-        action = f"asking who leads {source}"
-        if metadata.error:
-            raise kafka_error(action, ck.KafkaError(metadata.error))
         for broker, address in metadata.brokers.items():
             if self._addresses.get(broker) != address and broker in self._connections:
                 self._connections.pop(broker).close()
         self._addresses = metadata.brokers
-        leader = metadata.leaders.get(source.partition)
-        if leader is None or leader.broker not in self._addresses:
-            raise kafka_error(action, ck.KafkaError(ck.KafkaError.LEADER_NOT_AVAILABLE))
-        self._leaders[source] = leader
-        return leader
-
-    def _connection(self, broker: int) -> Connection:
-        if broker in self._connections and self._connections[broker].is_waiting:
-            self._connections.pop(broker).close()
-        if broker not in self._connections:
-            address = self._addresses[broker]
-            self._connections[broker] = Connection(address, self._security, self._client)
-        return self._connections[broker]
+        self._leaders |= metadata.leaders
+        return metadata.errors
 
     def _any_connection(self) -> Connection:
         """One that is open, or to the first of the given addresses that answers."""

@@ -9,20 +9,18 @@ from collections import deque
 from contextlib import suppress
 
 import confluent_kafka as ck
+import numpy as np
 
 from sluice.core.errors import ConfigurationError
 from sluice.kafka.errors import KafkaTerminalError, kafka_error
 from sluice.kafka.wire import messages
 from sluice.kafka.wire.messages import BrokenAnswerError, Cursor
-from sluice.kafka.wire.native import address_of
 from sluice.kafka.wire.security import Security, authenticate
 
 #: A broker that sends nothing for so long is given up; less than the time to a stall, so
 #: that there is time for another attempt.
 SILENCE_SECONDS = 7.0
 
-#: Memory that is kept for answers; a larger answer gets its own.
-ANSWER_BYTES = 1024 * 1024 + 64 * 1024
 #: A broker sends more than was asked for only if one batch is larger.
 ANSWER_BYTES_MAX = 1 << 30
 
@@ -38,8 +36,6 @@ class Connection:
         self._client = client
         self._correlation = 0
         self._pending: deque[tuple[int, int]] = deque()
-        self._kept = bytearray(ANSWER_BYTES)
-        self._answer = self._kept
         self.name = f"{address[0]}:{address[1]}"
         self._socket = socket.create_connection(address, SILENCE_SECONDS)
         try:
@@ -62,8 +58,8 @@ class Connection:
             raise ConnectionError(f"{self.name}: {error}") from None
 
     def receive(self) -> memoryview:
-        """The answer to the oldest request, after its head. Valid until the next call."""
-        kind, expected = self._pending.popleft()
+        """The answer to the oldest request, after its head."""
+        kind, expected = self._pending[0]
         head = bytearray(8)
         self._fill(memoryview(head))
         size, correlation = struct.unpack(">ii", head)
@@ -71,21 +67,15 @@ class Connection:
             raise BrokenAnswerError(
                 f"{self.name} answered request {kind} with what is no answer of Kafka"
             )
-        size -= 4
-        self._answer = self._kept if size <= len(self._kept) else bytearray(size)
-        answer = memoryview(self._answer)[:size]
+        answer = np.empty(size - 4, np.uint8).data
         self._fill(answer)
+        self._pending.popleft()  # only now: what was read in part is of no use
         return answer
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an answer is still to come, which nobody wants any more."""
+        """Whether an answer is still to come, in whole or in part."""
         return bool(self._pending)
-
-    @property
-    def answer_address(self) -> int:
-        """Where the answer that came last is in memory."""
-        return address_of(self._answer)
 
     def ask(self, kind: int, body: bytes) -> Cursor:
         """Send, and wait for the answer."""

@@ -6,8 +6,9 @@ All are of versions before the flexible ones, which every broker from 2.3 to 4.x
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TypeVar
 
 from sluice.core.errors import TransientError
@@ -31,6 +32,13 @@ EARLIEST, LATEST = -2, -1
 
 #: Of a batch: base offset, length of what follows it, and the leader's epoch.
 _BATCH_HEAD = struct.Struct(">qii")
+
+#: Of a partition that is asked for: index, leader epoch, offset, first offset of a follower, bytes.
+_ASKED = struct.Struct(">iiqqi")
+#: A partition that is asked for: its leader's epoch, the offset, and the bytes that it may bring.
+Asked = tuple[TopicPartition, int, int, int]
+
+_first_offset = itemgetter(1)
 
 T = TypeVar("T")
 
@@ -100,49 +108,50 @@ def request(kind: int, correlation: int, client: str, body: bytes) -> bytes:
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
-def fetch_body(
-    source: TopicPartition, offset: int, leader_epoch: int, bytes_max: int, wait_ms: int
-) -> bytes:
-    """Ask for the batches of one partition from an offset on, without a session."""
-    return b"".join(
-        (
-            struct.pack(">iiiibii", -1, wait_ms, 1, bytes_max, READ_COMMITTED, 0, -1),
-            struct.pack(">i", 1) + text(source.topic),
-            struct.pack(">iiiqqi", 1, source.partition, leader_epoch, offset, -1, bytes_max),
-            struct.pack(">i", 0) + text(""),
-        )
-    )
+def fetch_body(asked: Iterable[Asked], bytes_max: int, wait_ms: int) -> bytes:
+    """Ask for batches of partitions, without a session. The broker fills its answer in this order,
+    topic by topic; the first partition that has anything brings at least one batch."""
+    topics: dict[str, list[bytes]] = {}
+    for source, epoch, offset, size in asked:
+        one = _ASKED.pack(source.partition, epoch, offset, -1, size)
+        topics.setdefault(source.topic, []).append(one)
+    parts = [struct.pack(">iiiibii", -1, wait_ms, 1, bytes_max, READ_COMMITTED, 0, -1)]
+    parts.append(struct.pack(">i", len(topics)))
+    for topic, partitions in topics.items():
+        parts += text(topic), struct.pack(">i", len(partitions)), *partitions
+    parts += struct.pack(">i", 0), text("")
+    return b"".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Fetched:
-    """The answer to a fetch.
+    """What the answer to a fetch holds of one partition.
 
     :param aborted: (producer id, first offset) of aborted transactions.
     :param records: where the batches begin in the answer.
     """
 
     error: int
-    aborted: tuple[tuple[int, int], ...]
-    records: int
-    records_bytes: int
+    aborted: Sequence[tuple[int, ...]] = ()
+    records: int = 0
+    records_bytes: int = 0
 
 
-def read_fetched(cursor: Cursor, source: TopicPartition) -> Fetched:
-    """The one partition that was asked for."""
+def read_fetched(cursor: Cursor) -> tuple[int, list[tuple[str, int, Fetched]]]:
+    """The error of the whole answer, and topic, partition and what came of it. A broker that
+    slows us down answers without any partition."""
     _, error, _ = cursor.numbers("ihi")
-    if error:
-        return Fetched(error, (), 0, 0)
-    if cursor.number("i") != 1 or cursor.text() != source.topic or cursor.number("i") != 1:
-        raise BrokenAnswerError(f"an answer is not about {source}")
-    partition, error, _, _, _ = cursor.numbers("ihqqq")
-    if partition != source.partition:
-        raise BrokenAnswerError(f"an answer is not about {source}")
-    aborted = cursor.array(lambda: cursor.numbers("qq"))
-    _, size = cursor.numbers("ii")
-    size = max(size, 0)
-    pairs = tuple(sorted(((pair[0], pair[1]) for pair in aborted), key=lambda pair: pair[1]))
-    return Fetched(error, pairs, cursor.skip(size), size)
+    found: list[tuple[str, int, Fetched]] = []
+    for _ in range(0 if error else cursor.number("i")):
+        topic = cursor.text()
+        for _ in range(cursor.number("i")):
+            partition, refused, _, _, _, count = cursor.numbers("ihqqqi")
+            aborted = [cursor.numbers("qq") for _ in range(count)]
+            aborted.sort(key=_first_offset)
+            _, size = cursor.numbers("ii")
+            size = max(size, 0)
+            found.append((topic, partition, Fetched(refused, aborted, cursor.skip(size), size)))
+    return error, found
 
 
 def leader_epochs(records: memoryview, end: int) -> Iterator[int]:
@@ -156,9 +165,10 @@ def leader_epochs(records: memoryview, end: int) -> Iterator[int]:
         at += 12 + length
 
 
-def metadata_body(topic: str) -> bytes:
-    """Ask who leads the partitions of a topic; it does not come into being."""
-    return struct.pack(">i", 1) + text(topic) + struct.pack(">b", 0)
+def metadata_body(topics: Collection[str]) -> bytes:
+    """Ask who leads the partitions of topics; none comes into being."""
+    names = b"".join(map(text, topics))
+    return struct.pack(">i", len(topics)) + names + struct.pack(">b", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +181,16 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Brokers by id, as (host, port); the topic's error, and its leaders by partition."""
+    """Brokers by id, as (host, port); the error of each topic, 0: none; and leaders."""
 
     brokers: dict[int, tuple[str, int]]
-    error: int
-    leaders: dict[int, Leader]
+    errors: dict[str, int]
+    leaders: dict[TopicPartition, Leader]
 
 
 def read_metadata(cursor: Cursor) -> Metadata:
-    """The answer about one topic."""
+    """The answer about topics."""
+    leaders: dict[TopicPartition, Leader] = {}
 
     def broker() -> tuple[int, tuple[str, int]]:
         identity = cursor.number("i")
@@ -187,24 +198,25 @@ def read_metadata(cursor: Cursor) -> Metadata:
         cursor.text()
         return identity, address
 
-    def partition() -> tuple[int, int, Leader]:
-        error, index, leader, epoch = cursor.numbers("hiii")
+    def partition() -> tuple[int, Leader]:
+        _, index, leader, epoch = cursor.numbers("hiii")
         for _ in ("replicas", "in sync", "offline"):
-            cursor.array(lambda: cursor.number("i"))
-        return index, error, Leader(leader, epoch)
+            cursor.skip(4 * cursor.number("i"))
+        return index, Leader(leader, epoch)
+
+    def topic() -> tuple[str, int]:
+        error, name = cursor.number("h"), cursor.text()
+        cursor.number("b")
+        for index, leader in cursor.array(partition):
+            if leader.broker >= 0:
+                leaders[TopicPartition(name, index)] = leader
+        return name, error
 
     cursor.number("i")
     brokers = dict(cursor.array(broker))
     cursor.text()
     cursor.number("i")
-    if cursor.number("i") != 1:
-        raise BrokenAnswerError("an answer is not about one topic")
-    error = cursor.number("h")
-    cursor.text()
-    cursor.number("b")
-    partitions = cursor.array(partition)
-    leaders = {index: leader for index, _, leader in partitions if leader.broker >= 0}
-    return Metadata(brokers, error, leaders)
+    return Metadata(brokers, dict(cursor.array(topic)), leaders)
 
 
 def list_offsets_body(source: TopicPartition, which: int) -> bytes:

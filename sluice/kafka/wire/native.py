@@ -49,6 +49,7 @@ class Parser(ctypes.Structure):
         ("codec", ctypes.c_int64),
         ("position", ctypes.c_int64),
         ("end", ctypes.c_int64),
+        ("base", ctypes.c_int64),
         ("bytes_max", ctypes.c_int64),
         ("messages", ctypes.c_int64),
         ("bytes", ctypes.c_int64),
@@ -66,8 +67,9 @@ class Parser(ctypes.Structure):
     ]
 
 
-def address_of(memory: bytearray) -> int:
-    """Where the bytes are. The caller keeps `memory` alive and of the same size."""
+def address_of(memory: bytearray | memoryview) -> int:
+    """Where the bytes are. The caller keeps `memory` alive and of the same size; it can be written
+    to."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
@@ -105,7 +107,8 @@ def library() -> ctypes.CDLL:
     loaded.sluice_seal.restype = None
     loaded.sluice_delivered.argtypes = [ctypes.POINTER(Parser)]
     loaded.sluice_delivered.restype = None
-    loaded.sluice_batches_end.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+    count = ctypes.POINTER(ctypes.c_int64)
+    loaded.sluice_batches_end.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, count]
     loaded.sluice_batches_end.restype = ctypes.c_int64
     loaded.sluice_crc32c.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
     loaded.sluice_crc32c.restype = ctypes.c_uint32

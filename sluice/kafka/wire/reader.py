@@ -1,13 +1,13 @@
-"""Reading exactly one range with our own parser: the contract of `sluice.kafka.reader`.
+"""Reading exactly the given ranges with our own parser: the contract of `sluice.kafka.reader`.
 
-The next fetch is on its way while an answer is parsed. Nothing is kept between ranges but
+The next fetch is on its way while an answer is parsed. Nothing is kept between two calls but
 connections: where a range begins, a fetch begins.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import byref
 
 import confluent_kafka as ck
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import sluice.kafka.reader as contract
 from sluice.core.errors import SluiceError, TerminalError, TransientError
-from sluice.core.ranges import EPOCH_UNKNOWN, Range, TopicPartition
+from sluice.core.ranges import EPOCH_UNKNOWN, Range
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import (
     KafkaUnavailableError,
@@ -24,19 +24,12 @@ from sluice.kafka.errors import (
     StalledError,
     kafka_error,
 )
-from sluice.kafka.reader import Deliver, ReadResult
-from sluice.kafka.wire import messages, native
+from sluice.kafka.reader import Deliver, ReadResult, Wanted
+from sluice.kafka.wire import native
 from sluice.kafka.wire.cluster import LEADER_CODES, Cluster
-from sluice.kafka.wire.connection import Connection
-from sluice.kafka.wire.messages import Cursor, Fetched
+from sluice.kafka.wire.fetches import Fetches, Part, Sizes
+from sluice.kafka.wire.messages import leader_epochs
 from sluice.kafka.wire.unpacking import BrokenCompressionError, Unpack, unpacker
-
-#: What one fetch brings at most; a larger batch comes whole. 2 and 4 MiB cost as much.
-FETCH_BYTES = 1024 * 1024
-#: The least that is asked for near the end of a range.
-FETCH_BYTES_MIN = 64 * 1024
-#: How long a broker may wait for messages that are not there yet.
-FETCH_WAIT_MS = 500
 
 #: Text that is delivered at once, and unpacked records that are held: both stay in the
 #: processor's cache.
@@ -48,9 +41,11 @@ RECORD_BYTES_MAX = 512 * 1024 * 1024
 
 _PAUSE_SECONDS_MAX = 1.0
 
-#: Called with values joined by newlines (a newline after the last, too), their offsets, where
-#: each ends in the text, and whether `digits.has_long_run`, as the parser saw. The text is only
-#: valid within the call, the arrays are the caller's.
+_NONE = np.empty(0, np.int64)
+
+#: Called with values joined by newlines (a newline after the last, too), their offsets as `Wanted`
+#: says, where each ends in the text, and whether `digits.has_long_run`, as the parser saw. They may
+#: be of several ranges. The text is only valid within the call, the arrays are the caller's.
 DeliverText = Callable[[memoryview, NDArray[np.uint64], NDArray[np.int64], bool], None]
 
 
@@ -86,18 +81,13 @@ class WireReader:
         self._parser = native.Parser()
         self._offsets = np.empty(MESSAGES_MAX, np.uint64)
         self._ends = np.empty(MESSAGES_MAX, np.int64)
-        self._vouched = EPOCH_UNKNOWN
-        self._densities: dict[TopicPartition, float] = {}
+        self._sizes = Sizes()
         self._take_memory(TEXT_BYTES, WINDOW_BYTES)
 
-    def read(
-        self,
-        block_range: Range,
-        bytes_max: int,
-        deliver: Deliver,
-        epoch: int = EPOCH_UNKNOWN,
-    ) -> ReadResult:
-        """As `RangeReader.read`."""
+    def read_ranges(
+        self, wanted: Sequence[Wanted], bytes_max: int, deliver: Deliver
+    ) -> tuple[ReadResult, ...]:
+        """As `RangeReader.read_ranges`."""
 
         def split(
             text: memoryview,
@@ -109,71 +99,73 @@ class WireReader:
             values = [bytes(text[a:b]) for a, b in zip(begins, ends.tolist(), strict=True)]
             deliver(values, offsets.tolist())
 
-        return self.read_text(block_range, bytes_max, split, epoch)
+        return self.read_text(wanted, bytes_max, split)
 
     def read_text(
-        self,
-        block_range: Range,
-        bytes_max: int,
-        deliver: DeliverText,
-        epoch: int = EPOCH_UNKNOWN,
-    ) -> ReadResult:
-        """As `read`, in large pieces without an object for each message."""
-        parser = self._parser
-        self._vouched = epoch
-        self._begin(block_range, bytes_max)
+        self, wanted: Sequence[Wanted], bytes_max: int, deliver: DeliverText
+    ) -> tuple[ReadResult, ...]:
+        """As `read_ranges`, in large pieces without an object for each message."""
+        ranges = [one.block_range for one in wanted]
+        fetches = Fetches(self._library, self._cluster, self._sizes, ranges)
+        self._begin(bytes_max)
+        results: list[ReadResult] = []
         try:
-            status = self._read_on(block_range, deliver)
-            if status != native.HEAVY:
-                self._deliver(deliver)
-                return ReadResult(parser.messages, parser.bytes, parser.tombstones)
-            self._cluster.drop(block_range.source)  # the next answer may be on its way
-            return ReadResult(parser.messages, parser.bytes, parser.tombstones, parser.heavy_at)
+            for number, one in enumerate(wanted):
+                result = self._read_range(fetches, number, one, deliver)
+                results.append(result)
+                if result.heavy_at is not None:
+                    return tuple(results)
+            self._deliver(deliver)
         except _UndeliveredError as error:
-            self._cluster.drop(block_range.source)
             raise error.reason from None
-        except BaseException:
-            self._cluster.drop(block_range.source)
-            raise
         finally:
+            fetches.close()
             if len(self._text) > TEXT_BYTES or len(self._window) > WINDOW_BYTES:
                 self._take_memory(TEXT_BYTES, WINDOW_BYTES)
+        return tuple(results)
 
     def close(self) -> None:
         """Close every connection."""
         self._cluster.close()
 
-    def _read_on(self, block_range: Range, deliver: DeliverText) -> int:
+    def _begin(self, bytes_max: int) -> None:
+        parser = self._parser
+        parser.messages = parser.bytes = parser.tombstones = 0
+        parser.bytes_max = bytes_max
+        self._library.sluice_delivered(byref(parser))
+
+    def _read_range(
+        self, fetches: Fetches, number: int, wanted: Wanted, deliver: DeliverText
+    ) -> ReadResult:
         """Until the range is done, or too heavy. What fails for now is tried again, until there
         is no progress for STALL_SECONDS."""
-        parser = self._parser
+        parser, block_range = self._parser, wanted.block_range
+        messages, size, tombstones = parser.messages, parser.bytes, parser.tombstones
+        parser.records, parser.records_left = None, 0
+        parser.position, parser.end = before, end = block_range.begin, block_range.end
+        parser.base = wanted.base
         status = native.INPUT_DONE
         pause, progress_at = 0.0, time.monotonic()
-        while parser.position < block_range.end and status != native.HEAVY:
-            before = parser.position
+        while before < end and status != native.HEAVY:
             failure: Exception | None = None
             try:
-                status = self._follow(block_range, deliver)
+                status = self._read_part(fetches, number, wanted, deliver)
             except (OSError, TransientError) as error:
                 failure = error
-                self._cluster.drop(block_range.source)
+                fetches.start_over(number, parser.position)
             if parser.position > before:
-                pause, progress_at = 0.0, time.monotonic()
-                continue
-            if status != native.HEAVY:
+                before, pause, progress_at = parser.position, 0.0, time.monotonic()
+            elif status != native.HEAVY:
                 if time.monotonic() - progress_at > contract.STALL_SECONDS:
                     self._explain_stall(block_range, failure)
                 time.sleep(pause)
                 pause = min(max(0.05, pause * 2), _PAUSE_SECONDS_MAX)
-        return status
-
-    def _begin(self, block_range: Range, bytes_max: int) -> None:
-        parser = self._parser
-        parser.records, parser.records_left = None, 0
-        parser.position, parser.end = block_range.begin, block_range.end
-        parser.messages = parser.bytes = parser.tombstones = 0
-        parser.bytes_max = bytes_max
-        self._library.sluice_delivered(byref(parser))
+        return ReadResult(
+            parser.messages - messages,
+            parser.bytes - size,
+            parser.tombstones - tombstones,
+            parser.heavy_at if status == native.HEAVY else None,
+        )
 
     def _take_memory(self, text_bytes: int, window_bytes: int) -> None:
         self._text, self._window = bytearray(text_bytes), bytearray(window_bytes)
@@ -182,61 +174,32 @@ class WireReader:
         parser.offsets, parser.ends = self._offsets.ctypes.data, self._ends.ctypes.data
         parser.count_max = MESSAGES_MAX
 
-    def _follow(self, block_range: Range, deliver: DeliverText) -> int:
-        """Fetch and parse from the position on, until the range is over or an answer brings
-        nothing."""
-        source, parser = block_range.source, self._parser
-        connection, epoch = self._cluster.leader(source)
-        fetch_bytes = self._fetch_bytes(source, parser.position, block_range.end)
-        self._fetch(connection, source, parser.position, epoch, fetch_bytes)
-        while True:
-            answer = connection.receive()
-            fetched = messages.read_fetched(Cursor(answer), source)
-            if fetched.error:
-                self._refuse(block_range, fetched.error)
-            if not fetched.records_bytes:
-                return native.INPUT_DONE
-            if self._vouched != EPOCH_UNKNOWN:
-                held = answer[fetched.records : fetched.records + fetched.records_bytes]
-                for found in messages.leader_epochs(held, block_range.end):
-                    contract.require_epoch(block_range, self._vouched, found)
-            records = connection.answer_address + fetched.records
-            position = parser.position
-            following = self._library.sluice_batches_end(records, fetched.records_bytes, position)
-            is_more = position < following < block_range.end
-            if is_more:
-                self._densities[source] = fetched.records_bytes / (following - position)
-                fetch_bytes = self._fetch_bytes(source, following, block_range.end)
-                self._fetch(connection, source, following, epoch, fetch_bytes)
-            status = self._parse(block_range, records, fetched, answer, deliver)
-            if status != native.INPUT_DONE:
-                return status
-            if not is_more or parser.position != following:
-                raise _AgainError(f"{source} at {position}: no whole batch, or not in order")
-
-    def _fetch(
-        self, connection: Connection, source: TopicPartition, offset: int, epoch: int, size: int
-    ) -> None:
-        body = messages.fetch_body(source, offset, epoch, size, FETCH_WAIT_MS)
-        connection.send(messages.FETCH, body)
-
-    def _fetch_bytes(self, source: TopicPartition, offset: int, end: int) -> int:
-        """Not much more than the range still needs, by what was fetched before."""
-        needed = self._densities.get(source, FETCH_BYTES) * (end - offset)
-        return int(min(FETCH_BYTES, FETCH_BYTES_MIN + needed * 1.1))
-
-    def _parse(
-        self,
-        block_range: Range,
-        records: int,
-        fetched: Fetched,
-        answer: memoryview,
-        deliver: DeliverText,
+    def _read_part(
+        self, fetches: Fetches, number: int, wanted: Wanted, deliver: DeliverText
     ) -> int:
+        """Parse what came next of a range, if anything did."""
+        block_range = wanted.block_range
+        part = fetches.next_part(number)
+        if isinstance(part, int):
+            if part:
+                self._refuse(block_range, part)
+            return native.INPUT_DONE
+        if wanted.epoch != EPOCH_UNKNOWN:
+            for found in leader_epochs(part.batches, block_range.end):
+                contract.require_epoch(block_range, wanted.epoch, found)
+        status = self._parse(block_range, part, deliver)
+        is_more = part.begin < part.following < block_range.end
+        if status == native.INPUT_DONE and not (
+            is_more and self._parser.position == part.following
+        ):
+            raise _AgainError(f"{block_range} at {part.begin}: no whole batch, or not in order")
+        return status
+
+    def _parse(self, block_range: Range, part: Part, deliver: DeliverText) -> int:
         """Deliver the messages of one answer. Returns when no whole batch is left, the range is
         done, or too heavy."""
-        parser = self._parser
-        aborted = np.array(fetched.aborted, np.int64).reshape(-1)
+        parser, records, fetched = self._parser, part.address, part.fetched
+        aborted = np.array(fetched.aborted, np.int64).reshape(-1) if fetched.aborted else _NONE
         parser.input, parser.input_bytes, parser.at = records, fetched.records_bytes, 0
         parser.aborted, parser.aborted_count = aborted.ctypes.data, len(fetched.aborted)
         parser.aborted_begin = 0
@@ -247,8 +210,9 @@ class WireReader:
                 if status == native.FULL:
                     self._make_room(deliver)
                 elif status == native.COMPRESSED:
-                    begin = fetched.records + parser.records - records
-                    unpack = unpacker(parser.codec, answer[begin : begin + parser.records_bytes])
+                    begin = parser.records - records
+                    packed = part.batches[begin : begin + parser.records_bytes]
+                    unpack = unpacker(parser.codec, packed)
                     parser.codec = parser.records_bytes = parser.records_needed = 0
                     parser.is_whole = 0
                     self._unpack_more(unpack)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -99,37 +99,41 @@ def _probe_token_without_digest() -> AbstractContextManager[None]:
 
 def _other_cut_on_replay() -> AbstractContextManager[None]:
     """A repeat reads one message less, as if rows decided the cut (H9)."""
-    real = reader.RangeReader.read
     seen: set[Range] = set()
 
-    def read(self: Any, block_range: Range, *more: Any) -> Any:
+    def cut(_: Any, block_range: Range) -> Range:
         if block_range in seen and block_range.span > 1:
-            block_range = replace(block_range, end=block_range.end - 1)
+            return replace(block_range, end=block_range.end - 1)
         seen.add(block_range)
-        return real(self, block_range, *more)
+        return block_range
 
-    return patched((reader.RangeReader, "read", read))
+    return _reading(cut)
 
 
 def _replay_beyond_the_range() -> AbstractContextManager[None]:
     """A repeat reads on to what is there by now."""
-    real = reader.RangeReader.read
     seen: set[Range] = set()
 
-    def read(self: Any, block_range: Range, *more: Any) -> Any:
-        wanted = block_range
-        if block_range in seen:
-            world = self._access_world()
-            end = min(block_range.end + 2, world.broker.log(block_range.source).stable_end)
-            wanted = replace(block_range, end=max(end, block_range.end))
-        seen.add(block_range)
-        return real(self, wanted, *more)
+    def extend(self: Any, block_range: Range) -> Range:
+        if block_range not in seen:
+            seen.add(block_range)
+            return block_range
+        world = reader.make_consumer(self._access, "")._world  # type: ignore[attr-defined]
+        end = min(block_range.end + 2, world.broker.log(block_range.source).stable_end)
+        return replace(block_range, end=max(end, block_range.end))
 
-    def access_world(self: Any) -> Any:
-        return reader.make_consumer(self._access, "")._world  # type: ignore[attr-defined]
+    return _reading(extend)
 
-    reader.RangeReader._access_world = access_world  # type: ignore[attr-defined]
-    return patched((reader.RangeReader, "read", read))
+
+def _reading(changed: Callable[[Any, Range], Range]) -> AbstractContextManager[None]:
+    """Other ranges are read."""
+    real = reader.RangeReader.read_ranges
+
+    def read_ranges(self: Any, wanted: Sequence[reader.Wanted], *more: Any) -> Any:
+        others = [replace(w, block_range=changed(self, w.block_range)) for w in wanted]
+        return real(self, others, *more)
+
+    return patched((reader.RangeReader, "read_ranges", read_ranges))
 
 
 def _take_over_under_own_id() -> AbstractContextManager[None]:
