@@ -1,4 +1,4 @@
-"""Reading exactly one range (H20). Runs in Spark's workers.
+"""Reading exactly the given ranges (H20). Runs in Spark's workers.
 
 A range is done when `position() >= end`, checked after every poll: the last message may
 be a control record, part of an aborted transaction, or compacted away, so seeing the
@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, zip_longest
 
 import confluent_kafka as ck
 
@@ -40,6 +40,14 @@ CONSUMERS_MAX = 16
 
 _READER_GROUP = "sluice.range-reader"  # librdkafka wants a name; nothing joins or commits
 
+#: What one fetch brings at most, before decompression. Large messages may shrink much: of
+#: text that shrinks to a fiftieth, 1 MiB was 80 MB in the worker. Small fetches for all would
+#: cost the broker as much again for each row.
+FETCH_BYTES = 1024 * 1024
+FETCH_BYTES_OF_LARGE = 256 * 1024
+#: Messages are large when fewer than this make a poll, so above 8 KiB on average.
+LARGE_POLL_MESSAGES = 64
+
 _TUNING: dict[str, str | int | bool] = {
     # Short queues, refilled at once: what was prefetched beyond a range is thrown away
     # when another worker takes the next one. The default backoff of one second would let
@@ -48,16 +56,9 @@ _TUNING: dict[str, str | int | bool] = {
     "queued_max_messages_kbytes": 4_096,
     "fetch_queue_backoff_ms": 1,
     "check_crcs": False,
+    "fetch_max_bytes": FETCH_BYTES,
     "statistics_interval_ms": 0,
 }
-
-#: What one fetch brings at most, before decompression. Large messages may shrink much: of
-#: text that shrinks to a fiftieth, 1 MiB was 80 MB in the worker. Small fetches for all would
-#: cost the broker as much again for each row.
-FETCH_BYTES = 1024 * 1024
-FETCH_BYTES_OF_LARGE = 256 * 1024
-#: Messages are large when fewer than this make a poll, so above 8 KiB on average.
-LARGE_POLL_MESSAGES = 64
 
 #: Called with the values and offsets of one poll, the offsets as `Wanted` says; no value is None.
 #: Where the offsets have no holes they are a `range`.
@@ -106,7 +107,7 @@ class ReadResult:
 
 
 class RangeReader:
-    """Reads ranges with consumers that are kept: a range that continues the last one of
+    """Reads ranges. Consumers of single ranges are kept: a range that continues the last one of
     its partition finds its messages prefetched. Not thread-safe."""
 
     def __init__(self, access: KafkaAccess) -> None:
@@ -132,50 +133,39 @@ class RangeReader:
     ) -> tuple[ReadResult, ...]:
         """Deliver every message of the ranges: range by range, and in offset order.
 
-        Stops early when all together are heavier than `bytes_max`, and the last result says
-        where; one message is always allowed (R12). The verdict is a function of the ranges alone.
+        Stops early when all together are heavier than `bytes_max`; one message is always allowed
+        (R12). The verdict is a function of the ranges alone. The last result says at which message
+        it was noticed: of a single range, the one that crosses the limit.
 
         :param wanted: at most one range of each partition.
         :raises RangeVanishedError: offsets of a range are gone.
         :raises StalledError: no progress although the offsets exist.
         """
-        results: list[ReadResult] = []
-        for one in wanted:
-            results.append(self._read_one(one, bytes_max, results, deliver, look))
-            if results[-1].heavy_at is not None:
-                break
-        return tuple(results)
-
-    def _read_one(
-        self,
-        wanted: Wanted,
-        bytes_max: int,
-        earlier: Sequence[ReadResult],
-        deliver: Deliver,
-        look: Look | None,
-    ) -> ReadResult:
-        block_range = wanted.block_range
-        originals = Originals() if block_range.source.topic in self._had_bad else None
-        self._originals = block_range, originals
-        self._had_bad.discard(block_range.source.topic)
-        poll = polled_before = self._polls.get(block_range.source, FIRST_POLL_MESSAGES)
-        consumer = self._consumer_at(block_range.source, block_range.begin, _fetch_bytes(poll))
+        first = wanted[0].block_range
+        originals = None
+        if len(wanted) == 1:
+            originals = Originals() if first.source.topic in self._had_bad else None
+            self._originals = first, originals
+            self._had_bad.discard(first.source.topic)
+        sources = [one.block_range.source for one in wanted]
+        poll = min(self._polls.get(source, FIRST_POLL_MESSAGES) for source in sources)
+        fetch_bytes = _fetch_bytes(poll)
+        consumer = self._consumer_at([one.block_range for one in wanted], fetch_bytes)
+        reading = _Reading(consumer, wanted, bytes_max, deliver, look, originals, poll)
+        is_kept = False
         try:
-            result, position, poll = _read(
-                consumer, wanted, bytes_max, earlier, deliver, look, originals, poll
-            )
+            results = reading.run()
+            self._polls |= dict.fromkeys(sources, reading.poll)
+            is_complete = results[-1].heavy_at is None
+            is_kept = len(wanted) == 1 and is_complete and _fetch_bytes(reading.poll) == fetch_bytes
         except ck.KafkaException as error:
-            consumer.close()
-            raise kafka_error(f"reading {block_range}", error) from None
-        except BaseException:
-            consumer.close()
-            raise
-        self._polls[block_range.source] = poll
-        if result.heavy_at is None and _fetch_bytes(poll) == _fetch_bytes(polled_before):
-            self._keep(block_range.source, consumer, position)
-        else:
-            consumer.close()
-        return result
+            raise kafka_error(f"reading {reading.current}", error) from None
+        finally:
+            if not is_kept:
+                consumer.close()
+        if is_kept:
+            self._keep(first.source, consumer, reading.positions[0])
+        return results
 
     def letters(
         self,
@@ -202,15 +192,19 @@ class RangeReader:
         while self._consumers:
             self._consumers.popitem()[1][0].close()
 
-    def _consumer_at(self, source: TopicPartition, begin: int, fetch_bytes: int) -> ck.Consumer:
-        consumer, position = self._consumers.pop(source, (None, -1))
-        if consumer is not None and position == begin:
+    def _consumer_at(self, ranges: Sequence[Range], fetch_bytes: int) -> ck.Consumer:
+        """Of one range, the one that was kept. Of several, a new one: where partitions are
+        exchanged, a fetch of the former ones that still waits holds up the others."""
+        consumer, position = None, -1
+        if len(ranges) == 1:
+            consumer, position = self._consumers.pop(ranges[0].source, (None, -1))
+        if consumer is not None and position == ranges[0].begin:
             return consumer
         if consumer is None:
             consumer = make_consumer(
                 self._access, _READER_GROUP, max_partition_fetch_bytes=fetch_bytes, **_TUNING
             )
-        consumer.assign([ck.TopicPartition(source.topic, source.partition, begin)])
+        consumer.assign([_at(each.source, each.begin) for each in ranges])
         return consumer
 
     def _keep(self, source: TopicPartition, consumer: ck.Consumer, position: int) -> None:
@@ -219,45 +213,129 @@ class RangeReader:
             self._consumers.popitem(last=False)[1][0].close()
 
 
-def _read(
-    consumer: ck.Consumer,
-    wanted: Wanted,
-    bytes_max: int,
-    earlier: Sequence[ReadResult],
-    deliver: Deliver,
-    look: Look | None,
-    originals: Originals | None,
-    poll: int,
-) -> tuple[ReadResult, int, int]:
-    """The result, the consumer's position, and the messages of the next poll (`poll`: first).
+@dataclass(slots=True)
+class _Poll:
+    """Messages of one range that came together, without tombstones."""
 
-    :param earlier: of the ranges before it, which count for `bytes_max`.
+    values: list[bytes]
+    offsets: Sequence[int]
+    seen: list[Seen]
+
+
+class _Reading:
+    """One call of `read_ranges`: messages of all ranges come from one consumer, in any order. Those
+    of later ranges are held until it is their turn, which is no more than the limit of bytes.
+
+    :param originals: of a single range.
+    :param poll: messages of the first poll.
     """
-    block_range, epoch, base = wanted.block_range, wanted.epoch, wanted.base
-    source, end = block_range.source, block_range.end
-    bytes_max -= sum(result.bytes for result in earlier)
-    is_first = not any(result.messages for result in earlier)
-    where = [ck.TopicPartition(source.topic, source.partition)]
-    messages_seen = bytes_seen = skipped = 0
-    position = block_range.begin
-    progress_at = time.monotonic()
-    while position < end:
-        # What waits in the client's short queue, or the first that comes: a poll that waits
-        # for its full number would hold 25 MB when messages of 50 KB follow small ones.
-        batch = consumer.consume(min(poll, end - position), 0.0)
-        batch = batch or consumer.consume(1, POLL_TIMEOUT_SECONDS)
+
+    def __init__(
+        self,
+        consumer: ck.Consumer,
+        wanted: Sequence[Wanted],
+        bytes_max: int,
+        deliver: Deliver,
+        look: Look | None,
+        originals: Originals | None,
+        poll: int,
+    ) -> None:
+        ranges = [one.block_range for one in wanted]
+        self._consumer, self._wanted = consumer, wanted
+        self._bytes_max, self._deliver, self._look = bytes_max, deliver, look
+        self._originals = originals
+        self.poll = poll
+        #: Of each range: every offset below is done.
+        self.positions = [each.begin for each in ranges]
+        self._numbers = {(r.source.topic, r.source.partition): n for n, r in enumerate(ranges)}
+        self._unfinished = {n: r for n, r in enumerate(ranges) if r.begin < r.end}
+        self._finished: list[int] = []  # and not paused yet
+        self._turn = 0
+        self._held: list[list[_Poll]] = [[] for _ in wanted]
+        self._results = [ReadResult(0, 0, 0)] * len(wanted)
+        self._messages = self._bytes = 0
+        self._progress_at = time.monotonic()
+
+    @property
+    def current(self) -> Range:
+        """The first range that is not complete."""
+        return next(iter(self._unfinished.values()), self._wanted[-1].block_range)
+
+    def run(self) -> tuple[ReadResult, ...]:
+        """Until all are done, or too heavy."""
+        while self._unfinished:
+            batch = self._consume()
+            for number, part in self._divided(batch):
+                if number in self._unfinished and not self._take(number, part):
+                    return tuple(self._results[: number + 1])
+            if batch:
+                self._progress_at = time.monotonic()
+            if len(self._unfinished) == 1 or not batch:
+                self._see_positions()
+            self._pass_on()
+            if self._unfinished and time.monotonic() - self._progress_at > STALL_SECONDS:
+                number = next(iter(self._unfinished))
+                _explain_stall(self._consumer, self.current, self.positions[number])
+        self._pass_on()
+        return tuple(self._results)
+
+    def _consume(self) -> list[ck.Message]:
+        """What waits in the client's short queue, or the first that comes: a poll that waits
+        for its full number would hold 25 MB when messages of 50 KB follow small ones."""
+        count = self.poll
+        if len(self._wanted) == 1:
+            count = min(count, self.current.end - self.positions[0])
+        elif self._finished:
+            self._pause()
+        batch: list[ck.Message] = self._consumer.consume(count, 0.0)
+        if not batch and len(self._unfinished) > 1:
+            self._see_positions()
+            if not self._unfinished:
+                return []
+        return batch or self._consumer.consume(1, POLL_TIMEOUT_SECONDS)
+
+    def _pause(self) -> None:
+        """Nothing more of the ranges that are complete."""
+        sources = [self._wanted[number].block_range.source for number in self._finished]
+        self._consumer.pause([_at(source) for source in sources])
+        self._finished.clear()
+
+    def _divided(self, batch: list[ck.Message]) -> Iterator[tuple[int, list[ck.Message]]]:
+        """The messages of each range."""
         if any(map(_error, batch)):  # never compared: a KafkaError raises when it meets None
-            batch = _without_errors(block_range, batch)
+            batch = self._without_errors(batch)
+        if len(self._wanted) == 1:
+            if batch:
+                yield 0, batch
+            return
+        for source, part in groupby(batch, _source):
+            yield self._numbers[source], list(part)
+
+    def _without_errors(self, batch: list[ck.Message]) -> list[ck.Message]:
+        good: list[ck.Message] = []
+        for message in batch:
+            number = self._numbers.get(_source(message))
+            about = self.current if number is None else self._wanted[number].block_range
+            good += _without_errors(about, [message])
+        return good
+
+    def _take(self, number: int, batch: list[ck.Message]) -> bool:
+        """Weigh the messages, and hold them. Returns False if they are too heavy."""
+        wanted = self._wanted[number]
+        end = wanted.block_range.end
         offsets = _offsets(batch)
-        if offsets and offsets[-1] >= end:
+        self.positions[number] = offsets[-1] + 1
+        if offsets[-1] >= end:
             del batch[bisect_left(offsets, end) :]
             offsets = offsets[: len(batch)]
             # A message at or beyond the end proves that nothing below it is to come; but
-            # the consumer has swallowed it, so it cannot simply be continued.
-            position = end
-            consumer.seek(ck.TopicPartition(source.topic, source.partition, end))
-        if batch and epoch != EPOCH_UNKNOWN:
-            require_epoch(block_range, epoch, batch[-1].leader_epoch())  # the highest of them
+            # the consumer has swallowed it, so one that is kept cannot simply be continued.
+            self.positions[number] = end
+            if len(self._wanted) == 1:
+                self._consumer.seek(_at(wanted.block_range.source, end))
+        if batch and wanted.epoch != EPOCH_UNKNOWN:
+            # The highest of them.
+            require_epoch(wanted.block_range, wanted.epoch, batch[-1].leader_epoch())
         values: list[bytes] = list(map(_value, batch))
         keys = list(map(_key, batch)) if any(map(_key, batch)) else ()
         tombstones = () if all(values) else [i for i, v in enumerate(values) if v is None]
@@ -265,35 +343,66 @@ def _read(
             values[index] = b""
         total = sum(map(len, values)) + sum(map(len, filter(None, keys)))
         if batch:
-            poll = min(POLL_MESSAGES, 1 + POLL_BYTES * len(batch) // (total + 1))
-        if bytes_seen + total > bytes_max:
+            self.poll = min(POLL_MESSAGES, 1 + POLL_BYTES * len(batch) // (total + 1))
+        before = self._results[number]
+        if self._bytes + total > self._bytes_max:
             sizes = [len(v) + len(k or b"") for v, k in zip_longest(values, keys)]
-            crossed = _crossing(offsets, sizes, bytes_seen, bytes_max, is_first)
+            crossed = _crossing(offsets, sizes, self._bytes, self._bytes_max, self._messages)
             if crossed is not None:
-                return ReadResult(messages_seen, bytes_seen, skipped, heavy_at=crossed), -1, poll
-        is_first = is_first and not batch
-        messages_seen += len(batch)
-        bytes_seen += total
+                self._results[number] = replace(before, heavy_at=crossed)
+                return False
+        self._messages += len(batch)
+        self._bytes += total
+        self._results[number] = ReadResult(
+            before.messages + len(batch), before.bytes + total, before.skipped + len(tombstones)
+        )
         if tombstones:
-            skipped += len(tombstones)
             kept = sorted(set(range(len(values))).difference(tombstones))
             offsets = [offsets[i] for i in kept]
             values = [values[i] for i in kept]
             batch = [batch[i] for i in kept]
         if values:
-            if originals is not None:
-                originals.add(offsets, batch)
-            if look is not None:
-                look(list(map(_seen, batch)))
-            deliver(values, _moved(offsets, base))
-        if position < end:
-            before = position
-            position = _position(consumer, where, position)
-            if position > before or batch:
-                progress_at = time.monotonic()
-            elif time.monotonic() - progress_at > STALL_SECONDS:
-                _explain_stall(consumer, block_range, position)
-    return ReadResult(messages_seen, bytes_seen, skipped), position, poll
+            if self._originals is not None:
+                self._originals.add(offsets, batch)
+            seen = list(map(_seen, batch)) if self._look is not None else []
+            self._held[number].append(_Poll(values, _moved(offsets, wanted.base), seen))
+        self._finish_at_end(number)
+        return True
+
+    def _pass_on(self) -> None:
+        """Deliver what is held of the range whose turn it is, and of those after it."""
+        while self._turn < len(self._wanted):
+            for poll in self._held[self._turn]:
+                if self._look is not None:
+                    self._look(poll.seen)
+                self._deliver(poll.values, poll.offsets)
+            self._held[self._turn] = []
+            if self._turn in self._unfinished:
+                return
+            self._turn += 1
+
+    def _see_positions(self) -> None:
+        """How far the ranges are: also by markers, and by messages that were aborted."""
+        numbers = list(self._unfinished)
+        where = self._consumer.position([_at(r.source) for r in self._unfinished.values()])
+        for number, found in zip(numbers, where, strict=True):
+            if found.offset > self.positions[number]:
+                self.positions[number] = found.offset
+                self._progress_at = time.monotonic()
+                self._finish_at_end(number)
+
+    def _finish_at_end(self, number: int) -> None:
+        if self.positions[number] >= self._unfinished[number].end:
+            del self._unfinished[number]
+            self._finished.append(number)
+
+
+def _at(source: TopicPartition, offset: int = ck.OFFSET_INVALID) -> ck.TopicPartition:
+    return ck.TopicPartition(source.topic, source.partition, offset)
+
+
+def _source(message: ck.Message) -> tuple[str, int]:
+    return message.topic(), message.partition()
 
 
 def require_epoch(block_range: Range, vouched: int, found: int | None) -> None:
@@ -351,13 +460,13 @@ def _crossing(
     sizes: list[int],
     bytes_before: int,
     bytes_max: int,
-    is_first: bool,
+    messages_before: int,
 ) -> int | None:
     """The offset of the message that crosses the limit, unless it is the first of all."""
     total = bytes_before
     for index, size in enumerate(sizes):
         total += size
-        if total > bytes_max and not (is_first and index == 0):
+        if total > bytes_max and (messages_before > 0 or index > 0):
             return offsets[index]
     return None
 

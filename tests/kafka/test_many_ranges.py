@@ -25,6 +25,12 @@ def reading(kafka: Kafka, request: pytest.FixtureRequest) -> Iterator[Reading]:
     made.reader.close()
 
 
+def writer(kafka: Kafka, **settings: str | int) -> ck.Producer:
+    """A producer that keeps the order also where the broker wants a request again."""
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    return ck.Producer({"bootstrap.servers": kafka.brokers, "max.in.flight": 1, **named})
+
+
 def ranges_of(topic: str, *spans: tuple[int, int]) -> list[Range]:
     """One of each partition."""
     return [Range(TopicPartition(topic, p), *span) for p, span in enumerate(spans)]
@@ -107,9 +113,7 @@ def test_markers_and_aborted_messages_are_holes(kafka: Kafka, reading: Reading) 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_codecs(kafka: Kafka, reading: Reading, codec: str) -> None:
     topic = kafka.topic(partitions=3)
-    producer = ck.Producer(
-        {"bootstrap.servers": kafka.brokers, "compression.type": codec, "linger.ms": 50}
-    )
+    producer = writer(kafka, compression_type=codec, linger_ms=50)
     dice = random.Random(codec)
     of = [[dice.randbytes(dice.randrange(3000)).hex().encode() for _ in range(400)] for _ in "123"]
     for partition, values in enumerate(of):
@@ -135,7 +139,7 @@ def test_tombstones_are_counted_for_their_range(kafka: Kafka, reading: Reading) 
 
 def test_messages_larger_than_a_fetch_among_small_ones(kafka: Kafka, reading: Reading) -> None:
     topic = kafka.topic(partitions=5, max_message_bytes="9000000")
-    producer = ck.Producer({"bootstrap.servers": kafka.brokers, "message.max.bytes": 9_000_000})
+    producer = writer(kafka, message_max_bytes=9_000_000)
     of = [
         numbered(10),
         [b"before", b"x" * 5_000_000, b"after"],
