@@ -64,6 +64,18 @@ class StalledError(TransientError):
     hint = "Check the partition's leader; Sluice reads the range again."
 
 
+class UnreadRangeError(Exception):
+    """One of the ranges that were to be read could not be.
+
+    :param number: its place in their list.
+    """
+
+    def __init__(self, number: int, reason: SluiceError) -> None:
+        super().__init__(str(reason))
+        self.number = number
+        self.reason = reason
+
+
 def kafka_error(action: str, error: ck.KafkaError | Exception) -> SluiceError:
     """The typed error for what librdkafka answered to `action`."""
     inner = error.args[0] if isinstance(error, ck.KafkaException) and error.args else error

@@ -11,15 +11,22 @@ import time
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
 
 import confluent_kafka as ck
 
+from sluice.core.errors import SluiceError
 from sluice.core.ranges import EPOCH_UNKNOWN, Range, TopicPartition
 from sluice.core.receipts import DeadLetter, DeadLetterReason
 from sluice.kafka.clients import KafkaAccess, make_consumer
-from sluice.kafka.errors import RangeVanishedError, StalledError, kafka_error
+from sluice.kafka.errors import (
+    RangeVanishedError,
+    StalledError,
+    UnreadRangeError,
+    kafka_error,
+)
 from sluice.kafka.originals import Originals
 
 #: Messages in one poll: what a poll brings stays in the processor's cache; 5,000 cost a
@@ -125,8 +132,15 @@ class RangeReader:
         deliver: Deliver,
         look: Look | None = None,
     ) -> ReadResult:
-        """As `read_ranges`, of one."""
-        return self.read_ranges([Wanted(block_range)], bytes_max, deliver, look)[0]
+        """As `read_ranges`, of one.
+
+        :raises RangeVanishedError: offsets of the range are gone.
+        :raises StalledError: no progress although the offsets exist.
+        """
+        try:
+            return self.read_ranges([Wanted(block_range)], bytes_max, deliver, look)[0]
+        except UnreadRangeError as unread:
+            raise unread.reason from None
 
     def read_ranges(
         self, wanted: Sequence[Wanted], bytes_max: int, deliver: Deliver, look: Look | None = None
@@ -138,8 +152,7 @@ class RangeReader:
         it was noticed: of a single range, the one that crosses the limit.
 
         :param wanted: at most one range of each partition.
-        :raises RangeVanishedError: offsets of a range are gone.
-        :raises StalledError: no progress although the offsets exist.
+        :raises UnreadRangeError: with what `read` raises.
         """
         first = wanted[0].block_range
         originals = None
@@ -159,7 +172,9 @@ class RangeReader:
             is_complete = results[-1].heavy_at is None
             is_kept = len(wanted) == 1 and is_complete and _fetch_bytes(reading.poll) == fetch_bytes
         except ck.KafkaException as error:
-            raise kafka_error(f"reading {reading.current}", error) from None
+            number, block_range = reading.current
+            reason = kafka_error(f"reading {block_range}", error)
+            raise UnreadRangeError(number, reason) from None
         finally:
             if not is_kept:
                 consumer.close()
@@ -257,9 +272,10 @@ class _Reading:
         self._progress_at = time.monotonic()
 
     @property
-    def current(self) -> Range:
+    def current(self) -> tuple[int, Range]:
         """The first range that is not complete."""
-        return next(iter(self._unfinished.values()), self._wanted[-1].block_range)
+        last = len(self._wanted) - 1
+        return next(iter(self._unfinished.items()), (last, self._wanted[last].block_range))
 
     def run(self) -> tuple[ReadResult, ...]:
         """Until all are done, or too heavy."""
@@ -274,8 +290,9 @@ class _Reading:
                 self._see_positions()
             self._pass_on()
             if self._unfinished and time.monotonic() - self._progress_at > STALL_SECONDS:
-                number = next(iter(self._unfinished))
-                _explain_stall(self._consumer, self.current, self.positions[number])
+                number, block_range = self.current
+                with _unread(number):
+                    _explain_stall(self._consumer, block_range, self.positions[number])
         self._pass_on()
         return tuple(self._results)
 
@@ -284,7 +301,7 @@ class _Reading:
         for its full number would hold 25 MB when messages of 50 KB follow small ones."""
         count = self.poll
         if len(self._wanted) == 1:
-            count = min(count, self.current.end - self.positions[0])
+            count = min(count, self._wanted[0].block_range.end - self.positions[0])
         elif self._finished:
             self._pause()
         batch: list[ck.Message] = self._consumer.consume(count, 0.0)
@@ -314,9 +331,9 @@ class _Reading:
     def _without_errors(self, batch: list[ck.Message]) -> list[ck.Message]:
         good: list[ck.Message] = []
         for message in batch:
-            number = self._numbers.get(_source(message))
-            about = self.current if number is None else self._wanted[number].block_range
-            good += _without_errors(about, [message])
+            number = self._numbers.get(_source(message), self.current[0])
+            with _unread(number):
+                good += _without_errors(self._wanted[number].block_range, [message])
         return good
 
     def _take(self, number: int, batch: list[ck.Message]) -> bool:
@@ -334,8 +351,8 @@ class _Reading:
             if len(self._wanted) == 1:
                 self._consumer.seek(_at(wanted.block_range.source, end))
         if batch and wanted.epoch != EPOCH_UNKNOWN:
-            # The highest of them.
-            require_epoch(wanted.block_range, wanted.epoch, batch[-1].leader_epoch())
+            with _unread(number):  # the last one's is the highest
+                require_epoch(wanted.block_range, wanted.epoch, batch[-1].leader_epoch())
         values: list[bytes] = list(map(_value, batch))
         keys = list(map(_key, batch)) if any(map(_key, batch)) else ()
         tombstones = () if all(values) else [i for i, v in enumerate(values) if v is None]
@@ -395,6 +412,14 @@ class _Reading:
         if self.positions[number] >= self._unfinished[number].end:
             del self._unfinished[number]
             self._finished.append(number)
+
+
+@contextmanager
+def _unread(number: int) -> Iterator[None]:
+    try:
+        yield
+    except SluiceError as error:
+        raise UnreadRangeError(number, error) from None
 
 
 def _at(source: TopicPartition, offset: int = ck.OFFSET_INVALID) -> ck.TopicPartition:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sluice.core.bundles import place_of
+from sluice.core.errors import SluiceError
 from sluice.core.receipts import BundleTooHeavy, TooHeavy
+from sluice.kafka.errors import UnreadRangeError
 from sluice.kafka.reader import RangeReader, ReadResult, Wanted
 from sluice.kafka.readers import Reader
 from sluice.worker.assignment import TaskEnvironment
@@ -20,9 +22,9 @@ from sluice.worker.worker_cache import WorkerCache
 class Reading:
     """What was read.
 
-    :param results: of each member, in their order; fewer if it is too heavy.
+    :param results: of each member, in their order; fewer if it is too heavy, none if one is unread.
     :param too_heavy: nobody inserts it; None: it is within the limit.
-    :param unread: the first member that could not be read, and why.
+    :param unread: a member that could not be read, and why.
     """
 
     results: tuple[ReadResult, ...]
@@ -52,7 +54,11 @@ def fetch(
         Wanted(member.block_range, member.record.epoch, place_of(number, 0))
         for number, member in enumerate(bundle.members)
     ]
-    results = _read(cache.reader(environment, looks=router.looks), wanted, bundle, router, clocks)
+    reader = cache.reader(environment, looks=router.looks)
+    try:
+        results = _read(reader, wanted, bundle, router, clocks)
+    except UnreadRangeError as unread:
+        return Reading((), unread=(unread.number, unread.reason))
     heavy_at, total = results[-1].heavy_at, sum(result.bytes for result in results)
     if bundle.is_alone:
         return Reading(results, None if heavy_at is None else TooHeavy(heavy_at, total))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import confluent_kafka as ck
 import pytest
@@ -12,7 +13,7 @@ from sluice.core.bundles import OFFSET_BITS
 from sluice.core.errors import SluiceError
 from sluice.core.ranges import Range, TopicPartition
 from sluice.kafka import reader as reader_module
-from sluice.kafka.errors import RangeVanishedError
+from sluice.kafka.errors import RangeVanishedError, UnreadRangeError
 from sluice.kafka.reader import ReadResult, Wanted
 from tests.kafka.test_reader import NO_LIMIT, Reading
 from tests.support.kafka import Kafka, numbered
@@ -29,6 +30,17 @@ def writer(kafka: Kafka, **settings: str | int) -> ck.Producer:
     """A producer that keeps the order also where the broker wants a request again."""
     named = {name.replace("_", "."): value for name, value in settings.items()}
     return ck.Producer({"bootstrap.servers": kafka.brokers, "max.in.flight": 1, **named})
+
+
+@contextmanager
+def is_unread(
+    number: int, reason: type[SluiceError]
+) -> Iterator[pytest.ExceptionInfo[UnreadRangeError]]:
+    """This range, and none of the others, is told to be what could not be read."""
+    with pytest.raises(UnreadRangeError) as caught:
+        yield caught
+    assert caught.value.number == number
+    assert isinstance(caught.value.reason, reason)
 
 
 def ranges_of(topic: str, *spans: tuple[int, int]) -> list[Range]:
@@ -187,7 +199,7 @@ def test_a_range_whose_messages_expired_is_named(kafka: Kafka, reading: Reading)
     for partition in range(3):
         kafka.produce(topic, numbered(100), partition)
     kafka.delete_records(topic, 50, 1)
-    with pytest.raises(RangeVanishedError) as caught:
+    with is_unread(1, RangeVanishedError) as caught:
         reading.read_ranges(ranges_of(topic, (0, 60), (20, 60), (0, 60)))
     assert f"{topic}[1][20, 60)" in str(caught.value)
     reading.read_ranges(ranges_of(topic, (0, 60), (50, 60), (0, 60)))
@@ -201,9 +213,9 @@ def test_a_range_beyond_the_end_is_named(
     topic = kafka.topic(partitions=3)
     for partition in range(3):
         kafka.produce(topic, numbered(10), partition)
-    with pytest.raises(RangeVanishedError, match=r"holds \[0, 10\)") as caught:
+    with is_unread(1, RangeVanishedError) as caught:
         reading.read_ranges(ranges_of(topic, (0, 10), (0, 20), (0, 10)))
-    assert f"{topic}[1][0, 20)" in str(caught.value)
+    assert f"{topic}[1][0, 20)" in str(caught.value) and "holds [0, 10)" in str(caught.value)
 
 
 def test_a_topic_that_is_gone_is_named(
@@ -216,8 +228,9 @@ def test_a_topic_that_is_gone_is_named(
     reading.read_ranges(wanted)
     kafka.delete_topic(topics[1])
     monkeypatch.setattr(reader_module, "STALL_SECONDS", 0.5)
-    with pytest.raises(SluiceError, match=topics[1]):
+    with is_unread(1, SluiceError) as caught:
         reading.read_ranges(wanted)
+    assert topics[1] in str(caught.value)
     reading.read_ranges([wanted[0], wanted[2]])
     assert reading.values == [*numbered(10)] * 2
 
@@ -232,6 +245,6 @@ def test_a_later_epoch_is_noticed_in_every_range(kafka: Kafka, reading: Reading)
     assert (
         len(reading.reader.read_ranges([Wanted(first, 0), Wanted(second, 0)], NO_LIMIT, take)) == 2
     )
-    with pytest.raises(RangeVanishedError, match="leader epoch") as caught:
+    with is_unread(1, RangeVanishedError) as caught:
         reading.reader.read_ranges([Wanted(first, 0), Wanted(second, -2)], NO_LIMIT, take)
-    assert str(second) in str(caught.value)
+    assert str(second) in str(caught.value) and "leader epoch" in str(caught.value)

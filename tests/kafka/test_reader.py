@@ -14,7 +14,7 @@ from sluice.core.errors import SluiceError
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import DeadLetterReason
 from sluice.kafka import reader as reader_module
-from sluice.kafka.errors import RangeVanishedError, StalledError
+from sluice.kafka.errors import RangeVanishedError, StalledError, UnreadRangeError
 from sluice.kafka.reader import RangeReader, ReadResult, Wanted, read_originals
 from sluice.kafka.readers import Reader, make_reader
 from sluice.kafka.wire import messages
@@ -34,8 +34,11 @@ class Reading:
 
     def read(self, topic: str, begin: int, end: int, bytes_max: int = NO_LIMIT) -> ReadResult:
         self.values, self.offsets = [], []
-        (result,) = self.read_ranges([Range(TopicPartition(topic, 0), begin, end)], bytes_max)
-        return result
+        try:
+            return self.read_ranges([Range(TopicPartition(topic, 0), begin, end)], bytes_max)[0]
+        except UnreadRangeError as unread:
+            assert unread.number == 0
+            raise unread.reason from None
 
     def read_ranges(
         self, ranges: Sequence[Range], bytes_max: int = NO_LIMIT

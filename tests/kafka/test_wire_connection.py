@@ -18,6 +18,7 @@ from sluice.kafka.errors import (
     KafkaUnavailableError,
     RangeVanishedError,
     StalledError,
+    UnreadRangeError,
 )
 from sluice.kafka.reader import Wanted
 from sluice.kafka.wire import connection as connection_module
@@ -45,6 +46,8 @@ def read(broker: ScriptedBroker, **properties: str) -> list[bytes]:
     values: list[bytes] = []
     try:
         reader.read_ranges(WHOLE, 1 << 40, lambda found, _: values.extend(found))
+    except UnreadRangeError as unread:
+        raise unread.reason from None
     finally:
         reader.close()
     return values

@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 import sluice.kafka.reader as contract
 from sluice.core.ranges import Range, TopicPartition
 from sluice.kafka.clients import KafkaAccess
-from sluice.kafka.errors import KafkaTerminalError, KafkaUnavailableError, RangeVanishedError
+from sluice.kafka.errors import (
+    KafkaTerminalError,
+    KafkaUnavailableError,
+    RangeVanishedError,
+    UnreadRangeError,
+)
 from sluice.kafka.reader import Wanted
 from sluice.kafka.wire import fetches, messages
 from sluice.kafka.wire.reader import WireReader
@@ -192,16 +197,18 @@ def test_a_broker_that_slows_us_down_is_asked_again() -> None:
 def test_a_later_range_that_is_refused_is_named_in_its_turn() -> None:
     found = [log_of(partition) for partition in range(5)]
     found[3].error = 29
-    with brokers(found) as made, pytest.raises(KafkaTerminalError, match=r"orders\[3\]"):
+    with brokers(found) as made, pytest.raises(UnreadRangeError, match=r"orders\[3\]") as caught:
         places_read(made[0], found)
+    assert caught.value.number == 3 and isinstance(caught.value.reason, KafkaTerminalError)
 
 
 def test_a_later_range_that_expired_is_named() -> None:
     found = [log_of(partition) for partition in range(5)]
     found[3].error, found[3].end = 1, -1
     wanted = [Wanted(Range(log.source, 0, EACH)) for log in found]
-    with pytest.raises(RangeVanishedError, match=r"orders\[3\]\[0, 10\)"):
+    with pytest.raises(UnreadRangeError, match=r"orders\[3\]\[0, 10\)") as caught:
         read_ranges(reader_of(*found), wanted)
+    assert caught.value.number == 3 and isinstance(caught.value.reason, RangeVanishedError)
 
 
 def test_a_broker_that_is_gone_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,8 +220,10 @@ def test_a_broker_that_is_gone_does_not_hold_up_the_others(monkeypatch: pytest.M
         gone.answers[messages.FETCH] = lambda _: None
         gone.answers[messages.API_VERSIONS] = lambda _: None
         assert places_read(alive, found[:3]) == places(3)
-        with pytest.raises(KafkaUnavailableError, match=r"orders\[3\]"):
+        with pytest.raises(UnreadRangeError, match=r"orders\[3\]") as caught:
             places_read(alive, found)
+        assert caught.value.number == 3
+        assert isinstance(caught.value.reason, KafkaUnavailableError)
 
 
 def test_what_was_not_asked_for_is_refused() -> None:

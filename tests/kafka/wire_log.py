@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sluice.core.ranges import Range, TopicPartition
 from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.errors import UnreadRangeError
 from sluice.kafka.reader import ReadResult, Wanted
 from sluice.kafka.wire import messages
 from sluice.kafka.wire.messages import Cursor, Leader
@@ -162,7 +163,11 @@ def read(
     log: MemoryLog, begin: int, end: int, bytes_max: int = 1 << 40
 ) -> tuple[ReadResult, list[Piece]]:
     """What a new reader makes of a range."""
-    (result,), pieces = read_ranges(reader_of(log), [Wanted(Range(SOURCE, begin, end))], bytes_max)
+    wanted = [Wanted(Range(SOURCE, begin, end))]
+    try:
+        (result,), pieces = read_ranges(reader_of(log), wanted, bytes_max)
+    except UnreadRangeError as unread:
+        raise unread.reason from None
     return result, pieces
 
 

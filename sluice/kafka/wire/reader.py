@@ -22,6 +22,7 @@ from sluice.kafka.errors import (
     KafkaUnavailableError,
     RangeVanishedError,
     StalledError,
+    UnreadRangeError,
     kafka_error,
 )
 from sluice.kafka.reader import Deliver, ReadResult, Wanted
@@ -111,9 +112,11 @@ class WireReader:
         results: list[ReadResult] = []
         try:
             for number, one in enumerate(wanted):
-                result = self._read_range(fetches, number, one, deliver)
-                results.append(result)
-                if result.heavy_at is not None:
+                try:
+                    results.append(self._read_range(fetches, number, one, deliver))
+                except SluiceError as error:
+                    raise UnreadRangeError(number, error) from None
+                if results[-1].heavy_at is not None:
                     return tuple(results)
             self._deliver(deliver)
         except _UndeliveredError as error:

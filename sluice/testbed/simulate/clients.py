@@ -37,13 +37,13 @@ def _timed_out(what: str) -> NoReturn:
 
 
 class SimulatedConsumer:
-    """A consumer that reads the group's offsets, or one partition by position."""
+    """A consumer that reads the group's offsets, or partitions by position."""
 
     def __init__(self, world: World, *, stable: bool) -> None:
         self._world = world
         self._stable = stable
-        self._source: TopicPartition | None = None
-        self._position = 0
+        self._positions: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -92,44 +92,54 @@ class SimulatedConsumer:
         return log.begin, log.stable_end if self._stable else log.end
 
     def assign(self, wanted: Sequence[ck.TopicPartition]) -> None:
-        (item,) = wanted
-        self._source = TopicPartition(item.topic, item.partition)
-        self._position = item.offset
+        self._positions = {_source(item): item.offset for item in wanted}
+
+    def pause(self, wanted: Sequence[ck.TopicPartition]) -> None:
+        self._paused.update(map(_source, wanted))
 
     def seek(self, where: ck.TopicPartition) -> None:
-        self._position = where.offset
+        self._positions[_source(where)] = where.offset
 
     def position(self, wanted: Sequence[ck.TopicPartition]) -> list[ck.TopicPartition]:
-        (item,) = wanted
-        return [ck.TopicPartition(item.topic, item.partition, self._position)]
+        return [
+            ck.TopicPartition(item.topic, item.partition, self._positions[_source(item)])
+            for item in wanted
+        ]
 
     def consume(self, count: int, timeout: float) -> list[ck.Message]:
-        assert self._source is not None
         world = self._world
+        sources = [source for source in self._positions if source not in self._paused]
+        if len(sources) > 1:
+            world.rng.shuffle(sources)
         fault = world.call("fetch", faults.FETCH)
         if fault == "fetch fails":
-            return [self._error(ck.KafkaError._TRANSPORT)]
+            return [self._error(sources[0], ck.KafkaError._TRANSPORT)]
         if fault == "fetch stalls":
             world.sleep(world.rng.randrange(16_000))
             return []
         if world.broker.unreachable_until > world.now:
             world.sleep(max(1000, int(timeout * 1000)))
             return []
-        log = world.broker.log(self._source)
-        if not log.begin <= self._position <= log.end:
-            return [self._error(ck.KafkaError._AUTO_OFFSET_RESET)]
-        before = self._position
-        found, self._position = log.read(before, count, log.end)
-        if self._position == before and timeout:
+        messages: list[ck.Message] = []
+        has_moved = False
+        for source in sources:
+            log, before = world.broker.log(source), self._positions[source]
+            if not log.begin <= before <= log.end:
+                return [self._error(source, ck.KafkaError._AUTO_OFFSET_RESET)]
+            if len(messages) == count:
+                continue
+            found, self._positions[source] = log.read(before, count - len(messages), log.end)
+            has_moved = has_moved or self._positions[source] > before
+            messages += [self._message(source, offset, stored) for offset, stored in found]
+        if not has_moved and timeout:
             # Long enough that a stalled read costs few steps.
             world.sleep(max(1000, int(timeout * 1000)))
-        return [self._message(offset, stored) for offset, stored in found]
+        return messages
 
-    def _message(self, offset: int, stored: Stored) -> ck.Message:
-        assert self._source is not None
+    def _message(self, source: TopicPartition, offset: int, stored: Stored) -> ck.Message:
         return ck.Message(
-            topic=self._source.topic,
-            partition=self._source.partition,
+            topic=source.topic,
+            partition=source.partition,
             offset=offset,
             key=stored.key,
             value=stored.value,
@@ -138,16 +148,19 @@ class SimulatedConsumer:
             timestamp=(_TIMESTAMP, stored.timestamp_ms),
         )
 
-    def _error(self, code: int) -> ck.Message:
-        assert self._source is not None
+    def _error(self, source: TopicPartition, code: int) -> ck.Message:
         return ck.Message(
-            topic=self._source.topic,
-            partition=self._source.partition,
-            offset=self._position,
+            topic=source.topic,
+            partition=source.partition,
+            offset=self._positions[source],
             key=None,
             value=None,
             error=ck.KafkaError(code, "simulated"),
         )
+
+
+def _source(item: ck.TopicPartition) -> TopicPartition:
+    return TopicPartition(item.topic, item.partition)
 
 
 class SimulatedProducer:
