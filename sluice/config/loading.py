@@ -64,7 +64,7 @@ from sluice.core.flights import INSERTS_MAX
 #: One range is one block, and a block stays below what servers squash or split.
 MESSAGES_MAX = 1_000_000
 #: How many partitions' ranges are one block at most, where the file does not say.
-MAX_PARTITIONS_DEFAULT = 1
+MAX_PARTITIONS_DEFAULT = 1_000
 BYTES_MIN, BYTES_MAX = 1024, 256 * 1024**2
 DELAY_MIN_SECONDS, DELAY_MAX_SECONDS = 0.001, 3600.0
 INSERT_TIMEOUT_MIN_SECONDS, INSERT_TIMEOUT_MAX_SECONDS = 1.0, 3600.0
