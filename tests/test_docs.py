@@ -8,11 +8,12 @@ import shlex
 from pathlib import Path
 
 import pytest
+from click.exceptions import Exit
 
-from sluice.cli.main import build_parser
 from sluice.clickhouse.reactions import REACTIONS
 from sluice.ops.metrics import LoopCollector
 from sluice.prove.running import EXPERIMENTS
+from tests.cli.support import parse
 
 ROOT = Path(__file__).parent.parent
 NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
@@ -127,15 +128,14 @@ def test_commands_of_the_runbook_exist() -> None:
     """Their options too; a command alone stands for itself."""
     found = COMMAND.findall(RUNBOOK.read_text())
     assert len(found) > 20
-    parser = build_parser()
     for command, rest in found:
         words = shlex.split(rest)
         if words:
-            parser.parse_args([command, *words])
+            parse(command, *words)
         else:
-            with pytest.raises(SystemExit) as ended:
-                parser.parse_args([command, "--help"])
-            assert ended.value.code == 0
+            with pytest.raises(Exit) as ended:
+                parse(command, "--help")
+            assert ended.value.exit_code == 0
 
 
 def test_metrics_of_the_runbook_exist() -> None:

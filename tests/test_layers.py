@@ -63,7 +63,9 @@ CONFINED = {
     "confluent_kafka": {"kafka"} | _INSTRUMENTS,
     "chdb": {"decode", "testbed.local", "testbed.simulate"},
     "pyspark": {"driver", "spark", "testbed.local"},
-    "argparse": {"cli", "testbed.local"},
+    "argparse": {"testbed.local"},
+    "click": {"cli"},
+    "rich": {"cli"},
     "kazoo": {"locks"},
 }
 
@@ -214,6 +216,8 @@ def test_the_rule_has_no_circle() -> None:
         ("testbed.simulate", "from sluice.cli.main import main"),
         ("testbed.chaos", "from sluice.cli.main import main"),
         ("cli", "import pyspark.sql"),
+        ("worker", "import click"),
+        ("driver", "from rich.table import Table"),
         ("spark", "import confluent_kafka as ck"),
     ],
 )

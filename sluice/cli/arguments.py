@@ -1,20 +1,24 @@
-"""What the commands' argument parsers share."""
+"""What commands are made of: their classes, the parameters that they share, and types of values."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
+
+import click
+
+from sluice.cli import logs
 
 if TYPE_CHECKING:
     from sluice.config import Configuration
 
-Subparsers = Any  # argparse's own type is private
+Value = TypeVar("Value")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class UsageError(Exception):
@@ -25,104 +29,163 @@ class UsageError(Exception):
         self.hint = hint
 
 
-class CommandParser(argparse.ArgumentParser):
-    """An argument parser that reports errors like everything else here."""
+class _SharedOptions(click.Command):
+    """Has the options that stand before or after a command's name, and an example in its help.
 
-    def __init__(self, **options: Any) -> None:
-        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(allow_abbrev=False, **options)
+    :param example: command lines.
+    """
 
-    def error(self, message: str) -> NoReturn:
-        """:raises UsageError: always."""
-        raise UsageError(message, f"{self.prog} --help")
+    def __init__(self, *arguments: Any, example: str, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._example = example
+        self.params += [
+            click.Option(
+                ["--debug"],
+                is_flag=True,
+                expose_value=False,
+                callback=_remember,
+                help="log more, and print tracebacks",
+            ),
+            click.Option(
+                ["--log-format"],
+                type=click.Choice(("text", "json")),
+                expose_value=False,
+                callback=_remember,
+                help="of the log on stderr (default: text on a terminal, json otherwise)",
+            ),
+        ]
 
+    def get_short_help_str(self, limit: int = 0) -> str:
+        """The first line of the help, never cut."""
+        return (self.help or "").partition("\n")[0]
 
-def add_command(
-    subparsers: Subparsers,
-    name: str,
-    execute: Callable[[argparse.Namespace], int] | None,
-    summary: str,
-    example: str,
-) -> CommandParser:
-    """A subcommand with its summary, an example in its help, and the shared options."""
-    description = summary[0].upper() + summary[1:] + "."
-    parser: CommandParser = subparsers.add_parser(
-        name, help=summary, description=description, epilog=f"example:\n  {example}"
-    )
-    add_shared_options(parser)
-    if execute is not None:
-        parser.set_defaults(execute=execute)
-    return parser
-
-
-def add_shared_options(parser: argparse.ArgumentParser) -> None:
-    """Options that stand before or after the command's name."""
-    parser.add_argument(
-        "--debug",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="log more, and print tracebacks",
-    )
-    parser.add_argument(
-        "--log-format",
-        choices=("text", "json"),
-        default=argparse.SUPPRESS,
-        help="of the log on stderr (default: text on a terminal, json otherwise)",
-    )
+    def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        lines = "".join(f"\n  {line}" for line in self._example.splitlines())
+        formatter.write(f"\nExample:{lines}\n")
 
 
-def add_configuration(parser: argparse.ArgumentParser) -> None:
-    """CONFIG, the file that most commands read."""
-    parser.add_argument("config", metavar="CONFIG", type=Path, help="the configuration file")
+class Command(_SharedOptions):
+    """A command; its function gives the exit status."""
+
+    def invoke(self, context: click.Context) -> Any:
+        logs.configure(context.meta.get("log_format"), is_debug=context.meta.get("debug", False))
+        return super().invoke(context)
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """--json, for commands that print a table otherwise."""
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+class Group(_SharedOptions, click.Group):
+    """Commands below one name, in the order in which they were added."""
+
+    command_class = Command
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return [*self.commands]
 
 
-def load_configuration(arguments: argparse.Namespace) -> Configuration:
+def _remember(context: click.Context, option: click.Parameter, value: Any) -> None:
+    if value:
+        context.meta[option.name] = value
+
+
+def command(name: str, example: str) -> Callable[[Callable[..., int]], Command]:
+    """Makes a command of a function, whose docstring is its help."""
+    return click.command(name, cls=Command, example=example)
+
+
+#: CONFIG, the file that most commands read.
+config_argument = click.argument(
+    "config", type=click.Path(path_type=Path), help="the configuration file"
+)
+#: For commands that print a table otherwise.
+json_option = click.option("--json", "as_json", is_flag=True, help="print JSON instead of a table")
+#: For commands that ask.
+yes_option = click.option("--yes", is_flag=True, help="do it without asking")
+
+
+def together(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Options that several commands have, in the order of the help."""
+
+    def add(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+def load_configuration(path: Path) -> Configuration:
     """The configuration that CONFIG names.
 
     :raises ConfigurationError: it cannot be used.
     """
     from sluice.config import load
 
-    return load(arguments.config, os.environ)
+    return load(path, os.environ)
 
 
+class ParameterType(click.ParamType[Value]):
+    """The type of a value that a function reads from a word.
+
+    :param name: what stands for the value in the help.
+    :param read: raises ValueError that says what the word is not.
+    """
+
+    def __init__(self, name: str, read: Callable[[str], Value]) -> None:
+        self.name = name
+        self._read = read
+
+    def get_metavar(self, *_: Any, **__: Any) -> str:
+        return self.name
+
+    def convert(
+        self, value: Any, option: click.Parameter | None, context: click.Context | None
+    ) -> Value:
+        if not isinstance(value, str):
+            return cast("Value", value)  # a default
+        try:
+            return self._read(value)
+        except ValueError as error:
+            self.fail(f"{value!r} {error}", option, context)
+
+
+def parameter_type(name: str) -> Callable[[Callable[[str], Value]], ParameterType[Value]]:
+    """Makes a type of values of a function."""
+    return lambda read: ParameterType(name, read)
+
+
+@parameter_type("N")
 def a_positive_number(text: str) -> int:
     """A whole number from 1; underscores and commas may group it."""
     digits = re.sub(r"[_,]", "", text)
     if not re.fullmatch(r"[0-9]{1,18}", digits, re.ASCII) or int(digits) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
+        raise ValueError("is not a number from 1")
     return int(digits)
 
 
+@parameter_type("N")
 def an_offset(text: str) -> int:
     """An offset or a partition: a whole number from 0."""
     if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0")
+        raise ValueError("is not a number from 0")
     return int(text)
 
 
+@parameter_type("PORT")
 def a_port(text: str) -> int:
     """A TCP port to listen on."""
     if not re.fullmatch(r"[0-9]{1,5}", text, re.ASCII) or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port; use 1 to 65535")
+        raise ValueError("is not a port; use 1 to 65535")
     return int(text)
 
 
+@parameter_type("DURATION")
 def a_duration_seconds(text: str) -> float:
     """A duration with its unit, like 30s."""
     from sluice.config.quantities import parse_duration
 
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
+    return parse_duration(text)
 
 
+@parameter_type("OFFSET|TIME")
 def an_offset_or_time(text: str) -> int | datetime:
     """An offset, or a moment with its time zone."""
     if re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
@@ -130,14 +193,36 @@ def an_offset_or_time(text: str) -> int | datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is neither an offset nor a time like 2026-01-31T00:00:00Z"
-        ) from None
+        raise ValueError("is neither an offset nor a time like 2026-01-31T00:00:00Z") from None
+    return _with_zone(moment)
+
+
+@parameter_type("TIME")
+def a_time_or_age(text: str) -> int:
+    """Wall time in milliseconds: of a moment with its time zone, or so long ago."""
+    import time
+
+    from sluice.config.quantities import parse_duration
+
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return int((time.time() - parse_duration(text)) * 1000)
+        except ValueError:
+            raise ValueError(
+                "is neither a time like 2026-01-31T00:00:00Z nor an age like 1h"
+            ) from None
+    return int(_with_zone(moment).timestamp() * 1000)
+
+
+def _with_zone(moment: datetime) -> datetime:
     if moment.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{text!r} has no time zone; add Z or +01:00")
+        raise ValueError("has no time zone; add Z or +01:00")
     return moment
 
 
+@parameter_type("embedded|URL")
 def a_server(text: str) -> str:
     """ "embedded", or the URL of a ClickHouse server."""
     if text == "embedded":
@@ -147,6 +232,6 @@ def a_server(text: str) -> str:
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname and parts.port)
     except ValueError:
         is_url = False
-    if not is_url:
-        raise argparse.ArgumentTypeError('not a server; use "embedded" or http://host:8123')
+    if not is_url:  # without the text, which may hold a password
+        raise click.BadParameter('not a server; use "embedded" or http://host:8123')
     return text

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.cli.arguments import (
-    Subparsers,
-    add_command,
-    add_configuration,
-    add_json,
-    load_configuration,
-)
+import click
+
+from sluice.cli.arguments import command, config_argument, json_option, load_configuration
 from sluice.cli.exit import ExitStatus
 from sluice.cli.output import print_json
-from sluice.cli.tables import render
+from sluice.cli.tables import print_table
 
 _COUNTS = ("produced", "loaded", "dead_lettered", "skipped", "missing", "doubled", "foreign")
 
@@ -25,28 +21,21 @@ if TYPE_CHECKING:
     from sluice.verify.audit import AuditReport
 
 
-def add(subparsers: Subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "audit",
-        execute,
-        "compare topics and tables by topic, partition, offset and row",
-        "sluice audit sluice.toml --json",
-    )
-    add_configuration(parser)
-    add_json(parser)
-    parser.add_argument(
-        "--spark",
-        action="store_true",
-        help="compare on the [spark] master of CONFIG, in parallel; for many millions of messages",
-    )
+@command("audit", "sluice audit sluice.toml --json")
+@config_argument
+@json_option
+@click.option(
+    "--spark",
+    "on_spark",
+    is_flag=True,
+    help="compare on the [spark] master of CONFIG, in parallel; for many millions of messages",
+)
+def audit(config: Path, as_json: bool, on_spark: bool) -> int:
+    """Compare topics and tables by topic, partition, offset and row."""
+    configuration = load_configuration(config)
+    from sluice.verify import audit as auditing
 
-
-def execute(arguments: argparse.Namespace) -> int:
-    configuration = load_configuration(arguments)
-    from sluice.verify.audit import audit
-
-    if arguments.spark:
+    if on_spark:
         from functools import partial
 
         from sluice.spark.class_archive import archive_options
@@ -61,15 +50,16 @@ def execute(arguments: argparse.Namespace) -> int:
             archive_options(),
         )
         try:
-            report = audit(configuration, spread=partial(spread, session))
+            report = auditing.audit(configuration, spread=partial(spread, session))
         finally:
             session.stop()
     else:
-        report = audit(configuration)
-    if arguments.json:
+        report = auditing.audit(configuration)
+    if as_json:
         print_json(report)
     else:
-        print(render(("what", "rows"), [(_words(name), getattr(report, name)) for name in _COUNTS]))
+        rows = [(name.replace("_", "-"), getattr(report, name)) for name in _COUNTS]
+        print_table(("what", "rows"), rows)
         for line in _where(report):
             print(line)
     is_broken = report.missing or report.doubled or report.foreign
@@ -95,7 +85,3 @@ def _where(report: AuditReport) -> Iterator[str]:
                 )
     for entry in report.unaudited:
         yield f"not audited: table entry {entry}, whose rows carry no offset (lineage = false)"
-
-
-def _words(name: str) -> str:
-    return name.replace("_", "-")

@@ -2,178 +2,112 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from sluice.cli.arguments import (
-    CommandParser,
-    Subparsers,
+    Group,
     UsageError,
     a_positive_number,
-    add_command,
-    add_configuration,
-    add_json,
+    a_time_or_age,
     an_offset,
+    config_argument,
+    json_option,
     load_configuration,
+    together,
+    yes_option,
 )
 from sluice.cli.confirm import confirm
 from sluice.cli.exit import ExitStatus
-from sluice.cli.ledger import a_time_or_age
 from sluice.cli.output import print_json, print_json_list
-from sluice.cli.tables import cell_text, render
+from sluice.cli.tables import cell_text, print_table
 
 if TYPE_CHECKING:
     from sluice.config.model import Configuration
-    from sluice.ops.dead_letters import Found, Selection
+    from sluice.ops.dead_letters import Found
     from sluice.ops.dead_letters_replaying import ReplayReport
 
 PREVIEW_CHARACTERS = 100
 _HEX_BYTES_A_LINE = 16
 
 
-def add(subparsers: Subparsers) -> None:
-    example = "sluice dead-letters list sluice.toml"
-    parser = add_command(
-        subparsers, "dead-letters", None, "look at messages that could not become rows", example
-    )
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = add_command(
-        actions,
-        "list",
-        execute_list,
-        "list them: origin, reason, payload preview",
-        f"{example} --table orders --since 1h",
-    )
-    _add_filters(listing)
-    _add_since(listing)
-    listing.add_argument(
-        "--limit", metavar="N", type=a_positive_number, help="only the oldest so many"
-    )
-    which = listing.add_mutually_exclusive_group()
-    which.add_argument("--replayed", action="store_true", help="only those that were replayed")
-    which.add_argument("--waiting", action="store_true", help="only those that were not")
-    listing.add_argument(
-        "--summary", action="store_true", help="only how many of which table and reason"
-    )
-    add_json(listing)
-    place = "--topic orders --partition 3 --offset 1200"
-    show = add_command(
-        actions,
-        "show",
-        execute_show,
-        "show all of one message: headers, payload, error, what to do",
-        f"sluice dead-letters show sluice.toml {place}",
-    )
-    _add_filters(show, is_place=True)
-    show.add_argument("--hex", action="store_true", help="print the payload as hexadecimal")
-    add_json(show)
-    _add_changes(actions, place)
+_EXAMPLE = "sluice dead-letters list sluice.toml"
+_PLACE = "--topic orders --partition 3 --offset 1200"
 
-
-def _add_changes(actions: Subparsers, place: str) -> None:
-    replay = add_command(
-        actions,
-        "replay",
-        execute_replay,
-        "put messages back into their topics, each once, for the table that missed them",
-        f"sluice dead-letters replay sluice.toml --reason out-of-range\n"
-        f"  sluice dead-letters replay sluice.toml {place}",
-    )
-    _add_filters(replay)
-    _add_since(replay)
-    replay.add_argument("--offset", metavar="N", type=an_offset, help="only of this offset")
-    replay.add_argument(
-        "--limit", metavar="N", type=a_positive_number, help="only the oldest so many"
-    )
-    purge = add_command(
-        actions,
-        "purge",
-        execute_purge,
-        "delete dead letters for good, from the oldest on",
-        "sluice dead-letters purge sluice.toml --before 720h\n"
-        "  sluice dead-letters purge sluice.toml --replayed",
-    )
-    _add_filters(purge)
-    purge.add_argument(
-        "--before",
-        metavar="TIME",
-        type=a_time_or_age,
-        help="only older ones: than a time like 2026-01-31T00:00:00Z, or an age like 24h",
-    )
-    purge.add_argument("--replayed", action="store_true", help="only those that were replayed")
-    purge.add_argument("--all", action="store_true", help="all of them")
-    for parser in (replay, purge):
-        parser.add_argument("--yes", action="store_true", help="do it without asking")
-        add_json(parser)
-
-
-def _add_filters(parser: CommandParser, *, is_place: bool = False) -> None:
-    add_configuration(parser)
-    parser.add_argument(
+_which = together(
+    config_argument,
+    click.option(
         "--parked",
-        action="store_true",
+        is_flag=True,
         help="messages of parked tables instead, which stand in the parking topic",
-    )
-    parser.add_argument("--connector", metavar="NAME", help="only of this connector")
-    parser.add_argument("--table", metavar="ENTRY", help="only of this table entry")
-    if not is_place:
-        parser.add_argument("--reason", metavar="REASON", help="only of this reason")
-    parser.add_argument(
-        "--topic", required=is_place, help="only of this topic" if not is_place else "its topic"
-    )
-    parser.add_argument(
-        "--partition",
-        metavar="N",
-        required=is_place,
-        type=an_offset,
-        help="only of this partition of the topic" if not is_place else "its partition",
-    )
-    if is_place:
-        parser.add_argument(
-            "--offset", metavar="N", required=True, type=an_offset, help="its offset in the topic"
-        )
+    ),
+    click.option("--connector", metavar="NAME", help="only of this connector"),
+    click.option("--table", metavar="ENTRY", help="only of this table entry"),
+)
+_filters = together(
+    _which,
+    click.option("--reason", metavar="REASON", help="only of this reason"),
+    click.option("--topic", metavar="TOPIC", help="only of this topic"),
+    click.option("--partition", type=an_offset, help="only of this partition of the topic"),
+)
+_since = click.option(
+    "--since",
+    "since_ms",
+    type=a_time_or_age,
+    help="only younger ones: than a time like 2026-01-31T00:00:00Z, or an age like 1h",
+)
+_limit = click.option("--limit", type=a_positive_number, help="only the oldest so many")
+_replayed = click.option("--replayed", is_flag=True, help="only those that were replayed")
 
 
-def _configuration(arguments: argparse.Namespace) -> Configuration:
+@click.group(
+    "dead-letters", cls=Group, subcommand_metavar="ACTION", no_args_is_help=False, example=_EXAMPLE
+)
+def dead_letters() -> None:
+    """Look at messages that could not become rows."""
+
+
+def _configuration(path: Path, parked: bool) -> Configuration:
     """The file, with the topic that is meant as that of the dead letters."""
-    configuration = load_configuration(arguments)
-    if not arguments.parked:
+    configuration = load_configuration(path)
+    if not parked:
         return configuration
     return replace(configuration, dead_letters_topic=configuration.parking_topic)
 
 
-def _add_since(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--since",
-        metavar="TIME",
-        type=a_time_or_age,
-        help="only younger ones: than a time like 2026-01-31T00:00:00Z, or an age like 1h",
-    )
+@dead_letters.command("list", example=f"{_EXAMPLE} --table orders --since 1h")
+@_filters
+@_since
+@_limit
+@_replayed
+@click.option("--waiting", is_flag=True, help="only those that were not")
+@click.option("--summary", is_flag=True, help="only how many of which table and reason")
+@json_option
+def list_letters(
+    config: Path,
+    parked: bool,
+    limit: int | None,
+    replayed: bool,
+    waiting: bool,
+    summary: bool,
+    as_json: bool,
+    **selected: Any,
+) -> int:
+    """List them: origin, reason, payload preview."""
+    from sluice.ops.dead_letters import Selection, find, summarise
 
-
-def _selection(arguments: argparse.Namespace, **more: Any) -> Selection:
-    from sluice.ops.dead_letters import Selection
-
-    given = vars(arguments)
-    names = ("connector", "table", "reason", "topic", "partition", "offset")
-    return Selection(**{name: given.get(name) for name in names}, **more)
-
-
-# list
-
-
-def execute_list(arguments: argparse.Namespace) -> int:
-    from sluice.ops.dead_letters import find, summarise
-
-    replayed = True if arguments.replayed else False if arguments.waiting else None
-    selection = _selection(arguments, since_ms=arguments.since, replayed=replayed)
-    letters = _first(find(_configuration(arguments), selection), arguments.limit)
-    if arguments.summary:
+    if replayed and waiting:
+        raise UsageError("--waiting contradicts --replayed", "Leave one of them out.")
+    selection = Selection(**selected, replayed=replayed if replayed or waiting else None)
+    letters = _first(find(_configuration(config, parked), selection), limit)
+    if summary:
         counts = summarise(letters)
-        if arguments.json:
+        if as_json:
             print_json(counts)
             return ExitStatus.DONE
         headers = ("connector", "table", "reason", "letters", "waiting", "first", "last")
@@ -184,8 +118,8 @@ def execute_list(arguments: argparse.Namespace) -> int:
             )
             for each in counts
         ]
-        print(render(headers, rows))
-    elif arguments.json:
+        print_table(headers, rows)
+    elif as_json:
         print_json_list(_fields(found) for found in letters)
     else:
         for found in letters:  # not a table: there may be millions
@@ -243,29 +177,34 @@ def _fields(found: Found) -> dict[str, object]:
     }
 
 
-# show
+@dead_letters.command("show", example=f"sluice dead-letters show sluice.toml {_PLACE}")
+@_which
+@click.option("--topic", required=True, help="its topic")
+@click.option("--partition", required=True, type=an_offset, help="its partition")
+@click.option("--offset", required=True, type=an_offset, help="its offset in the topic")
+@click.option("--hex", "is_hex", is_flag=True, help="print the payload as hexadecimal")
+@json_option
+def show(config: Path, parked: bool, is_hex: bool, as_json: bool, **selected: Any) -> int:
+    """Show all of one message: headers, payload, error, what to do."""
+    from sluice.ops.dead_letters import Selection, advice, find_one
 
-
-def execute_show(arguments: argparse.Namespace) -> int:
-    from sluice.ops.dead_letters import advice, find_one
-
-    found = find_one(_configuration(arguments), _selection(arguments))
-    if arguments.json:
+    found = find_one(_configuration(config, parked), Selection(**selected))
+    if as_json:
         print_json_list(
-            {**_fields(each), "value": _payload(each, arguments.hex), "advice": advice(each)}
+            {**_fields(each), "value": _payload(each, is_hex), "advice": advice(each)}
             for each in found
         )
         return ExitStatus.DONE
     for number, each in enumerate(found):
         if number:
             print()
-        for line in _shown(each, advice(each)):
-            print(line)
-        print(_payload(each, arguments.hex))
+        print_table(("", ""), _named(each, advice(each)))
+        print("payload:")
+        print(_payload(each, is_hex))
     return ExitStatus.DONE
 
 
-def _shown(found: Found, advice: str) -> Iterator[str]:
+def _named(found: Found, advice: str) -> list[tuple[str, object]]:
     letter, first, stored = found.letter, found.letter.first, found.stored
     named: list[tuple[str, object]] = [
         ("origin", f"{first.topic}[{first.partition}] offset {first.offset}"),
@@ -290,11 +229,7 @@ def _shown(found: Found, advice: str) -> Iterator[str]:
     for name, value in letter.headers:
         shown = "-" if value is None else value.decode(errors="backslashreplace")
         named.append((f"header {name}", shown))
-    named.append(("what to do", advice))
-    width = max(len(name) for name, _ in named)
-    for name, content in named:
-        yield f"{cell_text(name).ljust(width)}  {cell_text(content)}"
-    yield "payload:"
+    return [*named, ("what to do", advice)]
 
 
 def _payload(found: Found, is_hex: bool) -> str:
@@ -313,23 +248,37 @@ def _payload(found: Found, is_hex: bool) -> str:
     )
 
 
-# replay and purge
+@dead_letters.command(
+    "replay",
+    example="sluice dead-letters replay sluice.toml --reason out-of-range\n"
+    f"sluice dead-letters replay sluice.toml {_PLACE}",
+)
+@_filters
+@_since
+@click.option("--offset", type=an_offset, help="only of this offset")
+@_limit
+@yes_option
+@json_option
+def replay(
+    config: Path, parked: bool, limit: int | None, yes: bool, as_json: bool, **selected: Any
+) -> int:
+    """Put messages back into their topics, each once.
 
+    They are loaded for the table that missed them.
+    """
+    from sluice.ops import dead_letters_replaying as replaying
+    from sluice.ops.dead_letters import Selection
 
-def execute_replay(arguments: argparse.Namespace) -> int:
-    from sluice.ops.dead_letters_replaying import ReplayReport, plan_replay, replay
-
-    configuration = _configuration(arguments)
-    selection = _selection(arguments, since_ms=arguments.since)
-    plan = plan_replay(configuration, selection, arguments.limit)
-    report = ReplayReport(replayed_before=plan.replayed_before)
+    configuration = _configuration(config, parked)
+    plan = replaying.plan_replay(configuration, Selection(**selected), limit)
+    report = replaying.ReplayReport(replayed_before=plan.replayed_before)
     if plan.letters:
-        if not confirm(plan.steps(), arguments.yes):
+        if not confirm(plan.steps(), yes):
             return ExitStatus.BROKEN
-        done = replay(configuration, plan)
+        done = replaying.replay(configuration, plan)
         done.replayed_before += plan.replayed_before
         report = done
-    if arguments.json:
+    if as_json:
         print_json(report)
     else:
         _print_report(report)
@@ -337,38 +286,63 @@ def execute_replay(arguments: argparse.Namespace) -> int:
 
 
 def _print_report(report: ReplayReport) -> None:
-    print(f"replayed         {report.replayed:,}")
-    print(f"replayed before  {report.replayed_before:,}")
-    print(f"refused          {report.refused:,}")
+    rows = [
+        ("replayed", report.replayed),
+        ("replayed before", report.replayed_before),
+        ("refused", report.refused),
+    ]
+    print_table(("", ""), rows)
     for refusal in report.refusals:
         first = refusal.stored.letter.first
         where = f"{refusal.connector} {first.topic} {first.partition} {first.offset}"
         print(cell_text(f"{where}  {refusal.why}. Try: {refusal.hint}"))
 
 
-def execute_purge(arguments: argparse.Namespace) -> int:
-    from sluice.ops.dead_letters_purging import plan_purge, purge
+@dead_letters.command(
+    "purge",
+    example="sluice dead-letters purge sluice.toml --before 720h\n"
+    "sluice dead-letters purge sluice.toml --replayed",
+)
+@_filters
+@click.option(
+    "--before",
+    "before_ms",
+    type=a_time_or_age,
+    help="only older ones: than a time like 2026-01-31T00:00:00Z, or an age like 24h",
+)
+@_replayed
+@click.option("--all", "is_all", is_flag=True, help="all of them")
+@yes_option
+@json_option
+def purge(
+    config: Path,
+    parked: bool,
+    replayed: bool,
+    is_all: bool,
+    yes: bool,
+    as_json: bool,
+    **selected: Any,
+) -> int:
+    """Delete dead letters for good, from the oldest on."""
+    from sluice.ops import dead_letters_purging as purging
+    from sluice.ops.dead_letters import Selection
 
-    filters: Sequence[str] = ("table", "reason", "topic", "partition", "before")
-    is_filtered = arguments.replayed or any(vars(arguments)[name] is not None for name in filters)
-    if is_filtered == arguments.all:
+    filters = {name for name, value in selected.items() if value is not None} - {"connector"}
+    if bool(filters or replayed) == is_all:
         raise UsageError(
             "purge needs to know what: filters, or --all, not both",
             "sluice dead-letters purge --help",
         )
-    configuration = _configuration(arguments)
-    selection = _selection(
-        arguments, before_ms=arguments.before, replayed=True if arguments.replayed else None
-    )
-    plan = plan_purge(configuration, selection)
-    if not confirm(plan.steps(configuration.dead_letters_topic), arguments.yes):
+    configuration = _configuration(config, parked)
+    selection = Selection(**selected, replayed=True if replayed else None)
+    plan = purging.plan_purge(configuration, selection)
+    if not confirm(plan.steps(configuration.dead_letters_topic), yes):
         return ExitStatus.BROKEN
-    done = purge(configuration, selection, plan)
-    if arguments.json:
+    done = purging.purge(configuration, selection, plan)
+    if as_json:
         print_json({"purged": done.letters, "kept": plan.kept})
     else:
-        print(f"purged  {done.letters:,}")
-        print(f"kept    {plan.kept:,}")
+        print_table(("", ""), [("purged", done.letters), ("kept", plan.kept)])
     return ExitStatus.DONE
 
 

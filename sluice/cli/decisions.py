@@ -5,17 +5,21 @@ Each plans first, shows the plan, asks, and only then acts.
 
 from __future__ import annotations
 
-import argparse
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from sluice.cli.arguments import (
-    Subparsers,
+    Command,
     UsageError,
-    add_command,
-    add_configuration,
     an_offset,
     an_offset_or_time,
+    config_argument,
     load_configuration,
+    together,
+    yes_option,
 )
 from sluice.cli.confirm import confirm
 from sluice.cli.exit import ExitStatus
@@ -23,124 +27,125 @@ from sluice.cli.exit import ExitStatus
 if TYPE_CHECKING:
     from sluice.config import Configuration
     from sluice.ops.decisions import Plan
+    from sluice.ops.resolving import Outcome
 
 
-def add(subparsers: Subparsers) -> None:
-    where = "--connector dc1 --topic orders --partition 3"
-    resolve = add_command(
-        subparsers,
-        "resolve",
-        execute_resolve,
-        "say whether a range in doubt was loaded",
-        f"sluice resolve sluice.toml {where} --as probe",
-    )
-    _add_partitions(resolve)
-    resolve.add_argument(
-        "--as",
-        dest="outcome",
+_WHERE = "--connector dc1 --topic orders --partition 3"
+
+
+class _Decision(Command):
+    """Takes several partitions behind one --partition, as `sluice run` writes them."""
+
+    def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
+        single: list[str] = []
+        for word in words:
+            is_next = single[-2:-1] == ["--partition"] and word.isdecimal()
+            single += ["--partition", word] if is_next else [word]
+        return super().parse_args(context, single)
+
+
+_selected = together(
+    config_argument,
+    click.option("--connector", required=True, help="the connector's name"),
+    click.option("--topic", required=True, help="the topic"),
+    click.option(
+        "--partition",
+        "partitions",
         required=True,
-        choices=("loaded", "not-loaded", "probe"),
-        help="its rows are all in the table; none are; or look at the lineage columns",
-    )
-    adopt = add_command(
-        subparsers,
-        "adopt",
-        execute_adopt,
-        "go on from an offset after a foreign hand changed the group",
-        f"sluice adopt sluice.toml {where} --offset 1200",
-    )
-    _add_partitions(adopt)
-    adopt.add_argument("--offset", required=True, type=an_offset, help="the next offset to load")
-    rewind = add_command(
-        subparsers,
-        "rewind",
-        execute_rewind,
-        "load again from an offset or a time, under new tokens",
-        f"sluice rewind sluice.toml {where} --to 2026-01-31T00:00:00Z",
-    )
-    _add_partitions(rewind)
-    rewind.add_argument(
-        "--to",
-        required=True,
-        metavar="OFFSET|TIME",
-        type=an_offset_or_time,
-        help="the next offset to load, or a time with its zone",
-    )
+        multiple=True,
+        type=an_offset,
+        help="one or more partitions, like 0 1 2; may be repeated",
+    ),
+    yes_option,
+    click.option(
+        "--take-over",
+        is_flag=True,
+        help="even while the owner's lease runs; the owner is fenced",
+    ),
+)
 
 
-def execute_resolve(arguments: argparse.Namespace) -> int:
-    configuration = load_configuration(arguments)
-    selection = selection_of(configuration, arguments)
+@click.command("resolve", cls=_Decision, example=f"sluice resolve sluice.toml {_WHERE} --as probe")
+@_selected
+@click.option(
+    "--as",
+    "outcome",
+    required=True,
+    type=click.Choice(("loaded", "not-loaded", "probe")),
+    help="its rows are all in the table; none are; or look at the lineage columns",
+)
+def resolve(config: Path, yes: bool, outcome: Outcome, **where: Any) -> int:
+    """Say whether a range in doubt was loaded."""
     from sluice.ops.decisions import plan_resolve
 
-    plan = plan_resolve(configuration, outcome=arguments.outcome, **selection)
-    return _decide(configuration, arguments, plan)
+    configuration = load_configuration(config)
+    selection = selection_of(configuration, **where)
+    return _decide(configuration, yes, plan_resolve(configuration, outcome=outcome, **selection))
 
 
-def execute_adopt(arguments: argparse.Namespace) -> int:
-    configuration = load_configuration(arguments)
-    selection = selection_of(configuration, arguments)
+@click.command("adopt", cls=_Decision, example=f"sluice adopt sluice.toml {_WHERE} --offset 1200")
+@_selected
+@click.option("--offset", required=True, type=an_offset, help="the next offset to load")
+def adopt(config: Path, yes: bool, offset: int, **where: Any) -> int:
+    """Go on from an offset after a foreign hand changed the group."""
     from sluice.ops.decisions import plan_adopt
 
-    plan = plan_adopt(configuration, offset=arguments.offset, **selection)
-    return _decide(configuration, arguments, plan)
+    configuration = load_configuration(config)
+    selection = selection_of(configuration, **where)
+    return _decide(configuration, yes, plan_adopt(configuration, offset=offset, **selection))
 
 
-def execute_rewind(arguments: argparse.Namespace) -> int:
-    configuration = load_configuration(arguments)
-    selection = selection_of(configuration, arguments)
+@click.command(
+    "rewind", cls=_Decision, example=f"sluice rewind sluice.toml {_WHERE} --to 2026-01-31T00:00:00Z"
+)
+@_selected
+@click.option(
+    "--to",
+    required=True,
+    type=an_offset_or_time,
+    help="the next offset to load, or a time with its zone",
+)
+def rewind(config: Path, yes: bool, to: int | datetime, **where: Any) -> int:
+    """Load again from an offset or a time, under new tokens."""
     from sluice.ops.decisions import plan_rewind
 
-    plan = plan_rewind(configuration, to=arguments.to, **selection)
-    return _decide(configuration, arguments, plan)
+    configuration = load_configuration(config)
+    selection = selection_of(configuration, **where)
+    return _decide(configuration, yes, plan_rewind(configuration, to=to, **selection))
 
 
-def _add_partitions(parser: argparse.ArgumentParser) -> None:
-    add_configuration(parser)
-    parser.add_argument("--connector", required=True, help="the connector's name")
-    parser.add_argument("--topic", required=True, help="the topic")
-    parser.add_argument(
-        "--partition",
-        required=True,
-        nargs="+",
-        action="extend",
-        type=an_offset,
-        metavar="N",
-        help="one or more partitions; may be repeated",
-    )
-    parser.add_argument("--yes", action="store_true", help="do it without asking")
-    parser.add_argument(
-        "--take-over",
-        action="store_true",
-        help="even while the owner's lease runs; the owner is fenced",
-    )
-
-
-def selection_of(configuration: Configuration, arguments: argparse.Namespace) -> dict[str, Any]:
+def selection_of(
+    configuration: Configuration,
+    *,
+    connector: str,
+    topic: str,
+    partitions: tuple[int, ...],
+    take_over: bool,
+) -> dict[str, Any]:
     """The partitions that the decision is about.
 
     :raises ConfigurationError: the connector is not configured.
     :raises UsageError: the connector does not have this topic.
     """
-    connector = configuration.connector(arguments.connector)
-    if not configuration.reads(connector.name, arguments.topic):
+    configured = configuration.connector(connector)
+    if not configuration.reads(configured.name, topic):
         raise UsageError(
-            f'{configuration.path}: connector[{connector.name}].topics: "{arguments.topic}"'
+            f'{configuration.path}: connector[{configured.name}].topics: "{topic}"'
             " is not among them",
-            f"Name one of: {', '.join(connector.topics) or connector.topic_pattern}.",
+            f"Name one of: {', '.join(configured.topics) or configured.topic_pattern}.",
         )
     return {
-        "connector": arguments.connector,
-        "topic": arguments.topic,
-        "partitions": tuple(sorted(set(arguments.partition))),
-        "take_over": arguments.take_over,
+        "connector": connector,
+        "topic": topic,
+        "partitions": tuple(sorted(set(partitions))),
+        "take_over": take_over,
     }
 
 
-def _decide(configuration: Configuration, arguments: argparse.Namespace, plan: Plan) -> int:
+def _decide(configuration: Configuration, is_agreed: bool, plan: Plan) -> int:
     from sluice.ops.decisions import apply
 
-    if not confirm(plan.steps, arguments.yes):
+    if not confirm(plan.steps, is_agreed):
         return ExitStatus.BROKEN
     apply(configuration, plan)
     return ExitStatus.DONE

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
+import click
 
-from sluice.cli.arguments import Subparsers, a_positive_number, add_command
-
-
-def add(subparsers: Subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "demo",
-        execute,
-        "load a million orders, kill the driver twice, audit every row",
-        "sluice demo --rows 200000",
-    )
-    parser.add_argument(
-        "--rows",
-        type=a_positive_number,
-        default=1_000_000,
-        help="how many messages to produce (default: 1,000,000)",
-    )
-    parser.add_argument(
-        "--keep", action="store_true", help="leave the folder and its data behind to look further"
-    )
+from sluice.cli.arguments import a_positive_number, command
 
 
-def execute(arguments: argparse.Namespace) -> int:
+@command("demo", "sluice demo --rows 200000")
+@click.option(
+    "--rows", type=a_positive_number, default=1_000_000, help="how many messages to produce"
+)
+@click.option("--keep", is_flag=True, help="leave the folder and its data behind to look further")
+def demo(rows: int, keep: bool) -> int:
+    """Load a million orders, kill the driver twice, audit every row."""
     from sluice.testbed.local.demo import run_demo
 
-    return int(run_demo(rows=arguments.rows, keep=arguments.keep))
+    return int(run_demo(rows=rows, keep=keep))

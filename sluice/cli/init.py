@@ -2,104 +2,77 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sluice.cli.arguments import (
-    CommandParser,
-    Subparsers,
-    UsageError,
-    a_positive_number,
-    add_command,
-)
+import click
+
+from sluice.cli.arguments import UsageError, a_positive_number, command
 from sluice.cli.exit import ExitStatus
 
 if TYPE_CHECKING:
     from sluice.ops.init_topic import Wanted
 
 FILE_NAME = "sluice.toml"
-_SAMPLES = 1_000
 _PASSWORD = "CLICKHOUSE_PASSWORD"
 
 
-def add(subparsers: Subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "init",
-        execute,
-        f"write a commented {FILE_NAME}, or one that fits a topic, with its CREATE TABLE",
-        "sluice init --from-topic orders --brokers localhost:9092 > create.sql",
-    )
-    parser.add_argument("--force", action="store_true", help="replace the file that is there")
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        type=Path,
-        default=Path(FILE_NAME),
-        help=f"the file to write (default: {FILE_NAME})",
-    )
-    _add_topic(parser)
+@command("init", "sluice init --from-topic orders --brokers localhost:9092 > create.sql")
+@click.option("--force", is_flag=True, help="replace the file that is there")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    default=Path(FILE_NAME),
+    help="the file to write",
+)
+@click.option("--from-topic", metavar="TOPIC", help="the topic to look at")
+@click.option("--brokers", metavar="HOST:PORT,…", help="its Kafka cluster")
+@click.option(
+    "--property",
+    "properties",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="of librdkafka, e.g. sasl.password='${KAFKA_PASSWORD}'; may be repeated",
+)
+@click.option("--clickhouse", metavar="URL", default="", help="server that the table will be on")
+@click.option(
+    "--user",
+    default="default",
+    help=f"of ClickHouse; its password is taken from the variable {_PASSWORD}",
+)
+@click.option(
+    "--table", metavar="[DATABASE.]NAME", help="the table (default: called like the topic)"
+)
+@click.option("--samples", type=a_positive_number, default=1_000, help="messages to look at")
+def init(output: Path, force: bool, from_topic: str | None, **named: Any) -> int:
+    """Write a commented sluice.toml, or one that fits a topic.
+
+    With --from-topic it looks at some messages, and at the server if one is named, and changes
+    nothing there. It prints a CREATE TABLE that fits the messages.
+    """
+    if from_topic is not None:
+        return _from_topic(output, force, from_topic, **named)
+    from sluice.config.example import EXAMPLE
+
+    _write(output, EXAMPLE, force=force)
+    print(f"Wrote {output}. Edit it, then: sluice doctor {output}")
+    return ExitStatus.DONE
 
 
-def _add_topic(parser: CommandParser) -> None:
-    group = parser.add_argument_group(
-        "from a topic",
-        "Looks at some messages, and at the server if one is named; changes nothing there.",
-    )
-    group.add_argument("--from-topic", metavar="TOPIC", help="the topic to look at")
-    group.add_argument("--brokers", metavar="HOST:PORT,…", help="its Kafka cluster")
-    group.add_argument(
-        "--property",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="of librdkafka, e.g. sasl.password='${KAFKA_PASSWORD}'; may be repeated",
-    )
-    group.add_argument(
-        "--clickhouse", metavar="URL", default="", help="server that the table will be on"
-    )
-    group.add_argument(
-        "--user",
-        default="default",
-        help=f"of ClickHouse; its password is taken from the variable {_PASSWORD}",
-    )
-    group.add_argument(
-        "--table", metavar="[DATABASE.]NAME", help="the table (default: called like the topic)"
-    )
-    group.add_argument(
-        "--samples",
-        metavar="N",
-        type=a_positive_number,
-        default=_SAMPLES,
-        help=f"messages to look at (default: {_SAMPLES:,})",
-    )
-
-
-def execute(arguments: argparse.Namespace) -> int:
-    path: Path = arguments.output
-    if arguments.from_topic is None:
-        from sluice.config.example import EXAMPLE
-
-        _write(path, EXAMPLE, force=arguments.force)
-        print(f"Wrote {path}. Edit it, then: sluice doctor {path}")
-        return ExitStatus.DONE
-    return _from_topic(arguments, path)
-
-
-def _from_topic(arguments: argparse.Namespace, path: Path) -> int:
+def _from_topic(path: Path, force: bool, topic: str, **named: Any) -> int:
     import logging
 
-    wanted = _wanted(arguments)
-    if path.exists() and not arguments.force:
+    wanted = _wanted(topic, **named)
+    if path.exists() and not force:
         raise _is_there(path)
     from sluice.config import load
     from sluice.core.errors import ConfigurationError
     from sluice.ops.init_topic import propose
 
     proposal = propose(wanted)
-    _write(path, proposal.configuration, force=arguments.force)
+    _write(path, proposal.configuration, force=force)
     try:
         load(path, os.environ)
     except ConfigurationError:
@@ -114,7 +87,16 @@ def _from_topic(arguments: argparse.Namespace, path: Path) -> int:
     return ExitStatus.DONE
 
 
-def _wanted(arguments: argparse.Namespace) -> Wanted:
+def _wanted(
+    from_topic: str,
+    *,
+    brokers: str | None,
+    properties: tuple[str, ...],
+    clickhouse: str,
+    user: str,
+    table: str | None,
+    samples: int,
+) -> Wanted:
     """What the arguments say, checked like the keys of the file that they will stand in."""
     from sluice.config.findings import RefusedError
     from sluice.config.interpolation import interpolate
@@ -122,21 +104,21 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
     from sluice.config.values import a_broker_list, a_replica_url, a_target, a_topic
     from sluice.ops.init_topic import Wanted
 
-    if arguments.brokers is None:
+    if brokers is None:
         raise UsageError("--from-topic needs --brokers", "--brokers HOST:PORT")
     option = ""
     written: dict[str, str] = {}
     try:
         option = "--from-topic"
-        topic = a_topic(arguments.from_topic)
+        topic = a_topic(from_topic)
         option = "--brokers"
-        brokers = a_broker_list(arguments.brokers)
+        broker_list = a_broker_list(brokers)
         option = "--clickhouse"
-        clickhouse = a_replica_url(arguments.clickhouse) if arguments.clickhouse else ""
+        url = a_replica_url(clickhouse) if clickhouse else ""
         option = "--table"
-        database, table = a_target(arguments.table) if arguments.table else (None, None)
+        database, name_of_table = a_target(table) if table else (None, None)
         option = "--property"
-        for pair in arguments.property:
+        for pair in properties:
             name, separator, value = pair.partition("=")
             if not separator:
                 raise RefusedError(f'"{name}" is not NAME=VALUE')
@@ -144,20 +126,20 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
             if refusal is not None:
                 raise RefusedError(f"{name} {refusal}")
             written[name] = value
-        properties = {k: str(interpolate(v, os.environ)) for k, v in written.items()}
+        given = {name: str(interpolate(text, os.environ)) for name, text in written.items()}
     except RefusedError as refusal:
         raise UsageError(f"{option}: {refusal}", "sluice init --help") from None
     return Wanted(
         topic=topic,
-        brokers=brokers,
-        clickhouse=clickhouse,
-        user=arguments.user,
+        brokers=broker_list,
+        clickhouse=url,
+        user=user,
         password=os.environ.get(_PASSWORD, ""),
         database=database,
-        table=table,
-        samples=arguments.samples,
+        table=name_of_table,
+        samples=samples,
         written=written,
-        properties=properties,
+        properties=given,
     )
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from sluice.cli.arguments import (
-    Subparsers,
-    a_duration_seconds,
-    add_command,
-    add_configuration,
-    add_json,
+    a_time_or_age,
     an_offset,
+    command,
+    config_argument,
+    json_option,
     load_configuration,
 )
 from sluice.cli.exit import ExitStatus
@@ -31,71 +31,37 @@ _LINE = "{:<24}  {:<28}  {:<10}  {:<26}  {:>7}  {:>7}  {}"
 _HEADERS = ("time", "partition", "entry", "offsets", "batch", "attempt", "details")
 
 
-def add(subparsers: Subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "ledger",
-        execute,
-        "list what was intended, acknowledged and settled",
-        "sluice ledger sluice.toml --table orders --since 1h",
-    )
-    add_configuration(parser)
-    parser.add_argument("--connector", metavar="NAME", help="only of this connector")
-    parser.add_argument("--topic", metavar="TOPIC", help="only of this topic")
-    parser.add_argument("--partition", metavar="N", type=an_offset, help="only of this partition")
-    parser.add_argument(
-        "--table",
-        metavar="ENTRY",
-        help="only receipts of this table entry, and what its topics did",
-    )
-    parser.add_argument(
-        "--since",
-        metavar="TIME",
-        type=a_time_or_age,
-        help="only younger entries: a time like 2026-01-31T00:00:00Z, or an age like 1h",
-    )
-    parser.add_argument(
-        "--follow", action="store_true", help="go on as entries come, until interrupted"
-    )
-    add_json(parser)
-
-
-def a_time_or_age(text: str) -> int:
-    """Wall time in milliseconds: of a moment with its time zone, or so long ago."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        try:
-            return int((time.time() - a_duration_seconds(text)) * 1000)
-        except argparse.ArgumentTypeError:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is neither a time like 2026-01-31T00:00:00Z nor an age like 1h"
-            ) from None
-    if moment.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{text!r} has no time zone; add Z or +01:00")
-    return int(moment.timestamp() * 1000)
-
-
-def execute(arguments: argparse.Namespace) -> int:
-    configuration = load_configuration(arguments)
+@command("ledger", "sluice ledger sluice.toml --table orders --since 1h")
+@config_argument
+@click.option("--connector", metavar="NAME", help="only of this connector")
+@click.option("--topic", metavar="TOPIC", help="only of this topic")
+@click.option("--partition", type=an_offset, help="only of this partition")
+@click.option(
+    "--table", metavar="ENTRY", help="only receipts of this table entry, and what its topics did"
+)
+@click.option(
+    "--since",
+    "since_ms",
+    type=a_time_or_age,
+    help="only younger entries: a time like 2026-01-31T00:00:00Z, or an age like 1h",
+)
+@click.option("--follow", is_flag=True, help="go on as entries come, until interrupted")
+@json_option
+def ledger(config: Path, follow: bool, as_json: bool, **selected: Any) -> int:
+    """List what was intended, acknowledged and settled."""
+    configuration = load_configuration(config)
     from sluice.ops.ledger_view import Selection, read_ledger
 
-    selection = Selection(
-        connector=arguments.connector,
-        topic=arguments.topic,
-        partition=arguments.partition,
-        table=arguments.table,
-        since_ms=arguments.since,
-    )
-    with stop_on_signals() if arguments.follow else nullcontext() as stop:
+    selection = Selection(**selected)
+    with stop_on_signals() if follow else nullcontext() as stop:
         for number, entry in enumerate(read_ledger(configuration, selection, stop)):
-            if arguments.json:
+            if as_json:
                 print(json_text(entry))
             else:
                 for line in (_LINE.format(*_HEADERS),) if number == 0 else ():
                     print(line)
                 print(line_of(entry))
-            if arguments.follow:
+            if follow:
                 sys.stdout.flush()
     return ExitStatus.DONE
 

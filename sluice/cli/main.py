@@ -2,67 +2,64 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import select
 import sys
 import traceback
 from collections.abc import Sequence
 
+import click
+
 from sluice import __version__
-from sluice.cli import (
-    audit,
-    bench,
-    chaos,
-    dead_letters,
-    decisions,
-    demo,
-    doctor,
-    init,
-    ledger,
-    local,
-    logs,
-    prove,
-    quorum,
-    run,
-    simulate,
-    status,
-    verify,
-)
-from sluice.cli.arguments import CommandParser, UsageError, add_shared_options
+from sluice.cli.arguments import Group, UsageError
+from sluice.cli.audit import audit
+from sluice.cli.bench import bench
+from sluice.cli.chaos import chaos
+from sluice.cli.dead_letters import dead_letters
+from sluice.cli.decisions import adopt, resolve, rewind
+from sluice.cli.demo import demo
+from sluice.cli.doctor import doctor
 from sluice.cli.exit import ExitStatus
+from sluice.cli.init import init
+from sluice.cli.ledger import ledger
+from sluice.cli.local import local
+from sluice.cli.prove import prove
+from sluice.cli.quorum import quorum
+from sluice.cli.run import run
+from sluice.cli.simulate import simulate
+from sluice.cli.status import status
+from sluice.cli.verify import verify
 from sluice.core.errors import ConfigurationError, OwnerChangedError, SluiceError
 
-_EXAMPLE = """\
-example:
-  sluice init
-  sluice doctor sluice.toml
-  sluice run sluice.toml
+#: Set by the shell that completes a command line.
+_COMPLETE = "_SLUICE_COMPLETE"
 
-exit status:
-  0 done and settled; 1 a promise is broken or a partition stopped; 2 configuration;
-  3 stopped cleanly with intents in doubt; 4 another owner took over
-"""
 
-#: In the order of the help.
-_COMMANDS = (
-    run,
-    doctor,
-    prove,
-    status,
-    decisions,
-    audit,
-    verify,
-    ledger,
-    quorum,
-    dead_letters,
-    init,
-    local,
-    demo,
-    bench,
-    simulate,
-    chaos,
+@click.group(
+    "sluice",
+    cls=Group,
+    no_args_is_help=True,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "show_default": True,
+        "max_content_width": 100,
+    },
+    example="sluice init\nsluice doctor sluice.toml\nsluice run sluice.toml",
 )
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def sluice() -> None:
+    """Kafka topics into ClickHouse, every row exactly once.
+
+    Exit status: 0 done and settled; 1 a promise is broken or a partition stopped; 2 configuration;
+    3 stopped cleanly with intents in doubt; 4 another owner took over.
+    """
+
+
+for _command in (
+    *(run, doctor, prove, status, resolve, adopt, rewind, audit, verify, ledger, quorum),
+    *(dead_letters, init, local, demo, bench, simulate, chaos),
+):
+    sluice.add_command(_command)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,34 +84,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report(error)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
-    parser = CommandParser(
-        prog="sluice",
-        description="Kafka topics into ClickHouse, every row exactly once.",
-        epilog=_EXAMPLE,
-    )
-    parser.add_argument("--version", action="version", version=f"sluice {__version__}")
-    add_shared_options(parser)
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for command in _COMMANDS:
-        command.add(subparsers)
-    return parser
-
-
 def _dispatch(words: list[str]) -> int:
-    parser = build_parser()
+    instruction = os.environ.get(_COMPLETE)
+    if instruction:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(sluice, {}, "sluice", _COMPLETE, instruction)
     try:
-        arguments = parser.parse_args(words)
-    except SystemExit:  # argparse ends --help and --version so; errors are raised
-        return ExitStatus.DONE
-    if not hasattr(arguments, "execute"):
-        parser.print_help(sys.stderr)
+        with sluice.make_context("sluice", [*words]) as context:
+            return int(sluice.invoke(context))
+    except click.exceptions.Exit as ended:  # --help and --version
+        return ended.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.message, file=sys.stderr)
         return ExitStatus.CONFIGURATION
-    logs.configure(
-        getattr(arguments, "log_format", None), is_debug=getattr(arguments, "debug", False)
-    )
-    return int(arguments.execute(arguments))
 
 
 def _report(error: Exception) -> ExitStatus:
@@ -122,6 +105,9 @@ def _report(error: Exception) -> ExitStatus:
     message, hint = str(error), SluiceError.hint
     if isinstance(error, SluiceError | UsageError):
         hint = error.hint
+    elif isinstance(error, click.UsageError):
+        where = "sluice" if error.ctx is None else error.ctx.command_path
+        message, hint = error.format_message(), f"{where} --help"
     elif isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("sluice"):
         message = f"the package {error.name} is missing"
         hint = "Install Sluice with its dependencies: pip install ."
@@ -130,7 +116,7 @@ def _report(error: Exception) -> ExitStatus:
     for line in message.splitlines() or [type(error).__name__]:
         print(f"sluice: error: {line}", file=sys.stderr)
     print(f"Try: {hint}", file=sys.stderr)
-    if isinstance(error, ConfigurationError | UsageError):
+    if isinstance(error, ConfigurationError | UsageError | click.UsageError):
         return ExitStatus.CONFIGURATION
     if isinstance(error, OwnerChangedError):
         return ExitStatus.OWNER_CHANGED

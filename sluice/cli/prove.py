@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.cli.arguments import Subparsers, UsageError, a_positive_number, add_command, add_json
+import click
+
+from sluice.cli.arguments import (
+    UsageError,
+    a_positive_number,
+    command,
+    json_option,
+    load_configuration,
+)
 from sluice.cli.exit import ExitStatus
 from sluice.cli.output import print_json
 from sluice.cli.stopping import stop_on_signals
@@ -19,65 +26,67 @@ if TYPE_CHECKING:
     from sluice.clickhouse.access import ClickHouseAccess
     from sluice.prove.findings import Result
 
-_DATABASE = "sluice_prove"
-#: The default of Replicated tables before 25.9.
-_WINDOW = 1000
 _PASSWORD = "CLICKHOUSE_PASSWORD"
 
 
-def add(subparsers: Subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "prove",
-        execute,
-        "find out on your own ClickHouse servers whether they do what the promise rests on, in a "
-        "scratch database that is dropped again",
-        "sluice prove http://a:8123 http://b:8123",
-    )
-    parser.add_argument(
-        "servers", metavar="SERVER", nargs="*", help="URL of a server; several: replicas of a shard"
-    )
-    parser.add_argument(
-        "--config", metavar="CONFIG", type=Path, help="take servers and login from this file"
-    )
-    parser.add_argument("--shard", metavar="NAME", help="with --config: the replicas of this shard")
-    parser.add_argument(
-        "--user",
-        default="default",
-        help=f"its password is taken from the variable {_PASSWORD} (default: default)",
-    )
-    parser.add_argument(
-        "--database", default=_DATABASE, help=f"the scratch database (default: {_DATABASE})"
-    )
-    parser.add_argument(
-        "--window",
-        type=a_positive_number,
-        default=_WINDOW,
-        metavar="N",
-        help=f"entries that the scratch tables' windows keep (default: {_WINDOW})",
-    )
-    add_json(parser)
+@command("prove", "sluice prove http://a:8123 http://b:8123")
+@click.argument(
+    "servers",
+    metavar="SERVER…",
+    nargs=-1,
+    help="URL of a server; several: replicas of a shard",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="CONFIG",
+    help="take servers and login from this file",
+)
+@click.option("--shard", metavar="NAME", help="with --config: the replicas of this shard")
+@click.option(
+    "--user",
+    default="default",
+    help=f"its password is taken from the variable {_PASSWORD}",
+)
+@click.option("--database", default="sluice_prove", help="the scratch database")
+@click.option(
+    "--window",
+    type=a_positive_number,
+    default=1000,  # of Replicated tables before 25.9
+    help="entries that the scratch tables' windows keep",
+)
+@json_option
+def prove(
+    servers: tuple[str, ...],
+    config: Path | None,
+    shard: str | None,
+    user: str,
+    database: str,
+    window: int,
+    as_json: bool,
+) -> int:
+    """Find out whether ClickHouse servers do what the promise rests on.
 
-
-def execute(arguments: argparse.Namespace) -> int:
-    from sluice.prove.running import prove
+    It experiments on your own servers, in a scratch database that is dropped again.
+    """
+    from sluice.prove import running
     from sluice.prove.scratch import StoppedError, look_at_servers
 
-    access, urls = _access(arguments)
+    access, urls = _access(servers, config, shard, user)
     places = look_at_servers(access, urls)
     results: list[Result] = []
-    if not arguments.json:
+    if not as_json:
         told = ", ".join(f"{each.url} ({each.capabilities.version_text})" for each in places)
-        print(f"In the scratch database {arguments.database}, on {told}:")
+        print(f"In the scratch database {database}, on {told}:")
     with stop_on_signals() as stop:
         try:
-            for result in prove(access, places, arguments.database, arguments.window, stop):
+            for result in running.prove(access, places, database, window, stop):
                 results.append(result)
-                if not arguments.json:
+                if not as_json:
                     _print_result(result)
         except StoppedError:
             raise KeyboardInterrupt from None
-    if arguments.json:
+    if as_json:
         print_json(
             {
                 "servers": [
@@ -88,8 +97,8 @@ def execute(arguments: argparse.Namespace) -> int:
                     }
                     for each in places
                 ],
-                "database": arguments.database,
-                "window": arguments.window,
+                "database": database,
+                "window": window,
                 "results": results,
             }
         )
@@ -99,27 +108,27 @@ def execute(arguments: argparse.Namespace) -> int:
     return ExitStatus.BROKEN if failed else ExitStatus.DONE
 
 
-def _access(arguments: argparse.Namespace) -> tuple[ClickHouseAccess, tuple[str, ...]]:
+def _access(
+    servers: tuple[str, ...], config: Path | None, shard: str | None, user: str
+) -> tuple[ClickHouseAccess, tuple[str, ...]]:
     """How to reach the servers, and their URLs.
 
     :raises UsageError: no servers are named, or too many.
     """
     from sluice.clickhouse.access import ClickHouseAccess
 
-    if arguments.config is None:
-        if not arguments.servers:
+    if config is None:
+        if not servers:
             raise UsageError("no server is named", "sluice prove http://localhost:8123")
-        urls = tuple(arguments.servers)
         password = os.environ.get(_PASSWORD, "")
-        return ClickHouseAccess({"": urls}, arguments.user, password, "single"), urls
-    if arguments.servers:
+        return ClickHouseAccess({"": servers}, user, password, "single"), servers
+    if servers:
         raise UsageError("servers stand beside --config", "Name servers, or a file that does.")
-    from sluice.config import load
     from sluice.driver.texts import access_of
 
-    access = access_of(load(arguments.config, os.environ))
+    access = access_of(load_configuration(config))
     names = [*access.shards]
-    shard = arguments.shard or (names[0] if len(names) == 1 else "")
+    shard = shard or (names[0] if len(names) == 1 else "")
     if shard not in access.shards:
         said = f"there is no shard {shard}" if shard else "the servers are of several shards"
         raise UsageError(said, f"Name one with --shard: {', '.join(names)}.")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from sluice.cli.arguments import (
-    Subparsers,
     UsageError,
-    add_command,
-    add_configuration,
-    add_json,
+    command,
+    config_argument,
+    json_option,
     load_configuration,
+    yes_option,
 )
 from sluice.cli.confirm import confirm
 from sluice.cli.exit import ExitStatus
@@ -24,38 +26,32 @@ if TYPE_CHECKING:
     from sluice.ops.quorum import Report
 
 
-def add(subparsers: Subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "quorum",
-        execute,
-        "explain which replicas inserts with a quorum wait for, and mend it",
-        "sluice quorum sluice.toml --shard s1 --table orders --fix",
-    )
-    add_configuration(parser)
-    parser.add_argument("--shard", metavar="NAME", help="only this shard")
-    parser.add_argument("--table", metavar="ENTRY", help="only the table of this entry")
-    parser.add_argument(
-        "--fix",
-        action="store_true",
-        help="take what actions are safe, after asking, and wait whether they help",
-    )
-    parser.add_argument("--yes", action="store_true", help="with --fix: do it without asking")
-    add_json(parser)
-
-
-def execute(arguments: argparse.Namespace) -> int:
-    if arguments.yes and not arguments.fix:
+@command("quorum", "sluice quorum sluice.toml --shard s1 --table orders --fix")
+@config_argument
+@click.option("--shard", metavar="NAME", help="only this shard")
+@click.option("--table", metavar="ENTRY", help="only the table of this entry")
+@click.option(
+    "--fix",
+    is_flag=True,
+    help="take what actions are safe, after asking, and wait whether they help",
+)
+@yes_option
+@json_option
+def quorum(
+    config: Path, shard: str | None, table: str | None, fix: bool, yes: bool, as_json: bool
+) -> int:
+    """Explain which replicas inserts with a quorum wait for, and mend it."""
+    if yes and not fix:
         raise UsageError("--yes agrees to what --fix does", "Add --fix, or leave --yes out.")
-    configuration = load_configuration(arguments)
+    configuration = load_configuration(config)
     from sluice.ops.quorum import Selection, look, mend
 
-    selection = Selection(arguments.shard, arguments.table)
-    if arguments.fix:
-        reports = mend(configuration, selection, lambda steps: confirm(steps, arguments.yes))
+    selection = Selection(shard, table)
+    if fix:
+        reports = mend(configuration, selection, lambda steps: confirm(steps, yes))
     else:
         reports = look(configuration, selection)
-    if arguments.json:
+    if as_json:
         print_json(reports)
     else:
         _print_text(reports)

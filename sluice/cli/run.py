@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.cli.arguments import (
-    Subparsers,
-    a_duration_seconds,
-    add_command,
-    add_configuration,
-    load_configuration,
-)
+import click
+
+from sluice.cli.arguments import a_duration_seconds, command, config_argument, load_configuration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,32 +20,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def add(subparsers: Subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "run",
-        execute,
-        "load topics into tables, in the foreground",
-        "sluice run sluice.toml --until-caught-up",
-    )
-    add_configuration(parser)
-    parser.add_argument(
-        "--until-caught-up",
-        action="store_true",
-        help="stop once everything is loaded that the topics held at the start",
-    )
-    parser.add_argument(
-        "--grace",
-        metavar="DURATION",
-        type=a_duration_seconds,
-        default="30s",
-        help="how long to wait for ranges in flight when told to stop (default: 30s)",
-    )
+@command("run", "sluice run sluice.toml --until-caught-up")
+@config_argument
+@click.option(
+    "--until-caught-up",
+    is_flag=True,
+    help="stop once everything is loaded that the topics held at the start",
+)
+@click.option(
+    "--grace",
+    type=a_duration_seconds,
+    default="30s",
+    help="how long to wait for ranges in flight when told to stop",
+)
+def run(config: Path, until_caught_up: bool, grace: float) -> int:
+    """Load topics into tables, in the foreground.
 
-
-def execute(arguments: argparse.Namespace) -> int:
-    """Read the configuration; each connector is examined, then loaded."""
-    configuration = load_configuration(arguments)
+    Each connector is examined like `sluice doctor` does it, then loaded.
+    """
+    configuration = load_configuration(config)
     from sluice.driver.pipeline import run_pipeline
     from sluice.spark.java import set_java_home
 
@@ -68,8 +57,8 @@ def execute(arguments: argparse.Namespace) -> int:
     return int(
         run_pipeline(
             configuration,
-            until_caught_up=arguments.until_caught_up,
-            grace_seconds=arguments.grace,
+            until_caught_up=until_caught_up,
+            grace_seconds=grace,
             examine=lambda connector: _refuse_what_breaks_the_promise(configuration, connector),
             observe=observe,
         )

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.cli.arguments import (
-    Subparsers,
-    add_command,
-    add_configuration,
-    add_json,
-    load_configuration,
-)
+import click
+
+from sluice.cli.arguments import command, config_argument, json_option, load_configuration
 from sluice.cli.exit import ExitStatus
 from sluice.cli.output import print_json
-from sluice.cli.tables import render
+from sluice.cli.tables import print_table
 
 if TYPE_CHECKING:
     from sluice.config import Configuration
@@ -47,31 +43,23 @@ _REPLICA_HEADERS = (
 )
 
 
-def add(subparsers: Subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "status",
-        execute,
-        "show where each partition stands",
-        "sluice status sluice.toml --json",
-    )
-    add_configuration(parser)
-    add_json(parser)
-    parser.add_argument(
-        "--replicas",
-        action="store_true",
-        help="show how each replica is doing instead: behind or not, its delay and queue",
-    )
-
-
-def execute(arguments: argparse.Namespace) -> int:
-    configuration = load_configuration(arguments)
-    if arguments.replicas:
-        return _show_replicas(configuration, as_json=arguments.json)
+@command("status", "sluice status sluice.toml --json")
+@config_argument
+@json_option
+@click.option(
+    "--replicas",
+    is_flag=True,
+    help="show how each replica is doing instead: behind or not, its delay and queue",
+)
+def status(config: Path, as_json: bool, replicas: bool) -> int:
+    """Show where each partition stands."""
+    configuration = load_configuration(config)
+    if replicas:
+        return _show_replicas(configuration, as_json=as_json)
     from sluice.ops.status import read_status
 
     partitions = read_status(configuration)
-    if arguments.json:
+    if as_json:
         print_json(partitions)
         return ExitStatus.DONE
     rows = []
@@ -96,7 +84,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 " ".join(partition.shards),
             )
         )
-    print(render(_HEADERS, rows))
+    print_table(_HEADERS, rows)
     return ExitStatus.DONE
 
 
@@ -121,5 +109,5 @@ def _show_replicas(configuration: Configuration, *, as_json: bool) -> int:
         )
         for each in replicas
     ]
-    print(render(_REPLICA_HEADERS, rows))
+    print_table(_REPLICA_HEADERS, rows)
     return ExitStatus.DONE

@@ -2,35 +2,55 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 
+_COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
+#: More than any row has.
+_WIDTH_UNFOLDED = 1_000_000
 
-def render(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+
+def print_table(
+    headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_folded: bool = False
+) -> None:
     """Aligned columns; numbers to the right with thousands separators, None as `-`.
 
+    :param headers: no line for them if all are empty. What stands below `verdict` is coloured.
     :param rows: each as long as the headers. Control characters are shown escaped, so that
         data cannot steer the terminal.
+    :param is_folded: fold long texts to the width of a terminal, if there is one.
     """
-    table = [list(row) for row in rows]
-    cells = [[cell_text(value) for value in row] for row in table]
-    widths = [
-        max([len(header), *(len(row[index]) for row in cells)])
-        for index, header in enumerate(headers)
-    ]
-    is_number = [
-        any(_is_number(row[index]) for row in table)
-        and all(_is_number(row[index]) or row[index] is None for row in table)
-        for index in range(len(headers))
-    ]
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-    def line(texts: Sequence[str]) -> str:
-        padded = (
-            text.rjust(width) if right else text.ljust(width)
-            for text, width, right in zip(texts, widths, is_number, strict=True)
+    cells = [list(row) for row in rows]
+    is_folded = is_folded and sys.stdout.isatty()
+    table = Table(
+        box=box.HORIZONTALS if is_folded else None,
+        show_lines=is_folded,
+        pad_edge=False,
+        show_header=any(headers),
+    )
+    for index, header in enumerate(headers):
+        column = [row[index] for row in cells]
+        is_number = any(map(_is_number, column)) and all(
+            value is None or _is_number(value) for value in column
         )
-        return "  ".join(padded).rstrip()
-
-    return "\n".join([line(headers), *(line(row) for row in cells)])
+        table.add_column(header, justify="right" if is_number else "left", overflow="fold")
+    for row in cells:
+        table.add_row(
+            *(
+                Text(cell_text(value), _COLOURS.get(str(value), "") if header == "verdict" else "")
+                for header, value in zip(headers, row, strict=True)
+            )
+        )
+    console = Console(width=None if is_folded else _WIDTH_UNFOLDED)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        print(line.rstrip())
 
 
 def cell_text(value: object) -> str:

@@ -2,93 +2,90 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from sluice.cli.arguments import (
-    Subparsers,
     UsageError,
     a_port,
-    add_command,
-    add_configuration,
-    add_json,
+    command,
+    config_argument,
+    json_option,
     load_configuration,
 )
 from sluice.cli.exit import ExitStatus
 from sluice.cli.output import json_text, print_json
 from sluice.cli.stopping import stop_on_signals
-from sluice.cli.tables import render
+from sluice.cli.tables import print_table
 
 if TYPE_CHECKING:
     from sluice.config import Configuration
     from sluice.core.anomalies import Anomaly
     from sluice.core.instances import Instance
-    from sluice.verify.verifier import PartitionVerified, VerifyReport
+    from sluice.verify.verifier import PartitionVerified, Source, VerifyReport
 
 log = logging.getLogger(__name__)
 
 _HEADERS = ("connector", "topic", "partition", "from", "settled", "steps", "messages", "rows")
 
 
-def add(subparsers: Subparsers) -> None:
-    parser = add_command(
-        subparsers,
-        "verify",
-        execute,
-        "look for ranges that went backward, overlapped or left a gap",
-        "sluice verify sluice.toml --source ledger",
-    )
-    add_configuration(parser)
-    parser.add_argument(
-        "--source",
-        choices=("offsets", "ledger"),
-        default="offsets",
-        help="Kafka's own __consumer_offsets (default), or the ledger, which has receipts too",
-    )
-    parser.add_argument(
-        "--follow", action="store_true", help="go on as records come, until told to stop"
-    )
-    parser.add_argument(
-        "--metrics-port",
-        metavar="PORT",
-        type=a_port,
-        help="with --follow: serve counters of anomalies for Prometheus",
-    )
-    add_json(parser)
-
-
-def execute(arguments: argparse.Namespace) -> int:
-    if arguments.metrics_port is not None and not arguments.follow:
+@command("verify", "sluice verify sluice.toml --source ledger")
+@config_argument
+@click.option(
+    "--source",
+    type=click.Choice(("offsets", "ledger")),
+    default="offsets",
+    help="Kafka's own __consumer_offsets, or the ledger, which has receipts too",
+)
+@click.option("--follow", is_flag=True, help="go on as records come, until told to stop")
+@click.option(
+    "--metrics-port",
+    type=a_port,
+    help="with --follow: serve counters of anomalies for Prometheus",
+)
+@json_option
+def verify(
+    config: Path, source: Source, follow: bool, metrics_port: int | None, as_json: bool
+) -> int:
+    """Look for ranges that went backward, overlapped or left a gap."""
+    if metrics_port is not None and not follow:
         raise UsageError("--metrics-port needs --follow", "sluice verify CONFIG --follow")
-    configuration = load_configuration(arguments)
-    if arguments.follow:
-        return _follow(configuration, arguments)
-    from sluice.verify.verifier import verify
+    configuration = load_configuration(config)
+    if follow:
+        return _follow(configuration, source, metrics_port, as_json=as_json)
+    from sluice.verify import verifier
 
-    report = verify(configuration, arguments.source)
-    if arguments.json:
+    report = verifier.verify(configuration, source)
+    if as_json:
         print_json(report_fields(report))
     else:
         _print(report)
     return ExitStatus.BROKEN if report.anomalies else ExitStatus.DONE
 
 
-def _follow(configuration: Configuration, arguments: argparse.Namespace) -> int:
+def _follow(
+    configuration: Configuration, source: Source, metrics_port: int | None, *, as_json: bool
+) -> int:
     from sluice.verify.verifier import Verifier, follow
 
     def show(anomaly: Anomaly) -> None:
-        print(json_text(fields_of(anomaly)) if arguments.json else shown(anomaly))
+        if as_json:
+            print(json_text(fields_of(anomaly)))
+        else:
+            _print_anomaly(anomaly)
         sys.stdout.flush()
 
-    verifier = Verifier(configuration, arguments.source)
-    if arguments.metrics_port is not None:
+    verifier = Verifier(configuration, source)
+    if metrics_port is not None:
         from sluice.ops.verify_metrics import serve
 
         host = "127.0.0.1" if configuration.metrics is None else configuration.metrics.host
-        port = serve(arguments.metrics_port, verifier, host)
+        port = serve(metrics_port, verifier, host)
         log.info("metrics", extra={"url": f"http://{host}:{port}/metrics"})
     with stop_on_signals() as stop:
         count = follow(verifier, stop, show)
@@ -96,7 +93,7 @@ def _follow(configuration: Configuration, arguments: argparse.Namespace) -> int:
 
 
 def _print(report: VerifyReport) -> None:
-    print(render(_HEADERS, [_row(partition) for partition in report.partitions]))
+    print_table(_HEADERS, [_row(partition) for partition in report.partitions])
     for each in report.logs:
         log.info(
             "read",
@@ -109,7 +106,8 @@ def _print(report: VerifyReport) -> None:
             },
         )
     for anomaly in report.anomalies:
-        print(f"\n{shown(anomaly)}")
+        print()
+        _print_anomaly(anomaly)
     if report.unjudged:
         print(
             f"\nnot judged: {len(report.unjudged)} steps whose first record was compacted away "
@@ -142,15 +140,14 @@ def _row(partition: PartitionVerified) -> tuple[object, ...]:
     )
 
 
-def shown(anomaly: Anomaly) -> str:
-    """An anomaly for people: what it is, and the two instances side by side."""
+def _print_anomaly(anomaly: Anomaly) -> None:
+    """What it is, and the two instances side by side."""
     tables = ", ".join(anomaly.tables) or "-"
     where = f"{anomaly.connector} {anomaly.source}, tables {tables}"
+    print(f"{anomaly.kind.value}: {where}: {anomaly.what}")
     before, after = _cells(anomaly.before), _cells(anomaly.after)
     rows = [(name, before.get(name), after.get(name)) for name in after | before]
-    return f"{anomaly.kind.value}: {where}: {anomaly.what}\n" + render(
-        ("", "before", "after"), rows
-    )
+    print_table(("", "before", "after"), rows)
 
 
 def _cells(instance: Instance | None) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,12 @@ import pytest
 from sluice.cli import decisions
 from sluice.cli.arguments import UsageError, an_offset_or_time
 from sluice.cli.exit import ExitStatus
-from sluice.cli.main import build_parser
 from sluice.config import load
 from sluice.config.example import EXAMPLE
 from sluice.core.errors import ConfigurationError
-from tests.cli.support import run
+from tests.cli.support import parse, run
 
 _WHERE = ["--connector", "dc1", "--topic", "orders", "--partition", "3"]
-
-
-def parse(*words: str) -> dict[str, Any]:
-    values = vars(build_parser().parse_args(words))
-    values.pop("execute")
-    values.pop("command")
-    return values
 
 
 def test_run() -> None:
@@ -41,13 +32,17 @@ def test_run() -> None:
 @pytest.mark.parametrize("command", ["doctor", "status"])
 def test_reading_commands(command: str) -> None:
     more = {"replicas": False} if command == "status" else {}
-    assert parse(command, "s.toml") == {"config": Path("s.toml"), "json": False, **more}
-    assert parse(command, "s.toml", "--json")["json"] is True
+    assert parse(command, "s.toml") == {"config": Path("s.toml"), "as_json": False, **more}
+    assert parse(command, "s.toml", "--json")["as_json"] is True
 
 
 def test_an_audit_runs_here_or_on_spark() -> None:
-    assert parse("audit", "s.toml") == {"config": Path("s.toml"), "json": False, "spark": False}
-    assert parse("audit", "s.toml", "--spark", "--json")["spark"] is True
+    assert parse("audit", "s.toml") == {
+        "config": Path("s.toml"),
+        "as_json": False,
+        "on_spark": False,
+    }
+    assert parse("audit", "s.toml", "--spark", "--json")["on_spark"] is True
 
 
 def test_quorum() -> None:
@@ -57,7 +52,7 @@ def test_quorum() -> None:
         "table": None,
         "fix": False,
         "yes": False,
-        "json": False,
+        "as_json": False,
     }
     values = parse("quorum", "s.toml", "--shard", "s1", "--table", "orders", "--fix", "--yes")
     assert (values["shard"], values["table"]) == ("s1", "orders")
@@ -69,14 +64,13 @@ def test_dead_letters() -> None:
     none["parked"] = False
     assert parse("dead-letters", "list", "s.toml", "--json") == {
         **none,
-        "action": "list",
         "config": Path("s.toml"),
-        "since": None,
+        "since_ms": None,
         "limit": None,
         "replayed": False,
         "waiting": False,
         "summary": False,
-        "json": True,
+        "as_json": True,
     }
     place = ("--topic", "orders", "--partition", "3", "--offset", "7")
     assert parse("dead-letters", "show", "s.toml", *place) == {
@@ -86,28 +80,26 @@ def test_dead_letters() -> None:
         "topic": "orders",
         "partition": 3,
         "offset": 7,
-        "action": "show",
         "config": Path("s.toml"),
-        "hex": False,
-        "json": False,
+        "is_hex": False,
+        "as_json": False,
     }
-    changes = {"action": "replay", "config": Path("s.toml"), "yes": True, "json": False}
+    changes = {"config": Path("s.toml"), "yes": True, "as_json": False}
     assert parse("dead-letters", "replay", "s.toml", "--reason", "r", "--yes") == {
         **none,
         **changes,
         "reason": "r",
         "offset": None,
-        "since": None,
+        "since_ms": None,
         "limit": None,
     }
     purge = parse("dead-letters", "purge", "s.toml", "--before", "2026-01-31T00:00:00Z", "--yes")
     assert purge == {
         **none,
         **changes,
-        "action": "purge",
-        "before": 1_769_817_600_000,
+        "before_ms": 1_769_817_600_000,
         "replayed": False,
-        "all": False,
+        "is_all": False,
     }
 
 
@@ -117,7 +109,7 @@ def test_resolve() -> None:
         "config": Path("s.toml"),
         "connector": "dc1",
         "topic": "orders",
-        "partition": [3, 1, 2],
+        "partitions": (3, 1, 2),
         "outcome": "not-loaded",
         "yes": False,
         "take_over": False,
@@ -155,10 +147,13 @@ def test_a_decision_is_about_what_is_configured(tmp_path: Path) -> None:
     configuration = load(path, {})
 
     def select(connector: str, topic: str) -> dict[str, Any]:
-        arguments = argparse.Namespace(
-            connector=connector, topic=topic, partition=[3, 1, 3], take_over=False
+        return decisions.selection_of(
+            configuration,
+            connector=connector,
+            topic=topic,
+            partitions=(3, 1, 3),
+            take_over=False,
         )
-        return decisions.selection_of(configuration, arguments)
 
     assert select("dc1", "orders") == {
         "connector": "dc1",
@@ -203,7 +198,7 @@ def test_bench_and_demo() -> None:
         "drain": False,
         "flame": None,
         "compare": None,
-        "json": False,
+        "as_json": False,
     }
     values = parse("bench", "--rows", "1_000", "--server", "http://h:8123", "--unsafe-no-dedup")
     assert (values["rows"], values["server"]) == (1000, "http://h:8123")
@@ -233,7 +228,6 @@ def test_what_bench_does_not_take(
 
 def test_local_servers() -> None:
     assert parse("local", "kafka", "--data", "d") == {
-        "server": "kafka",
         "data": Path("d"),
         "port": None,
     }

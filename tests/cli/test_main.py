@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli import init
 from sluice.cli.exit import ExitStatus
+from sluice.cli.init import init
 from sluice.core.errors import (
     ConfigurationError,
     ForeignHandsError,
@@ -57,16 +57,16 @@ def test_help_of_each_command_has_an_example(
 ) -> None:
     ended = run(capsys, *command.split(), "--help")
     assert ended.status == ExitStatus.DONE
-    assert f"usage: sluice {command}" in ended.out
-    example = ended.out.split("example:")[1]
+    assert f"Usage: sluice {command}" in ended.out
+    example = ended.out.split("Example:")[1]
     assert f"sluice {command}" in example
 
 
 def test_help_lists_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
     ended = run(capsys, "--help")
     for command in COMMANDS:
-        assert f"\n    {command.split()[0]} " in ended.out
-    assert "exit status" in ended.out
+        assert f"\n  {command.split()[0]} " in ended.out
+    assert "Exit status" in ended.out
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,12 +76,16 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint", "hint"),
     [
-        (("rum",), "invalid choice: 'rum'", "sluice --help"),
-        (("run",), "required: CONFIG", "sluice run --help"),
-        (("run", "x.toml", "--until"), "unrecognized arguments: --until", "sluice --help"),
+        (("rum",), "No such command 'rum'", "sluice --help"),
+        (("doktor",), "Did you mean 'doctor'?", "sluice --help"),
+        (("dead-letters", "lst"), "Did you mean 'list'?", "sluice dead-letters --help"),
+        (("run",), "Missing argument 'CONFIG'", "sluice run --help"),
+        (("run", "x.toml", "y.toml"), "unexpected extra argument (y.toml)", "sluice run --help"),
+        (("run", "x.toml", "--until"), "No such option '--until'", "sluice run --help"),
+        (("run", "x.toml", "--grase", "1s"), "Did you mean '--grace'?", "sluice run --help"),
         (("run", "x.toml", "--grace", "30"), "is not a duration", "sluice run --help"),
-        (("local",), "required: SERVER", "sluice local --help"),
-        (("local", "kafka"), "required: --data", "sluice local kafka --help"),
+        (("local",), "Missing command", "sluice local --help"),
+        (("local", "kafka"), "Missing option '--data'", "sluice local kafka --help"),
         (("local", "kafka", "--data", "d", "--port", "0"), "not a port", "sluice local kafka"),
         (("local", "cluster", "--replicas", "0"), "not a number from 1", "sluice local cluster"),
         (("bench", "--rows", "0"), "not a number from 1", "sluice bench --help"),
@@ -103,7 +107,7 @@ def test_a_wrong_command_line(
 def test_no_command_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
     ended = run(capsys)
     assert ended.status == ExitStatus.CONFIGURATION
-    assert "usage: sluice" in ended.err
+    assert "Usage: sluice" in ended.err
     assert ended.out == ""
 
 
@@ -124,7 +128,7 @@ def test_errors_become_statuses_and_two_lines(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(init, "execute", raising(error))
+    monkeypatch.setattr(init, "callback", raising(error))
     ended = run(capsys, "init")
     assert ended.status == status
     assert ended.err == "sluice: error: what\nTry: do this\n"
@@ -134,7 +138,7 @@ def test_errors_become_statuses_and_two_lines(
 def test_each_finding_has_its_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(init, "execute", raising(ConfigurationError("one\ntwo")))
+    monkeypatch.setattr(init, "callback", raising(ConfigurationError("one\ntwo")))
     assert run(capsys, "init").err.splitlines() == [
         "sluice: error: one",
         "sluice: error: two",
@@ -146,7 +150,7 @@ def test_each_finding_has_its_line(
 def test_a_traceback_only_with_debug(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(init, "execute", raising(ValueError("a bug")))
+    monkeypatch.setattr(init, "callback", raising(ValueError("a bug")))
     ended = run(capsys, "init")
     assert ended.status == ExitStatus.BROKEN
     assert ended.err.startswith("sluice: error: unexpected ValueError: a bug\nTry: ")
@@ -157,14 +161,14 @@ def test_a_traceback_only_with_debug(
 def test_a_missing_package_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(init, "execute", raising(ModuleNotFoundError("no", name="chdb")))
+    monkeypatch.setattr(init, "callback", raising(ModuleNotFoundError("no", name="chdb")))
     ended = run(capsys, "init")
     assert ended.status == ExitStatus.BROKEN
     assert "the package chdb is missing" in ended.err
 
 
 def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(init, "execute", raising(KeyboardInterrupt()))
+    monkeypatch.setattr(init, "callback", raising(KeyboardInterrupt()))
     ended = run(capsys, "init")
     assert ended.status == ExitStatus.INTERRUPTED
     assert ended.err == "sluice: interrupted\n"
@@ -173,11 +177,11 @@ def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 def test_a_reader_that_goes_away() -> None:
     """`sluice … | head`: no traceback, and the shell's status for it."""
     script = (
-        "import sys; from sluice.cli import init, main\n"
-        "def execute(_):\n"
+        "import sys; from sluice.cli.main import init, main\n"
+        "def execute(**_):\n"
         "    while True: print('x' * 1000)\n"
-        "init.execute = execute\n"
-        "sys.exit(main.main(['init']))"
+        "init.callback = execute\n"
+        "sys.exit(main(['init']))"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -200,13 +204,13 @@ def test_a_reader_of_help_that_goes_away() -> None:
         check=False,
     )
     os.close(writer)
-    assert ended.stderr == b""  # argparse itself ignores that nobody reads its help
+    assert ended.stderr == b""  # nobody reads its help, which is no error of anybody's
 
 
 def test_a_connection_that_breaks_is_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(init, "execute", raising(BrokenPipeError("to a server")))
+    monkeypatch.setattr(init, "callback", raising(BrokenPipeError("to a server")))
     ended = run(capsys, "init")
     assert ended.status == ExitStatus.BROKEN
     assert "to a server" in ended.err

@@ -1,26 +1,63 @@
 from __future__ import annotations
 
-from sluice.cli.tables import render
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from sluice.cli.tables import print_table
 
 
-def test_numbers_stand_right_and_texts_left() -> None:
-    text = render(("topic", "lag", "owner"), [("orders", 1234567, "a"), ("b", 0, None)])
-    assert text.splitlines() == [
+@pytest.fixture
+def lines(capsys: pytest.CaptureFixture[str]) -> Lines:
+    return Lines(capsys)
+
+
+class Lines:
+    """Prints tables, and gives their lines."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def of(self, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+        print_table(headers, rows)
+        return self._capsys.readouterr().out.splitlines()
+
+
+def test_numbers_stand_right_and_texts_left(lines: Lines) -> None:
+    assert lines.of(("topic", "lag", "owner"), [("orders", 1234567, "a"), ("b", 0, None)]) == [
         "topic         lag  owner",
         "orders  1,234,567  a",
         "b               0  -",
     ]
 
 
-def test_missing_numbers_and_fractions() -> None:
-    text = render(("rate", "ok"), [(1234.5, True), (None, False)])
-    assert text.splitlines() == ["    rate  ok", "1,234.50  yes", "       -  no"]
+def test_missing_numbers_and_fractions(lines: Lines) -> None:
+    assert lines.of(("rate", "ok"), [(1234.5, True), (None, False)]) == [
+        "    rate  ok",
+        "1,234.50  yes",
+        "       -  no",
+    ]
 
 
-def test_an_empty_table_has_its_headers() -> None:
-    assert render(("a", "b"), []) == "a  b"
+def test_an_empty_table_has_its_headers(lines: Lines) -> None:
+    assert lines.of(("a", "b"), []) == ["a  b"]
 
 
-def test_data_cannot_steer_the_terminal() -> None:
-    text = render(("value",), [("\x1b[2Jgone\nnext\u202e",)])
-    assert text.splitlines() == ["value", r"\x1b[2Jgone\nnext\u202e"]
+def test_no_line_for_headers_without_a_name(lines: Lines) -> None:
+    assert lines.of(("", ""), [("purged", 1), ("kept", 20)]) == ["purged   1", "kept    20"]
+
+
+def test_data_cannot_steer_the_terminal(lines: Lines) -> None:
+    assert lines.of(("value",), [("\x1b[2Jgone\nnext\u202e",)]) == [
+        "value",
+        r"\x1b[2Jgone\nnext\u202e",
+    ]
+
+
+def test_what_looks_like_markup_stands_as_it_is(lines: Lines) -> None:
+    assert lines.of(("value",), [("[red]x[/red] :smile:",)])[1] == "[red]x[/red] :smile:"
+
+
+def test_long_texts_are_not_folded_without_a_terminal(lines: Lines) -> None:
+    long = "ALTER TABLE " + "x" * 1000
+    assert lines.of(("what", "more"), [(long, long)])[1] == f"{long}  {long}"

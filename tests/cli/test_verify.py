@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from sluice.cli.arguments import a_time_or_age
 from sluice.cli.exit import ExitStatus
-from sluice.cli.ledger import a_time_or_age, line_of
+from sluice.cli.ledger import line_of
 from sluice.config.example import EXAMPLE
 from sluice.core.anomalies import Anomaly, AnomalyKind, Judge
 from sluice.core.ledger import Background, encode_entry, record_entry, suspect_entry, text_entry
@@ -124,7 +125,7 @@ def test_what_has_no_record_is_shown_as_it_stands(
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("verify", "--source", "spark"), "invalid choice: 'spark'"),
+        (("verify", "--source", "spark"), "'spark' is not one of 'offsets', 'ledger'"),
         (("verify", "--metrics-port", "9000"), "--metrics-port needs --follow"),
         (("verify", "--follow", "--metrics-port", "x"), "'x' is not a port"),
         (("ledger", "--partition", "-1"), "'-1' is not a number from 0"),

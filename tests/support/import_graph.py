@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -70,7 +71,8 @@ def loader_modules(package: Path) -> set[str]:
     commands = {
         module
         for module in graph["sluice.cli.main"]
-        if module.startswith("sluice.cli.") and "\ndef add(" in files[module].read_text()
+        if module.startswith("sluice.cli.")
+        and re.search(r"\n@(command|click\.group|click\.command)\(", files[module].read_text())
     }
     others = commands - reached(graph, ["sluice.cli.run"])
     return reached(graph, ["sluice.cli.main", "sluice.cli.run"], without=others)
