@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import click
+from click.core import augment_usage_errors
 
 from sluice.cli import logs
 
@@ -54,6 +55,10 @@ class _SharedOptions(click.Command):
                 help="of the log on stderr (default: text on a terminal, json otherwise)",
             ),
         ]
+
+    def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
+        with augment_usage_errors(context):  # click's parser does not say of which command
+            return super().parse_args(context, words)
 
     def get_short_help_str(self, limit: int = 0) -> str:
         """The first line of the help, never cut."""

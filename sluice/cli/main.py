@@ -89,7 +89,12 @@ def _dispatch(words: list[str]) -> int:
     if instruction:
         from click.shell_completion import shell_complete
 
-        return shell_complete(sluice, {}, "sluice", _COMPLETE, instruction)
+        if shell_complete(sluice, {}, "sluice", _COMPLETE, instruction) == 0:
+            return ExitStatus.DONE
+        raise UsageError(
+            f"{_COMPLETE}: {instruction!r} is no shell's",
+            f"{_COMPLETE}=bash_source sluice, or zsh_source, or fish_source",
+        )
     try:
         with sluice.make_context("sluice", [*words]) as context:
             return int(sluice.invoke(context))

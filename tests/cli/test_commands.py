@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,9 @@ def test_doctor(
     answers.set("sluice.ops.doctor", examine=lambda _: [found(level) for level in levels])
     ended = run(capsys, "doctor", config)
     assert ended.status == status
+    header, *rows = ended.out.splitlines()
+    assert re.split("  +", header) == ["check", "verdict", "what was found", "what to do"]
+    assert [row.split()[:2] for row in rows[: len(levels)]] == [["window", word] for word in levels]
     assert ended.out.count("ALTER TABLE") == sum(level != "ok" for level in levels)
     ended = run(capsys, "doctor", config, "--json")
     assert ended.status == status

@@ -48,7 +48,7 @@ COMMANDS = {
 }
 
 #: What no command may import before it knows that it needs it.
-HEAVY = ("pyspark", "chdb", "confluent_kafka", "pyarrow", "pandas", "numpy", "py4j")
+HEAVY = ("pyspark", "chdb", "confluent_kafka", "pyarrow", "pandas", "numpy", "py4j", "rich")
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
@@ -84,6 +84,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (("run", "x.toml", "--until"), "No such option '--until'", "sluice run --help"),
         (("run", "x.toml", "--grase", "1s"), "Did you mean '--grace'?", "sluice run --help"),
         (("run", "x.toml", "--grace", "30"), "is not a duration", "sluice run --help"),
+        (("run", "x.toml", "--grace"), "'--grace' requires an argument", "sluice run --help"),
         (("local",), "Missing command", "sluice local --help"),
         (("local", "kafka"), "Missing option '--data'", "sluice local kafka --help"),
         (("local", "kafka", "--data", "d", "--port", "0"), "not a port", "sluice local kafka"),
@@ -102,6 +103,47 @@ def test_a_wrong_command_line(
     assert complaint in lines[0]
     assert lines[-1].startswith(f"Try: {hint}")
     assert ended.out == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how_to_complete(
+    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_SLUICE_COMPLETE", f"{shell}_source")
+    ended = run(capsys)
+    assert ended.status == ExitStatus.DONE
+    assert f"_SLUICE_COMPLETE={shell}_complete" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("sluice dead-letters re", ["replay"]),
+        ("sluice verify --sou", ["--source"]),
+        ("sluice verify --source ", ["offsets", "ledger"]),
+    ],
+)
+def test_completions(
+    line: str,
+    completed: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("_SLUICE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(line.count(" ")))
+    ended = run(capsys)
+    assert ended.status == ExitStatus.DONE
+    assert ended.out.split() == [f"plain,{word}" for word in completed]
+
+
+def test_a_shell_that_cannot_complete(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_SLUICE_COMPLETE", "csh_source")
+    ended = run(capsys)
+    assert ended.status == ExitStatus.CONFIGURATION
+    assert "'csh_source' is no shell's" in ended.err
 
 
 def test_no_command_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:

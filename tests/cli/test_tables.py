@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -61,3 +63,25 @@ def test_what_looks_like_markup_stands_as_it_is(lines: Lines) -> None:
 def test_long_texts_are_not_folded_without_a_terminal(lines: Lines) -> None:
     long = "ALTER TABLE " + "x" * 1000
     assert lines.of(("what", "more"), [(long, long)])[1] == f"{long}  {long}"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_verdicts_are_coloured_and_long_texts_folded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    for name, value in {"TERM": "xterm", "COLUMNS": "60"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    words = [f"word{number}" for number in range(30)]
+    print_table(("verdict", "what"), [("error", " ".join(words))], is_folded=True)
+    written = terminal.getvalue()
+    assert "\x1b[31merror" in written
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", written)
+    assert max(map(len, plain.splitlines())) <= 60
+    assert re.findall(r"word\d+", plain) == words
