@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from sluice.cli.exit import ExitStatus
 from sluice.cli.init import init
+from sluice.cli.main import sluice
 from sluice.core.errors import (
     ConfigurationError,
     ForeignHandsError,
@@ -24,6 +26,8 @@ from tests.cli.support import raising, run
 COMMANDS = {
     "run",
     "doctor",
+    "prove",
+    "quorum",
     "status",
     "resolve",
     "adopt",
@@ -63,6 +67,13 @@ def test_help_of_each_command_has_an_example(
 
 
 def test_help_lists_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    below = {
+        f"{name} {inner}"
+        for name, group in sluice.commands.items()
+        if isinstance(group, click.Group)
+        for inner in group.commands
+    }
+    assert {*sluice.commands} | below == COMMANDS
     ended = run(capsys, "--help")
     for command in COMMANDS:
         assert f"\n  {command.split()[0]} " in ended.out
