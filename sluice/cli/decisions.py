@@ -5,7 +5,9 @@ Each plans first, shows the plan, asks, and only then acts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,9 +80,7 @@ def resolve(config: Path, yes: bool, outcome: Outcome, **where: Any) -> int:
     """Say whether a range in doubt was loaded."""
     from sluice.ops.decisions import plan_resolve
 
-    configuration = load_configuration(config)
-    selection = selection_of(configuration, **where)
-    return _decide(configuration, yes, plan_resolve(configuration, outcome=outcome, **selection))
+    return _decide(config, yes, partial(plan_resolve, outcome=outcome), **where)
 
 
 @click.command("adopt", cls=_Decision, example=f"sluice adopt sluice.toml {_WHERE} --offset 1200")
@@ -90,9 +90,7 @@ def adopt(config: Path, yes: bool, offset: int, **where: Any) -> int:
     """Go on from an offset after a foreign hand changed the group."""
     from sluice.ops.decisions import plan_adopt
 
-    configuration = load_configuration(config)
-    selection = selection_of(configuration, **where)
-    return _decide(configuration, yes, plan_adopt(configuration, offset=offset, **selection))
+    return _decide(config, yes, partial(plan_adopt, offset=offset), **where)
 
 
 @click.command(
@@ -109,9 +107,7 @@ def rewind(config: Path, yes: bool, to: int | datetime, **where: Any) -> int:
     """Load again from an offset or a time, under new tokens."""
     from sluice.ops.decisions import plan_rewind
 
-    configuration = load_configuration(config)
-    selection = selection_of(configuration, **where)
-    return _decide(configuration, yes, plan_rewind(configuration, to=to, **selection))
+    return _decide(config, yes, partial(plan_rewind, to=to), **where)
 
 
 def selection_of(
@@ -142,9 +138,11 @@ def selection_of(
     }
 
 
-def _decide(configuration: Configuration, is_agreed: bool, plan: Plan) -> int:
+def _decide(config: Path, is_agreed: bool, plan_for: Callable[..., Plan], **where: Any) -> int:
     from sluice.ops.decisions import apply
 
+    configuration = load_configuration(config)
+    plan = plan_for(configuration, **selection_of(configuration, **where))
     if not confirm(plan.steps, is_agreed):
         return ExitStatus.BROKEN
     apply(configuration, plan)

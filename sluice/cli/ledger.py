@@ -58,8 +58,8 @@ def ledger(config: Path, follow: bool, as_json: bool, **selected: Any) -> int:
             if as_json:
                 print(json_text(entry))
             else:
-                for line in (_LINE.format(*_HEADERS),) if number == 0 else ():
-                    print(line)
+                if number == 0:
+                    print(_LINE.format(*_HEADERS))
                 print(line_of(entry))
             if follow:
                 sys.stdout.flush()
