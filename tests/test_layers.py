@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.import_graph import circles, import_graph, loader_modules, nodes_of
+from tests.support.import_graph import circles, import_graph, loader_modules, nodes_of, reached
 
 PACKAGE = Path(__file__).parent.parent / "sluice"
 
@@ -17,24 +17,24 @@ _INSTRUMENTS = {"testbed.local", "testbed.simulate", "testbed.chaos"}
 
 #: What each folder may import; its own modules it always may. The folders of `testbed` count
 #: each for itself.
-_LIBRARIES = {"producer", "core", "config", "kafka", "decode", "clickhouse", "dedupe", "locks"}
-_LOADER = _LIBRARIES | {"worker", "spark", "driver"}
+_LIBRARIES = {"producer", "core", "kafka", "decode", "clickhouse", "dedupe", "locks"}
+_LOADER = _LIBRARIES | {"config", "worker", "spark", "driver"}
 ALLOWED = {
     "producer": set[str](),
     "core": set[str](),
     "config": {"core"},
-    "kafka": {"core", "config"},
-    "decode": {"producer", "core", "config"},
-    "clickhouse": {"core", "config"},
-    "dedupe": {"core", "config"},
+    "kafka": {"core"},
+    "decode": {"producer", "core"},
+    "clickhouse": {"core"},
+    "dedupe": {"core"},
     "locks": {"core"},
     "worker": _LIBRARIES,
     "spark": _LIBRARIES | {"worker"},
-    "driver": _LIBRARIES | {"spark", "worker"},
+    "driver": _LIBRARIES | {"config", "spark", "worker"},
     "verify": _LOADER,
     "ops": _LOADER | {"verify"},
     "testbed": set[str](),
-    "testbed.scale": {"core", "config", "kafka"},
+    "testbed.scale": {"core", "kafka"},
     "testbed.local": _LOADER | {"verify", "ops"},
     "testbed.simulate": _LOADER | {"verify", "ops", "testbed.local"},
     "testbed.chaos": _LOADER | {"verify", "ops", "testbed.local"},
@@ -67,6 +67,8 @@ CONFINED = {
     "click": {"cli"},
     "rich": {"cli"},
     "kazoo": {"locks"},
+    "pydantic": {"config"},
+    "pydantic_core": {"config"},
 }
 
 
@@ -176,6 +178,13 @@ def test_the_loader_never_imports_an_instrument() -> None:
     assert not {m for m in needed if m.startswith(("sluice.testbed", "sluice.prove"))}
 
 
+def test_workers_never_import_the_configuration() -> None:
+    """Nor what reads it: each of many worker processes would wait for that."""
+    graph = import_graph(PACKAGE)
+    needed = reached(graph, [name for name in graph if name.startswith("sluice.worker.")])
+    assert not {name for name in needed if name.startswith("sluice.config")}
+
+
 def test_no_module_imports_itself_through_others() -> None:
     """Not for types either, but in the simulator, whose world and its parts name each other."""
     assert circles(import_graph(PACKAGE)) == []
@@ -199,6 +208,8 @@ def test_the_rule_has_no_circle() -> None:
         ("core", "def f():\n    from sluice.config import load"),
         ("config", "from sluice.kafka.clients import make_admin"),
         ("kafka", "import sluice.decode.reader"),
+        ("worker", "from sluice.config import Configuration"),
+        ("driver", "from pydantic import ValidationError"),
         ("kafka", "from sluice import clickhouse"),
         ("kafka", "from ..decode import reader"),
         ("decode", "if TYPE_CHECKING:\n    from sluice.clickhouse.http import Server"),

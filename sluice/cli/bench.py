@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -27,10 +27,10 @@ _DEFAULTS = BenchSettings()
 def a_reader(text: str) -> str:
     """What reads the ranges."""
     # Here, so that the help does not load the model of the configuration.
-    from sluice.config.model import READERS
+    from sluice.config import Reader
 
-    if text not in READERS:
-        raise ValueError(f"is none of {', '.join(READERS)}")
+    if text not in get_args(Reader):
+        raise ValueError(f"is none of {', '.join(get_args(Reader))}")
     return text
 
 

@@ -28,7 +28,7 @@ from sluice.cli.output import print_json, print_json_list
 from sluice.cli.tables import cell_text, print_table
 
 if TYPE_CHECKING:
-    from sluice.config.model import Configuration
+    from sluice.config import Configuration
     from sluice.ops.dead_letters import Found
     from sluice.ops.dead_letters_replaying import ReplayReport
 

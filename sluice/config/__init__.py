@@ -1,27 +1,41 @@
-"""The configuration file: its model, and how it is read. Nothing here talks to a server."""
+"""The configuration file: its model, and how it is read. Nothing here talks to a server, and
+workers import none of it."""
 
+from sluice.config.clickhouse import (
+    ClickHouseConfiguration,
+    ClusterConfiguration,
+    Durability,
+    Quorum,
+    ShardConfiguration,
+)
+from sluice.config.connector import ConnectorConfiguration, GroupStart, Reader, Start
 from sluice.config.loading import load
 from sluice.config.model import (
     BatchConfiguration,
-    ClickHouseConfiguration,
     Configuration,
-    ConnectorConfiguration,
     MetricsConfiguration,
-    ShardConfiguration,
+    RegistryConfiguration,
     SparkConfiguration,
-    TableConfiguration,
 )
 from sluice.config.secret import Secret
+from sluice.config.table import TableConfiguration
 
 __all__ = [
     "BatchConfiguration",
     "ClickHouseConfiguration",
+    "ClusterConfiguration",
     "Configuration",
     "ConnectorConfiguration",
+    "Durability",
+    "GroupStart",
     "MetricsConfiguration",
+    "Quorum",
+    "Reader",
+    "RegistryConfiguration",
     "Secret",
     "ShardConfiguration",
     "SparkConfiguration",
+    "Start",
     "TableConfiguration",
     "load",
 ]

@@ -1,110 +1,156 @@
-"""What must hold between the sections of the file. Values with findings of their own are
-empty here, and pass."""
+"""What must hold between the sections of the file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from sluice.config.model import Configuration, ConnectorConfiguration, TableConfiguration
-from sluice.config.section import Section
-from sluice.config.sharding import check_sharding
+from sluice.config.findings import suggest
+from sluice.config.model import Configuration
+from sluice.config.sharding import EXAMPLES
+from sluice.config.table import TableConfiguration
 from sluice.config.topics import loaded_twice
 from sluice.core.formats import FORMATS
 
+#: A block for each is too small long before, and each takes two open files of a worker, which may
+#: have 1024 by default.
+SHARDS_MAX = 256
 
-def check_across_sections(
-    configuration: Configuration,
-    root: Section,
-    connector_sections: Sequence[Section],
-    table_sections: Sequence[Section],
-) -> None:
-    """Report every disagreement; the sections are in the order of the configuration's."""
-    connectors = list(zip(connector_sections, configuration.connectors, strict=True))
-    tables = list(zip(table_sections, configuration.tables, strict=True))
-    _refuse_duplicate_names(connectors)
-    _refuse_duplicate_names(tables)
-    if connectors and tables:
-        _refuse_unmatched_topics(configuration, connectors, tables)
-        _refuse_double_loading(tables)
-    _refuse_loops(configuration, root, connectors)
-    names = tuple(shard.name for shard in configuration.clickhouse.shards)
-    for section, table in tables:
-        check_sharding(section, table, names)
-    for section, table in tables:
+
+def conflicts_across_sections(configuration: Configuration) -> Iterator[tuple[str, str]]:
+    """Every disagreement: the path of a key, and what is wrong with it."""
+    for kind, entries in (
+        ("connector", configuration.connectors),
+        ("table", configuration.tables),
+    ):
+        names = [entry.name for entry in entries]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            what = f'"{name}" is the name of an earlier entry; choose another'
+            yield f"{kind}[{name}].name", what
+    yield from _unmatched_topics(configuration)
+    yield from _double_loading(configuration.tables)
+    yield from _own_topics(configuration)
+    yield from _unknown_data_centers(configuration)
+    shards = [shard.name for shard in configuration.clickhouse.shards]
+    for table in configuration.tables:
+        for key, what in _sharding_conflicts(table, shards):
+            yield f"table[{table.name}].{key}", what
         if FORMATS[table.format].needs_registry and configuration.registry is None:
-            section.refuse("format", f"{table.format} needs the section [registry] with its url")
+            what = f"{table.format} needs the section [registry] with its url"
+            yield f"table[{table.name}].format", what
 
 
-def _refuse_duplicate_names(
-    entries: Sequence[tuple[Section, ConnectorConfiguration | TableConfiguration]],
-) -> None:
-    seen: set[str] = set()
-    for section, entry in entries:
-        if entry.name in seen:
-            section.refuse(
-                "name", f'"{entry.name}" is the name of an earlier entry; choose another'
-            )
-        if entry.name:
-            seen.add(entry.name)
-
-
-def _refuse_unmatched_topics(
-    configuration: Configuration,
-    connectors: Sequence[tuple[Section, ConnectorConfiguration]],
-    tables: Sequence[tuple[Section, TableConfiguration]],
-) -> None:
-    named = {topic for _, connector in connectors for topic in connector.topics}
-    names = [connector.name for _, connector in connectors]
-    has_patterns = any(connector.topic_pattern for _, connector in connectors)
-    for section, connector in connectors:
+def _unmatched_topics(configuration: Configuration) -> Iterator[tuple[str, str]]:
+    connectors, tables = configuration.connectors, configuration.tables
+    for connector in connectors:
         for topic in connector.topics:
-            if not any(table.takes(topic) for _, table in tables):
-                section.refuse("topics", f'no [[table]] takes the topic "{topic}"')
-    for section, table in tables:
+            if not configuration.tables_of(topic):
+                what = f'no [[table]] takes the topic "{topic}"'
+                yield f"connector[{connector.name}].topics", what
+    named = {topic for connector in connectors for topic in connector.topics}
+    has_patterns = any(connector.topic_pattern for connector in connectors)
+    for table in tables:
+        where = f"table[{table.name}]"
         for topic in table.topics:
-            if not any(configuration.reads(name, topic) for name in names):
-                section.refuse("topics", f'no [[connector]] has the topic "{topic}"')
+            if not any(configuration.reads(connector.name, topic) for connector in connectors):
+                yield f"{where}.topics", f'no [[connector]] has the topic "{topic}"'
         if table.topic_pattern and not has_patterns and not any(map(table.takes, named)):
-            section.refuse(
-                "topic_pattern",
+            yield (
+                f"{where}.topic_pattern",
                 "takes no topic of a [[connector]], and none of them has a topic_pattern",
             )
 
 
-def _refuse_double_loading(tables: Sequence[tuple[Section, TableConfiguration]]) -> None:
+def _double_loading(tables: Iterable[TableConfiguration]) -> Iterator[tuple[str, str]]:
     """What can be seen without the cluster's topics; the rest is found when they are known."""
-    sections = {table.name: section for section, table in tables}
-    entries = [table for _, table in tables]
-    for topic in sorted({topic for table in entries for topic in table.topics}):
-        for one, other in loaded_twice(entries, [topic]):
+    for topic in sorted({topic for table in tables for topic in table.topics}):
+        for one, other in loaded_twice(tables, [topic]):
             by_pattern, by_name = (one, other) if topic in other.topics else (other, one)
-            sections[by_pattern.name].refuse(
-                "topic_pattern",
+            yield (
+                f"table[{by_pattern.name}].topic_pattern",
                 f'takes "{topic}", which "{by_name.name}" loads into {one.target} already; narrow '
                 "it, or give both entries a route",
             )
 
 
-def _refuse_loops(
-    configuration: Configuration,
-    root: Section,
-    connectors: Sequence[tuple[Section, ConnectorConfiguration]],
-) -> None:
+def _own_topics(configuration: Configuration) -> Iterator[tuple[str, str]]:
     """Sluice's own topics are no sources, and differ from each other."""
     names = {
         "ledger": configuration.ledger_topic,
         "dead_letters": configuration.dead_letters_topic,
         "parking": configuration.parking_topic,
     }
-    own = set(names.values())
-    for section, connector in connectors:
+    for connector in configuration.connectors:
         for topic in connector.topics:
-            if topic in own:
-                section.refuse("topics", f'"{topic}" is written by this pipeline itself')
+            if topic in names.values():
+                what = f'"{topic}" is written by this pipeline itself'
+                yield f"connector[{connector.name}].topics", what
     for name, other in (
         ("ledger", "dead_letters"),
         ("parking", "dead_letters"),
         ("parking", "ledger"),
     ):
         if names[name] == names[other]:
-            root.refuse_inside(name, "topic", f"is also {other}.topic; choose another")
+            yield f"{name}.topic", f"is also {other}.topic; choose another"
+
+
+def _unknown_data_centers(configuration: Configuration) -> Iterator[tuple[str, str]]:
+    known = configuration.clickhouse.data_centers
+    preferences = [("clickhouse", configuration.clickhouse.prefer)]
+    preferences += [(f"connector[{each.name}]", each.prefer) for each in configuration.connectors]
+    for where, preferred in preferences:
+        if preferred and preferred not in known:
+            advice = (
+                suggest(preferred, known)
+                if known
+                else "name its hosts in [clickhouse]: "
+                'data_centers = { east = ["*.east.example.com"] }'
+            )
+            yield f"{where}.prefer", f'no data center is named "{preferred}"; {advice}'
+
+
+def _sharding_conflicts(
+    table: TableConfiguration, names: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """What leaves open to which of the shards a row goes, by the key that says so.
+
+    :param names: of all shards.
+    """
+    for name in table.shards:
+        if names and name not in names:
+            yield ("shards", f'no shard is named "{name}"; {suggest(name, names)}')
+    shards = sorted(table.shards or names)
+    sharding = table.sharding
+    if sharding is None:
+        if len(shards) > 1:
+            yield (
+                "sharding",
+                f"is missing: rows go to {len(shards)} shards ({_listed(shards)}); {EXAMPLES}, "
+                f'or name one shard, as in shards = ["{shards[0]}"]',
+            )
+        return
+    if len(shards) > SHARDS_MAX:
+        yield (
+            "sharding",
+            f"would cut each block into up to {len(shards)}, and {SHARDS_MAX} is the most; give "
+            "each shard a topic of its own, with shards = [...] in its entry",
+        )
+    if len(shards) == 1:
+        yield ("sharding", f"decides nothing: all rows go to the shard {shards[0]}; leave it out")
+    if table.rows == "many" and sharding.by != "offset":
+        yield (
+            "sharding",
+            f'by = "{sharding.by}" and rows = "many" could send rows of one message to different '
+            "shards, and nobody could tell by its offset whether all of them are there; use "
+            'by = "offset", or one shard',
+        )
+    if table.lineage is False and sharding.by == "offset":
+        yield (
+            "sharding",
+            'by = "offset" needs the column _offset in the table, and lineage = false leaves it '
+            "out; use lineage = true",
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"{', '.join(names[:5])}{more}"

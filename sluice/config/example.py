@@ -41,8 +41,7 @@ shards = { s1 = ["http://localhost:8123"] }   # shards by name: partition p of K
                                       # starts at replica p mod R; where that one fails, the
                                       # same block goes to the next (Replicated tables)
 # Or, with the replicas asked of system.clusters, and only the names of the shards (macro {shard}):
-# cluster = "prod"
-# servers = ["http://ch1:8123", "http://ch2:8123"]   # the first that answers is asked
+# cluster = { name = "prod", servers = ["http://ch1:8123"] }   # the first that answers is asked
 # shards = ["s1", "s2"]
 # data_centers = { east = ["*.east.example.com"], west = ["*.west.example.com"] }
 # prefer = "east"                     # its replicas come first; a [[connector]] may have its own

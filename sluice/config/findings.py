@@ -32,7 +32,7 @@ class Findings:
     def raise_if_any(self) -> None:
         """:raises ConfigurationError: something was found; the message has a line for each."""
         if self._lines:
-            raise ConfigurationError("\n".join(self._lines))
+            raise ConfigurationError("\n".join(self._lines)) from None
 
 
 def join_path(parent: str, key: str) -> str:

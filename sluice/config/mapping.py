@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import PlainValidator, TypeAdapter
 
 from sluice.config.findings import RefusedError, suggest
-from sluice.config.interpolation import BROKEN
-from sluice.config.section import Section
-from sluice.config.values import a_text, shown
+from sluice.config.values import Text, a_text, shown
 from sluice.core.text import KAFKA_COLUMNS, Mapped
 
 #: Ways to say where a column comes from, and what each is called in the text.
@@ -15,33 +15,20 @@ _WAYS = ("field", "path", "value", "kafka", "header", "sql")
 _KAFKA = tuple(name.removeprefix("_") for name in KAFKA_COLUMNS)
 
 
-def read_mapping(section: Section) -> tuple[Mapped, ...]:
+def a_mapping(written: object) -> tuple[Mapped, ...]:
     """`[table.columns]`: `column = "field"`, or `column = { path = "a.b" }` and so on."""
-    mapped = []
-    for column, value in section.raw("columns").items():
-        if value is BROKEN:
-            continue
-        try:
-            mapped.append(_mapped(column, value))
-        except RefusedError as refusal:
-            section.refuse_inside("columns", column, str(refusal))
-    return tuple(sorted(mapped, key=lambda one: one.column))
+    sources = _COLUMNS.validate_python(written)
+    return tuple(Mapped(column, *sources[column]) for column in sorted(sources))
 
 
-def read_fields(section: Section) -> tuple[tuple[str, str], ...]:
+def some_fields(written: object) -> tuple[tuple[str, str], ...]:
     """`[table.fields]`: types of fields that are no columns, as ClickHouse writes them."""
-    fields = []
-    for name, value in section.raw("fields").items():
-        try:
-            fields.append((name, a_text(value)))
-        except RefusedError as refusal:
-            section.refuse_inside("fields", name, str(refusal))
-    return tuple(sorted(fields))
+    return tuple(sorted(_FIELDS.validate_python(written).items()))
 
 
-def _mapped(column: str, value: Any) -> Mapped:
+def _a_source(value: Any) -> tuple[Any, str]:
     if not isinstance(value, dict):
-        return Mapped(column, "field", a_text(value))
+        return "field", a_text(value)
     ways = [way for way in _WAYS if way in value]
     if len(ways) != 1 or len(value) != 1:
         raise RefusedError(
@@ -59,7 +46,7 @@ def _mapped(column: str, value: Any) -> Mapped:
                 )
             raise RefusedError(f"{shown(text)} is no part of a message; {suggest(text, _KAFKA)}")
         text = f"_{text}"
-    return Mapped(column, way, text)  # type: ignore[arg-type]
+    return way, text
 
 
 def _a_constant(value: object) -> str:
@@ -69,3 +56,9 @@ def _a_constant(value: object) -> str:
     if isinstance(value, str | int | float):
         return str(value)
     raise RefusedError(f"must be a text, a number, true or false, not {shown(value)}")
+
+
+_COLUMNS: TypeAdapter[dict[str, tuple[Any, str]]] = TypeAdapter(
+    dict[str, Annotated[tuple[str, str], PlainValidator(_a_source)]]
+)
+_FIELDS: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, Text])

@@ -1,134 +1,117 @@
-"""Reads one table of the file: every key once, typed, and none left over."""
+"""A table of the file as a frozen dataclass that pydantic reads: its fields are the keys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Self
 
-from sluice.config.findings import Findings, RefusedError, join_path, suggest
-from sluice.config.interpolation import BROKEN, entry_path
+from pydantic import (
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, InitErrorDetails
+from typing_extensions import TypeVar
+
+from sluice.config.findings import RefusedError, suggest
 from sluice.config.values import shown
 
 T = TypeVar("T")
 
+#: A key below this table, or the way to it, and what is wrong with it.
+Conflict = tuple[str | tuple[str | int, ...], str]
+
+
+def key_of(field: str) -> str:
+    """What a field is called in the file, where values have units, and names have none."""
+    return field.removesuffix("_seconds")
+
+
+def refuse_all(conflicts: Iterable[Conflict], already: Iterable[ErrorDetails] = ()) -> None:
+    """Report several findings at once.
+
+    :param already: what pydantic has found.
+    """
+    found: list[InitErrorDetails] = [
+        {
+            "type": each["type"],
+            "loc": each["loc"],
+            "input": each["input"],
+            "ctx": each.get("ctx", {}),
+        }
+        for each in already
+    ]
+    for where, what in conflicts:
+        loc = where if isinstance(where, tuple) else (where,)
+        found.append(
+            {"type": "value_error", "loc": loc, "input": None, "ctx": {"error": RefusedError(what)}}
+        )
+    if found:
+        raise ValidationError.from_exception_data("", found)
+
 
 class Section:
-    """A table of the file. After a finding, readers return a placeholder and go on.
+    """A table of the file. Its subclasses are frozen dataclasses; building one checks nothing."""
 
-    :param where: the path of this table, "" for the root.
-    """
+    __slots__ = ()
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(alias_generator=key_of)
 
-    def __init__(self, findings: Findings, where: str, values: dict[str, Any]) -> None:
-        self._findings = findings
-        self._where = where
-        self._values = values
-        self._known: set[str] = set()
+    def conflicts(self, written: Mapping[str, Any]) -> Iterator[Conflict]:
+        """What of this table does not go together; asked when each value alone is right.
 
-    def refuse(self, key: str, what: str) -> None:
-        """Report a finding about one key of this table."""
-        self._findings.add(join_path(self._where, key), what)
+        :param written: the table as it stands in the file.
+        """
+        return iter(())
 
-    def refuse_inside(self, key: str, inner: str, what: str) -> None:
-        """Report a finding about a key of a table with free keys."""
-        self._findings.add(join_path(join_path(self._where, key), inner), what)
-
-    def required(self, key: str, parse: Callable[[object], T], placeholder: T) -> T:
-        """The value of a key that must be there."""
-        if key not in self._values:
-            self._known.add(key)
-            self.refuse(key, "is missing")
-            return placeholder
-        return self.optional(key, parse, placeholder)
-
-    def optional(self, key: str, parse: Callable[[object], T], default: T) -> T:
-        """The value of a key, or its default."""
-        self._known.add(key)
-        value = self._values.get(key, BROKEN)
-        if value is BROKEN:
-            return default
-        try:
-            return parse(value)
-        except RefusedError as refusal:
-            self.refuse(key, str(refusal))
-            return default
-
-    def required_list(self, key: str, parse: Callable[[object], T]) -> tuple[T, ...]:
-        """A list with at least one element and no element twice; () after a finding."""
-        self._known.add(key)
-        if key not in self._values:
-            self.refuse(key, "is missing")
-            return ()
-        values = self._values[key]
-        if values is BROKEN:
-            return ()
-        if not isinstance(values, list):
-            self.refuse(key, f"must be a list like [{shown(values)}]")
-            return ()
-        if not values:
-            self.refuse(key, "must not be empty")
-        elements: list[T] = []
-        for index, value in enumerate(values):
-            where = entry_path(join_path(self._where, key), index, value)
-            try:
-                element = parse(value) if value is not BROKEN else None
-            except RefusedError as refusal:
-                self._findings.add(where, str(refusal))
-                continue
-            if element in elements:
-                self._findings.add(where, f"{shown(value)} is named twice")
-            elif element is not None:
-                elements.append(element)
-        return tuple(elements)
-
-    def optional_list(self, key: str, parse: Callable[[object], T]) -> tuple[T, ...]:
-        """The same; () if it is left out."""
-        self._known.add(key)
-        return self.required_list(key, parse) if key in self._values else ()
-
-    def keys(self) -> list[str]:
-        """All keys that are there, for tables whose keys are free."""
-        self._known.update(self._values)
-        return list(self._values)
-
-    def raw(self, key: str) -> dict[str, Any]:
-        """A table with free keys, as it is; empty if left out or not a table."""
-        self._known.add(key)
-        values = self._values.get(key, {})
-        if isinstance(values, dict):
-            return values
-        self.refuse(key, f"must be a table, not {shown(values)}")
-        return {}
-
-    def table(self, key: str, is_required: bool = False) -> Section:
-        """A table inside this one; an empty one if it is left out."""
-        if is_required and key not in self._values:
-            self.refuse(key, f"the section [{key}] is missing")
-            self._known.add(key)
-            return Section(Findings(""), "", {})
-        return Section(self._findings, join_path(self._where, key), self.raw(key))
-
-    def has(self, key: str) -> bool:
-        """Whether the file has this key."""
-        self._known.add(key)
-        return key in self._values
-
-    def entries(self, key: str) -> list[Section]:
-        """The tables of [[key]], at least one."""
-        self._known.add(key)
-        values = self._values.get(key)
-        if values is None or values == []:
-            self.refuse(key, f"the section [[{key}]] is missing")
-            return []
-        if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-            self.refuse(key, f"write it with double brackets: [[{key}]]")
-            return []
-        return [
-            Section(self._findings, entry_path(join_path(self._where, key), index, value), value)
-            for index, value in enumerate(values)
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read(cls, written: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        if not isinstance(written, dict):
+            raise RefusedError(f"must be a table, not {shown(written)}")
+        keys = {key_of(field.name) for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        unknown = [
+            (key, f"unknown key; {suggest(key, keys)}") for key in written if key not in keys
         ]
+        try:
+            section = read(written)
+        except ValidationError as error:
+            refuse_all(unknown, error.errors())
+            raise
+        refuse_all([*section.conflicts(written), *unknown])
+        return section
 
-    def finish(self) -> None:
-        """Report the keys that nobody asked for. Call it after all were read."""
-        for key in self._values:
-            if key not in self._known:
-                self.refuse(key, f"unknown key; {suggest(key, self._known)}")
+
+def _a_list(
+    written: object, read: ValidatorFunctionWrapHandler, info: ValidationInfo
+) -> tuple[Any, ...]:
+    if not isinstance(written, list):
+        raise RefusedError(f"must be a list like [{shown(written)}]")
+    if not written:
+        raise RefusedError("must not be empty")
+    values: tuple[Any, ...] = read(written)
+    refuse_all(
+        ((index,), f"{shown(written[index])} is named twice")
+        for index, value in enumerate(values)
+        if value in values[:index]
+    )
+    return values
+
+
+def _entries(
+    written: object, read: ValidatorFunctionWrapHandler, info: ValidationInfo
+) -> tuple[Any, ...]:
+    if not isinstance(written, list) or not all(isinstance(each, dict) for each in written):
+        raise RefusedError(f"write it with double brackets: [[{info.field_name}]]")
+    entries: tuple[Any, ...] = read(written)
+    return entries
+
+
+#: A list with an element at least, and none twice.
+Listed = Annotated[tuple[T, ...], WrapValidator(_a_list)]
+#: The tables of [[key]].
+Entries = Annotated[tuple[T, ...], WrapValidator(_entries)]

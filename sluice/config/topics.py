@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from itertools import combinations
 
-from sluice.config.model import Configuration, TableConfiguration
+from sluice.config.model import Configuration
+from sluice.config.table import TableConfiguration
 from sluice.core.errors import ConfigurationError
 
 

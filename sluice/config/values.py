@@ -8,18 +8,16 @@ held.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from datetime import UTC, date, datetime, time
-from typing import Any, TypeVar
+from datetime import date, time
+from typing import Annotated
 from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, PlainValidator, ValidationInfo
 
 from sluice.config.findings import RefusedError
 from sluice.config.interpolation import ResolvedText
-from sluice.config.model import GroupStart, Start
 from sluice.config.quantities import format_duration, format_size, parse_duration, parse_size
 from sluice.config.secret import Secret
-
-T = TypeVar("T")
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,48}", re.ASCII)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
@@ -27,8 +25,6 @@ _IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 _BROKER = re.compile(
     r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?", re.ASCII
 )
-_GROUP_PREFIX, _TIME_PREFIX = "group:", "timestamp:"
-_OTHERWISE_EARLIEST = ",earliest"
 
 
 def shown(value: object) -> str:
@@ -100,7 +96,7 @@ def a_pattern(value: object) -> str:
     return text
 
 
-def an_identifier(value: object) -> str:
+def a_database(value: object) -> str:
     """The name of a database."""
     text = a_text(value)
     if not _IDENTIFIER.fullmatch(text):
@@ -119,20 +115,7 @@ def a_target(value: object) -> tuple[str | None, str]:
     return (parts[0] if len(parts) == 2 else None), parts[-1]
 
 
-def an_integer(minimum: int, maximum: int) -> Callable[[object], int]:
-    """A whole number between two bounds, both included."""
-
-    def parse(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise RefusedError(f"must be a whole number, not {shown(value)}")
-        if not minimum <= value <= maximum:
-            raise RefusedError(f"{value} is out of range; use {minimum:,} to {maximum:,}")
-        return value
-
-    return parse
-
-
-def a_size(minimum_bytes: int, maximum_bytes: int) -> Callable[[object], int]:
+def a_size(minimum_bytes: int, maximum_bytes: int) -> BeforeValidator:
     """Bytes, as a number or with a unit."""
 
     def parse(value: object) -> int:
@@ -150,10 +133,10 @@ def a_size(minimum_bytes: int, maximum_bytes: int) -> Callable[[object], int]:
             raise RefusedError(f"{shown(value)} is out of range; use {bounds}")
         return size_bytes
 
-    return parse
+    return BeforeValidator(parse)
 
 
-def a_duration(minimum_seconds: float, maximum_seconds: float) -> Callable[[object], float]:
+def a_duration(minimum_seconds: float, maximum_seconds: float) -> BeforeValidator:
     """Seconds, from a number with a unit."""
 
     def parse(value: object) -> float:
@@ -168,58 +151,7 @@ def a_duration(minimum_seconds: float, maximum_seconds: float) -> Callable[[obje
             raise RefusedError(f"{shown(value)} is out of range; use {bounds}")
         return duration_seconds
 
-    return parse
-
-
-def a_choice(*choices: T) -> Callable[[object], T]:
-    """One of some fixed values, of exactly their type."""
-
-    def parse(value: object) -> T:
-        for choice in choices:
-            if value == choice and isinstance(value, type(choice)):
-                return choice
-        names = ", ".join(
-            f'"{choice}"' if isinstance(choice, str) else _kind(choice) for choice in choices
-        )
-        raise RefusedError(f"{shown(value)} is not possible; use {names}")
-
-    return parse
-
-
-def a_start(value: object) -> Start:
-    """Where a new group begins: an end of the log, a moment with its zone, another's group."""
-    if value == "earliest":
-        return "earliest"
-    if value == "latest":
-        return "latest"
-    if isinstance(value, str) and value.startswith(_GROUP_PREFIX):
-        return _a_group_start(value)
-    moment = value
-    if isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value.removeprefix(_TIME_PREFIX).strip())
-        except ValueError:
-            moment = None
-    if not isinstance(moment, datetime):
-        raise RefusedError(
-            f'{shown(value)} is not a start; use "earliest", "latest",'
-            ' a time like "2026-01-31T00:00:00Z", or "group:NAME" of another loader'
-        )
-    if moment.tzinfo is None:
-        raise RefusedError(f"{shown(value)} has no time zone; write it like 2026-01-31T00:00:00Z")
-    try:
-        return moment.astimezone(UTC)
-    except OverflowError:
-        raise RefusedError(f"{shown(value)} is out of range") from None
-
-
-def _a_group_start(value: str) -> GroupStart:
-    """`group:NAME`, or `group:NAME,earliest`."""
-    name = value.removeprefix(_GROUP_PREFIX).strip()
-    group = name.removesuffix(_OTHERWISE_EARLIEST).strip()
-    if not group:
-        raise RefusedError(f'{shown(value)} names no consumer group; write it like "group:NAME"')
-    return GroupStart(group, earliest=name.endswith(_OTHERWISE_EARLIEST))
+    return BeforeValidator(parse)
 
 
 def a_broker_list(value: object) -> str:
@@ -264,21 +196,17 @@ def a_listen_address(value: object) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def a_property(value: object) -> str:
-    """A property of Kafka or Spark, as the text that those take. Never quoted: may be secret."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise RefusedError(f"must be a string, a number or true or false, not {_kind(value)}")
+def beside_the_file(name: str, info: ValidationInfo) -> str:
+    """Relative names start from the folder of the configuration file."""
+    return str((info.context or {})["folder"] / name)
 
 
-def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Dotted names, whether the user quoted them or not: {a: {b: 1}} is a.b = 1."""
-    pairs: list[tuple[str, Any]] = []
-    for key, value in values.items():
-        if isinstance(value, dict):
-            pairs += flatten(value, f"{prefix}{key}.")
-        else:
-            pairs.append((prefix + key, value))
-    return pairs
+Text = Annotated[str, BeforeValidator(a_text)]
+SecretText = Annotated[Secret, PlainValidator(a_secret)]
+Name = Annotated[str, BeforeValidator(a_name)]
+Topic = Annotated[str, BeforeValidator(a_topic)]
+Pattern = Annotated[str, BeforeValidator(a_pattern)]
+DatabaseName = Annotated[str, BeforeValidator(a_database)]
+Brokers = Annotated[str, BeforeValidator(a_broker_list)]
+Url = Annotated[str, BeforeValidator(a_replica_url)]
+FileName = Annotated[Text, AfterValidator(beside_the_file)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sluice.config.model import GroupStart, Start
+from sluice.config import GroupStart, Start
 from sluice.core.errors import ConfigurationError
 from sluice.core.ledger import CommittedOffset
 from sluice.core.ranges import TopicPartition

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import why_not_executable
-from sluice.config.model import Configuration, ConnectorConfiguration
+from sluice.config import Configuration, ConnectorConfiguration
 from sluice.core.errors import ConfigurationError, OwnerChangedError, SluiceError
 from sluice.core.ledger import LedgerView
 from sluice.core.planning import Limits
@@ -267,7 +267,7 @@ class _Assembly:
             read_schema=self.schema.request,
             want_columns=self.schema.want,
             letter_limit=configuration.letter_limit,
-            inserts_max=configuration.clickhouse.inserts_max,
+            inserts_max=configuration.clickhouse.max_inserts,
             parking=Parking(configuration.parkable),
             topics=TopicFinder(configuration, name, self.log, self._told_apart)
             if self.run.connector.topic_pattern

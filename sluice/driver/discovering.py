@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from sluice.config.model import Configuration
+from sluice.config import Configuration
 from sluice.config.topics import why_refused
 from sluice.kafka.log import SourceLog
 

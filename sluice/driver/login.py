@@ -5,7 +5,7 @@ from __future__ import annotations
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.password import read_password
 from sluice.clickhouse.tls import Tls
-from sluice.config.model import ClickHouseConfiguration, Configuration
+from sluice.config import ClickHouseConfiguration, Configuration
 from sluice.core.errors import ConfigurationError
 
 
@@ -16,13 +16,8 @@ def login_of(configuration: Configuration) -> ClickHouseAccess:
     :raises ConfigurationError: the file of the password, or one of certificates, cannot be used.
     """
     clickhouse = configuration.clickhouse
-    certificates = clickhouse.certificates
-    tls = Tls(
-        certificates.authority,
-        certificates.certificate,
-        certificates.key,
-        certificates.key_password.reveal(),
-    )
+    files = clickhouse.tls
+    tls = Tls(files.ca, files.certificate, files.key, files.key_password.reveal())
     urls = [url for shard in clickhouse.shards for url in shard.replicas]
     if clickhouse.cluster is not None:
         urls += clickhouse.cluster.servers
@@ -35,9 +30,9 @@ def login_of(configuration: Configuration) -> ClickHouseAccess:
         durability=clickhouse.durability,
         password_file=clickhouse.password_file,
         tls=tls,
-        quorums={shard.name: clickhouse.quorum.of(shard) for shard in clickhouse.shards},
-        quorum_timeout_seconds=clickhouse.quorum.timeout_seconds,
-        zookeeper=clickhouse.quorum.zookeeper,
+        quorums={shard.name: clickhouse.quorum_of(shard) for shard in clickhouse.shards},
+        quorum_timeout_seconds=clickhouse.quorum_timeout_seconds,
+        zookeeper=clickhouse.zookeeper,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from sluice.config.model import Configuration
+from sluice.config import Configuration
 from sluice.driver.connector import ConnectorRun, now_ms
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.progress import Reporter

@@ -16,7 +16,7 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import Today, definition, why_not_insertable
 from sluice.clickhouse.sql import split_name
 from sluice.clickhouse.structure import Structure, read_structures
-from sluice.config.model import Configuration
+from sluice.config import Configuration
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.text import ConfigurationText, TableText
 from sluice.driver.effects import Wanted

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sluice.config.model import Start
+from sluice.config import Start
 from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
 from sluice.core.ledger import (
     Background,

@@ -12,7 +12,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.sql import identifier, qualified
-from sluice.config.model import Configuration, TableConfiguration
+from sluice.config import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.core.formats import FORMATS, REGISTRY_OPTION
 from sluice.core.replicas import host_matches
@@ -129,12 +129,12 @@ def build_text(
                 rows=table.rows,
                 bad_rows=table.bad_rows,
                 route=table.route,
-                mapping=table.mapping,
+                mapping=table.columns,
                 fields=table.fields,
                 require=table.require,
                 check=table.check,
                 topic_pattern=table.topic_pattern,
-                dynamic=table.dynamic,
+                dynamic=table.dynamic_columns,
                 zookeeper_paths=_paths_of(table, paths or {}),
                 quorums=_quorums_of(configuration, table),
                 fractions=table.fractions,
@@ -176,7 +176,7 @@ def _quorums_of(
         return ()
     names = configuration.shards_of(table)
     by_name = {shard.name: shard for shard in clickhouse.shards}
-    return tuple((name, clickhouse.quorum.of(by_name[name])) for name in names)
+    return tuple((name, clickhouse.quorum_of(by_name[name])) for name in names)
 
 
 def _options(

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.topology import read_members, read_shard_name
-from sluice.config.model import Configuration, ShardConfiguration
+from sluice.config import Configuration, ShardConfiguration
 from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.topology import Found, ShardsChangedError, difference, recognise, url_of
 from sluice.driver.login import login_of
@@ -54,7 +54,7 @@ def _enough(configuration: Configuration) -> Configuration:
     """:raises ConfigurationError: a shard has fewer replicas than a block has to be on."""
     clickhouse = configuration.clickhouse
     for shard in clickhouse.shards if clickhouse.durability == "quorum" else ():
-        wanted = max(2, clickhouse.quorum.of(shard))
+        wanted = max(2, clickhouse.quorum_of(shard))
         if len(shard.replicas) < wanted:
             raise ConfigurationError(
                 f"blocks wait for {wanted} replicas of a shard (durability, quorum), and the shard "
@@ -100,13 +100,13 @@ def look(configuration: Configuration) -> Found:
     else:
         assert last is not None
         raise TransientError(
-            f"none of [clickhouse] servers says where the replicas of cluster {cluster.name} are: "
+            f"none of [clickhouse.cluster] servers says where the replicas of {cluster.name} are: "
             f"{last.message}",
             last.hint,
         )
     groups: dict[int, list[str]] = {}
     for member in members:
-        url = url_of(member, cluster.scheme, cluster.http_port, cluster.addresses)
+        url = url_of(member, cluster.scheme, cluster.port, cluster.addresses)
         groups.setdefault(member.group, []).append(url)
 
     def name_of(url: str) -> str | None:

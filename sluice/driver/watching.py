@@ -19,7 +19,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.replicas import refuse_other_table
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.topology import read_condition
-from sluice.config.model import Configuration
+from sluice.config import Configuration
 from sluice.core.errors import SluiceError
 from sluice.core.health import Condition, ReplicaHealth, changes, judged
 from sluice.core.text import ConfigurationText

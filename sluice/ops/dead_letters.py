@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sluice.config.model import Configuration
+from sluice.config import Configuration
 from sluice.core.dead_letters import PARKED
 from sluice.core.errors import TerminalError
 from sluice.core.receipts import DeadLetter, Origin

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sluice.config.model import Configuration
+from sluice.config import Configuration
 from sluice.core.errors import TerminalError
 from sluice.core.ranges import Interval
 from sluice.driver.texts import kafka_access

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from sluice.config.model import Configuration
+from sluice.config import Configuration
 from sluice.core.errors import InDoubtError, TransientError
 from sluice.driver.texts import kafka_access
 from sluice.kafka.clients import KafkaAccess, make_admin

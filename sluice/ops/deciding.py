@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from sluice.config.model import Configuration
+from sluice.config import Configuration
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.lease import has_expired
 from sluice.core.ledger import (

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from sluice.config.model import Configuration
+from sluice.config import Configuration
 from sluice.core.errors import TransientError
 from sluice.core.ledger import Commit, CommittedOffset
 from sluice.core.ranges import TopicPartition

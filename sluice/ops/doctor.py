@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.schema import TableFacts
-from sluice.config.model import Configuration, ConnectorConfiguration, TableConfiguration
+from sluice.config import Configuration, ConnectorConfiguration, TableConfiguration
 from sluice.core.errors import SluiceError
 from sluice.core.topics import matches
 from sluice.decode.version import decoder_version
@@ -204,7 +204,7 @@ def _look_at_tables(
             durability=clickhouse.durability,
             urls=access.shards[look.shard],
             quorum=access.quorum_of(look.shard),
-            is_majority=clickhouse.quorum.replicas == "auto",
+            is_majority=clickhouse.quorum == "auto",
         )
         check_table(found, facts, look.capabilities, needs)
         loaders = _loaders(configuration, facts.target, topics)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.clickhouse.topology import read_members
-from sluice.config.model import ClusterConfiguration, Configuration
+from sluice.config import ClusterConfiguration, Configuration
 from sluice.core.errors import SluiceError, TransientError
 from sluice.driver.login import login_of
 from sluice.driver.texts import access_of

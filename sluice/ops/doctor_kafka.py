@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from sluice.config.model import Configuration, ConnectorConfiguration
+from sluice.config import Configuration, ConnectorConfiguration
 from sluice.config.topics import why_refused
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.records import RECORD_BYTES_MAX

@@ -9,7 +9,7 @@ from itertools import combinations
 from sluice.clickhouse.capabilities import Capabilities
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.sql import qualified
-from sluice.config.model import Durability, TableConfiguration
+from sluice.config import Durability, TableConfiguration
 from sluice.core.budget import WINDOW_SHARE
 from sluice.core.dynamic import room_for_columns
 from sluice.core.errors import SluiceError
@@ -309,10 +309,10 @@ def check_dynamic(
 
     :param is_closed: the server says that Sluice's user may add none.
     """
-    if entry.dynamic is None:
+    if entry.dynamic_columns is None:
         return
     where = f"table entry {entry.name}"
-    room = room_for_columns(entry.dynamic, [column.name for column in facts.columns])
+    room = room_for_columns(entry.dynamic_columns, [column.name for column in facts.columns])
     if is_closed and room:
         found.error(
             "dynamic-columns",
@@ -325,8 +325,8 @@ def check_dynamic(
         found.warning(
             "dynamic-columns",
             f"{where}: {facts.target} has as many columns whose names the rules take as "
-            f"dynamic_columns.max = {entry.dynamic.columns_max} allows, so that messages with "
-            "further new fields are dead letters",
+            f"dynamic_columns.max = {entry.dynamic_columns.columns_max} allows, so that messages "
+            "with further new fields are dead letters",
             "Raise it, add the columns yourself, or deny the fields.",
         )
     found.ok("dynamic-columns", f"room for {room} columns of new fields")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.config.model import Configuration, TableConfiguration
+from sluice.config import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.ledger import entries_in
 from sluice.core.ranges import TopicPartition

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sluice.config.model import MetricsConfiguration
+from sluice.config import MetricsConfiguration
 from sluice.core.errors import ConfigurationError
 from sluice.driver.counters import Counters, Inserted
 from sluice.driver.loop import ConnectorLoop

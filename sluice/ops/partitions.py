@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sluice.config.model import Configuration
+from sluice.config import Configuration
 from sluice.core.ledger import Background, CommittedOffset, LedgerView
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import InvalidRecordError, Record, decode

@@ -24,7 +24,7 @@ from sluice.clickhouse.quorum import (
     rows_of_part,
 )
 from sluice.clickhouse.schema import TableFacts, describe_table
-from sluice.config.model import Configuration
+from sluice.config import Configuration
 from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.core.quorum import OwnView, TableQuorum
 from sluice.core.stuck import Action, Judgement, judge

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sluice.clickhouse.topology import read_condition
-from sluice.config.model import Configuration
+from sluice.config import Configuration
 from sluice.core.errors import SluiceError
 from sluice.core.health import Condition, judged
 from sluice.core.replicas import host_matches

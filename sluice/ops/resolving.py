@@ -10,7 +10,7 @@ from typing import Literal
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import window_mark
-from sluice.config.model import Configuration, TableConfiguration
+from sluice.config import Configuration, TableConfiguration
 from sluice.core.budget import Site
 from sluice.core.errors import TerminalError
 from sluice.core.ledger import Background, Marks, Rest, Stored

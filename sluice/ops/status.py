@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sluice.config.model import Configuration, ConnectorConfiguration
+from sluice.config import Configuration, ConnectorConfiguration
 from sluice.core.errors import SluiceError
 from sluice.core.ranges import TopicPartition
 from sluice.ops.partitions import ConnectorReader, PartitionFacts

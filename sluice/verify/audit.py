@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.config.model import Configuration, TableConfiguration
+from sluice.config import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.core.ranges import Interval, TopicPartition
 from sluice.core.text import NEEDED_LINEAGE, Route, Sharding

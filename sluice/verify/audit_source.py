@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.config.model import Configuration, ConnectorConfiguration
+from sluice.config import Configuration, ConnectorConfiguration
 from sluice.core.ranges import Interval, TopicPartition, subtract
 from sluice.core.records import InvalidRecordError, decode
 from sluice.core.tokens import row_source

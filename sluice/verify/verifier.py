@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sluice.config.model import Configuration
+from sluice.config import Configuration
 from sluice.core.anomalies import Anomaly, AnomalyKind, Chain, Judge
 from sluice.core.errors import TransientError
 from sluice.core.instances import Event, Forgotten, Instance

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.config import ClickHouseConfiguration, Secret, ShardConfiguration, load
+from sluice.config import ClickHouseConfiguration, GroupStart, Secret, ShardConfiguration, load
 from sluice.config.example import EXAMPLE
-from sluice.config.model import GroupStart
 from sluice.core.dead_letters import LetterLimit
 from sluice.core.errors import ConfigurationError
 from tests.config.support import MINIMAL, changed, load_text
@@ -121,9 +120,9 @@ def test_how_many_replicas_are_a_quorum(
     text = changed('durability = "single"', f'zookeeper = "a:2181,[::1]:2182/b/c"\n{written}')
     text = changed('{ s1 = ["http://localhost:8123"] }', shards, text)
     clickhouse = load_text(tmp_path, text + 'shards = ["s1"]\n').clickhouse
-    assert [clickhouse.quorum.of(shard) for shard in clickhouse.shards] == [of_two, of_four]
-    assert clickhouse.quorum.timeout_seconds == seconds
-    assert clickhouse.quorum.zookeeper == "a:2181,[::1]:2182/b/c"
+    assert [clickhouse.quorum_of(shard) for shard in clickhouse.shards] == [of_two, of_four]
+    assert clickhouse.quorum_timeout_seconds == seconds
+    assert clickhouse.zookeeper == "a:2181,[::1]:2182/b/c"
 
 
 def test_the_example_loads_without_an_environment(tmp_path: Path) -> None:
@@ -143,10 +142,10 @@ def test_files_are_named_relative_to_the_configuration(tmp_path: Path) -> None:
     ).replace("http://localhost", "https://localhost")
     clickhouse = load_text(tmp_path, text).clickhouse
     assert clickhouse.password_file == str(tmp_path / "secrets/password")
-    assert clickhouse.certificates.authority == "/etc/ca.pem"
-    assert clickhouse.certificates.certificate == str(tmp_path / "client.pem")
-    assert clickhouse.certificates.key == ""
-    assert clickhouse.certificates.key_password.reveal() == "x"
+    assert clickhouse.tls.ca == "/etc/ca.pem"
+    assert clickhouse.tls.certificate == str(tmp_path / "client.pem")
+    assert clickhouse.tls.key == ""
+    assert clickhouse.tls.key_password.reveal() == "x"
     assert '"x"' not in repr(clickhouse)
 
 

@@ -59,7 +59,7 @@ def test_one_shard_needs_no_word(tmp_path: Path) -> None:
         ("sharding = 3", "sharding", "must be a table, not 3"),
         ("sharding = {}", "sharding", "does not say by what"),
         ('sharding = { column = "id" }', "sharding", "does not say by what"),
-        ('sharding = { by = "user" }', "sharding.by", 'use "key", "offset", "expression"'),
+        ('sharding = { by = "user" }', "sharding.by", 'use "key", "offset" or "expression"'),
         ('sharding = { by = "key" }', "sharding.column", "is missing"),
         ('sharding = { by = "key", column = "a", strip = 2 }', "sharding.strip", 'mean "stripe"'),
         ('sharding = { by = "key", column = "a", stripe = 0 }', "sharding.stripe", "out of range"),

@@ -6,30 +6,32 @@ from pathlib import Path
 
 import pytest
 
-from sluice.config.model import ClusterConfiguration
+from sluice.config import ClusterConfiguration
 from sluice.core.health import ReplicaLimits
 from tests.config.support import MINIMAL, changed, findings_of, load_text
 
 SHARDS = 'shards = { s1 = ["http://localhost:8123"] }'
-CLUSTER = changed(SHARDS, 'cluster = "prod"\nservers = ["https://seed:8443"]\nshards = ["s1"]')
+CLUSTER = changed(
+    SHARDS, 'cluster = { name = "prod", servers = ["https://seed:8443"] }\nshards = ["s1"]'
+)
 
 
 def test_the_replicas_of_a_cluster_are_left_to_its_servers(tmp_path: Path) -> None:
     clickhouse = load_text(tmp_path, CLUSTER).clickhouse
-    assert clickhouse.cluster == ClusterConfiguration(
-        "prod", ("https://seed:8443",), "https", 8443, {}
-    )
+    cluster = clickhouse.cluster
+    assert cluster == ClusterConfiguration("prod", ("https://seed:8443",))
+    assert (cluster.scheme, cluster.port) == ("https", 8443)
     assert [(shard.name, shard.replicas) for shard in clickhouse.shards] == [("s1", ())]
 
 
 def test_addresses_that_cannot_be_guessed(tmp_path: Path) -> None:
-    lines = (
-        'cluster = "prod"\nhttp_port = 80\nshard_macro = "layer"\n'
+    keys = (
+        'name = "prod", http_port = 80, shard_macro = "layer", '
         'addresses = { "a:9000" = "http://gate:1" }'
     )
-    cluster = load_text(tmp_path, changed('cluster = "prod"', lines, CLUSTER)).clickhouse.cluster
+    cluster = load_text(tmp_path, changed('name = "prod"', keys, CLUSTER)).clickhouse.cluster
     assert cluster is not None
-    assert (cluster.http_port, cluster.shard_macro) == (80, "layer")
+    assert (cluster.port, cluster.shard_macro) == (80, "layer")
     assert cluster.addresses == {"a:9000": "http://gate:1"}
 
 
@@ -39,19 +41,19 @@ def test_addresses_that_cannot_be_guessed(tmp_path: Path) -> None:
         ('shards = ["s1"]', "", "shards", "is missing: name the shards of the cluster"),
         ('shards = ["s1"]', "shards = []", "shards", "must not be empty"),
         ('shards = ["s1"]', 'shards = ["a b"]', "shards", "is not a name"),
-        ('servers = ["https://seed:8443"]', "", "servers", "is missing"),
-        ('shards = ["s1"]', 'shards = ["s1"]\naddresses = { a = "http://b:1" }', "addresses", ":"),
+        (', servers = ["https://seed:8443"]', "", "cluster.servers", "is missing"),
+        (
+            'name = "prod"',
+            'name = "prod", addresses = { a = "http://b:1" }',
+            "cluster.addresses.a",
+            "host:port",
+        ),
+        ('name = "prod"', 'name = "prod", server = 1', "cluster.server", 'mean "servers"?'),
     ],
 )
 def test_refusals_of_a_cluster(tmp_path: Path, old: str, new: str, key: str, words: str) -> None:
     findings = findings_of(tmp_path, changed(old, new, CLUSTER))
     assert any(f"clickhouse.{key}" in line and words in line for line in findings), findings
-
-
-@pytest.mark.parametrize("line", ['servers = ["http://a:1"]', "http_port = 1", "addresses = {}"])
-def test_what_belongs_to_a_cluster_says_nothing_without_one(tmp_path: Path, line: str) -> None:
-    (finding,) = findings_of(tmp_path, changed(SHARDS, f"{SHARDS}\n{line}"))
-    assert "says nothing without the name of a `cluster`" in finding
 
 
 TWO = changed(

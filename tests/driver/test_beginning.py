@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import confluent_kafka as ck
 import pytest
 
-from sluice.config.model import GroupStart
+from sluice.config import GroupStart
 from sluice.core.ledger import CommittedOffset
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record, encode

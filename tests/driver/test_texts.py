@@ -10,8 +10,7 @@ import pytest
 from sluice.clickhouse.comparing import Today, why_not_executable, zone_matters
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import Dependent, TableFacts, describe_table
-from sluice.config import Configuration
-from sluice.config.model import Quorum, QuorumConfiguration, ShardConfiguration
+from sluice.config import Configuration, Quorum, ShardConfiguration
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
 from sluice.core.text import Column, ConfigurationText, Sharding, parse_text
 from sluice.decode import RULES
@@ -128,7 +127,7 @@ def test_a_text_says_for_how_many_replicas_its_blocks_wait(
             single.clickhouse,
             shards=(shard,),
             durability="quorum",
-            quorum=QuorumConfiguration(quorum),
+            quorum=quorum,
         )
         configuration = replace(single, clickhouse=clickhouse)
         assert access_of(configuration).quorum_of("s1") == (3 if quorum == "auto" else quorum)

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from sluice.clickhouse.http import Server
-from sluice.config import load
-from sluice.config.model import Configuration
+from sluice.config import Configuration, load
 from sluice.core.errors import SluiceError
 from sluice.ops.quorum import Report, Selection, look, mend
 from sluice.spark.java import require_java

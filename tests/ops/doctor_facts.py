@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sluice.clickhouse.capabilities import Capabilities
 from sluice.clickhouse.schema import TableFacts
-from sluice.config.model import TableConfiguration
+from sluice.config import TableConfiguration
 from sluice.core.errors import TransientError
 from sluice.core.text import Column
 from sluice.ops.doctor_clickhouse import ReplicaLook
@@ -55,8 +55,7 @@ OLD = replace(NEW, version=(18, 16, 1), settings={})
 NEEDS = TableNeeds(partitions=4, lease_seconds=600, durability="quorum", urls=("a", "b"))
 ENTRY = TableConfiguration(
     name="orders",
-    database="shop",
-    table="orders",
+    target="shop.orders",
     topics=("orders",),
     format="JSONEachRow",
     lineage=True,

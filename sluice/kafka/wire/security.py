@@ -10,8 +10,8 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sluice.config.rules import wire_mechanism, wire_refusals
 from sluice.core.errors import ConfigurationError
+from sluice.core.wire_security import wire_mechanism, wire_refusals
 from sluice.kafka.errors import KafkaTerminalError
 
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}

@@ -24,8 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sluice.config import load
-from sluice.config.model import Configuration
+from sluice.config import Configuration, load
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin

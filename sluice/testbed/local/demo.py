@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.clickhouse.http import Server
-from sluice.config import load
-from sluice.config.model import Configuration
+from sluice.config import Configuration, load
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.topics import ensure_own_topic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from sluice.config.model import Configuration
+from sluice.config import Configuration
 from sluice.testbed.local.console import Console, aligned
 from sluice.testbed.local.producing import Produced
 from sluice.verify.audit import AuditReport

@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.config.model import (
+from sluice.config import (
     BatchConfiguration,
     ClickHouseConfiguration,
     Configuration,
     ConnectorConfiguration,
-    QuorumConfiguration,
     RegistryConfiguration,
     ShardConfiguration,
     SparkConfiguration,
     TableConfiguration,
 )
-from sluice.config.secret import Secret
 from sluice.core.errors import OwnerChangedError, SluiceError
 from sluice.core.ledger import Rest
 from sluice.core.ranges import Range
@@ -273,25 +271,23 @@ def make_configuration(world: World) -> Configuration:
             plan.messages_max, plan.bytes_max, 1.0, plan.lease_seconds, plan.max_partitions
         ),
         clickhouse=ClickHouseConfiguration(
-            "d",
-            tuple(ShardConfiguration(shard, plan.replicas(shard)) for shard in plan.shards),
-            "",
-            Secret(""),
-            "quorum" if plan.is_quorum else "single",
-            quorum=QuorumConfiguration(zookeeper="simulated" if plan.has_locks else ""),
-            inserts_max=plan.inserts_max,
+            database="d",
+            shards=tuple(ShardConfiguration(shard, plan.replicas(shard)) for shard in plan.shards),
+            user="",
+            durability="quorum" if plan.is_quorum else "single",
+            zookeeper="simulated" if plan.has_locks else "",
+            max_inserts=plan.inserts_max,
             insert_timeout_seconds=plan.insert_seconds,
         ),
         tables=tuple(
             TableConfiguration(
                 name=entry,
-                database="d",
-                table=name,
+                target=f"d.{name}",
                 topics=plan.topics_of(entry),
                 format="AvroConfluent" if entry in plan.registered else "JSONEachRow",
                 lineage=plan.has_lineage,
                 unknown_fields="ignore" if plan.dynamic is None else "refuse",
-                dynamic=plan.dynamic if entry not in plan.registered else None,
+                dynamic_columns=plan.dynamic if entry not in plan.registered else None,
                 rows="many" if name in many else "one",
                 sharding=Sharding("offset") if len(plan.shards) > 1 else None,
                 on_null="dead-letter",
@@ -303,5 +299,5 @@ def make_configuration(world: World) -> Configuration:
         ledger_topic=plan.ledger,
         parking_topic=plan.parking,
         metrics=None,
-        registry=RegistryConfiguration(registry.URL, "", Secret(""), plan.patience_seconds),
+        registry=RegistryConfiguration(registry.URL, patience_seconds=plan.patience_seconds),
     )

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from sluice.clickhouse.insert import InsertPlan
-from sluice.config.model import Configuration
+from sluice.config import Configuration
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record
 from sluice.testbed.simulate.adversary import Adversary

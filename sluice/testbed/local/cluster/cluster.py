@@ -112,7 +112,8 @@ class Cluster:
             f'"127.0.0.1:{server.tcp_port}" = {_quoted(server.url)}' for server in self.servers
         )
         first = ", ".join(_quoted(servers[0].url) for servers in self.shards.values())
-        return f'cluster = "default"\nservers = [{first}]\naddresses = {{ {addresses} }}\n'
+        servers = f"servers = [{first}], addresses = {{ {addresses} }}"
+        return f'cluster = {{ name = "default", {servers} }}\n'
 
     def _section(self, shards: str) -> str:
         durability = "quorum" if len(next(iter(self.shards.values()))) > 1 else "single"

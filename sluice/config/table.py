@@ -1,0 +1,248 @@
+"""A [[table]]: which messages become rows of which table of ClickHouse, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, ValidationInfo
+
+from sluice.config.findings import RefusedError, suggest
+from sluice.config.interpolation import BROKEN
+from sluice.config.mapping import a_mapping, some_fields
+from sluice.config.section import Conflict, Listed, Section, refuse_all
+from sluice.config.sharding import a_sharding
+from sluice.config.values import (
+    Name,
+    Pattern,
+    Text,
+    Topic,
+    a_target,
+    a_text,
+    beside_the_file,
+    shown,
+)
+from sluice.core.dynamic import COLUMNS_MAX, DynamicColumns
+from sluice.core.formats import FORMATS, OPTIONS
+from sluice.core.text import Mapped, Route, Sharding
+from sluice.core.text_options import check_option
+from sluice.core.topics import takes
+
+Lineage = bool | Literal["auto"]
+UnknownFields = Literal["ignore", "refuse"]
+OnNull = Literal["dead-letter", "default"]
+Fractions = Literal["dead-letter", "cut"]
+OnError = Literal["stop-partition", "park"]
+Rows = Literal["one", "many"]
+BadRows = Literal["dead-letter", "drop-row"]
+
+#: An option whose text stands in a file of its own: `schema_file = "order.proto"`.
+_FILE_SUFFIX = "_file"
+
+
+def _a_lineage(value: object) -> Lineage:
+    if value is True or value is False:
+        return value
+    if value == "auto":
+        return "auto"
+    raise RefusedError(f'{shown(value)} is not possible; use true, false or "auto"')
+
+
+def _a_format(value: object) -> str:
+    text = a_text(value)
+    if text not in FORMATS:
+        raise RefusedError(f"{shown(value)} is not a format; {suggest(text, FORMATS)}")
+    return text
+
+
+def _a_target(value: object) -> str:
+    return ".".join(part for part in a_target(value) if part)
+
+
+def _a_string(value: object) -> str:
+    """A string, which may be empty."""
+    if not isinstance(value, str):
+        raise RefusedError(f"must be a string, not {shown(value)}")
+    return str(value)
+
+
+def _options(written: object, info: ValidationInfo) -> tuple[tuple[str, str], ...]:
+    """The format's options as text, sorted by name; files are read."""
+    if not isinstance(written, dict):
+        raise RefusedError(f"must be a table, not {shown(written)}")
+    if "format" not in info.data:
+        return ()
+    of = FORMATS[info.data["format"]]
+    options: dict[str, str] = {}
+    refused: list[Conflict] = []
+    for key, value in written.items():
+        name = key.removesuffix(_FILE_SUFFIX)
+        if value is BROKEN:
+            continue
+        if name.partition(":")[0] not in of.options:
+            known = suggest(name, of.options) if of.options else "it has none"
+            refused.append((key, f"is no option of {of.name}; {known}"))
+            continue
+        try:
+            options[name] = _read_file(value, info) if key != name else _a_string(value)
+            check_option(of.name, name, options[name])
+        except (RefusedError, ValueError) as refusal:
+            refused.append((key, str(refusal)))
+    refuse_all(refused)
+    return tuple(sorted(options.items()))
+
+
+def _read_file(value: object, info: ValidationInfo) -> str:
+    file = Path(beside_the_file(a_text(value), info))
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RefusedError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise RefusedError(f"{file} is not UTF-8 text") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Route(Section):
+    """`{ header = "orders", name = "table" }`, `{ key_prefix = "orders:" }`, `{ envelope = "t" }`.
+
+    An empty text stands for the table's name.
+    """
+
+    header: Annotated[str, BeforeValidator(_a_string)] | None = None
+    key_prefix: Annotated[str, BeforeValidator(_a_string)] | None = None
+    envelope: Annotated[str, BeforeValidator(_a_string)] | None = None
+    name: Text = ""
+
+    def conflicts(self, written: Mapping[str, Any]) -> Iterator[Conflict]:
+        if len({"header", "key_prefix", "envelope"} & written.keys()) != 1:
+            yield (), 'says one of header, key_prefix, envelope, like { header = "orders" }'
+        elif self.name and self.header is None:
+            yield "name", "is that of a header; leave it out"
+
+    def built(self) -> Route:
+        if self.header is not None:
+            return Route("header", self.name, self.header)
+        if self.key_prefix is not None:
+            return Route("key-prefix", "", self.key_prefix)
+        return Route("envelope", "", self.envelope or "")
+
+
+@dataclass(frozen=True, slots=True)
+class _DynamicColumns(Section):
+    """`{ allow = ["attr_.*"], deny = ["attr_tmp.*"], max = 50 }`."""
+
+    allow: Listed[Pattern]
+    deny: Listed[Pattern] = ()
+    max: Annotated[int, Field(strict=True, ge=1, le=COLUMNS_MAX)] = 50
+
+
+_ROUTE, _DYNAMIC_COLUMNS = TypeAdapter(_Route), TypeAdapter(_DynamicColumns)
+
+
+def _a_route(written: object) -> Route:
+    return _ROUTE.validate_python(written).built()
+
+
+def _dynamic_columns(written: object) -> DynamicColumns:
+    read = _DYNAMIC_COLUMNS.validate_python(written)
+    return DynamicColumns(read.allow, read.deny, read.max)
+
+
+@dataclass(frozen=True, slots=True)
+class TableConfiguration(Section):
+    """An entry: some topics go to a table.
+
+    :param name: unique among the entries, part of every token.
+    :param target: database.table, as it stands in tokens and messages; in the file it may lack
+        the database, or all of it.
+    :param lineage: True: blocks carry all lineage columns; "auto": those that exist.
+    :param fractions: what becomes of digits of a second that a column does not keep.
+    :param sort: the worker sorts blocks by the table's sorting key.
+    :param options: of the format, by name.
+    :param rows: how many rows a message has.
+    :param bad_rows: what a bad row does to the other rows of its message.
+    :param route: which messages of the topics; None: all.
+    :param columns: that are not simply the field of their name.
+    :param fields: types of further fields that expressions name.
+    :param require: columns whose field must be there and not null.
+    :param check: expressions that must be true of each row.
+    :param topic_pattern: takes further topics that a connector reads. "": none.
+    :param dynamic_columns: which fields without a column get one; None: none does.
+    :param shards: that the rows go to, see `Configuration.shards_of`; (): all of them.
+    :param sharding: of the rows among several shards.
+    """
+
+    name: Name
+    target: Annotated[str, BeforeValidator(_a_target)] = ""
+    topics: Listed[Topic] = ()
+    topic_pattern: Pattern = ""
+    format: Annotated[str, BeforeValidator(_a_format)] = "JSONEachRow"
+    lineage: Annotated[Lineage, PlainValidator(_a_lineage)] = True
+    unknown_fields: UnknownFields = "ignore"
+    on_null: OnNull = "dead-letter"
+    fractions: Fractions = "dead-letter"
+    on_error: OnError = "stop-partition"
+    sort: Annotated[bool, Field(strict=True)] = False
+    options: Annotated[tuple[tuple[str, str], ...], PlainValidator(_options)] = ()
+    rows: Rows = "one"
+    bad_rows: BadRows = "dead-letter"
+    route: Annotated[Route | None, PlainValidator(_a_route)] = None
+    columns: Annotated[tuple[Mapped, ...], PlainValidator(a_mapping)] = ()
+    fields: Annotated[tuple[tuple[str, str], ...], PlainValidator(some_fields)] = ()
+    require: Listed[Text] = ()
+    check: Listed[Text] = ()
+    dynamic_columns: Annotated[DynamicColumns | None, PlainValidator(_dynamic_columns)] = None
+    shards: Listed[Name] = ()
+    sharding: Annotated[Sharding | None, PlainValidator(a_sharding)] = None
+
+    @property
+    def database(self) -> str:
+        """The part of `target` before the dot."""
+        return self.target.partition(".")[0]
+
+    @property
+    def table(self) -> str:
+        """The part of `target` behind the dot."""
+        return self.target.rpartition(".")[2]
+
+    def takes(self, topic: str) -> bool:
+        """Whether the messages of a topic that a connector reads go to this entry."""
+        return takes(self.topics, self.topic_pattern, topic)
+
+    def conflicts(self, written: Mapping[str, Any]) -> Iterator[Conflict]:
+        if not self.topics and not self.topic_pattern:
+            yield "topics", "is missing"
+        if not self.target:
+            try:
+                a_target(written["name"])
+            except RefusedError as refusal:
+                yield "name", str(refusal)
+        for name in FORMATS[self.format].required:
+            if not self.options:
+                yield ("options", name), f"is missing: {OPTIONS[name]}"
+        if self.rows == "one" and self.bad_rows == "drop-row":
+            yield "bad_rows", 'needs rows = "many": a message of one row has no other rows'
+        if self.dynamic_columns is not None:
+            for what in self._without_new_fields():
+                yield "dynamic_columns", what
+
+    def _without_new_fields(self) -> Iterator[str]:
+        """What keeps Sluice from seeing new fields, or from knowing what they are."""
+        if self.format != "JSONEachRow":
+            yield f'needs format = "JSONEachRow": a message in {self.format} names no new fields'
+            return
+        if self.unknown_fields != "refuse":
+            yield (
+                'needs unknown_fields = "refuse": fields that are ignored are not seen; name in '
+                "deny what is to be passed over"
+            )
+        if self.bad_rows == "drop-row":
+            yield 'needs bad_rows = "dead-letter": a row with a new field would be dropped'
+        if self.columns or self.fields:
+            yield (
+                "does not go with [table.columns] and [table.fields]: a new column is the field of "
+                "its name"
+            )
