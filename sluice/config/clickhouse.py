@@ -21,6 +21,7 @@ from sluice.config.values import (
     Text,
     Url,
     a_duration,
+    a_table,
     a_text,
     shown,
 )
@@ -110,9 +111,7 @@ def _shards(written: object, info: ValidationInfo) -> tuple[ShardConfiguration, 
     """
     if info.data.get("cluster") is not None:
         return tuple(ShardConfiguration(n, ()) for n in _NAMES.validate_python(written))
-    if not isinstance(written, dict):
-        raise RefusedError(f"must be a table, not {shown(written)}")
-    if not written:
+    if not a_table(written):
         raise RefusedError("must not be empty")
     return tuple(ShardConfiguration(*each) for each in _REPLICAS.validate_python(written).items())
 
@@ -199,7 +198,7 @@ class ClickHouseConfiguration(Section):
     zookeeper: Annotated[str, BeforeValidator(_an_ensemble)] = ""
     max_inserts: Annotated[int, Field(strict=True, ge=1, le=1000)] = INSERTS_MAX
     insert_timeout_seconds: Annotated[float, a_duration(1.0, 3600.0)] = 30.0
-    data_centers: Mapping[Name, Listed[Annotated[str, BeforeValidator(_a_host_pattern)]]] = field(
+    data_centers: Mapping[Text, Listed[Annotated[str, BeforeValidator(_a_host_pattern)]]] = field(
         default_factory=dict
     )
     prefer: Text = ""

@@ -11,7 +11,7 @@ from sluice.config.findings import RefusedError
 from sluice.config.interpolation import BROKEN, ResolvedText
 from sluice.config.secret import Secret, is_secret_name
 from sluice.config.section import Conflict, refuse_all
-from sluice.config.values import shown
+from sluice.config.values import a_table, shown
 
 
 def _a_property(value: object) -> str:
@@ -41,11 +41,9 @@ def properties_but(refuse: Callable[[str, str], str | None]) -> PlainValidator:
     """
 
     def read(written: object) -> dict[str, str | Secret]:
-        if not isinstance(written, dict):
-            raise RefusedError(f"must be a table, not {shown(written)}")
         properties: dict[str, str | Secret] = {}
         refused: list[Conflict] = []
-        for name, value in _flatten(written):
+        for name, value in _flatten(a_table(written)):
             if value is BROKEN:
                 continue
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
     ConfigDict,
@@ -16,10 +16,9 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import ErrorDetails, InitErrorDetails
-from typing_extensions import TypeVar
 
 from sluice.config.findings import RefusedError, suggest
-from sluice.config.values import shown
+from sluice.config.values import a_table, shown
 
 T = TypeVar("T")
 
@@ -71,11 +70,11 @@ class Section:
     @model_validator(mode="wrap")
     @classmethod
     def _read(cls, written: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        if not isinstance(written, dict):
-            raise RefusedError(f"must be a table, not {shown(written)}")
         keys = {key_of(field.name) for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
         unknown = [
-            (key, f"unknown key; {suggest(key, keys)}") for key in written if key not in keys
+            (key, f"unknown key; {suggest(key, keys)}")
+            for key in a_table(written)
+            if key not in keys
         ]
         try:
             section = read(written)

@@ -19,6 +19,7 @@ from sluice.config.values import (
     Pattern,
     Text,
     Topic,
+    a_table,
     a_target,
     a_text,
     beside_the_file,
@@ -70,14 +71,12 @@ def _a_string(value: object) -> str:
 
 def _options(written: object, info: ValidationInfo) -> tuple[tuple[str, str], ...]:
     """The format's options as text, sorted by name; files are read."""
-    if not isinstance(written, dict):
-        raise RefusedError(f"must be a table, not {shown(written)}")
     if "format" not in info.data:
         return ()
     of = FORMATS[info.data["format"]]
     options: dict[str, str] = {}
     refused: list[Conflict] = []
-    for key, value in written.items():
+    for key, value in a_table(written).items():
         name = key.removesuffix(_FILE_SUFFIX)
         if value is BROKEN:
             continue

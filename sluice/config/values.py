@@ -8,8 +8,9 @@ held.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import date, time
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, PlainValidator, ValidationInfo
@@ -19,7 +20,9 @@ from sluice.config.interpolation import ResolvedText
 from sluice.config.quantities import format_duration, format_size, parse_duration, parse_size
 from sluice.config.secret import Secret
 
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,48}", re.ASCII)
+Quantity = TypeVar("Quantity", int, float)
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,48}", re.ASCII)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 _BROKER = re.compile(
@@ -58,6 +61,13 @@ def a_text(value: object) -> str:
     return str(value)
 
 
+def a_table(value: object) -> dict[str, Any]:
+    """A table whose keys are free."""
+    if not isinstance(value, dict):
+        raise RefusedError(f"must be a table, not {shown(value)}")
+    return value
+
+
 def a_secret(value: object) -> Secret:
     """A string that is never printed; it may be empty."""
     if not isinstance(value, str):
@@ -68,7 +78,7 @@ def a_secret(value: object) -> Secret:
 def a_name(value: object) -> str:
     """A name that can be part of tokens, groups and topics."""
     text = a_text(value)
-    if not NAME.fullmatch(text):
+    if not _NAME.fullmatch(text):
         raise RefusedError(
             f"{shown(value)} is not a name; use 1 to 48 characters of A-Z a-z 0-9 _ . -"
         )
@@ -120,38 +130,42 @@ def a_size(minimum_bytes: int, maximum_bytes: int) -> BeforeValidator:
 
     def parse(value: object) -> int:
         if isinstance(value, str):
-            try:
-                size_bytes = parse_size(value)
-            except RefusedError as refusal:
-                raise RefusedError(f"{shown(value)} {refusal}") from None
-        elif isinstance(value, int) and not isinstance(value, bool):
-            size_bytes = value
-        else:
-            raise RefusedError(f'must be a size like 4096 or "64MiB", not {_kind(value)}')
-        if not minimum_bytes <= size_bytes <= maximum_bytes:
-            bounds = f"{format_size(minimum_bytes)} to {format_size(maximum_bytes)}"
-            raise RefusedError(f"{shown(value)} is out of range; use {bounds}")
-        return size_bytes
+            return parse_size(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        raise RefusedError('is not a size; write it like 4096 or "64MiB"')
 
-    return BeforeValidator(parse)
+    return _between(minimum_bytes, maximum_bytes, parse, format_size)
 
 
 def a_duration(minimum_seconds: float, maximum_seconds: float) -> BeforeValidator:
     """Seconds, from a number with a unit."""
 
     def parse(value: object) -> float:
-        if not isinstance(value, str):
-            raise RefusedError(f'must be a duration with its unit, like "1s", not {_kind(value)}')
+        if isinstance(value, str):
+            return parse_duration(value)
+        raise RefusedError('is not a duration; write its unit, like "1s"')
+
+    return _between(minimum_seconds, maximum_seconds, parse, format_duration)
+
+
+def _between(
+    minimum: Quantity,
+    maximum: Quantity,
+    parse: Callable[[object], Quantity],
+    written: Callable[[Quantity], str],
+) -> BeforeValidator:
+    def read(value: object) -> Quantity:
         try:
-            duration_seconds = parse_duration(value)
+            quantity = parse(value)
         except RefusedError as refusal:
             raise RefusedError(f"{shown(value)} {refusal}") from None
-        if not minimum_seconds <= duration_seconds <= maximum_seconds:
-            bounds = f"{format_duration(minimum_seconds)} to {format_duration(maximum_seconds)}"
+        if not minimum <= quantity <= maximum:
+            bounds = f"{written(minimum)} to {written(maximum)}"
             raise RefusedError(f"{shown(value)} is out of range; use {bounds}")
-        return duration_seconds
+        return quantity
 
-    return BeforeValidator(parse)
+    return BeforeValidator(read)
 
 
 def a_broker_list(value: object) -> str:

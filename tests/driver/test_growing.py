@@ -38,9 +38,9 @@ def reading(
     )
     table = replace(
         configuration.tables[0],
-        database=database,
+        target=f"{database}.orders",
         unknown_fields="refuse",
-        dynamic=RULES,
+        dynamic_columns=RULES,
         on_error=on_error,  # type: ignore[arg-type]
     )
     server.execute(

@@ -183,7 +183,7 @@ def reading(
     clickhouse = replace(
         configuration.clickhouse, user="", password=type(configuration.clickhouse.password)("")
     )
-    tables = (replace(configuration.tables[0], database=database),)
+    tables = (replace(configuration.tables[0], target=f"{database}.orders"),)
     server.execute(
         f"CREATE TABLE {database}.orders (id UInt64, d Date, {LINEAGE}) "
         "ENGINE = MergeTree PARTITION BY toYYYYMM(d) ORDER BY id"
@@ -255,7 +255,7 @@ def test_replicas_that_differ_are_waited_for(tmp_path: Path, old: Server, second
         clickhouse = replace(
             plain.clickhouse, user="", password=type(plain.clickhouse.password)("")
         )
-        tables = (replace(plain.tables[0], database=name),)
+        tables = (replace(plain.tables[0], target=f"{name}.orders"),)
         configuration = replace(plain, clickhouse=clickhouse, tables=tables)
         text = read_text(configuration, "dc1")
         reader = SchemaReader(configuration, text, lambda: 0, lambda: None, lambda read: None)

@@ -245,7 +245,7 @@ def test_a_text_is_read_from_the_server(
     )
     path = configuration_of(tmp_path, clickhouse_url)
     clickhouse = replace(path.clickhouse, user="", password=type(path.clickhouse.password)(""))
-    tables = (replace(path.tables[0], database=database),)
+    tables = (replace(path.tables[0], target=f"{database}.orders"),)
     configuration = replace(path, clickhouse=clickhouse, tables=tables)
     text = read_text(configuration, "dc1")
     (table,) = text.tables
@@ -274,7 +274,7 @@ def test_the_first_replica_that_answers_is_read(
     try:
         embedded.execute(f"CREATE TABLE {name}.orders (id UInt64, d Date, {LINEAGE}) {ENGINE}")
         configuration = configuration_of(tmp_path, dead)
-        tables = (replace(configuration.tables[0], database=name),)
+        tables = (replace(configuration.tables[0], target=f"{name}.orders"),)
         (shard,) = configuration.clickhouse.shards
         with pytest.raises(TransientError):
             read_text(replace(configuration, tables=tables), "dc1")

@@ -229,7 +229,7 @@ def test_whether_new_fields_can_get_columns(
     found = Examination("here")
     facts = replace(FACTS, columns=(*FACTS.columns, Column("a1", "String")))
     dynamic = DynamicColumns(allow=("a.*",), columns_max=columns_max)
-    check_dynamic(found, facts, replace(ENTRY, dynamic=dynamic), is_closed=is_closed)
+    check_dynamic(found, facts, replace(ENTRY, dynamic_columns=dynamic), is_closed=is_closed)
     (finding,) = found.findings
     assert (finding.level, finding.check) == (level, "dynamic-columns")
     assert words in finding.what

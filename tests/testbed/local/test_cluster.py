@@ -38,7 +38,7 @@ def test_the_command_says_how_to_use_what_it_runs(tmp_path: Path) -> None:
         )
         urls = tomllib.loads(section)["clickhouse"]["shards"]["s1"]
         assert len(urls) == 2
-        asked = tomllib.loads(asking)["clickhouse"]
+        asked = tomllib.loads(asking)["clickhouse"]["cluster"]
         assert asked["servers"] == urls[:1] and sorted(asked["addresses"].values()) == sorted(urls)
         assert EXAMPLE_TABLE in text
         for url in urls:
