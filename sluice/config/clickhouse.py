@@ -226,7 +226,8 @@ class ClickHouseConfiguration(Section):
         if "tls" in written and urls and not any(url.startswith("https:") for url in urls):
             yield "tls", "is of no use: no URL in shards begins with https"
         if self.durability == "single":
-            for key in written.keys() & {"quorum", "quorum_timeout", "zookeeper"}:
+            vain = [key for key in ("quorum", "quorum_timeout", "zookeeper") if key in written]
+            for key in vain:
                 yield (
                     key,
                     'has no meaning with durability = "single"; take it out, or write '

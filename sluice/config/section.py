@@ -85,9 +85,7 @@ class Section:
         return section
 
 
-def _a_list(
-    written: object, read: ValidatorFunctionWrapHandler, info: ValidationInfo
-) -> tuple[Any, ...]:
+def _a_list(written: object, read: ValidatorFunctionWrapHandler) -> tuple[Any, ...]:
     if not isinstance(written, list):
         raise RefusedError(f"must be a list like [{shown(written)}]")
     if not written:

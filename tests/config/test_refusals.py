@@ -259,6 +259,14 @@ def test_all_findings_come_at_once(tmp_path: Path) -> None:
     ]
 
 
+def test_what_does_not_go_together_comes_with_other_findings(tmp_path: Path) -> None:
+    """Of its own section, whose key is unknown, and of others."""
+    text = changed('durability = "single"', 'durability = "single"\nquorum = 2\nusr = "x"')
+    text = changed("[batch]", "[batch]\nlease = 1", text)
+    keys = [line.split(": ")[1] for line in findings_of(tmp_path, text)]
+    assert keys == ["batch.lease", "clickhouse.quorum", "clickhouse.usr"]
+
+
 def test_a_syntax_error_names_line_and_column(tmp_path: Path) -> None:
     (finding,) = findings_of(tmp_path, "[pipeline]\nname = orders\n")
     assert finding.startswith("sluice.toml: is not TOML: ")
