@@ -63,7 +63,7 @@ class BatchConfiguration(Section):
     max_bytes: Annotated[int, a_size(1024, 256 * 1024**2)] = 64 * 1024**2
     max_delay_seconds: Annotated[float, a_duration(0.001, 3600.0)] = 1.0
     lease_seconds: Annotated[float, a_duration(1.0, 86_400.0)] = 600.0
-    max_partitions: Annotated[int, Field(strict=True, ge=1, le=MEMBERS_MAX)] = 1
+    max_partitions: Annotated[int, Field(strict=True, ge=1, le=MEMBERS_MAX)] = 1_000
 
     @property
     def range_bytes_max(self) -> int:
