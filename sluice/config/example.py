@@ -30,8 +30,10 @@ kafka = { "security.protocol" = "PLAINTEXT" }
 # reader = "wire"                     # reads ranges with less CPU; default: "librdkafka"
 
 [batch]                               # a range is loaded when it is full or has waited
-max_messages = 250_000                # for one range; a range is one block for each table
+max_messages = 250_000                # for one block of a table
 max_bytes = "64MiB"                   # likewise; 1.5 times that is refused and shortened
+# max_partitions = 1000               # small ranges of so many partitions are one block together;
+                                      # 1: a block for each
 max_delay = "1s"                      # how long the oldest message waits for company
 lease = "10m"                         # how late a task may still insert
 

@@ -20,6 +20,7 @@ from sluice.core.records import Kind, encode
 from sluice.kafka import recorder as recorder_module
 from sluice.kafka import transactions as transactions_module
 from sluice.kafka.dead_letters import read_dead_letters
+from sluice.kafka.errors import KafkaUnavailableError, UnknownCommitError
 from tests.kafka.groups import SETTLED, Group, intend, letter
 from tests.support.kafka import Kafka
 
@@ -295,3 +296,40 @@ def test_a_commit_of_unknown_outcome_is_found_out(
     following = replace(intend("a", outcome.end, outcome.end + 5), kind=Kind.INTEND)
     driver.record(group.commit(following), dict.fromkeys(group.sources, outcome))
     assert group.holds(following)
+
+
+def test_a_commit_of_unknown_outcome_is_asked_for_until_kafka_answers(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who gave up would take its own record for one of foreign hands in the next round."""
+    driver = group.owning("a")
+    before, record = replace(SETTLED, owner="a"), intend("a", 0, 10)
+    transact, ask, asked = recorder_module.transact, recorder_module.ask, [0]
+
+    def commits_and_does_not_say(*parts: object) -> None:
+        transact(*parts)  # type: ignore[arg-type]
+        raise UnknownCommitError("no answer")
+
+    def answers_at_last(*parts: object) -> object:
+        asked[0] += 1
+        if asked[0] < 4:
+            raise KafkaUnavailableError("no answer")
+        return ask(*parts)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(recorder_module, "COMMIT_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(recorder_module, "transact", commits_and_does_not_say)
+    monkeypatch.setattr(recorder_module, "ask", answers_at_last)
+    driver.record(group.commit(record), dict.fromkeys(group.sources, before))
+    assert asked == [4] and group.holds(record)
+
+
+def test_who_loses_one_partition_to_another_driver_ends(kafka: Kafka) -> None:
+    """It is fenced by somebody who took one that was new to both, and records another one."""
+    group = Group(kafka, partitions=2)
+    driver, before = group.owning("a"), replace(SETTLED, owner="a")
+    other, (first, second) = group.recorder("b"), group.sources
+    taken = other.take_over([second])
+    other.finish_take_over(taken, Commit({second: replace(SETTLED, owner="b", batch=2)}))
+    with pytest.raises(OwnerChangedError, match="taken over by b"):
+        driver.record(Commit({first: intend("a", 0, 10)}), {first: before})
+    group.close()
