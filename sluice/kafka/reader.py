@@ -208,17 +208,18 @@ class RangeReader:
             self._consumers.popitem()[1][0].close()
 
     def _consumer_at(self, ranges: Sequence[Range], fetch_bytes: int) -> ck.Consumer:
-        """Of one range, the one that was kept. Of several, a new one: where partitions are
-        exchanged, a fetch of the former ones that still waits holds up the others."""
-        consumer, position = None, -1
+        """Of one range, the one that was kept, if it stands where the range begins. Else a new one:
+        a fetch of what was assigned before still waits, holds up the others, and may tell of an
+        offset that was never asked for."""
         if len(ranges) == 1:
-            consumer, position = self._consumers.pop(ranges[0].source, (None, -1))
-        if consumer is not None and position == ranges[0].begin:
-            return consumer
-        if consumer is None:
-            consumer = make_consumer(
-                self._access, _READER_GROUP, max_partition_fetch_bytes=fetch_bytes, **_TUNING
-            )
+            kept, position = self._consumers.pop(ranges[0].source, (None, -1))
+            if kept is not None and position == ranges[0].begin:
+                return kept
+            if kept is not None:
+                kept.close()
+        consumer = make_consumer(
+            self._access, _READER_GROUP, max_partition_fetch_bytes=fetch_bytes, **_TUNING
+        )
         consumer.assign([_at(each.source, each.begin) for each in ranges])
         return consumer
 

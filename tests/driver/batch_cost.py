@@ -101,7 +101,8 @@ def _loop(
 ) -> tuple[ConnectorLoop, Recorder]:
     names = RecorderNames("sluice.p.c", "sluice.ledger", "sluice.letters", "me")
     recorder = Recorder(access, names, now_ms=now_ms)
-    world.planner = replace(world.planner, limits=Limits(250_000, 1 << 26, 500))
+    limits = Limits(250_000, 1 << 26, 500)
+    world.planner = replace(world.planner, limits=limits, members_max=1_000)
     states = [world.settled(source) for source in world.ends]
     taken = recorder.take_over(world.ends)
     recorder.finish_take_over(taken, Commit({state.source: state.record for state in states}))

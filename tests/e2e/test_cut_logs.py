@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ import pytest
 from sluice.core.ranges import EpochOffset, Range, TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.cuts import find_cuts
-from sluice.kafka.errors import RangeVanishedError
+from sluice.kafka.errors import RangeVanishedError, UnreadRangeError
 from sluice.kafka.log import SourceLog
+from sluice.kafka.reader import Wanted
 from sluice.kafka.readers import make_reader
 from sluice.testbed.local.running import Broker
 from tests.support.world import Truth, World, assert_exact, wait_for
@@ -136,16 +138,20 @@ def test_no_range_is_read_from_a_log_that_was_filled_again(fragile_world: World)
     assert find_cuts(access, {source: now}) == {}
     for name in ("librdkafka", "wire"):
         reader = make_reader(KafkaAccess("dc1", world.broker.brokers, reader=name))
-        kept: list[int] = []
 
-        def deliver(values: list[bytes], offsets: object, kept: list[int] = kept) -> None:
-            kept.append(len(values))
+        def deliver(values: list[bytes], offsets: Sequence[int]) -> None:
+            """Nobody looks."""
 
-        read = reader.read
-        assert read(Range(source, 0, CUT), 1 << 30, deliver, epoch=recorded.epoch).messages == CUT
-        assert read(Range(source, 400, 800), 1 << 30, deliver, epoch=now.epoch).messages == 400
-        with pytest.raises(RangeVanishedError, match="the log was cut, and filled again"):
-            read(Range(source, 400, 800), 1 << 30, deliver, epoch=recorded.epoch)
+        def read(begin: int, end: int, epoch: int) -> int:
+            wanted = [Wanted(Range(source, begin, end), epoch)]
+            return reader.read_ranges(wanted, 1 << 30, deliver)[0].messages  # noqa: B023
+
+        assert read(0, CUT, recorded.epoch) == CUT
+        assert read(400, 800, now.epoch) == 400
+        with pytest.raises(UnreadRangeError) as unread:
+            read(400, 800, recorded.epoch)
+        assert isinstance(unread.value.reason, RangeVanishedError)
+        assert "the log was cut, and filled again" in str(unread.value.reason)
         reader.close()
 
 
