@@ -111,6 +111,8 @@ def receipt_entry(block_range: Range, batch: int, attempt: int, receipt: Receipt
     }
     if receipt.messages is None:
         del body["messages"]
+    if not receipt.is_shared:
+        del body["is_shared"]
     if not receipt.failed_over:
         del body["failed_over"], body["in_doubt"]
     if receipt.queueing is None:
