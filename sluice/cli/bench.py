@@ -23,7 +23,7 @@ from sluice.testbed.local.bench_settings import ORDER_FORMATS, BenchSettings
 _DEFAULTS = BenchSettings()
 
 
-@parameter_type("librdkafka|wire")
+@parameter_type("auto|native|librdkafka")
 def a_reader(text: str) -> str:
     """What reads the ranges."""
     # Here, so that the help does not load the model of the configuration.

@@ -34,7 +34,7 @@ class GroupStart:
 
 
 Start = Literal["earliest", "latest"] | datetime | GroupStart
-Reader = Literal["librdkafka", "wire"]
+Reader = Literal["auto", "native", "librdkafka"]
 Unrouted = Literal["dead-letter", "skip"]
 
 
@@ -80,7 +80,8 @@ class ConnectorConfiguration(Section):
 
     :param start: where a group that never existed begins; a datetime has a zone.
     :param kafka: librdkafka properties for every client of this connector.
-    :param reader: what reads the ranges.
+    :param reader: what reads the ranges; "auto": the native one, if it knows the security that
+        `kafka` asks for.
     :param unrouted: what becomes of messages that no entry of their topic takes.
     :param topic_pattern: takes further topics; see `Configuration.topics_of`. "": none.
     :param prefer: the data center whose replicas its blocks go to first; "": as [clickhouse] says.
@@ -94,7 +95,7 @@ class ConnectorConfiguration(Section):
         Mapping[str, str | Secret],
         properties_but(lambda name, _: refuse_kafka_property(name)),
     ] = field(default_factory=dict)
-    reader: Reader = "librdkafka"
+    reader: Reader = "auto"
     unrouted: Unrouted = "dead-letter"
     topic_pattern: Pattern = ""
     prefer: Text = ""
@@ -103,9 +104,15 @@ class ConnectorConfiguration(Section):
         """`kafka` as librdkafka takes it, secrets in the clear."""
         return reveal_all(self.kafka)
 
+    def known_reader(self) -> str:
+        """What reads the ranges: "native" or "librdkafka"."""
+        if self.reader != "auto":
+            return self.reader
+        return "librdkafka" if any(wire_refusals(self.properties())) else "native"
+
     def conflicts(self, written: Mapping[str, Any]) -> Iterator[Conflict]:
         if not self.topics and not self.topic_pattern:
             yield "topics", "is missing"
-        if self.reader == "wire":
+        if self.reader == "native":
             for name, reason in wire_refusals(self.properties()):
                 yield ("kafka", name), reason

@@ -27,7 +27,8 @@ start = "earliest"                    # or "latest", or "2026-01-31T00:00:00Z", 
                                       # (stop it first); only for a topic that is new here
 # Any librdkafka property, for every client of this connector. Passwords and keys are masked.
 kafka = { "security.protocol" = "PLAINTEXT" }
-# reader = "wire"                     # reads ranges with less CPU; default: "librdkafka"
+# reader = "auto"                     # what reads the ranges: "native", or "librdkafka" where
+                                      # the brokers want a security that "native" does not know
 
 [batch]                               # a range is loaded when it is full or has waited
 max_messages = 250_000                # for one block of a table

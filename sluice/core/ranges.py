@@ -8,9 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from sluice.core.pickling import pickled_by_fields
+
 Interval = tuple[int, int]
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
     """One partition of one topic of one connector's Kafka cluster."""
@@ -22,6 +25,7 @@ class TopicPartition:
         return f"{self.topic}[{self.partition}]"
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True, order=True)
 class Range:
     """The offsets [begin, end) of a partition; the unit that is intended, loaded, settled.

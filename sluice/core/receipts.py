@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from sluice.core.dynamic import NewField
 from sluice.core.errors import SluiceError
+from sluice.core.pickling import pickled_by_fields
 from sluice.core.ranges import Interval, Range
 
 
@@ -25,6 +26,7 @@ class Queueing:
     lost: bool = False
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """One block that ClickHouse acknowledged.
@@ -124,6 +126,7 @@ class DeadLetter(NamedTuple):
         return self.origin or Origin(self.topic, self.partition, self.offset, self.timestamp_ms)
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class Stages:
     """Where a task's time went, in seconds of wall time; `cpu` is its process' CPU time.
@@ -145,6 +148,7 @@ class Stages:
     cpu: float = 0.0
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """Every block of the range is acknowledged.
@@ -280,6 +284,7 @@ class Untried:
 Outcome = Loaded | TooHeavy | BundleTooHeavy | NeedsGrant | Outdated | Failed | Untried
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class TaskReport:
     """What one task says of one of its ranges.

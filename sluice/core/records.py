@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sluice.core.errors import TerminalError
+from sluice.core.pickling import pickled_by_fields
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset
 
 FORMAT_VERSION = "S1"
@@ -43,6 +44,7 @@ class InvalidRecordError(TerminalError):
     hint = "Someone else committed in this consumer group; `sluice adopt` decides where to go on."
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class Record:
     """One record. Times are milliseconds of wall time since 1970.

@@ -1,10 +1,10 @@
-"""What `reader = "wire"` knows of TLS and SASL, in librdkafka's properties. Pure."""
+"""What `reader = "native"` knows of TLS and SASL, in librdkafka's properties. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-#: What the wire reader knows of TLS and SASL. Other properties tune librdkafka; they concern
+#: What the native reader knows of TLS and SASL. Other properties tune librdkafka; they concern
 #: the clients that it has to the end, and are no matter of this reader.
 WIRE_SECURITY_PROPERTIES = frozenset(
     {
@@ -39,16 +39,16 @@ def wire_mechanism(properties: Mapping[str, str]) -> str:
 
 
 def wire_refusals(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Name and reason of what `reader = "wire"` cannot do."""
+    """Name and reason of what `reader = "native"` cannot do."""
     for name, value in properties.items():
         known = _WIRE_VALUES.get(name)
         if known is not None and value.lower() not in known:
-            yield name, f'the reader "wire" knows {", ".join(known)}, not this; {_OTHER_READER}'
+            yield name, f'the reader "native" knows {", ".join(known)}, not this; {_OTHER_READER}'
         elif name not in WIRE_SECURITY_PROPERTIES and _is_security(name):
-            yield name, f'is not known to the reader "wire"; {_OTHER_READER}'
+            yield name, f'is not known to the reader "native"; {_OTHER_READER}'
     is_sasl = properties.get("security.protocol", "").lower().startswith("sasl")
     if is_sasl and not {"sasl.mechanism", "sasl.mechanisms"} & set(properties):
-        yield "sasl.mechanism", f'is missing: the reader "wire" has no GSSAPI; {_OTHER_READER}'
+        yield "sasl.mechanism", f'is missing: the reader "native" has no GSSAPI; {_OTHER_READER}'
 
 
 def _is_security(name: str) -> bool:

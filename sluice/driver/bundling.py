@@ -38,8 +38,9 @@ FAILURES_ALONE_MAX = 5
 #: Bundles that are loaded at once are not made smaller than this to have one for each task.
 BUNDLE_BYTES_MIN = 4 * 1024 * 1024
 
-#: What ranges that may be loaded together have in common: table entries, and limits.
-_Together = tuple[tuple[str, ...], Limits]
+#: What ranges that may be loaded together have in common: table entries, limits, and the broker
+#: that leads them, so that one that is away holds up no others.
+_Together = tuple[tuple[str, ...], Limits, int]
 
 
 def member_of(state: PartitionState) -> Member:
@@ -164,6 +165,21 @@ def _as_first(state: PartitionState, update: RecordUpdate, attempt: int) -> Reco
 
 
 @dataclass(slots=True)
+class _Waiting:
+    """What could be loaded together and is in no bundle yet.
+
+    :param share: bytes of what one task would take of it.
+    :param is_full: it was enough for a whole block.
+    """
+
+    members: int = 0
+    messages: int = 0
+    bytes: float = 0.0
+    share: float = 0.0
+    is_full: bool = False
+
+
+@dataclass(slots=True)
 class _Open:
     """A bundle in the making. It takes no more than one range of its own would be.
 
@@ -181,6 +197,25 @@ class _Open:
     bytes: float = 0.0
 
 
+def may_fill_a_block(backlogs: Sequence[Backlog], planner: RecordPlanner) -> bool:
+    """Whether all these ranges together might be enough for a block: a quick look, in each round,
+    at whether a closer one is worth it."""
+    if planner.members_max == 1:
+        return False
+    messages, size = 0, 0.0
+    for backlog in backlogs:
+        each = backlog.bytes_per_message
+        waiting = backlog.stable_end - backlog.position
+        messages += waiting
+        size += waiting * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
+    limits = [planner.limits_of(topic) for topic in {each.source.topic for each in backlogs}]
+    return bool(limits) and (
+        messages >= min(each.messages_max for each in limits)
+        or size >= min(each.bytes_max for each in limits)
+        or len(backlogs) >= planner.members_max
+    )
+
+
 class NewRanges:
     """The new ranges of one round, and which of them are loaded together.
 
@@ -188,6 +223,7 @@ class NewRanges:
     :param slots: tasks that can run at once.
     :param backlogs: partitions that may be given a range, in the order in which they are.
     :param states: of these partitions.
+    :param leader_of: the id of the broker that leads a partition, -1 where it is not known.
     """
 
     def __init__(
@@ -197,6 +233,7 @@ class NewRanges:
         slots: int,
         backlogs: Iterable[Backlog],
         states: Mapping[TopicPartition, PartitionState],
+        leader_of: Callable[[TopicPartition], int],
     ) -> None:
         self._planner = planner
         self._windows = windows
@@ -206,14 +243,29 @@ class NewRanges:
         self._open: dict[_Together, _Open] = {}
         self._closed: list[_Open] = []
         self._small: dict[TopicPartition, tuple[_Together, Range, float]] = {}
-        totals: dict[_Together, float] = {}
+        self._leader_of = leader_of
+        self._waiting: dict[_Together, _Waiting] = {}
         for backlog in backlogs if planner.members_max > 1 else ():
             found = self._bundled(states[backlog.source], backlog)
             if found is not None:
-                together, _, expected = self._small[backlog.source] = found
-                totals[together] = totals.get(together, 0.0) + expected
-        #: What all have together is spread over the tasks that can run.
-        self._bytes = {together: total / slots for together, total in totals.items()}
+                self._small[backlog.source] = found
+                self._count(found, 1)
+        for (entries, limits, _), waiting in self._waiting.items():
+            # What all have together is spread over the tasks that can run.
+            share = max(waiting.bytes / slots, BUNDLE_BYTES_MIN)
+            waiting.share = min(share, float(limits.bytes_max))
+            waiting.is_full = (
+                waiting.bytes >= limits.bytes_max
+                or waiting.messages >= limits.messages_max
+                or waiting.members >= planner.members_of(entries)
+            )
+
+    def _count(self, small: tuple[_Together, Range, float], sign: int) -> None:
+        together, found, expected = small
+        waiting = self._waiting.setdefault(together, _Waiting())
+        waiting.members += sign
+        waiting.messages += sign * found.span
+        waiting.bytes += sign * expected
 
     def _bundled(
         self, state: PartitionState, backlog: Backlog
@@ -232,7 +284,8 @@ class NewRanges:
             return None
         each = state.bytes_per_message
         expected = found.span * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
-        return (self._planner.entries_of(backlog.source.topic), limits), found, expected
+        entries = self._planner.entries_of(backlog.source.topic)
+        return (entries, limits, self._leader_of(backlog.source)), found, expected
 
     def _may_be_probed(self, topic: str) -> bool:
         """Whether a probe could tell what is missing of a range of this topic: else a member that
@@ -243,6 +296,20 @@ class NewRanges:
                 not lacking_lineage(table.lineage, table.rows) for table in text.tables_of(topic)
             ) and all(windows[site].keeps_rows for site in sites_of(text, topic) if site in windows)
         return self._probed[topic]
+
+    def fills(self, source: TopicPartition) -> bool:
+        """Whether a range need not wait until it is due: with others that may be loaded with it
+        there is enough for a block."""
+        if source not in self._small:
+            return False
+        together, _, _ = self._small[source]
+        waiting = self._waiting[together]
+        is_enough = (
+            waiting.bytes >= waiting.share / 2
+            or waiting.messages >= together[1].messages_max / 2
+            or waiting.members >= self._planner.members_of(together[0]) / 2
+        )
+        return waiting.is_full and is_enough
 
     def has_room(self, source: TopicPartition) -> bool:
         """Whether a range joins a bundle that was begun in this round."""
@@ -281,7 +348,7 @@ class NewRanges:
         together, limits = small[0], small[0][1]
         if together in self._open:
             self._closed.append(self._open[together])
-        bytes_max = min(max(self._bytes[together], BUNDLE_BYTES_MIN), float(limits.bytes_max))
+        bytes_max = self._waiting[together].share
         self._open[together] = _Open(sites, grant, limits.messages_max, bytes_max)
         self._add(self._open[together], backlog, budget, now_ms)
         return 1.0
@@ -293,6 +360,7 @@ class NewRanges:
         bundle.updates.append(update)
         bundle.messages += update.record.end - update.record.begin
         bundle.bytes += self._small[backlog.source][2]
+        self._count(self._small[backlog.source], -1)
 
     def updates(self) -> list[RecordUpdate]:
         """All of them, those of a bundle with its name."""

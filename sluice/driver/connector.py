@@ -40,6 +40,7 @@ from sluice.kafka.clients import make_admin
 from sluice.kafka.cuts import find_cuts
 from sluice.kafka.ledger import read_view
 from sluice.kafka.log import SourceLog
+from sluice.kafka.readers import make_ends
 from sluice.kafka.recorder import Recorder
 from sluice.kafka.topics import ensure_own_topics, message_bytes_max
 from sluice.kafka.transactions import RecorderNames
@@ -167,7 +168,8 @@ class _Assembly:
         self.clickhouse = access_of(configuration, connector.name).patient()
         self.text = read_text(configuration, connector.name)
         self.admin = make_admin(self.kafka)
-        self.log = SourceLog(self.admin)
+        self.ends = make_ends(self.kafka)
+        self.log = SourceLog(self.admin, self.ends)
         ensure_own_topics(self.admin, configuration.own_topics)
         bytes_max = message_bytes_max(self.admin, configuration.dead_letters_topic)
         self.names = RecorderNames(
@@ -208,6 +210,8 @@ class _Assembly:
         self.monitor.stop()
         self.prober.close()
         self.recorder.close()
+        if self.ends is not None:
+            self.ends.close()
 
     def refresh(self) -> None:
         """Read the tables' columns, and look after the replicas, soon."""

@@ -171,6 +171,7 @@ class ConnectorLoop:
             parts.jobs.slots,
             self._schema,
             self._flights,
+            parts.offsets.leader_of,
         )
         self._topics = TopicObserver(
             self.states,

@@ -50,6 +50,8 @@ class TopicObserver:
         self._refused: set[str] = set()
         self._looked_at_ms = now_ms
         self._is_wanted = False
+        #: Ends of which everything is taken in.
+        self._known: Mapping[TopicPartition, EpochOffset] | None = None
         #: Whether Kafka answered when it was asked for stable ends last.
         self.is_answered = True
 
@@ -69,15 +71,23 @@ class TopicObserver:
         :raises TransientError: no partition answers.
         """
         try:
-            ends = self._offsets.epoch_ends(sources, partial=True)
+            told = self._offsets.epoch_ends(sources, partial=True)
+            states = self._states
+            ends = (
+                {}
+                if told is self._known
+                else {s: end for s, end in told.items() if not states[s].knows(end)}
+            )
             yield from self._drop_unverified(ends)
         except TransientError:
             self.is_answered = False
             raise
         self.is_answered = True
         for source, end in ends.items():
-            self._states[source].see_end(end, now_ms)
-            yield from self._notice_short_log(self._states[source], end.offset, now_ms)
+            states[source].see_end(end, now_ms)
+            yield from self._notice_short_log(states[source], end.offset, now_ms)
+        if all(states[source].short_since_ms is None for source in ends):
+            self._known = told
 
     def _drop_unverified(self, ends: dict[TopicPartition, EpochOffset]) -> Iterator[Effect]:
         """Of partitions that go on. Where the leader has changed, its log must hold what was

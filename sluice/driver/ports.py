@@ -41,8 +41,12 @@ class SourceOffsets(Protocol):
 
     def epoch_ends(
         self, sources: Iterable[TopicPartition], *, partial: bool = False
-    ) -> dict[TopicPartition, EpochOffset]:
-        """The same, with the epoch of the leader that told."""
+    ) -> Mapping[TopicPartition, EpochOffset]:
+        """The same, with the epoch of the leader that told. A mapping that was given out never
+        changes; the same object may come again while nothing has changed."""
+
+    def leader_of(self, source: TopicPartition) -> int:
+        """The id of the broker that leads a partition, -1 where it is not known."""
 
     def log_ends(
         self, sources: Iterable[TopicPartition], *, partial: bool = False

@@ -354,16 +354,17 @@ class RecordPlanner:
 
     # New ranges
 
-    def due(
+    def waiting(
         self,
         states: list[PartitionState],
         windows: Mapping[Site, SiteWindow],
         now_ms: int,
         *,
         flush: bool,
-    ) -> list[Backlog]:
-        """Partitions whose next range is due, longest waiting first."""
-        backlogs = []
+    ) -> tuple[list[Backlog], set[TopicPartition]]:
+        """Partitions that have messages for a range, longest waiting first; and those of them whose
+        next range is due."""
+        backlogs, due = [], set()
         stretched: dict[str, Limits] = {}
         for state in states:
             if state.waiting_since_ms is None:
@@ -378,9 +379,10 @@ class RecordPlanner:
             topic = state.source.topic
             if topic not in stretched:
                 stretched[topic] = self._stretched(topic, windows)
+            backlogs.append(backlog)
             if next_range(backlog, stretched[topic], now_ms, flush=flush) is not None:
-                backlogs.append(backlog)
-        return in_fair_order(backlogs)
+                due.add(state.source)
+        return in_fair_order(backlogs), due
 
     def _stretched(self, topic: str, windows: Mapping[Site, SiteWindow]) -> Limits:
         """The limits of a topic while the servers of its tables are crowded with parts."""

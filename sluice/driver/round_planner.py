@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from sluice.core.budget import Site
@@ -12,7 +13,13 @@ from sluice.core.ranges import TopicPartition, digest_of_rest
 from sluice.core.receipts import NeedsGrant, TooHeavy
 from sluice.core.records import Kind
 from sluice.core.text import ConfigurationText
-from sluice.driver.bundling import NewRanges, again_together, grouped_by_bundle, share_of
+from sluice.driver.bundling import (
+    NewRanges,
+    again_together,
+    grouped_by_bundle,
+    may_fill_a_block,
+    share_of,
+)
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.effects import Effect, StopPartition
 from sluice.driver.parking import why_not_parked
@@ -59,6 +66,7 @@ class RoundPlanner:
     :param slots: tasks that can run at once; ranges for twice as many may be under way.
     :param schema: knows what the tables are now.
     :param flights: how many ranges each replica is given.
+    :param leader_of: the id of the broker that leads a partition, -1 where it is not known.
     """
 
     def __init__(
@@ -70,6 +78,7 @@ class RoundPlanner:
         slots: int,
         schema: SchemaChanges,
         flights: InFlight,
+        leader_of: Callable[[TopicPartition], int],
     ) -> None:
         self._states = states
         self._planner = planner
@@ -78,6 +87,7 @@ class RoundPlanner:
         self._slots = slots
         self._schema = schema
         self._flights = flights
+        self._leader_of = leader_of
         #: Of the round that is being decided.
         self._effects: list[Effect] = []
         #: Ranges of the last round that waited for a replica to finish others.
@@ -159,21 +169,22 @@ class RoundPlanner:
         room_left = 2 * self._slots - sum(share_of(members, planner.limits_of) for members in out)
         if room_left <= 0:
             return []
-        due = planner.due(idle, budget.windows, now_ms, flush=flush)
-        is_due = {backlog.source for backlog in due}
-        if due and planner.members_max > 1:
-            # Whoever waits goes along: more rows in a block that is written anyway cost little.
-            waiting = planner.due(idle, budget.windows, now_ms, flush=True)
-            due += [backlog for backlog in waiting if backlog.source not in is_due]
-        new = NewRanges(planner, budget.windows, self._slots, due, self._states)
-        for backlog in due:
+        waiting, due = planner.waiting(idle, budget.windows, now_ms, flush=flush)
+        if not due and not may_fill_a_block(waiting, planner):
+            return []
+        # Who is not due goes along: more rows in a block that is written anyway cost little.
+        waiting.sort(key=lambda backlog: backlog.source not in due)
+        new = NewRanges(
+            planner, budget.windows, self._slots, waiting, self._states, self._leader_of
+        )
+        for backlog in waiting:
             topic = backlog.source.topic
             if self._schema.why_barred(topic) is not None:
                 continue
             if new.has_room(backlog.source):
                 new.join(backlog, budget, now_ms)
                 continue
-            if room_left <= 0 or backlog.source not in is_due:
+            if room_left <= 0 or not (backlog.source in due or new.fills(backlog.source)):
                 continue
             sites = budget.sites(planner.text, topic)
             if self._outage(sites):

@@ -201,6 +201,15 @@ class PartitionState:
             self.background = replace(self.background, servers={})
             self.is_unrecorded = True
 
+    def knows(self, end: EpochOffset) -> bool:
+        """Whether a stable end says nothing new."""
+        return (
+            end.offset == self.stable_end
+            and end.epoch in (self.epoch, EPOCH_UNKNOWN)
+            and end.offset >= self.record.end
+            and self.short_since_ms is None
+        )
+
     def see_end(self, end: EpochOffset, now_ms: int) -> None:
         """Take a fresh stable end in. In another epoch than before it may be less: nobody vouches
         any more for what was seen above it."""

@@ -62,7 +62,9 @@ def kafka_access(configuration: Configuration, connector_name: str) -> KafkaAcce
     :raises ConfigurationError: there is no connector of this name.
     """
     connector = configuration.connector(connector_name)
-    return KafkaAccess(connector.name, connector.brokers, connector.properties(), connector.reader)
+    return KafkaAccess(
+        connector.name, connector.brokers, connector.properties(), connector.known_reader()
+    )
 
 
 def tables_of_connector(

@@ -18,7 +18,7 @@ class KafkaAccess:
 
     :param connector: the connector's name.
     :param properties: librdkafka properties of the user, for every client.
-    :param reader: what reads the ranges, "librdkafka" or "wire".
+    :param reader: what reads the ranges, "librdkafka" or "native".
     """
 
     connector: str

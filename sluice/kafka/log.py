@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -14,6 +14,9 @@ from sluice.core.errors import SluiceError, TerminalError
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, TopicPartition
 from sluice.kafka.errors import kafka_error
 from sluice.kafka.topics import cluster_metadata
+
+if TYPE_CHECKING:
+    from sluice.kafka.wire.ends import StableEnds
 
 _logger = logging.getLogger("sluice.kafka")
 
@@ -43,15 +46,20 @@ def short_topic_id(most: int, least: int) -> str:
     return base64.urlsafe_b64encode(mixed.to_bytes(8, "big")).decode().rstrip("=")
 
 
-def _plain(ends: dict[TopicPartition, EpochOffset]) -> dict[TopicPartition, int]:
+def _plain(ends: Mapping[TopicPartition, EpochOffset]) -> dict[TopicPartition, int]:
     return {source: end.offset for source, end in ends.items()}
 
 
 class SourceLog:
-    """Reads facts about topics through one admin client."""
+    """Reads facts about topics through one admin client.
 
-    def __init__(self, admin: AdminClient) -> None:
+    :param ends: asks for stable ends over connections of its own, which costs a twentieth; None:
+        the admin client does it, whatever security the brokers want.
+    """
+
+    def __init__(self, admin: AdminClient, ends: StableEnds | None = None) -> None:
         self._admin = admin
+        self._ends = ends
 
     def topics(self, names: Iterable[str]) -> dict[str, tuple[str, int]]:
         """Short id and number of partitions of each topic.
@@ -107,9 +115,20 @@ class SourceLog:
 
     def epoch_ends(
         self, sources: Iterable[TopicPartition], *, partial: bool = False
-    ) -> dict[TopicPartition, EpochOffset]:
-        """The same, with the epoch of the leader that told."""
-        return self._offsets(sources, OffsetSpec.latest(), partial=partial)
+    ) -> Mapping[TopicPartition, EpochOffset]:
+        """The same, with the epoch of the leader that told. The same object may come again while
+        nothing has changed."""
+        if self._ends is None:
+            return self._offsets(sources, OffsetSpec.latest(), partial=partial)
+        found, failure = self._ends.ask(list(sources))
+        if failure is not None and not (partial and found):
+            raise failure
+        return found
+
+    def leader_of(self, source: TopicPartition) -> int:
+        """The id of the broker that leads a partition, as far as its end was asked for; -1: it is
+        not known."""
+        return -1 if self._ends is None else self._ends.leader_of(source)
 
     def log_ends(
         self, sources: Iterable[TopicPartition], *, partial: bool = False

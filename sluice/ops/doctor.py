@@ -100,12 +100,13 @@ def _look_at_servers(
 def _look_at_reader(connector: ConnectorConfiguration) -> list[Finding]:
     """Here; executors on other machines say the same when they read their first range."""
     found = Examination(f"connector {connector.name}")
-    if connector.reader == "wire":
+    reader = connector.known_reader()
+    if reader == "native":
         try:
             library()
         except SluiceError as error:
             found.error("reader", error.message, error.hint)
-        found.ok("reader", connector.reader)
+    found.ok("reader", reader)
     return found.findings
 
 

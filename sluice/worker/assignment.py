@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.ledger import Marks, Rest, Stored
+from sluice.core.pickling import pickled_by_fields
 from sluice.core.ranges import Range
 from sluice.core.records import Record
 from sluice.core.server_runs import ServerRuns
@@ -37,6 +38,7 @@ class TaskEnvironment:
     dead_letter_bytes_max: int = 8 * 1024 * 1024
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """One range for one task.

@@ -1,4 +1,4 @@
-"""The choice of the reader, and what the reader "wire" refuses."""
+"""The choice of the reader, and what the reader "native" refuses."""
 
 from __future__ import annotations
 
@@ -9,12 +9,28 @@ import pytest
 from tests.config.support import changed, findings_of, load_text
 
 
-def with_reader(kafka: str, reader: str = "wire") -> str:
+def with_reader(kafka: str, reader: str = "native") -> str:
     return changed("[batch]", f'reader = "{reader}"\nkafka = {{ {kafka} }}\n[batch]')
 
 
-def test_the_default_is_librdkafka(tmp_path: Path) -> None:
-    assert load_text(tmp_path, changed("[batch]", "[batch]")).connectors[0].reader == "librdkafka"
+@pytest.mark.parametrize(
+    ("kafka", "reader"),
+    [
+        ("", "native"),
+        ('"security.protocol" = "SSL", "ssl.ca.location" = "/x"', "native"),
+        ('"security.protocol" = "SASL_SSL", "sasl.mechanism" = "OAUTHBEARER"', "librdkafka"),
+        ('"security.protocol" = "SASL_PLAINTEXT"', "librdkafka"),
+        ('"ssl.keystore.location" = "x"', "librdkafka"),
+    ],
+)
+def test_the_default_is_native_where_it_knows_the_security(
+    tmp_path: Path, kafka: str, reader: str
+) -> None:
+    written = changed("[batch]", f"kafka = {{ {kafka} }}\n[batch]")
+    (connector,) = load_text(tmp_path, written).connectors
+    assert (connector.reader, connector.known_reader()) == ("auto", reader)
+    (connector,) = load_text(tmp_path, with_reader(kafka, "librdkafka")).connectors
+    assert connector.known_reader() == "librdkafka"
 
 
 def test_wire_with_what_it_knows(tmp_path: Path) -> None:
@@ -23,7 +39,7 @@ def test_wire_with_what_it_knows(tmp_path: Path) -> None:
         ' "sasl.username" = "ann", "sasl.password" = "secret",'
         ' "ssl.endpoint.identification.algorithm" = "https", "socket.keepalive.enable" = true'
     )
-    assert load_text(tmp_path, with_reader(kafka)).connectors[0].reader == "wire"
+    assert load_text(tmp_path, with_reader(kafka)).connectors[0].reader == "native"
 
 
 @pytest.mark.parametrize(
@@ -47,4 +63,4 @@ def test_what_only_librdkafka_does(tmp_path: Path, kafka: str, name: str, words:
 def test_an_unknown_reader(tmp_path: Path) -> None:
     (finding,) = findings_of(tmp_path, with_reader("", "java"))
     assert finding.startswith("sluice.toml: connector[dc1].reader: ")
-    assert '"librdkafka"' in finding and '"wire"' in finding
+    assert '"librdkafka"' in finding and '"native"' in finding

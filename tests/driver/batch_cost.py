@@ -35,6 +35,7 @@ from sluice.kafka.log import SourceLog
 from sluice.kafka.recorder import Recorder
 from sluice.kafka.topics import ensure_own_topic
 from sluice.kafka.transactions import RecorderNames
+from sluice.kafka.wire.ends import StableEnds
 from sluice.spark.jobs import Inbox, JobResult
 from sluice.testbed.local.producing import create_topic
 from sluice.testbed.local.running import running_broker
@@ -141,7 +142,7 @@ def measure(partitions: int, slots: int, folder: Path) -> None:
         access = KafkaAccess("c", broker.brokers)
         create_topic(access, "a", partitions)
         admin = make_admin(access)
-        log = SourceLog(admin)
+        log = SourceLog(admin, StableEnds(access))
         for topic in ("sluice.ledger", "sluice.letters"):
             ensure_own_topic(admin, topic)
         sources = [TopicPartition("a", number) for number in range(partitions)]

@@ -164,6 +164,7 @@ class World(Inbox):
         self.schema_patience_ms = PATIENCE_MS
         self.shards: dict[str, tuple[str, ...]] = {"s1": ("http://h",)}
         self.epoch = EPOCH_UNKNOWN
+        self.leaders: dict[TopicPartition, int] = {}
         self.cut_at: dict[TopicPartition, int] = {}
         self.asked_epochs: list[dict[TopicPartition, EpochOffset]] = []
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -233,6 +234,9 @@ class World(Inbox):
     ) -> dict[TopicPartition, EpochOffset]:
         told = self.stable_ends(sources, partial=partial)
         return {source: EpochOffset(end, self.epoch) for source, end in told.items()}
+
+    def leader_of(self, source: TopicPartition) -> int:
+        return self.leaders.get(source, -1)
 
     def find_cuts(
         self, points: Mapping[TopicPartition, EpochOffset]

@@ -115,6 +115,39 @@ def test_whoever_waits_goes_along() -> None:
     assert blocks_of(world) == 1
 
 
+def test_enough_for_a_block_does_not_wait_until_it_is_due() -> None:
+    """What is left over waits."""
+    world = bundling(count=20)
+    world.planner = replace(world.planner, limits=Limits(45, 1 << 20, 60_000))
+    loop = world.loop()
+    world.at(30_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert blocks_of(world) == 2
+    assert [world.rows_of(source) for source in SOURCES] == [[1] * 5] * 18 + [[0] * 5] * 2
+
+
+def test_too_little_for_a_block_waits_until_it_is_due() -> None:
+    world = bundling(count=20)
+    world.planner = replace(world.planner, limits=Limits(101, 1 << 20, 60_000))
+    loop = world.loop()
+    world.at(59_500, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert blocks_of(world) == 0
+
+
+def test_each_broker_has_bundles_of_its_own() -> None:
+    """One that is away holds up no partition of another."""
+    world = bundling(count=20)
+    world.leaders = {source: source.partition % 3 for source in SOURCES}
+    run(world)
+    assert_exact(world)
+    assert blocks_of(world) == 3
+    for commit in world.commits:
+        for name in {record.bundle for record in commit.records.values() if record.bundle}:
+            members = [s for s, record in commit.records.items() if record.bundle == name]
+            assert len({world.leaders[source] for source in members}) == 1
+
+
 def test_the_window_counts_a_bundle_once() -> None:
     """Half of a window of four entries has room for two blocks, however many ranges they are."""
     world = bundling(blocks=4)

@@ -28,7 +28,7 @@ from tests.support.world import Truth, World, assert_exact
 __all__ = ["second_clickhouse", "shards"]  # fixtures
 
 PARTITIONS, MESSAGES = 5, 3_000
-READERS = ["librdkafka", "wire"]
+READERS = ["librdkafka", "native"]
 
 
 @pytest.fixture(autouse=True)

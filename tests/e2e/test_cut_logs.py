@@ -53,7 +53,7 @@ def fill(world: World, truth: Truth) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("reader", ["librdkafka", "wire"])
+@pytest.mark.parametrize("reader", ["librdkafka", "native"])
 def test_it_was_cut_while_no_driver_ran(fragile_world: World, reader: str) -> None:
     """500 messages were never loaded, and audit and verify found nothing."""
     world = fragile_world
@@ -136,7 +136,7 @@ def test_no_range_is_read_from_a_log_that_was_filled_again(fragile_world: World)
     assert "broker end offset is 500" in find_cuts(access, {source: recorded})[source]
     assert find_cuts(access, {source: EpochOffset(CUT, recorded.epoch)}) == {}
     assert find_cuts(access, {source: now}) == {}
-    for name in ("librdkafka", "wire"):
+    for name in ("librdkafka", "native"):
         reader = make_reader(KafkaAccess("dc1", world.broker.brokers, reader=name))
 
         def deliver(values: list[bytes], offsets: Sequence[int]) -> None:

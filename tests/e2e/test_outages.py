@@ -76,7 +76,7 @@ def test_clickhouse_is_killed_again_and_again_while_rows_flow(fragile_world: Wor
     assert_exact(world, "orders", truth)
 
 
-@pytest.mark.parametrize("reader", ["librdkafka", "wire"])
+@pytest.mark.parametrize("reader", ["librdkafka", "native"])
 def test_messages_that_grow_keep_workers_below_a_gigabyte(world: World, reader: str) -> None:
     """R12: the estimate was made on 200 bytes, then messages of 50 KB come."""
     table, topic = f"growing_{reader}", f"orders-growing-{reader}"

@@ -1,4 +1,4 @@
-"""The whole with `reader = "wire"`: outages, dead letters, large messages."""
+"""The whole with `reader = "native"`: outages, dead letters, large messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.world import Truth, World, assert_exact, assert_letters, orde
 
 pytestmark = pytest.mark.long
 
-WIRE = 'reader = "wire"\n'
+WIRE = 'reader = "native"\n'
 
 
 def test_a_broker_that_goes_and_comes_back(fragile_world: World) -> None:

@@ -11,8 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sluice.core.ranges import TopicPartition
 from sluice.kafka.wire import messages
-from tests.kafka.wire_log import SOURCE, MemoryLog, fetch_answer
+from sluice.kafka.wire.messages import Cursor
+from tests.kafka.wire_log import MemoryLog, fetch_answer
 
 TLS = Path(__file__).parent / "tls"
 AUTHORITY = TLS / "authority.pem"
@@ -46,7 +48,7 @@ class ScriptedBroker:
             messages.API_VERSIONS: self._api_versions,
             messages.METADATA: self.metadata,
             messages.FETCH: self.fetch,
-            messages.LIST_OFFSETS: self._list_offsets,
+            messages.LIST_OFFSETS: self.list_offsets,
             messages.SASL_HANDSHAKE: lambda _: struct.pack(">hi", 0, 0),
             **self.answers,
         }
@@ -77,11 +79,23 @@ class ScriptedBroker:
         known = [struct.pack(">hhh", kind, *span) for kind, span in self.versions.items()]
         return struct.pack(">hi", 0, len(known)) + b"".join(known)
 
-    def _list_offsets(self, body: bytes) -> bytes:
-        (which,) = struct.unpack(">q", body[-8:])
-        offset = 0 if which == messages.EARLIEST else self.log.end
-        head = struct.pack(">ii", 0, 1) + messages.text(SOURCE.topic)
-        return head + struct.pack(">iihqq", 1, SOURCE.partition, 0, -1, offset)
+    def list_offsets(self, body: bytes, epoch: int = 4) -> bytes:
+        """Of each partition that it leads; the others are refused."""
+        logs = {log.source: log for log in (self.log, *self.more)}
+        cursor = Cursor(memoryview(body), struct.calcsize(">ib"))
+        topics = cursor.number("i")
+        parts = [struct.pack(">ii", 0, topics)]
+        for _ in range(topics):
+            topic, count = cursor.text(), cursor.number("i")
+            parts.append(messages.text(topic) + struct.pack(">i", count))
+            for _ in range(count):
+                partition, _, which = cursor.numbers("iiq")
+                log = logs.get(TopicPartition(topic, partition))
+                error = 6 if log is None else log.error
+                end = -1 if log is None or error else log.end
+                offset = 0 if which == messages.EARLIEST and not error else end
+                parts.append(struct.pack(">ihqqi", partition, error, -1, offset, epoch))
+        return b"".join(parts)
 
     def serve(self, connection: socket.socket) -> None:
         with connection, suppress(OSError, ssl.SSLError):

@@ -19,7 +19,7 @@ from tests.kafka.test_reader import NO_LIMIT, Reading
 from tests.support.kafka import Kafka, numbered
 
 
-@pytest.fixture(params=["librdkafka", "wire"])
+@pytest.fixture(params=["librdkafka", "native"])
 def reading(kafka: Kafka, request: pytest.FixtureRequest) -> Iterator[Reading]:
     made = Reading(kafka, request.param)
     yield made

@@ -53,7 +53,7 @@ class Reading:
         self.offsets += offsets
 
 
-@pytest.fixture(params=["librdkafka", "wire"])
+@pytest.fixture(params=["librdkafka", "native"])
 def reading(kafka: Kafka, request: pytest.FixtureRequest) -> Iterator[Reading]:
     made = Reading(kafka, request.param)
     yield made
@@ -276,7 +276,7 @@ def test_a_stall_is_not_taken_for_a_loss(
     """The log holds the offsets, and nothing comes: here because the time is too short."""
     monkeypatch.setattr(reader_module, "STALL_SECONDS", -1.0)
     monkeypatch.setattr(reader_module, "POLL_TIMEOUT_SECONDS", 0.0)
-    if reading.name == "wire":  # it waits for the broker's answer, so the answer is empty
+    if reading.name == "native":  # it waits for the broker's answer, so the answer is empty
         monkeypatch.setattr(messages, "read_fetched", lambda *_: (0, []))
     topic = kafka.topic()
     kafka.produce(topic, numbered(10))

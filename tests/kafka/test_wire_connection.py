@@ -1,4 +1,4 @@
-"""The wire reader against brokers that move, fall silent, refuse, or are none."""
+"""The native reader against brokers that move, fall silent, refuse, or are none."""
 
 from __future__ import annotations
 

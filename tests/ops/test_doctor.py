@@ -337,13 +337,15 @@ def test_a_reader_that_was_not_built_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (connector,) = configuration_of(tmp_path, "b:9092", ["http://h:8123"], "d", ["a"]).connectors
-    assert doctor._look_at_reader(connector) == []
-    wire = replace(connector, reader="wire")
-    (fine,) = doctor._look_at_reader(wire)
-    assert fine.level == "ok"
+    (other,) = doctor._look_at_reader(replace(connector, reader="librdkafka"))
+    (fine,) = doctor._look_at_reader(connector)
+    assert [(each.level, each.what) for each in (other, fine)] == [
+        ("ok", "librdkafka"),
+        ("ok", "native"),
+    ]
     monkeypatch.setattr(native, "library_path", lambda: None)
     native.library.cache_clear()
-    (said,) = doctor._look_at_reader(wire)
+    (said,) = doctor._look_at_reader(connector)
     native.library.cache_clear()
     assert (said.level, said.check) == ("error", "reader")
     assert 'reader = "librdkafka"' in said.mend

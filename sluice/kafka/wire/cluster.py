@@ -12,7 +12,7 @@ from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import KafkaUnavailableError, kafka_error
 from sluice.kafka.wire import messages
 from sluice.kafka.wire.connection import Connection
-from sluice.kafka.wire.messages import Leader
+from sluice.kafka.wire.messages import BrokenAnswerError, Leader
 from sluice.kafka.wire.security import read_security
 
 _PORT = 9092
@@ -96,18 +96,26 @@ class Cluster:
             if connection is not None:
                 connection.close()
 
+    def disconnect(self, leader: Leader) -> None:
+        """Something failed: the next call opens a new connection to this broker."""
+        connection = self._connections.pop(leader.broker, None)
+        if connection is not None:
+            connection.close()
+
     def watermarks(self, source: TopicPartition) -> tuple[int, int]:
         """The first offset of a partition, and the stable end."""
         connection = self.connection(self.leader(source))
         found = []
         for which in (messages.EARLIEST, messages.LATEST):
-            answer = connection.ask(
-                messages.LIST_OFFSETS, messages.list_offsets_body(source, which)
-            )
-            error, offset = messages.read_list_offsets(answer)
-            if error:
-                raise kafka_error(f"asking for the ends of {source}", ck.KafkaError(error))
-            found.append(offset)
+            body = messages.list_offsets_body([source], which)
+            answer = connection.ask(messages.LIST_OFFSETS, body)
+            told = [one for _, some in messages.read_list_offsets(answer) for one in some]
+            if len(told) != 1:
+                raise BrokenAnswerError(f"an answer about {source} is about {len(told)} partitions")
+            if told[0]["error"]:
+                code = ck.KafkaError(int(told[0]["error"]))
+                raise kafka_error(f"asking for the ends of {source}", code)
+            found.append(int(told[0]["offset"]))
         return found[0], found[1]
 
     def close(self) -> None:

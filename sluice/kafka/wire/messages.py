@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sluice.core.errors import TransientError
 from sluice.core.ranges import TopicPartition
 
@@ -19,7 +22,7 @@ SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 17, 18, 36
 #: The versions that are spoken.
 VERSIONS = {
     FETCH: 11,
-    LIST_OFFSETS: 2,
+    LIST_OFFSETS: 5,
     METADATA: 7,
     SASL_HANDSHAKE: 1,
     API_VERSIONS: 0,
@@ -29,6 +32,10 @@ NAMES = {FETCH: "Fetch", LIST_OFFSETS: "ListOffsets", METADATA: "Metadata"}
 
 READ_COMMITTED = 1
 EARLIEST, LATEST = -2, -1
+#: In an answer about offsets: partition, error, time, offset, and the epoch of the leader.
+OFFSETS = np.dtype(
+    [("partition", ">i4"), ("error", ">i2"), ("time", ">i8"), ("offset", ">i8"), ("epoch", ">i4")]
+)
 
 #: Of a batch: base offset, length of what follows it, and the leader's epoch.
 _BATCH_HEAD = struct.Struct(">qii")
@@ -87,6 +94,11 @@ class Cursor:
         """Bytes; null is empty."""
         begin = self.skip(max(self.number("i"), 0))
         return bytes(self._data[begin : self.at])
+
+    def rows(self, layout: np.dtype[np.void], count: int) -> NDArray[np.void]:
+        """Elements of one size."""
+        begin = self.skip(max(count, 0) * layout.itemsize)
+        return np.frombuffer(self._data[begin : self.at], layout)
 
     def array(self, element: Callable[[], T]) -> list[T]:
         """An array; null is empty."""
@@ -219,25 +231,25 @@ def read_metadata(cursor: Cursor) -> Metadata:
     return Metadata(brokers, dict(cursor.array(topic)), leaders)
 
 
-def list_offsets_body(source: TopicPartition, which: int) -> bytes:
-    """Ask for the first offset, or the stable end."""
-    return b"".join(
-        (
-            struct.pack(">ibi", -1, READ_COMMITTED, 1) + text(source.topic),
-            struct.pack(">iiq", 1, source.partition, which),
-        )
-    )
+def list_offsets_body(sources: Iterable[TopicPartition], which: int) -> bytes:
+    """Ask for the first offsets, or the stable ends. The epochs of the leaders are told, and not
+    asked for: who asks for one is refused by a leader of a later one."""
+    topics: dict[str, list[bytes]] = {}
+    for source in sources:
+        topics.setdefault(source.topic, []).append(struct.pack(">iiq", source.partition, -1, which))
+    parts = [struct.pack(">ibi", -1, READ_COMMITTED, len(topics))]
+    for topic, partitions in topics.items():
+        parts += text(topic), struct.pack(">i", len(partitions)), *partitions
+    return b"".join(parts)
 
 
-def read_list_offsets(cursor: Cursor) -> tuple[int, int]:
-    """Error and offset."""
-    if cursor.numbers("ii")[1] != 1:
-        raise BrokenAnswerError("an answer is not about one topic")
-    cursor.text()
-    count, _, error, _, offset = cursor.numbers("iihqq")
-    if count != 1:
-        raise BrokenAnswerError("an answer is not about one partition")
-    return error, offset
+def read_list_offsets(cursor: Cursor) -> Iterator[tuple[str, NDArray[np.void]]]:
+    """Each topic, and its partitions as `OFFSETS`."""
+    cursor.number("i")
+    for _ in range(cursor.number("i")):
+        topic = cursor.text()
+        count = cursor.number("i")
+        yield topic, cursor.rows(OFFSETS, count)
 
 
 def read_api_versions(cursor: Cursor) -> dict[int, tuple[int, int]]:

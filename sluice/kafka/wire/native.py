@@ -91,7 +91,7 @@ def library() -> ctypes.CDLL:
     path = library_path()
     if path is None:
         raise ConfigurationError(
-            'reader = "wire" needs a compiled part that this installation does not have',
+            'reader = "native" needs a compiled part that this installation does not have',
             'Install Sluice again where gcc or clang is, or set reader = "librdkafka".',
         )
     try:

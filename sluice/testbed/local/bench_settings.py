@@ -88,7 +88,7 @@ class BenchSettings:
     partial_ranges: bool = False
     max_delay: str = "500ms"
     sort: bool = False
-    reader: str = "librdkafka"
+    reader: str = "auto"
     format: str = "JSONEachRow"
     rates: tuple[int, ...] = (1_000,)
     latency_seconds: float = 20.0

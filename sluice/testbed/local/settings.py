@@ -70,7 +70,7 @@ class PipelineSettings:
     user: str = "default"
     password_variable: str = ""
     more_tables: tuple[str, ...] = ()
-    reader: str = "librdkafka"
+    reader: str = "auto"
     sort: bool = False
     format: str = "JSONEachRow"
     options: tuple[tuple[str, str], ...] = ()

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_SMALL = "sluice bench --reader wire --partial-ranges --partitions 1000 --rows 256"
+_SMALL = "sluice bench --reader native --partial-ranges --partitions 1000 --rows 256"
 _BATCH = "python -m tests.driver.batch_cost --partitions 1000"
 _ROUND = "sluice bench --rounds 1 --partitions 1000 --rows 1000"
 _FEW = "sluice bench --rates 100 --rows 100 --range-messages 1"
-_LARGE = "sluice bench --reader wire"
+_LARGE = "sluice bench --reader native"
 _CALLS = "python -m sluice.testbed.local.cluster.zookeeper_calls"
 
 

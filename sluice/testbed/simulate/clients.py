@@ -339,6 +339,9 @@ class SimulatedLog(SourceLog):
             found[source] = EpochOffset(*((former_end, former) if is_former else (end, log.epoch)))
         return found
 
+    def leader_of(self, source: TopicPartition) -> int:
+        return -1
+
     def log_ends(
         self, sources: Iterable[TopicPartition], *, partial: bool = False
     ) -> dict[TopicPartition, int]:

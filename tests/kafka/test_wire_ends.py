@@ -1,0 +1,184 @@
+"""Stable ends of many partitions: one request for each broker; brokers that move or are away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import confluent_kafka as ck
+import pytest
+
+from sluice.core.errors import ConfigurationError, TransientError
+from sluice.core.ranges import EpochOffset, TopicPartition
+from sluice.kafka.clients import KafkaAccess
+from sluice.kafka.errors import KafkaUnavailableError
+from sluice.kafka.log import SourceLog
+from sluice.kafka.wire import connection as connection_module
+from sluice.kafka.wire import ends as ends_module
+from sluice.kafka.wire import messages
+from sluice.kafka.wire.ends import StableEnds
+from tests.kafka.scripted_broker import ScriptedBroker, scripted_broker
+from tests.kafka.wire_log import MemoryLog
+from tests.support.kafka import Kafka
+
+SOURCES = [TopicPartition(topic, number) for topic in ("a", "b") for number in range(4)]
+
+
+def log_of(source: TopicPartition) -> MemoryLog:
+    return MemoryLog([], end=10 * source.partition + len(source.topic), source=source)
+
+
+def told(source: TopicPartition, epoch: int = 4) -> EpochOffset:
+    return EpochOffset(10 * source.partition + 1, epoch)
+
+
+@contextmanager
+def two_brokers() -> Iterator[tuple[ScriptedBroker, ScriptedBroker, StableEnds]]:
+    """Partitions 0 and 1 of each topic are led by the first, the others by the second."""
+    first, second = (
+        [log_of(source) for source in SOURCES if (source.partition >= 2) is is_second]
+        for is_second in (False, True)
+    )
+    with ExitStack() as stack:
+        other = ScriptedBroker(second[0], second[1:])
+        broker = ScriptedBroker(first[0], first[1:], [other])
+        for each in (other, broker):
+            stack.enter_context(scripted_broker(each))
+        ends = StableEnds(KafkaAccess("dc1", f"localhost:{broker.port}"))
+        stack.callback(ends.close)
+        yield broker, other, ends
+
+
+def asked(broker: ScriptedBroker) -> int:
+    return broker.asked.count(messages.LIST_OFFSETS)
+
+
+def test_each_broker_is_asked_once_for_all_that_it_leads() -> None:
+    with two_brokers() as (broker, other, ends):
+        found, failure = ends.ask(SOURCES)
+        assert failure is None
+        assert found == {source: told(source) for source in SOURCES}
+        assert (asked(broker), asked(other)) == (1, 1)
+        assert broker.asked.count(messages.METADATA) == 1
+        assert {ends.leader_of(s) for s in SOURCES if s.partition < 2} == {7}
+        assert {ends.leader_of(s) for s in SOURCES if s.partition >= 2} == {8}
+        assert ends.leader_of(TopicPartition("c", 0)) == -1
+
+
+def test_the_same_object_comes_back_until_something_changes() -> None:
+    with two_brokers() as (broker, _, ends):
+        found, _ = ends.ask(SOURCES)
+        assert ends.ask(list(SOURCES))[0] is found
+        broker.log.end = 77
+        changed, _ = ends.ask(SOURCES)
+        assert changed[SOURCES[0]] == EpochOffset(77, 4)
+        assert found[SOURCES[0]] == told(SOURCES[0])
+        fewer, _ = ends.ask(SOURCES[1:])
+        assert set(fewer) == set(SOURCES[1:])
+
+
+def test_partitions_that_moved_are_found_at_their_new_leader() -> None:
+    with two_brokers() as (broker, other, ends):
+        ends.ask(SOURCES)
+        moved = broker.more.pop()
+        other.more.append(moved)
+        found, failure = ends.ask(SOURCES)
+        assert isinstance(failure, TransientError) and str(moved.source) in str(failure)
+        assert set(found) == set(SOURCES) - {moved.source}
+        found, failure = ends.ask(SOURCES)
+        assert failure is None
+        assert found == {source: told(source) for source in SOURCES}
+
+
+def test_a_broker_that_is_away_holds_up_its_own_partitions_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And it is not waited for again and again."""
+    monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(ends_module, "REST_SECONDS", 60.0)
+    monkeypatch.setattr(ends_module, "REST_SECONDS_MAX", 60.0)
+    with two_brokers() as (_, other, ends):
+        ends.ask(SOURCES)
+
+        def silent(_body: bytes) -> None:
+            time.sleep(3.0)
+
+        other.answers[messages.LIST_OFFSETS] = silent
+        found, failure = ends.ask(SOURCES)
+        assert isinstance(failure, KafkaUnavailableError)
+        assert set(found) == {source for source in SOURCES if source.partition < 2}
+        before = asked(other)
+        began = time.monotonic()
+        again, failure = ends.ask(SOURCES)
+        assert time.monotonic() - began < 0.9
+        assert isinstance(failure, KafkaUnavailableError) and "does not answer" in str(failure)
+        assert set(again) == set(found)
+        assert asked(other) == before
+
+
+def test_a_connection_that_was_closed_meanwhile_is_opened_again() -> None:
+    with two_brokers() as (_, other, ends):
+        ends.ask(SOURCES)
+        usual = other.answers[messages.LIST_OFFSETS]
+        other.answers[messages.LIST_OFFSETS] = lambda _: None
+        ends.ask(SOURCES)
+        other.answers[messages.LIST_OFFSETS] = usual
+        deadline = time.monotonic() + 20
+        while ends.ask(SOURCES)[1] is not None:
+            assert time.monotonic() < deadline, "the broker is asked again"
+            time.sleep(0.1)
+        assert ends.ask(SOURCES)[0] == {source: told(source) for source in SOURCES}
+
+
+def test_an_answer_about_something_else_is_none() -> None:
+    with two_brokers() as (broker, _, ends):
+        usual = broker.list_offsets
+        body = messages.list_offsets_body(SOURCES[:1], messages.LATEST)
+        broker.answers[messages.LIST_OFFSETS] = lambda _: usual(body)
+        found, failure = ends.ask(SOURCES)
+        assert failure is not None and "not about what was asked for" in str(failure)
+        assert set(found) == {source for source in SOURCES if source.partition >= 2}
+
+
+def test_no_broker_at_all() -> None:
+    with two_brokers() as (broker, _, _):
+        port = broker.port
+    with pytest.raises(KafkaUnavailableError):
+        StableEnds(KafkaAccess("dc1", f"localhost:{port}")).ask(SOURCES)
+
+
+def test_a_broker_that_is_too_old_is_named() -> None:
+    with two_brokers() as (broker, _, ends):
+        broker.versions[messages.LIST_OFFSETS] = (0, 4)
+        with pytest.raises(ConfigurationError, match="version 5 of ListOffsets"):
+            ends.ask(SOURCES)
+
+
+def test_a_real_broker_says_what_the_admin_client_says(kafka: Kafka) -> None:
+    """With an open transaction, an aborted one, and a partition that was never written."""
+    topic = kafka.topic(partitions=4)
+    sources = [TopicPartition(topic, number) for number in range(4)]
+    kafka.produce(topic, [b"x"] * 5, partition=1)
+    producer = ck.Producer({"bootstrap.servers": kafka.brokers, "transactional.id": topic})
+    producer.init_transactions(30)
+    for partition, ends_by in ((2, producer.abort_transaction), (3, None)):
+        producer.begin_transaction()
+        producer.produce(topic, b"y", partition=partition)
+        producer.flush(30)
+        if ends_by is not None:
+            ends_by(30)
+    ends = StableEnds(KafkaAccess("dc1", kafka.brokers))
+    log, admin = SourceLog(kafka.admin, ends), SourceLog(kafka.admin)
+    kafka.until(lambda: log.stable_ends(sources)[sources[2]] == 2)
+    found = log.epoch_ends(sources)
+    assert found == admin.epoch_ends(sources)
+    assert [found[source].offset for source in sources] == [0, 5, 2, 0]
+    assert {end.epoch for end in found.values()} == {0}
+    producer.abort_transaction(30)
+    kafka.until(lambda: log.stable_ends(sources)[sources[3]] == 2)
+    missing = TopicPartition(f"{topic}-missing", 0)
+    assert set(log.epoch_ends([*sources, missing], partial=True)) == set(sources)
+    with pytest.raises(TransientError):
+        log.epoch_ends([*sources, missing])
+    ends.close()
