@@ -41,6 +41,7 @@ class Scripted(Recorder):
         self.names = RecorderNames("g", "ledger", "letters", "me")
         self._stop = threading.Event()
         self._producer = None
+        self._recorded = set(held)
         self.initialised: list[str] = []
         self.commits: list[tuple[object, Commit]] = []
         self.failures: list[SluiceError | None] = []

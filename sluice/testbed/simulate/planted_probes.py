@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from sluice.clickhouse import probe
+from sluice.clickhouse import probe, vanishing
 from sluice.core.ledger import Background, LedgerView
 from sluice.driver import loop, monitor, probing, report_handler
 from sluice.driver.state import Answered, AsRecorded
@@ -94,7 +94,7 @@ def _probe_counts_everybodys_rows() -> AbstractContextManager[None]:
 
 def _merged_rows_are_counted() -> AbstractContextManager[None]:
     """What a merging engine merged away counts as missing."""
-    return patched((probing, "why_rows_go", lambda *_: None))
+    return patched((vanishing, "why_rows_go", lambda *_: None))
 
 
 def _windows_of_views_do_not_count() -> AbstractContextManager[None]:
