@@ -12,11 +12,11 @@ _Class = TypeVar("_Class", bound=type[Any])
 def pickled_by_fields(cls: _Class) -> _Class:
     """A dataclass of two fields or more is pickled as a call with its fields in their order: 3 µs
     instead of 10 for one of 14 fields [measured], since `dataclasses` looks the fields of each
-    object up. Checks of the class are made once more when it arrives."""
-    get = attrgetter(*(each.name for each in fields(cls)))
+    object up. What the class checks is checked once more where it arrives."""
+    values_of = attrgetter(*(each.name for each in fields(cls)))
 
     def reduce(self: object) -> tuple[type[Any], tuple[Any, ...]]:
-        return cls, get(self)
+        return cls, values_of(self)
 
     cls.__reduce__ = reduce  # type: ignore[assignment]
     return cls

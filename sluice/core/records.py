@@ -23,7 +23,7 @@ RECORD_BYTES_MAX = 200
 #: committed under the transactional id of this owner, so two first drivers fence each other.
 GENESIS = "genesis"
 
-_FIELD = re.compile(r"^[A-Za-z0-9_.-]*$")
+_FIELDS = re.compile(r"[A-Za-z0-9_.-]*")
 
 
 class Kind(Enum):
@@ -82,9 +82,9 @@ class Record:
             raise ValueError(f"not a range: {self}")
         if (self.kind is Kind.SETTLE) != (self.begin == self.end):
             raise ValueError(f"only a settle is empty, and it always is: {self}")
-        for field in (self.owner, self.topic_id, self.text, self.rest, self.bundle):
-            if not _FIELD.match(field):
-                raise ValueError(f"{field!r} cannot stand in a record")
+        written = (self.owner, self.topic_id, self.text, self.rest, self.bundle)
+        if not _FIELDS.fullmatch("".join(written)):
+            raise ValueError(f"one of {written!r} cannot stand in a record")
         if self.bundle and (self.rest or not self.in_doubt):
             raise ValueError(f"only a whole range in doubt is in a bundle: {self}")
 

@@ -44,6 +44,17 @@ def test_a_block_with_two_receipts_is_a_problem() -> None:
     assert found.problems == ("2 receipts of 1",)
 
 
+def test_the_block_of_a_bundle_is_one_block() -> None:
+    """Each member has a receipt of it; a second block under its token is a problem all the same."""
+    block = [
+        receipt("1", "http://b", "http://a LOST", in_doubt=True, is_shared=number > 0)
+        for number in range(3)
+    ]
+    found = examine_receipts(block, URLS)
+    assert (found.blocks, found.failed_over, found.in_doubt, found.problems) == (1, 1, 1, ())
+    assert examine_receipts(block + block, URLS).problems == ("2 receipts of 1",)
+
+
 def test_a_replica_that_was_asked_twice_or_is_none_is_a_problem() -> None:
     for failed in (["http://a X"], ["http://b X", "http://b X"], ["http://other X"]):
         assert len(examine_receipts([receipt("1", "http://a", *failed)], URLS).problems) == 1
