@@ -167,7 +167,7 @@ class Bench:
             peak_bytes={role: reading.peak_bytes for role, reading in after.items()},
             workers=(after["workers"].processes, after["workers"].peaks_bytes),
             stage_seconds=stage_seconds([entry["seconds"] for entry in settled]),
-            blocks=sum(not each.get("is_shared") for each in tail.receipts) - first[1],
+            blocks=sum(not each.get("is_shared") for each in tail.receipts[first[1] :]),
             ranges=len(settled),
             batches=len({entry["batch"] for entry in tail.records[first[2] :]}),
             foreign_cpu_seconds=max(
