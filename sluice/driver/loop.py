@@ -185,6 +185,8 @@ class ConnectorLoop:
         self.batch = batch
         self._take_over_new = take_over_new
         self._checkpoints = Checkpoints(self.states, recorded)
+        #: Of the last round: partitions that are not idle.
+        self._busy: list[PartitionState] = []
         self._observe_again_at_ms = 0
         self._worked_at_ms = parts.now_ms()
         self._round_at_ms = parts.now_ms()
@@ -241,7 +243,8 @@ class ConnectorLoop:
             if refusal is not None:
                 self._apply([ParkEntry(site.entry, refusal)])
         self._apply(self._schema.barred())
-        planned = self._round_planner.plan(now_ms, flush=flush, stopping=stopping)
+        self._busy = self._round_planner.busy(now_ms)
+        planned = self._round_planner.plan(self._busy, now_ms, flush=flush, stopping=stopping)
         self._apply(planned.effects)
         updates, ready = planned.updates, planned.ready
         texts = self._schema.with_unrecorded(self._environment.texts)
@@ -259,7 +262,7 @@ class ConnectorLoop:
 
     def _patience_seconds(self) -> float:
         """How long to wait for events before looking around again."""
-        waiting = any(state.loaded is not None for state in self.states.values())
+        waiting = any(state.loaded is not None for state in self._busy)
         if waiting and self._record_again_at_ms <= self._parts.now_ms():
             return 0.0
         return OBSERVE_EVERY_MS / 1000
@@ -458,7 +461,7 @@ class ConnectorLoop:
             self._parts.jobs.submit(job, self._environment, self._parts.inbox.put)
 
     def _probe(self, now_ms: int) -> None:
-        for state in self.states.values():
+        for state in self._busy:
             if type(state.stage) is not ToProbe or now_ms < state.retry_at_ms:
                 continue
             if state.out or not has_expired(state.record.deadline_ms, now_ms):

@@ -93,21 +93,36 @@ class RoundPlanner:
         #: Ranges of the last round that waited for a replica to finish others.
         self.held_back = 0
 
-    def plan(self, now_ms: int, *, flush: bool, stopping: bool) -> Round:
+    def busy(self, now_ms: int) -> list[PartitionState]:
+        """The partitions that a round may do anything for. An idle one costs it this look."""
+        stale_ms = now_ms - RESETTLE_MS
+        return [
+            state
+            for state in self._states.values()
+            if state.waiting_since_ms is not None
+            or state.record.kind is not Kind.SETTLE
+            or state.committed_at_ms < stale_ms
+        ]
+
+    def plan(
+        self, busy: list[PartitionState], now_ms: int, *, flush: bool, stopping: bool
+    ) -> Round:
         """Decide one round.
 
+        :param busy: the partitions that are not idle.
         :param flush: partial ranges are due at once.
         :param stopping: nothing new is intended.
         """
         windows = self._windows.current()
         self._planner.see_windows(windows)
         self._claims.forget(now_ms, min((w.read_started_ms for w in windows.values()), default=0))
-        budget = Budget(windows, self._claims, list(self._states.values()), now_ms)
+        budget = Budget(windows, self._claims, busy, now_ms)
         updates: list[RecordUpdate] = []
         ready: list[PartitionState] = []
         self._effects, planner = [], self._planner
-        self._count_flights()
-        free = [s for s in self._states.values() if s.stopped is None and not s.out]
+        out = grouped_by_bundle(s for s in busy if s.out)
+        self._count_flights(out)
+        free = [s for s in busy if s.stopped is None and not s.out]
         idle = [s for s in free if s.loaded is not None or not s.record.in_doubt]
         for members in grouped_by_bundle(s for s in free if s.record.in_doubt):
             if any(state.loaded is not None for state in members):
@@ -127,7 +142,7 @@ class RoundPlanner:
             updates += found
             ready += members if runs else []
         going_on = [state for state in idle if not state.retiring]
-        intended = [] if stopping else self._intend(going_on, budget, now_ms, flush=flush)
+        intended = [] if stopping else self._intend(going_on, out, budget, now_ms, flush=flush)
         updates += intended
         planned = {update.source for update in updates}
         for state in idle:
@@ -139,10 +154,10 @@ class RoundPlanner:
     def _stop(self, state: PartitionState, error: SluiceError) -> None:
         self._effects.append(StopPartition(state.source, error))
 
-    def _count_flights(self) -> None:
+    def _count_flights(self, out: list[list[PartitionState]]) -> None:
         self.held_back = 0
         self._flights.begin()
-        for members in grouped_by_bundle(s for s in self._states.values() if s.out):
+        for members in out:
             self._flights.add(self._places(members[0]))
 
     def _places(self, state: PartitionState) -> frozenset[Place]:
@@ -162,9 +177,15 @@ class RoundPlanner:
         return True
 
     def _intend(
-        self, idle: list[PartitionState], budget: Budget, now_ms: int, *, flush: bool
+        self,
+        idle: list[PartitionState],
+        out: list[list[PartitionState]],
+        budget: Budget,
+        now_ms: int,
+        *,
+        flush: bool,
     ) -> list[RecordUpdate]:
-        out = grouped_by_bundle(s for s in self._states.values() if s.out)
+        """New ranges, while those that are out leave room for them."""
         planner = self._planner
         room_left = 2 * self._slots - sum(share_of(members, planner.limits_of) for members in out)
         if room_left <= 0:
