@@ -49,6 +49,10 @@ def _in_turn(nodes: list[TypeNode], depth: int = 0) -> _Step:
         else:
             before += size
 
+    if len(jumps) == 1 and jumps[0][0] == before == 0:
+        # One value, as of an array: no need to go through a loop for it.
+        return jumps[0][1] or _string
+
     def step(value: bytes, at: int) -> int:
         for size, behind in jumps:
             at += size
@@ -102,6 +106,9 @@ def _unknown(value: bytes, at: int) -> int:
 
 
 def _string(value: bytes, at: int) -> int:
+    length = value[at]
+    if length < 0x80:
+        return at + 1 + length
     length, at = _length(value, at)
     return at + length
 

@@ -100,13 +100,16 @@ class RowLayout:
     def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
         """See TypedFormat."""
         faults: dict[int, Fault] = {}
-        for index, value in zip(indices.tolist(), buffer.iterate(indices), strict=True):
-            try:
-                found = self.rows(value)
-            except UnknownLengthError:
-                continue
-            if isinstance(found, Fault):
-                faults[index] = found
+        for piece in pieces(buffer, indices):
+            text, begin, own = piece.text, 0, indices[piece.places].tolist()
+            for index, end in zip(own, piece.ends.tolist(), strict=True):
+                try:
+                    found = self.rows(text[begin : end - 1])
+                except UnknownLengthError:
+                    found = None
+                if type(found) is Fault:
+                    faults[index] = found
+                begin = end
         return faults
 
     def groups(self, buffer: MessageBuffer, messages: Indices) -> Iterator[Group]:
