@@ -16,13 +16,13 @@ from sluice.decode.typed.decoder import TypedDecoder
 
 
 def _row_binary(table: TableText) -> TypedFormat:
-    from sluice.decode.sequential.rows import RowBinary
+    from sluice.decode.sequential.row_binary import RowBinary
 
     return RowBinary(table)
 
 
 def _named_row_binary(table: TableText) -> TypedFormat:
-    from sluice.decode.sequential.rows import RowBinaryWithNamesAndTypes
+    from sluice.decode.sequential.row_binary import RowBinaryWithNamesAndTypes
 
     return RowBinaryWithNamesAndTypes(table)
 

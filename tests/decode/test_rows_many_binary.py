@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from sluice.core.text import Column
 from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.port import TableDecoder
-from sluice.decode.sequential import rows as rows_format
-from sluice.decode.sequential.cutting import cut
-from sluice.decode.sequential.pack_walk import row_ends, row_step
-from tests.decode.support import FIRST_OFFSET, LINEAGE, rows
+from sluice.decode.sequential import row_binary
+from sluice.decode.sequential.msgpack import MessagePack
+from tests.decode.support import FIRST_OFFSET, LINEAGE, rows, table
 from tests.decode.typed_support import typed_decode, typed_decoder, written
 
 FORMATS = ("RowBinary", "RowBinaryWithNamesAndTypes", "MsgPack")
@@ -153,6 +153,26 @@ def test_types_of_unknown_length_are_cut_by_the_engine() -> None:
     assert decoded.empty == (FIRST_OFFSET + 4,)
 
 
+@pytest.mark.parametrize("depth", [90, 110, 300, 450, 1400])
+def test_types_nested_deeply_are_read_or_dead_letters(depth: int) -> None:
+    """Whatever Python's stack bears: a message names its types itself."""
+    type_text = "Array(" * depth + "UInt8" + ")" * depth
+    head = b"\x01\x02id" + _length(len(type_text)) + type_text.encode()
+    value = head + b"\x01" * depth + b"\x05"
+    good = message("RowBinaryWithNamesAndTypes", 1)
+    decoder = decoder_of("RowBinaryWithNamesAndTypes")
+    decoded = typed_decode(decoder, [good, value, value[:-1], good])
+    assert [(bad.index, bad.reason) for bad in decoded.bad] == [
+        (1, "cannot-parse"),
+        (2, "cannot-parse"),
+    ]
+    assert [index for _, index, _ in found(decoded)] == [0, 3]
+
+
+def _length(value: int) -> bytes:
+    return bytes([value]) if value < 0x80 else bytes([value & 0x7F | 0x80]) + _length(value >> 7)
+
+
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_a_sorted_block_knows_its_rows(format_name: str) -> None:
     decoder = decoder_of(
@@ -183,7 +203,7 @@ def test_both_ways_to_cut_make_the_same_block(monkeypatch: pytest.MonkeyPatch) -
     values += [values[-1][:-1], b"\x05\xff\xff\xff\xff\x7f"]
     together = typed_decode(decoder_of("RowBinary"), values)
     assert together.rows == 66 and [bad.index for bad in together.bad] == [12, 13]
-    monkeypatch.setattr(rows_format, "cut", lambda *parts, step: cut(*parts, step=None))
+    monkeypatch.setattr(row_binary, "_CUT_BYTES_MAX", 1)
     alone = typed_decode(decoder_of("RowBinary"), values)
     assert bytes(alone.native) == bytes(together.native)
     assert [bad.index for bad in alone.bad] == [12, 13]
@@ -211,27 +231,77 @@ VALUES = st.recursive(
 PACKED = st.one_of(st.lists(VALUES, max_size=7).map(b"".join), st.binary(max_size=9))
 
 
+#: First byte: bytes of the value, or bytes of its length and what is counted: 0 bytes (and a type
+#: for extensions), 1 or 2 values.
+SIZES = {0xC0: 1, 0xC2: 1, 0xC3: 1, 0xCA: 5, 0xCB: 9}
+SIZES |= {0xCC + n: 1 + (1 << n) for n in range(4)} | {0xD0 + n: 1 + (1 << n) for n in range(4)}
+SIZES |= {0xD4 + n: 2 + (1 << n) for n in range(5)}
+COUNTED = {0xC4 + n: (1 << n, 0) for n in range(3)} | {0xD9 + n: (1 << n, 0) for n in range(3)}
+COUNTED |= {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
+
+
+def behind(value: bytes, at: int) -> int:
+    """Where the value at this place ends, by MsgPack's specification."""
+    first = value[at]
+    if first < 0x80 or first >= 0xE0:
+        return at + 1
+    if first < 0xC0:
+        is_text, count = first >= 0xA0, first & (0x1F if first >= 0xA0 else 0x0F)
+        size, per_count = 1, 0 if is_text else 1 if first >= 0x90 else 2
+    elif first in SIZES:
+        return at + SIZES[first]
+    elif first in COUNTED or 0xC7 <= first <= 0xC9:
+        width, per_count = COUNTED.get(first, (1 << (first - 0xC7 & 3), 0))
+        count = int.from_bytes(value[at + 1 : at + 1 + width], "big")
+        size = 1 + width + (first not in COUNTED)
+    else:
+        raise IndexError
+    at += size
+    if not per_count:
+        return at + count
+    for _ in range(count * per_count):
+        at = behind(value, at)
+    return at
+
+
 @settings(max_examples=400, deadline=None)
-@given(st.lists(PACKED, min_size=1, max_size=5), st.integers(1, 3))
-@example([b"\xdc", b"\xdc\x00\x00", b"\xc4"], 1)
-def test_messages_are_cut_together_as_alone(values: list[bytes], columns: int) -> None:
-    text = b"\n".join(values) + b"\n"
-    ends = np.cumsum([len(value) + 1 for value in values])
-    begins, ends = np.concatenate(([0], ends[:-1])), ends - 1
-    bounds = (np.frombuffer(text, np.uint8), begins, ends)
-    together = cut(*bounds, step=row_step(columns))
-    for index, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
-        expected = row_ends(columns, text, begin, end)
-        assert together.broken[index] == (expected is None)
-        assert together.ends[together.owner == index].tolist() == (expected or [])
-    alone = cut(
-        *bounds,
-        step=row_step(columns),
-        alone=lambda text, begin, end: row_ends(columns, text, begin, end),
-        together_max=2,
-    )
-    for name in ("begins", "ends", "owner", "broken", "unknown"):
-        assert np.array_equal(getattr(together, name), getattr(alone, name))
+@given(PACKED, st.integers(1, 3))
+@example(b"\xdc", 1)
+@example(b"\xdc\x00\x00", 1)
+@example(b"\xc4", 1)
+@example(b"\xc7\x01t\x00\x05", 1)
+def test_values_of_any_kind_end_where_they_should(value: bytes, columns: int) -> None:
+    expected: list[int] = []
+    at = 0
+    try:
+        while at < len(value):
+            for _ in range(columns):
+                at = behind(value, at)
+            expected.append(at)
+    except IndexError:
+        at = -1
+    types = ("Array(Int64)", "String", "Map(UUID, UInt64)")
+    for turn in range(3):
+        of_columns = [Column(f"c{n}", types[(n + turn) % 3]) for n in range(columns)]
+        text = table(*of_columns, format="MsgPack", rows="many", bad_rows="drop-row")
+        found = MessagePack(text)._layout.rows(value)
+        if at == len(value):
+            assert not isinstance(found, Fault) and found[0] == expected
+        else:
+            assert isinstance(found, Fault)
+
+
+def test_msgpack_judges_a_value_by_its_own_type_not_by_its_neighbours() -> None:
+    columns = (Column("m", "Map(UInt64, Int64)"), Column("a", "Array(Array(Int64))"))
+    good = b"\x81\xcf" + b"\xff" * 8 + b"\xff\x91\x91\x07"
+    flat, negative_key, large = b"\x80\x91\x07", b"\x81\xff\x01\x90", b"\x81\x01\xcf" + b"\xff" * 8
+    dropping = decoder_of("MsgPack", *columns, bad_rows="drop-row")
+    value = flat + good + negative_key + large + b"\x90" + good
+    decoded = typed_decode(dropping, [value])
+    assert [row[:2] + row[-1:] for row in rows(decoded)] == [
+        [{str(2**64 - 1): "-1"}, [["7"]], number] for number in (1, 4)
+    ]
+    assert (decoded.bad, decoded.dropped_rows) == ((), 3)
 
 
 @pytest.mark.parametrize("bad_rows", ["dead-letter", "drop-row"])

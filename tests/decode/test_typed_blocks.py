@@ -12,7 +12,7 @@ from sluice.core.errors import TerminalError
 from sluice.core.text import Column
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.sequential.msgpack import MessagePack
-from sluice.decode.sequential.rows import RowBinary
+from sluice.decode.sequential.row_binary import RowBinary
 from tests.decode.support import FIRST_OFFSET, LINEAGE, rows, table
 from tests.decode.typed_support import typed_decode, typed_decoder, written
 

@@ -6,15 +6,12 @@ Each message must become in company what it becomes alone.
 from __future__ import annotations
 
 import random
-from functools import partial
 from typing import Any
 
 import pytest
 
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.sequential import msgpack
-from sluice.decode.sequential import rows as rows_format
-from sluice.decode.sequential.cutting import cut
+from sluice.decode.sequential import row_binary
 from tests.decode.support import FIRST_OFFSET, LINEAGE, rows
 from tests.decode.typed_support import (
     ATTACKED_COLUMNS,
@@ -34,11 +31,11 @@ TRIED = {
     "Arrow": (30, 30),
     "ArrowStream": (30, 30),
 }
-#: Of three rows in a message; the last number is the longest one that is cut with others.
+#: Of three rows in a message; the last number is the longest one that is not left to the engine.
 SEVERAL = {
     "RowBinary": (400, 200, 260),
     "RowBinaryWithNamesAndTypes": (150, 75, 500),
-    "MsgPack": (800, 400, 150),
+    "MsgPack": (800, 400, 0),
 }
 BYTES_OF_NOTE = (0, 1, 0x7F, 0x80, 0xC0, 0xC1, 0xCF, 0xDB, 0xFF)
 
@@ -84,8 +81,7 @@ def test_mutated_messages(format_name: str, several: bool, monkeypatch: pytest.M
     tried, together = TRIED[format_name]
     if several and format_name in SEVERAL:
         tried, together, longest = SEVERAL[format_name]
-        monkeypatch.setattr(rows_format, "cut", partial(cut, together_max=longest))
-        monkeypatch.setattr(msgpack, "_TOGETHER_BYTES_MAX", longest)
+        monkeypatch.setattr(row_binary, "_CUT_BYTES_MAX", longest)
     decoder = typed_decoder(
         format_name,
         *ATTACKED_COLUMNS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -37,99 +37,95 @@ class _FileError(Exception):
     """What is wrong with a container file."""
 
 
-@dataclass(slots=True)
-class _Reading:
-    """A place in a file."""
+class _File:
+    """A container file, read up to its first block.
 
-    raw: bytes
-    at: int = 0
+    :raises _FileError: it does not begin like one.
+    """
 
-    def take(self, length: int) -> bytes:
-        if length < 0 or length > len(self.raw) - self.at:
+    def __init__(self, raw: bytes) -> None:
+        self._raw, self._at = raw, 0
+        if not raw.startswith(_MAGIC):
+            raise _FileError("the message is not an Avro file")
+        self._take(len(_MAGIC))
+        metadata: dict[bytes, bytes] = {}
+        while count := self._long():
+            if count < 0:
+                count, _ = -count, self._long()
+            for _ in range(min(count, len(raw))):
+                key = self._take(self._long())
+                metadata[key] = self._take(self._long())
+        try:
+            self.schema = metadata[b"avro.schema"].decode()
+            self._codec = metadata.get(b"avro.codec", b"null").decode()
+        except (KeyError, UnicodeDecodeError):
+            raise _FileError("the Avro file has no schema") from None
+        self._sync = self._take(_SYNC_BYTES)
+
+    def blocks(self) -> Iterator[tuple[int, bytes]]:
+        """Rows and unpacked bytes of each block.
+
+        :raises _FileError: they are not what they should be.
+        """
+        left = _UNPACKED_BYTES_MAX
+        while self._at < len(self._raw):
+            rows, size = self._long(), self._long()
+            data = self._unpacked(self._take(size), left)
+            if rows < 0 or rows > len(data) + _ROWS_WITHOUT_BYTES_MAX:
+                raise _FileError("a block of the Avro file has not as many rows as it says")
+            if self._take(_SYNC_BYTES) != self._sync:
+                raise _FileError("a block of the Avro file does not end where it says")
+            left -= len(data)
+            yield rows, data
+
+    def _take(self, length: int) -> bytes:
+        if length < 0 or length > len(self._raw) - self._at:
             raise _FileError("the Avro file ends too early")
-        self.at += length
-        return self.raw[self.at - length : self.at]
+        self._at += length
+        return self._raw[self._at - length : self._at]
 
-    def long(self) -> int:
-        result = shift = 0
-        while shift < 70:
-            byte = self.take(1)[0]
+    def _long(self) -> int:
+        result = 0
+        for shift in range(0, 70, 7):
+            byte = self._take(1)[0]
             result |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return (result >> 1) ^ -(result & 1)
-            shift += 7
         raise _FileError("a number in the Avro file has too many bytes")
 
-
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """The beginning of a file: its schema, its codec, its sync marker, where its blocks begin."""
-
-    schema: str
-    codec: str
-    sync: bytes
-    at: int
-
-
-def _head(raw: bytes) -> _Head:
-    reading = _Reading(raw)
-    if not raw.startswith(_MAGIC):
-        raise _FileError("the message is not an Avro file")
-    reading.take(len(_MAGIC))
-    metadata: dict[bytes, bytes] = {}
-    while count := reading.long():
-        if count < 0:
-            count, _ = -count, reading.long()
-        for _ in range(min(count, len(raw))):
-            key = reading.take(reading.long())
-            metadata[key] = reading.take(reading.long())
-    try:
-        schema = metadata[b"avro.schema"].decode()
-        codec = metadata.get(b"avro.codec", b"null").decode()
-    except (KeyError, UnicodeDecodeError):
-        raise _FileError("the Avro file has no schema") from None
-    return _Head(schema, codec, reading.take(_SYNC_BYTES), reading.at)
-
-
-def _blocks(raw: bytes, head: _Head) -> Iterator[tuple[int, bytes]]:
-    """Rows and unpacked bytes of each block."""
-    reading, left = _Reading(raw, head.at), _UNPACKED_BYTES_MAX
-    while reading.at < len(raw):
-        rows, size = reading.long(), reading.long()
-        data = _unpacked(reading.take(size), head.codec, left)
-        if rows < 0 or rows > len(data) + _ROWS_WITHOUT_BYTES_MAX:
-            raise _FileError("a block of the Avro file has not as many rows as it says")
-        if reading.take(_SYNC_BYTES) != head.sync:
-            raise _FileError("a block of the Avro file does not end where it says")
-        left -= len(data)
-        yield rows, data
-
-
-def _unpacked(data: bytes, codec: str, most: int) -> bytes:
-    too_much = _FileError(f"the Avro file has over {_UNPACKED_BYTES_MAX >> 20} MiB unpacked")
-    if codec == "null":
-        return data
-    if codec == "deflate":
+    def _unpacked(self, data: bytes, most: int) -> bytes:
+        if self._codec == "null":
+            return data
+        if self._codec != "deflate":
+            said = f"codec {self._codec} of the Avro file is not known; use null or deflate"
+            raise _FileError(said)
         unpacking = zlib.decompressobj(-15)
         try:
             found = unpacking.decompress(data, most + 1)
         except zlib.error as error:
             raise _FileError(f"a block of the Avro file cannot be unpacked: {error}") from None
         if len(found) > most:
-            raise too_much
+            raise _FileError(f"the Avro file has over {_UNPACKED_BYTES_MAX >> 20} MiB unpacked")
         # Some writers leave a part of zlib's checksum behind the data.
         if not unpacking.eof:
             raise _FileError("a block of the Avro file cannot be unpacked: it is not whole")
         return found
-    raise _FileError(f"codec {codec} of the Avro file is not known; use null or deflate")
 
 
 class AvroFiles:
     """A TypedFormat of such messages. It has no options."""
 
     def __init__(self, table: TableText) -> None:
-        self._refused_nulls = refused_nulls(table)
-        self._layouts: dict[str, AvroLayout | Fault] = {}
+        refused = refused_nulls(table)
+
+        @lru_cache(_LAYOUTS_MAX)
+        def layout(schema: str) -> AvroLayout | Fault:
+            try:
+                return AvroLayout(parse_avro(schema, (), refused), 0)
+            except UnsupportedSchemaError as error:
+                return _fault(error)
+
+        self._layout = layout
 
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
         """As the port says; schemas in the order in which messages first have them."""
@@ -137,16 +133,17 @@ class AvroFiles:
         unreadable: dict[int, Fault] = {}
         for index, raw in zip(indices.tolist(), buffer.iterate(indices), strict=True):
             try:
-                by_schema.setdefault(_head(raw).schema, []).append(index)
+                schema = _File(raw).schema
             except _FileError as error:
-                unreadable[index] = _fault(str(error))
+                unreadable[index] = _fault(error)
+            else:
+                by_schema.setdefault(schema, []).append(index)
         for schema, messages in by_schema.items():
             layout = self._layout(schema)
             if isinstance(layout, Fault):
                 unreadable |= dict.fromkeys(messages, layout)
-                continue
-            yield from self._group(buffer, np.array(messages, np.int64), layout, unreadable)
-            unreadable = {}
+            else:
+                yield from _group(buffer, np.array(messages, np.int64), layout)
         if unreadable:
             yield Group("", (), np.zeros(0, np.int64), "", False, unreadable=unreadable)
 
@@ -154,55 +151,32 @@ class AvroFiles:
         """None: every row of a group was walked through."""
         return {}
 
-    def _layout(self, schema: str) -> AvroLayout | Fault:
-        layout = self._layouts.get(schema)
-        if layout is None:
-            if len(self._layouts) >= _LAYOUTS_MAX:
-                self._layouts.clear()
-            try:
-                layout = AvroLayout(parse_avro(schema, (), self._refused_nulls), 0)
-            except UnsupportedSchemaError as error:
-                layout = _fault(str(error))
-            self._layouts[schema] = layout
-        return layout
 
-    def _group(
-        self,
-        buffer: MessageBuffer,
-        messages: Indices,
-        layout: AvroLayout,
-        unreadable: dict[int, Fault],
-    ) -> Iterator[Group]:
-        faults = dict(unreadable)
-        sound: list[int] = []
-        file = os.memfd_create("sluice-avro-files", os.MFD_CLOEXEC)
-        try:
-            end = write_at(file, layout.head, 0)
-            for index, raw in zip(messages.tolist(), buffer.iterate(messages), strict=True):
-                rows = _rows(raw, layout, len(sound))
-                if isinstance(rows, Fault):
-                    faults[index] = rows
-                    continue
-                sound.append(index)
-                for part in rows:
-                    end += write_at(file, part, end)
-            yield Group(
-                layout.source(f"/proc/self/fd/{file}"),
-                layout.columns,
-                np.array(sound, np.int64),
-                layout.place,
-                single=False,
-                unreadable=faults,
-            )
-        finally:
-            os.close(file)
+def _group(buffer: MessageBuffer, messages: Indices, layout: AvroLayout) -> Iterator[Group]:
+    faults: dict[int, Fault] = {}
+    sound: list[int] = []
+    file = os.memfd_create("sluice-avro-files", os.MFD_CLOEXEC)
+    try:
+        end = write_at(file, layout.head, 0)
+        for index, raw in zip(messages.tolist(), buffer.iterate(messages), strict=True):
+            rows = _rows(raw, layout, len(sound))
+            if isinstance(rows, Fault):
+                faults[index] = rows
+                continue
+            sound.append(index)
+            for part in rows:
+                end += write_at(file, part, end)
+        source, found = layout.source(f"/proc/self/fd/{file}"), np.array(sound, np.int64)
+        yield Group(source, layout.columns, found, layout.place, single=False, unreadable=faults)
+    finally:
+        os.close(file)
 
 
 def _rows(raw: bytes, layout: AvroLayout, place: int) -> list[bytes | memoryview] | Fault:
     """The message's rows as blocks of the container."""
     parts: list[bytes | memoryview] = []
     try:
-        for count, data in _blocks(raw, _head(raw)):
+        for count, data in _File(raw).blocks():
             result, ends = split_avro(data, count, layout.schema.tables)
             if result:
                 return layout.fault(result)
@@ -210,9 +184,9 @@ def _rows(raw: bytes, layout: AvroLayout, place: int) -> list[bytes | memoryview
                 begins = np.concatenate(([0], ends[:-1])).astype(np.int64)
                 parts += layout.rows_of(data, begins, ends, place, 0)
     except _FileError as error:
-        return _fault(str(error))
+        return _fault(error)
     return parts
 
 
-def _fault(words: str) -> Fault:
-    return Fault(CANNOT_PARSE, words[:ERROR_CHARACTERS_MAX])
+def _fault(error: Exception) -> Fault:
+    return Fault(CANNOT_PARSE, str(error)[:ERROR_CHARACTERS_MAX])

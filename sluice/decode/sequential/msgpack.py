@@ -7,12 +7,8 @@ Bool, IPv4, decimals of up to 18 digits); every value may be nil.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import partial
-
-import numpy as np
-from numpy.typing import NDArray
+import re
+from collections.abc import Callable, Iterator
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
@@ -20,22 +16,11 @@ from sluice.decode.engine.bare_numbers import decimal_shape
 from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
-from sluice.decode.messages.format import Group, Natural
-from sluice.decode.messages.marked import Indices, Piece, pieces
+from sluice.decode.messages.format import Group
+from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.marks import MARK_BYTES
-from sluice.decode.sequential.cutting import Cut, Layout, Mask, cut, cut_groups
-from sluice.decode.sequential.pack_walk import (
-    NIL,
-    Bytes,
-    Positions,
-    Walked,
-    kinds_of,
-    nil_in_container,
-    row_ends,
-    row_step,
-    walk,
-)
-from sluice.decode.sequential.rows import marked_group
+from sluice.decode.sequential.pack_walk import Wrong, column_step
+from sluice.decode.sequential.rows import RowLayout, Walk
 from sluice.decode.typed.pair import integer_bounds
 from sluice.decode.typed.structures import Structure, normalised, structure_of
 
@@ -43,9 +28,9 @@ from sluice.decode.typed.structures import Structure, normalised, structure_of
 _BEFORE_MARK = bytes((0xC4, MARK_BYTES))
 #: Type of a UInt32 and the order of its bytes.
 _NUMBER = (b"\xce", ">u4")
-#: Above it a message is walked through alone: that costs a row as much however many there are.
-_TOGETHER_BYTES_MAX = 1 << 13
-_BROKEN = Fault(CANNOT_PARSE, "the message is not exactly one value for each column")
+_NOT_ONE = Fault(CANNOT_PARSE, "the message is not exactly one value for each column")
+#: There where a message holds an integer of 2^63 or more; and where it may hold nil, too.
+_LARGE, _LARGE_OR_NIL = re.compile(rb"\xcf[\x80-\xff]"), re.compile(rb"\xcf[\x80-\xff]|\xc0")
 _AS_INT64 = ("Date", "Date32", "DateTime", "Bool", "IPv4")
 _AS_THEY_ARE = (
     "String",
@@ -72,20 +57,18 @@ class MessagePack:
         self._structure = structure_of(table)
         columns = tuple((column.name, column.type) for column in table.columns)
         self._targets = dict(normalised(columns))
-        read = [self._read_as(name, type_text) for name, type_text in self._structure]
-        self._read: Structure = tuple(
-            (name, type_text) for (name, _), type_text in zip(self._structure, read, strict=True)
+        read = tuple((name, self._read_as(name, text)) for name, text in self._structure)
+        self._layout = RowLayout(
+            "MsgPack",
+            read,
+            _walk(self._structure, read, table.on_null == "default"),
+            _NOT_ONE,
+            many=table.rows == "many",
+            drops=table.rows == "many" and table.bad_rows == "drop-row",
+            needs_walk=_needs_walk(read),
+            before_mark=_BEFORE_MARK,
+            number=_NUMBER,
         )
-        self._columns = tuple(Natural(*column) for column in self._read)
-        self._unsigned = np.array(["UInt64" in type_text for type_text in read], np.bool_)
-        self._nodes = tuple(parse_type(type_text) for type_text in read)
-        self._kinds = kinds_of(self._nodes)
-        self._containers = np.array([n.name in ("Array", "Map") for n in self._nodes], np.bool_)
-        self._uuids = np.array(["UUID" in type_text for type_text in read], np.bool_)
-        self._signed = np.array([_has_int64(type_text) for type_text in read], np.bool_)
-        self._many = table.rows == "many"
-        self._drops = self._many and table.bad_rows == "drop-row"
-        self._layout = Layout("MsgPack", self._read, self._columns, _BEFORE_MARK, _NUMBER)
 
     def _read_as(self, name: str, type_text: str) -> str:
         """The type in which the engine reads a column.
@@ -111,137 +94,63 @@ class MessagePack:
 
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
         """See TypedFormat."""
-        if self._many:
-            yield from cut_groups(buffer, indices, self._layout, self._cut, self._judged)
-            return
-        unreadable = self._wrapping(buffer, indices)
-        bad = np.fromiter(unreadable, np.int64, len(unreadable))
-        left = indices[~np.isin(indices, bad)] if unreadable else indices
-        groups = marked_group(buffer, left, "MsgPack", self._read, self._columns, _BEFORE_MARK)
-        for group in groups:
-            yield replace(group, unreadable=unreadable)
+        return self._layout.groups(buffer, indices)
 
     def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
         """See TypedFormat."""
-        faults: dict[int, Fault] = {}
-        if self._drops:
-            return faults  # rows of other kinds are left out, whoever looks for them and when
-        for piece in pieces(buffer, indices):
-            text = np.frombuffer(piece.text, np.uint8)
-            begins, ends = np.concatenate(([0], piece.ends[:-1])), piece.ends - 1
-            own = indices[piece.places]
-            if self._many:
-                rows = self._cut(text, begins, ends)
-                found = walk(text, rows.begins, rows.ends, self._kinds)
-                by_message = _first_of_each(rows, self._other_kinds(found))
-                faults |= {int(own[place]): fault for place, fault in by_message.items()}
-                continue
-            found = walk(text, begins, ends, self._kinds)
-            strange = self._other_kinds(found)
-            faults |= {int(own[place]): fault for place, fault in strange.items()}
-            faults |= dict.fromkeys(own[found.broken].tolist(), _BROKEN)
-        return faults
-
-    def _other_kinds(self, found: Walked) -> dict[int, Fault]:
-        faults: dict[int, Fault] = {}
-        for place in np.flatnonzero(found.other_kind >= 0).tolist():
-            name, type_text = self._structure[int(found.other_kind[place])]
-            said = f"a value of another kind than column {name} {type_text} takes"
-            faults[place] = Fault(CANNOT_PARSE, said[:300], name)
-        return faults
-
-    def _cut(self, text: Bytes, begins: Positions, ends: Positions) -> Cut:
-        columns = len(self._read)
-        alone = partial(row_ends, columns)
-        return cut(text, begins, ends, row_step(columns), alone, _TOGETHER_BYTES_MAX)
-
-    def _judged(self, piece: Piece, rows: Cut) -> tuple[Mask, dict[int, Fault]]:
-        """See cutting.Judge."""
-        text = np.frombuffer(piece.text, np.uint8)
-        left_out = np.zeros(len(rows.owner), np.bool_)
-        if not (self._drops or self._may_wrap(text)):
-            return left_out, {}
-        found = walk(text, rows.begins, rows.ends, self._kinds)
-        faults = self._unfit(found, piece.text, rows.begins, rows.ends)
-        if not self._drops:
-            return left_out, _first_of_each(rows, faults)
-        faults |= self._other_kinds(found)
-        left_out[np.fromiter(faults, np.int64, len(faults))] = True
-        return left_out, {}
-
-    def _wrapping(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
-        """Messages with an integer that the engine would wrap, or a key that it would drop."""
-        faults: dict[int, Fault] = {}
-        for piece in pieces(buffer, indices):
-            text = np.frombuffer(piece.text, np.uint8)
-            if not self._may_wrap(text):
-                continue
-            begins, ends = np.concatenate(([0], piece.ends[:-1])), piece.ends - 1
-            unfit = self._unfit(walk(text, begins, ends, self._kinds), piece.text, begins, ends)
-            own = indices[piece.places]
-            faults |= {int(own[place]): fault for place, fault in unfit.items()}
-        return faults
-
-    def _unfit(
-        self, found: Walked, text: bytes, begins: Positions, ends: Positions
-    ) -> dict[int, Fault]:
-        """What the engine would take for something else, by place."""
-        faults: dict[int, Fault] = {}
-        unfit = (found.negative & self._unsigned) | (found.huge & self._signed)
-        unfit |= found.odd & self._uuids
-        unfit[found.broken | (found.other_kind >= 0)] = False
-        for place in np.flatnonzero(unfit.any(axis=1)).tolist():
-            name, type_text = self._structure[int(np.argmax(unfit[place]))]
-            said = f"a value does not fit column {name} {type_text}"
-            faults[place] = Fault(OUT_OF_RANGE, said[:300], name)
-        nil = (found.nil & self._containers).any(axis=1)
-        nil &= ~found.broken & (found.other_kind < 0)
-        for place in np.flatnonzero(nil & ~unfit.any(axis=1)).tolist():
-            fault = self._nil_fault(text[begins[place] : ends[place]])
-            if fault is not None:
-                faults[place] = fault
-        return faults
-
-    def _nil_fault(self, value: bytes) -> Fault | None:
-        takes_nil = self._table.on_null == "default"
-        found = nil_in_container(value, self._nodes, only_keys=takes_nil)
-        if found is None:
-            return None
-        column, is_key = found
-        name, type_text = self._structure[column]
-        if is_key:
-            return Fault(CANNOT_PARSE, f"nil is a key in column {name} {type_text}"[:300], name)
-        return Fault(NULL_IN_COLUMN, f"null in column {name} {type_text}"[:300], name)
-
-    def _may_wrap(self, text: NDArray[np.uint8]) -> bool:
-        """The cheap test: whether the bytes of such a value are there at all."""
-        if (
-            self._unsigned.any()
-            or self._uuids.any()
-            or (self._containers.any() and (text == NIL).any())
-        ):
-            return True
-        widest = np.flatnonzero(text[:-1] == 0xCF)
-        return bool((text[widest + 1] >= 0x80).any())
+        return self._layout.broken(buffer, indices)
 
 
-def _first_of_each(rows: Cut, faults: Mapping[int, Fault]) -> dict[int, Fault]:
-    """The fault of the first bad row of each message, by the message's place."""
-    first: dict[int, Fault] = {}
-    for row, fault in sorted(faults.items()):
-        said = f"row {int(rows.numbers[row])}: {fault.error}"[:300]
-        first.setdefault(int(rows.owner[row]), replace(fault, error=said))
-    return first
+def _walk(structure: Structure, read: Structure, takes_nil: bool) -> Walk:
+    """Over a row of these columns.
+
+    :param structure: the columns as they are called in what is said of a fault.
+    """
+    columns = [
+        (name, type_text, *column_step(parse_type(read_text), takes_nil))
+        for (name, type_text), (_, read_text) in zip(structure, read, strict=True)
+    ]
+
+    def walk(value: bytes, at: int, faults: list[Fault]) -> int:
+        for name, type_text, sizes, step in columns:
+            size = sizes[value[at]]
+            if size > 0:
+                at += size
+            elif size:
+                at += 2 + value[at + 1]
+            else:
+                at, wrong = step(value, at)
+                if wrong:
+                    faults.append(_fault(Wrong(wrong), name, type_text))
+        return at
+
+    return walk
+
+
+def _fault(wrong: Wrong, name: str, type_text: str) -> Fault:
+    column = f"column {name} {type_text}"
+    reason, said = {
+        Wrong.KIND: (CANNOT_PARSE, f"a value of another kind than {column} takes"),
+        Wrong.RANGE: (OUT_OF_RANGE, f"a value does not fit {column}"),
+        Wrong.NIL: (NULL_IN_COLUMN, f"null in {column}"),
+        Wrong.NIL_KEY: (CANNOT_PARSE, f"nil is a key in {column}"),
+    }[wrong]
+    return Fault(reason, said[:300], name)
+
+
+def _needs_walk(read: Structure) -> Callable[[bytes], bool]:
+    """A cheap test: whether the bytes of a value that the engine takes for another one may be in a
+    message at all."""
+    types = " ".join(type_text for _, type_text in read)
+    if "UInt64" in types or "UUID" in types:
+        return lambda text: True
+    found = _LARGE_OR_NIL if "Array(" in types or "Map(" in types else _LARGE
+    return lambda text: found.search(text) is not None
 
 
 def _means_more(type_text: str) -> bool:
     """Whether an integer in this type is not only a number."""
     return any(word in type_text for word in ("Date", "Enum", "IPv4", "Bool"))
-
-
-def _has_int64(type_text: str) -> bool:
-    """Not DateTime64: the engine itself writes times before 1970 as integers from 2^63 on."""
-    return any(word in type_text.replace("UInt64", "") for word in ("Int64", "Decimal"))
 
 
 def _read_type(node: TypeNode) -> str | None:

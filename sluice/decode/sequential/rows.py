@@ -1,193 +1,263 @@
-"""Formats whose rows follow each other with nothing between them: RowBinary and MsgPack.
+"""Rows that follow each other with nothing between them, laid out for the engine.
 
-A message is one row (or any number of them, see cutting.py). It stands between two marks
-(marks.py), so that a message that is too short or too long cannot pass as a row, nor move the
-boundaries of its neighbours.
+A message is one row, or any number of them. Where rows end follows from their bytes; it is worked
+out here and proven by the engine: each row stands between two marks (marks.py) that are its own. So
+a message that is too short or too long cannot pass as a row nor move the boundaries of its
+neighbours, and a row that was cut wrongly cannot be read.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sluice.core.errors import TerminalError
-from sluice.core.text import TableText
-from sluice.decode.engine.session import literal
+from sluice.decode.engine.session import identifier, literal
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
-from sluice.decode.messages.format import Group, Natural
-from sluice.decode.messages.marked import Indices, Piece, pieces, write_at
+from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Group, Natural
+from sluice.decode.messages.marked import Indices, pieces, write_at
 from sluice.decode.messages.marks import MARK_BYTES, place_between, secret
 from sluice.decode.schema.structure import between_marks
-from sluice.decode.sequential.cutting import HEAD, TAIL, Layout, cut, cut_groups
-from sluice.decode.sequential.row_head import Head, HeadError, read_head
-from sluice.decode.sequential.row_walk import RowWalk, row_walk
-from sluice.decode.typed.structures import Structure, declared, normalised, structure_of
+from sluice.decode.typed.structures import Structure, declared
 
-_NOT_ONE_ROW = Fault(CANNOT_PARSE, "the message is not exactly one row of these columns")
-#: Different heads whose columns are kept. Messages may bring any number of them.
-_HEADS_MAX = 1000
+_HEAD, _TAIL, _OWNER = "_sluice_head", "_sluice_tail", "_sluice_message"
+_NOT_ROWS = Fault(CANNOT_PARSE, "the message is not a number of whole rows of these columns")
+
+#: Over the row of a message that begins at a place: where it ends. Appends what is at fault in it
+#: that the engine might take for something else. Raises IndexError if the message ends within the
+#: row or it is none, and UnknownLengthError.
+Walk = Callable[[bytes, int, list[Fault]], int]
 
 
-def marked_group(
-    buffer: MessageBuffer,
-    messages: Indices,
-    engine_format: str,
-    read: Structure,
-    columns: tuple[Natural, ...],
-    before: bytes = b"",
-    skip: int = 0,
-) -> Iterator[Group]:
-    """These messages between marks, as one group.
+class NotRowsError(IndexError):
+    """The bytes of a message are no rows; as if it ended within one."""
 
+
+class UnknownLengthError(Exception):
+    """Only the engine knows where the row ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowLayout:
+    """How rows of some columns stand in messages, and in a file that the engine reads.
+
+    :param engine_format: its name.
     :param read: the columns as the engine reads them.
-    :param before: what the format wants in front of the 16 bytes of a mark (a type and length).
+    :param walk: over one row.
+    :param not_one: the fault of a message that is not one row.
+    :param many: a message is any number of rows.
+    :param drops: a row at fault is left out; otherwise its message is at fault.
+    :param needs_walk: whether messages of one row must be looked at before the engine sees them,
+        which stand in this text.
+    :param cut_bytes_max: of several rows; the engine reads longer messages, each alone.
     :param skip: bytes at the beginning of each message that are left out.
+    :param before_mark: what the format wants in front of the 16 bytes of a mark.
+    :param number: what it wants in front of the 4 bytes of a UInt32, and their order.
     """
-    file = os.memfd_create("sluice-marked", os.MFD_CLOEXEC)
+
+    engine_format: str
+    read: Structure
+    walk: Walk
+    not_one: Fault
+    many: bool
+    drops: bool = False
+    needs_walk: Callable[[bytes], bool] = lambda text: False
+    cut_bytes_max: int | None = None
+    skip: int = 0
+    before_mark: bytes = b""
+    number: tuple[bytes, str] = (b"", "<u4")
+
+    def rows(self, value: bytes) -> tuple[list[int], dict[int, Fault]] | Fault:
+        """Where the rows of a message end, and those at fault by their number; or the message's.
+
+        :raises UnknownLengthError: the engine must cut it.
+        """
+        walk, end, at = self.walk, len(value), self.skip
+        ends: list[int] = []
+        found: list[Fault] = []
+        faults: dict[int, Fault] = {}
+        try:
+            while at < end:
+                at = walk(value, at, found)
+                if found:
+                    faults[len(ends)] = found[0]
+                    found.clear()
+                ends.append(at)
+        except IndexError:
+            at = -1
+        if at != end or (len(ends) != 1 and not self.many):
+            return _NOT_ROWS if self.many else self.not_one
+        if faults and not self.drops:
+            number, fault = next(iter(faults.items()))
+            said = f"row {number}: {fault.error}"[:300]
+            return replace(fault, error=said) if self.many else fault
+        return ends, faults
+
+    def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
+        """See TypedFormat."""
+        faults: dict[int, Fault] = {}
+        for piece in pieces(buffer, indices):
+            text, begin, own = piece.text, 0, indices[piece.places].tolist()
+            for index, end in zip(own, piece.ends.tolist(), strict=True):
+                try:
+                    found = self.rows(text[begin : end - 1])
+                except UnknownLengthError:
+                    found = None
+                if type(found) is Fault:
+                    faults[index] = found
+                begin = end
+        return faults
+
+    def groups(self, buffer: MessageBuffer, messages: Indices) -> Iterator[Group]:
+        """See TypedFormat: messages that are cut here make one group, others one each."""
+        columns = tuple(Natural(*column) for column in self.read)
+        with _row_file() as file:
+            written = _Written(file, self)
+            for piece in pieces(buffer, messages):
+                written.add(messages[piece.places].tolist(), piece.text, piece.ends.tolist())
+            yield Group(
+                self._source(file, marked=True),
+                columns,
+                np.array(written.messages, np.int64),
+                _place_of_owner() if self.many else place_between(_HEAD, _TAIL),
+                not self.many,
+                _limits(written.size),
+                written.faults,
+                np.array(written.numbers, np.uint32),
+                written.dropped,
+            )
+        alone = np.array(written.alone, np.int64)
+        for index, value in zip(written.alone, buffer.iterate(alone), strict=True):
+            with _row_file() as file:
+                size = write_at(file, memoryview(value)[self.skip :], 0)
+                source, one = self._source(file, marked=False), np.array([index], np.int64)
+                yield Group(source, columns, one, PLACE_IS_FIRST, False, _limits(size))
+
+    def _source(self, file: int, marked: bool) -> str:
+        """What stands behind FROM."""
+        read = self.read
+        if marked:
+            mark = f"FixedString({MARK_BYTES})"
+            owner = ((_OWNER, "UInt32"),) if self.many else ()
+            read = ((_HEAD, mark), *owner, *read, (_TAIL, mark))
+        structure = literal(declared(read))
+        return f"file('/proc/self/fd/{file}', {self.engine_format}, {structure})"
+
+
+@dataclass(slots=True)
+class _Written:
+    """What of some messages stands in a file, or goes to the engine in another way.
+
+    :param messages: indices in the buffer of those whose rows stand in the file, in its order.
+    :param alone: of those that the engine must cut.
+    :param faults: of those that are at fault, and why.
+    :param numbers: of each row within its message, in the order of the file.
+    :param dropped: rows that were left out.
+    """
+
+    file: int
+    layout: RowLayout
+    messages: list[int] = field(default_factory=list)
+    alone: list[int] = field(default_factory=list)
+    faults: dict[int, Fault] = field(default_factory=dict)
+    numbers: list[int] = field(default_factory=list)
+    dropped: int = 0
+    size: int = 0
+
+    def add(self, indices: list[int], text: bytes, ends: list[int]) -> None:
+        """Write the rows of these messages, or note why not.
+
+        :param ends: of each message in the text, and of a byte behind it.
+        """
+        layout, longest = self.layout, self.layout.cut_bytes_max or len(text)
+        if not (layout.many or layout.needs_walk(text)):
+            self._add_as_they_are(indices, text, ends)
+            return
+        owners: list[int] = []
+        rows: list[bytes] = []
+        first, messages, numbers = len(self.numbers), self.messages, self.numbers
+        begin = 0
+        for index, end in zip(indices, ends, strict=True):
+            value = text[begin : end - 1]
+            begin, at = end, layout.skip
+            try:
+                if layout.many and len(value) > longest:
+                    raise UnknownLengthError
+                found = layout.rows(value)
+            except UnknownLengthError:
+                self.alone.append(index)
+                continue
+            if isinstance(found, Fault):
+                self.faults[index] = found
+                continue
+            for number, behind in enumerate(found[0]):
+                if number not in found[1]:
+                    owners.append(len(messages))
+                    numbers.append(number)
+                    rows.append(value[at:behind])
+                at = behind
+            messages.append(index)
+            self.dropped += len(found[1])
+        self.size += write_at(self.file, self._between_marks(rows, owners, first), self.size)
+
+    def _add_as_they_are(self, indices: list[int], text: bytes, ends: list[int]) -> None:
+        """The same of messages of one row each that need no walk."""
+        first, skip = len(self.numbers), self.layout.skip
+        self.messages += indices
+        self.numbers += [0] * len(indices)
+        begins = [skip, *(end + skip for end in ends[:-1])]
+        if self.layout.before_mark:
+            rows = [text[begin : end - 1] for begin, end in zip(begins, ends, strict=True)]
+            marked: bytes | memoryview = self._between_marks(rows, [], first)
+        else:
+            bounds = np.array(begins, np.int64), np.array(ends, np.int64) - 1
+            marked = between_marks(text, *bounds, first)
+        self.size += write_at(self.file, marked, self.size)
+
+    def _between_marks(self, rows: list[bytes], owners: list[int], first: int) -> bytes:
+        """Rows as the engine reads them.
+
+        :param owners: of each row, its message's place in the file; not of messages of one row,
+            whose own number it is.
+        :param first: number of the first row in the file.
+        """
+        count, known = len(rows), self.layout.before_mark + secret()
+        own = np.arange(first, first + count, dtype="<u4").tobytes()
+        marks = [known + own[at : at + 4] for at in range(0, 4 * count, 4)]
+        of_row = 4 if self.layout.many else 3
+        parts = [b""] * (of_row * count)
+        parts[::of_row] = parts[of_row - 1 :: of_row] = marks
+        parts[of_row - 2 :: of_row] = rows
+        if self.layout.many:
+            before, order = self.layout.number
+            named = np.array(owners, order).tobytes()
+            parts[1::4] = [before + named[at : at + 4] for at in range(0, 4 * count, 4)]
+        return b"".join(parts)
+
+
+@contextmanager
+def _row_file() -> Iterator[int]:
+    file = os.memfd_create("sluice-rows", os.MFD_CLOEXEC)
     try:
-        size = 0
-        for piece in pieces(buffer, messages):
-            size += write_at(file, _between_marks(piece, before, skip), size)
-        mark = f"FixedString({MARK_BYTES})"
-        structure = declared(((HEAD, mark), *read, (TAIL, mark)))
-        source = f"file('/proc/self/fd/{file}', {engine_format}, {literal(structure)})"
-        # A length that a message claims must not become memory.
-        settings = {
-            "format_binary_max_string_size": max(size, 1),
-            "format_binary_max_array_size": max(size, 1),
-        }
-        yield Group(source, columns, messages, place_between(HEAD, TAIL), True, settings)
+        yield file
     finally:
         os.close(file)
 
 
-def _between_marks(piece: Piece, before: bytes, skip: int) -> bytes | memoryview:
-    begins, ends = np.concatenate(([0], piece.ends[:-1])) + skip, piece.ends - 1
-    if not before:
-        return between_marks(piece.text, begins, ends, piece.first)
-    view, known = memoryview(piece.text), before + secret()
-    places = np.arange(piece.first, piece.first + len(ends), dtype="<u4").tobytes()
-    marks = [known + places[at : at + 4] for at in range(0, len(places), 4)]
-    parts: list[bytes | memoryview] = [b""] * (3 * len(ends))
-    parts[::3] = parts[2::3] = marks
-    parts[1::3] = [view[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
-    return b"".join(parts)
+def _place_of_owner() -> str:
+    """SQL: a row between two marks that are the same is the row that they name, and what stands
+    right behind the first one is what was written there."""
+    proven = place_between(_HEAD, _TAIL)
+    return f"if({proven} = {NO_MESSAGE}, toUInt32({NO_MESSAGE}), {identifier(_OWNER)})"
 
 
-class RowBinary:
-    """Values in the order of the columns, without names. Option `columns`: their names and types;
-    without it those of the table."""
-
-    def __init__(self, table: TableText) -> None:
-        self._many = table.rows == "many"
-        self._structure = structure_of(table)
-        self._columns = tuple(Natural(*column) for column in self._structure)
-        self._walk = row_walk(tuple(type_text for _, type_text in self._structure))
-
-    def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
-        """See TypedFormat."""
-        if self._many:
-            layout = Layout("RowBinary", self._structure, self._columns)
-            yield from cut_groups(buffer, indices, layout, partial(cut, step=self._walk.step))
-            return
-        yield from marked_group(buffer, indices, "RowBinary", self._structure, self._columns)
-
-    def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
-        """See TypedFormat."""
-        return {} if self._many else broken_rows(self._walk, buffer, indices)
-
-
-def broken_rows(
-    walk: RowWalk, buffer: MessageBuffer, indices: Indices, skip: int = 0
-) -> dict[int, Fault]:
-    """Messages that are not one row; their first bytes may be something else."""
-    faults: dict[int, Fault] = {}
-    for piece in pieces(buffer, indices):
-        text = np.frombuffer(piece.text, np.uint8)
-        begins = np.concatenate(([0], piece.ends[:-1])) + skip
-        broken = walk.broken(text, begins, piece.ends - 1)
-        faults |= dict.fromkeys(indices[piece.places][broken].tolist(), _NOT_ONE_ROW)
-    return faults
-
-
-class RowBinaryWithNamesAndTypes:
-    """Each message begins with the names and the types of its columns."""
-
-    def __init__(self, table: TableText) -> None:
-        self._many = table.rows == "many"
-        self._heads: dict[bytes, Head | Fault] = {}
-
-    def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
-        """See TypedFormat."""
-        by_head, unreadable = self._by_head(buffer, indices)
-        if unreadable:
-            yield Group("", (), np.zeros(0, np.int64), "", True, {}, unreadable)
-        for head, messages in by_head.items():
-            skip = len(head.text)
-            if self._many:
-                layout = Layout("RowBinary", head.structure, head.columns)
-                cutter = partial(cut, step=head.walk.step)
-                yield from cut_groups(buffer, messages, layout, cutter, skip=skip)
-            else:
-                yield from marked_group(
-                    buffer, messages, "RowBinary", head.structure, head.columns, skip=skip
-                )
-
-    def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
-        """See TypedFormat."""
-        by_head, faults = self._by_head(buffer, indices)
-        for head, messages in by_head.items():
-            if not self._many:
-                faults |= broken_rows(head.walk, buffer, messages, len(head.text))
-        return faults
-
-    def _by_head(
-        self, buffer: MessageBuffer, indices: Indices
-    ) -> tuple[dict[Head, Indices], dict[int, Fault]]:
-        """The messages of each head, in the order of the heads' first messages."""
-        found: dict[Head, list[int]] = {}
-        faults: dict[int, Fault] = {}
-        last: Head | None = None
-        for piece in pieces(buffer, indices):
-            begins = [0, *piece.ends[:-1].tolist()]
-            ends = (piece.ends - 1).tolist()
-            text, own = piece.text, indices[piece.places].tolist()
-            for index, begin, end in zip(own, begins, ends, strict=True):
-                # A head says its own length, so no head begins with another one.
-                if last is None or not text.startswith(last.text, begin, end):
-                    head = self._head(text[begin:end])
-                    if isinstance(head, Fault):
-                        faults[index] = head
-                        continue
-                    last = head
-                found.setdefault(last, []).append(index)
-        by_head = {head: np.array(messages, np.int64) for head, messages in found.items()}
-        return by_head, faults
-
-    def _head(self, message: bytes) -> Head | Fault:
-        try:
-            text, names, types = read_head(message)
-        except HeadError as error:
-            return Fault(CANNOT_PARSE, str(error))
-        known = self._heads.get(text)
-        if known is None:
-            if len(self._heads) >= _HEADS_MAX:
-                self._heads.clear()
-            known = self._heads[text] = _understood(text, names, types)
-        return known
-
-
-def _understood(text: bytes, names: list[str], types: list[str]) -> Head | Fault:
-    """The head, or why it says nothing that could be read."""
-    try:
-        structure = normalised(tuple(zip(names, types, strict=True)))
-    except (TerminalError, RecursionError, ValueError, IndexError) as error:
-        said = error.message if isinstance(error, TerminalError) else "a type is not understood"
-        return Fault(CANNOT_PARSE, " ".join(said.split())[:300])
-    columns = tuple(Natural(*column) for column in structure)
-    walk = row_walk(tuple(type_text for _, type_text in structure))
-    return Head(text, structure, columns, walk)
+def _limits(size: int) -> dict[str, object]:
+    """A length that a message claims must not become memory."""
+    return {
+        "format_binary_max_string_size": max(size, 1),
+        "format_binary_max_array_size": max(size, 1),
+    }
