@@ -1,7 +1,7 @@
 """Envelopes as arrays: what each message says of itself, and a node for each row and value.
 
-The walk is compiled (walk.c): protobuf's own runtime takes 20 µs for a row of ten values, once
-for each value a Python object, where this takes 0.2.
+The walk is compiled (walk.c): protobuf's own runtime makes a Python object of each value, and takes
+20 µs for a row of ten values where this takes 0.4.
 """
 
 from __future__ import annotations
