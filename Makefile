@@ -29,7 +29,7 @@ help:  ## list the targets
 
 setup: $(READY)  ## everything that demo and bench need: packages, Java, Kafka
 
-$(READY): requirements.lock pyproject.toml setup.py sluice/kafka/wire/batches.c sluice/decode/messages/brackets.c sluice/decode/messages/moments.c sluice/decode/schema/structure.c scripts/setup
+$(READY): requirements.lock pyproject.toml setup.py sluice/kafka/wire/batches.c sluice/decode/messages/brackets.c sluice/decode/messages/moments.c sluice/decode/schema/structure.c sluice/decode/envelope/walk.c scripts/setup
 	@PYTHON="$(PYTHON)" scripts/setup
 	@touch $@
 

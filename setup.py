@@ -28,6 +28,7 @@ setup(
         for name, source in (
             ("sluice.kafka.wire._batches", "sluice/kafka/wire/batches.c"),
             ("sluice.decode.schema._structure", "sluice/decode/schema/structure.c"),
+            ("sluice.decode.envelope._walk", "sluice/decode/envelope/walk.c"),
             ("sluice.decode.messages._brackets", "sluice/decode/messages/brackets.c"),
             ("sluice.decode.messages._moments", "sluice/decode/messages/moments.c"),
         )

@@ -50,7 +50,7 @@ DECODE = {
     "typed": {"engine", "messages"},
     "schema": {"engine", "messages"},
     "sequential": {"engine", "messages", "typed", "schema"},
-    "envelope": {"engine", "messages", "typed"},
+    "envelope": {"engine", "messages", "typed", "schema"},
     "mapping": {"engine", "messages"},
     "sharding": {"engine", "messages"},
 }

@@ -16,7 +16,7 @@ from sluice.core.ledger import Rest
 from sluice.core.ranges import Interval, contains
 from sluice.core.routing import Looked, looked, takes
 from sluice.core.text import Route, TableText
-from sluice.decode.envelope.tables import envelope_tables
+from sluice.decode.envelope.walk import envelope_tables
 from sluice.decode.formats import framing_of
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.facts import MessageFacts, facts_named

@@ -13,7 +13,7 @@ from sluice.core.errors import TerminalError
 from sluice.core.text import Column, TableText
 from sluice.decode.engine.session import run
 from sluice.decode.envelope.format import EnvelopeFormat
-from sluice.decode.envelope.tables import envelope_tables
+from sluice.decode.envelope.walk import envelope_tables
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.framing import BYTES
@@ -124,6 +124,14 @@ CASES: list[tuple[str, Value, str]] = [
     ("IPv6", "::1", "::1"),
     ("Enum8('a' = 1, 'b' = 2)", "b", "b"),
     ("Enum8('a' = 1, 'b' = 2)", "c", ""),
+    ("Enum8('a' = 1, 'b' = 2)", 2, "b"),
+    ("Enum8('a' = 1, 'b' = 2)", 0, ""),
+    ("Enum16('a' = 1, 'b' = -2)", 2**64 - 2, ""),
+    ("Bool", 1, "true"),
+    ("Bool", 2, ""),
+    ("IPv4", 1, "0.0.0.1"),
+    ("Date", 1, "1970-01-02"),
+    ("DateTime", 1767323045, "2026-01-02 03:04:05"),
     ("DateTime", timestamp("2026-01-02 03:04:05"), "2026-01-02 03:04:05"),
     ("DateTime", timestamp("2200-01-02 03:04:05"), ""),
     ("DateTime", "2026-01-02 03:04:05", "2026-01-02 03:04:05"),
@@ -226,6 +234,55 @@ def test_null_takes_the_default_where_that_is_asked_for() -> None:
         envelope_table(*columns, on_null="default"), [message(sql, (4, None, None), (5, 6, ["x"]))]
     )
     assert rows(decoded) == [["4", 8, []], ["5", 6, ["x"]]]
+
+
+def test_a_value_at_fault_matters_only_to_a_table_that_has_its_column() -> None:
+    sql = "INSERT INTO t (id, name) VALUES (?, ?)"
+    good = message(sql, (7, "x"))
+    bad = good.replace(b"\x3a\x01x", b"\x3a\x02x")
+    # Of the same request, written in an order that hardly any encoder writes.
+    size = len("orders") + 2
+    moved = bad[size:] + bad[:size]
+    decoded = decode(envelope_table(ID), [good, bad, moved])
+    assert (rows(decoded), decoded.bad) == ([["7"], ["7"], ["7"]], ())
+    decoded = decode(envelope_table(ID, NAME), [good, bad, moved])
+    assert rows(decoded) == [["7", "x"]]
+    assert bad_facts(decoded) == [(1, "cannot-parse", "name"), (2, "cannot-parse", "name")]
+    said = "row 0: ValueP is cut off: a field ends beyond it, in column name String"
+    assert [bad.error for bad in decoded.bad] == [said, said]
+
+
+def test_integers_and_floats_in_one_message() -> None:
+    text = envelope_table(Column("a", "Nullable(String)"))
+    sql = "INSERT INTO t (a) VALUES (?)"
+    null = message(sql, (None,))
+    too_large = [message(sql, (n,), (0.5,)) for n in (2**53 + 1, -(2**53) - 1, 2**63, 2**64 - 1)]
+    decoded = decode(text, [null, *too_large])
+    assert rows(decoded) == [[None]]
+    assert bad_facts(decoded) == [(place, "cannot-parse", "a") for place in (1, 2, 3, 4)]
+    assert "different kinds" in decoded.bad[0].error
+    decoded = decode(text, [null, *(message(sql, (n,), (0.5,)) for n in (2**53, -(2**53)))])
+    largest = ["9007199254740992"], ["-9007199254740992"]
+    assert rows(decoded) == [[None], largest[0], ["0.5"], largest[1], ["0.5"]]
+
+
+def test_null_that_comes_first_in_a_later_text() -> None:
+    """A range is read a MiB at a time, and what is null in one of them decides for all."""
+    columns = (
+        Column("a", "Nullable(UInt64)"),
+        Column("b", "Array(Nullable(String))"),
+        Column("c", "Map(String, Nullable(Int8))"),
+        Column("d", "Tuple(x Nullable(Float64), y String)"),
+    )
+    sql = "INSERT INTO t (a, b, c, d) VALUES (?, ?, ?, ?)"
+    some: tuple[Value, ...] = (1, ["x"], {"k": 1}, [1.5, "y" * 600_000])
+    none: tuple[Value, ...] = (None, [None, "x"], {"k": None}, [None, ""])
+    values = [some, some, some, none, some]
+    decoded = decode(envelope_table(*columns), [message(sql, value) for value in values])
+    assert decoded.bad == ()
+    shown = [[*row[:3], row[3]["x"]] for row in rows(decoded)]
+    given = ["1", ["x"], {"k": 1}, 1.5]
+    assert shown == [given, given, given, [None, [None, "x"], {"k": None}, None], given]
 
 
 def native_block(query: str) -> bytes:

@@ -1,278 +1,221 @@
-"""Columns of envelopes' values, each in the type that the values say they have."""
+"""Values of envelopes as columns of Native, each of the type that its values say they have."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import add, or_
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.decode.engine.session import identifier
-from sluice.decode.envelope.values import (
-    BIG,
-    BOOL,
-    DOUBLE,
-    INT,
-    NONE,
-    STRING,
-    TIMESTAMP,
-    Cells,
-    Lists,
-    Shape,
-    Tuples,
-    Values,
-)
-from sluice.decode.envelope.wire import Bits, Mask, Positions, Text, gathered
+from sluice.decode.engine.native import column_head, varint
+from sluice.decode.engine.session import identifier, literal
+from sluice.decode.envelope.rows import Cells, RowReader, Statement
+from sluice.decode.envelope.shapes import Shape
+from sluice.decode.envelope.walk import Mask, Nodes, Positions
+from sluice.decode.messages.fault import CANNOT_PARSE, Fault
+from sluice.decode.messages.format import Group, Indices, Natural
+from sluice.decode.schema.structure import with_lengths
+from sluice.producer.wire import Kind
 
-#: What a column of single values can be. The place is the code in a signature; 0: the values
-#: cannot stand in one column.
-NATURALS = (
-    "",
-    "Int64",
-    "UInt64",
-    "Int128",
-    "Float64",
-    "String",
-    "Bool",
-    "DateTime64(3, 'UTC')",
-)
-_INT64, _UINT64, _INT128, _FLOAT64, _STRING, _BOOL, _MOMENT = range(1, len(NATURALS))
+PLACE = "_sluice_place"
 
-#: Code by the set of classes, as bits; null goes with everything.
-_CODE_OF = np.zeros(1 << (TIMESTAMP + 1), np.uint8)
-for _classes, _code in (
-    ((INT,), _INT64),
-    ((BIG,), _UINT64),
-    ((INT, BIG), _INT128),
-    ((DOUBLE,), _FLOAT64),
-    ((DOUBLE, INT), _FLOAT64),
-    ((DOUBLE, BIG), _FLOAT64),
-    ((DOUBLE, INT, BIG), _FLOAT64),
-    ((STRING,), _STRING),
-    ((BOOL,), _BOOL),
-    ((TIMESTAMP,), _MOMENT),
-):
-    _set = sum(1 << one for one in _classes)
-    _CODE_OF[_set] = _CODE_OF[_set | 1 << NONE] = _code
+#: Of each leaf of a relation, its place among NATURALS.
+Signature = NDArray[np.uint8]
+
+#: What a column of single values can be.
+NATURALS = ("", "Int128", "Float64", "String", "Bool", "DateTime64(3, 'UTC')")
+_MIXED, _INTEGER, _FLOAT, _STRING, _BOOL, _TIME = range(len(NATURALS))
+#: By `Kind`; null goes with everything.
+_NATURAL_OF = np.zeros(256, np.uint8)
+_NATURAL_OF[[Kind.INT, Kind.LONG, Kind.UINT, Kind.ULONG]] = _INTEGER
+_NATURAL_OF[[Kind.DOUBLE, Kind.STRING, Kind.BOOL, Kind.TIMESTAMP]] = _FLOAT, _STRING, _BOOL, _TIME
+#: By the set of naturals, as bits: what all of them can be.
+_COMMON = np.zeros(1 << len(NATURALS), np.uint8)
+_COMMON[[1 << natural for natural in range(len(NATURALS))]] = range(len(NATURALS))
+_COMMON[1 << _INTEGER | 1 << _FLOAT] = _FLOAT
 
 #: Integers up to here are numbers of a Float64.
 _FLOAT_INTEGER_MAX = 1 << 53
-
-#: Of each leaf of each column, its code.
-Signature = tuple[int, ...]
+_SIGN = np.uint64(1 << 63)
 
 
-def code_without_values(shape: Shape) -> int:
-    """The code of a leaf that has no value but null."""
-    name = shape.target.split("(")[0]
-    if name == "Bool":
-        return _BOOL
-    if name in ("DateTime", "DateTime64"):
-        return _MOMENT
-    if "Int" in name or shape.integers == "Float64":
-        return NATURALS.index(shape.integers)
-    return _STRING
+@dataclass(slots=True)
+class Relations:
+    """All relations of some messages, by columns and signature, in order of appearance."""
+
+    by_key: dict[tuple[tuple[str, ...], bytes], Relation] = field(default_factory=dict)
+
+    def add(self, nodes: Nodes, read: RowReader, messages: Indices) -> dict[int, Fault]:
+        """Append the rows of messages, but for those with which something is wrong.
+
+        :param messages: their indices.
+        :returns: what is wrong, by the messages' places.
+        """
+        faults = dict(read.faults)
+        leaves = [cells for column in read.columns.values() for cells in column if cells.is_leaf]
+        table = np.zeros((len(messages), len(leaves)), np.uint8)
+        for number, cells in enumerate(leaves):
+            table[:, number] = _naturals(nodes, cells, len(messages))
+        for place in np.flatnonzero((table == _MIXED).any(axis=1)).tolist():
+            name = leaves[int(np.argmax(table[place] == _MIXED))].column
+            said = f"column {name} has values of different kinds in one message"
+            fault = Fault(CANNOT_PARSE, f"{said}, which nothing can hold"[:300], name)
+            faults.setdefault(place, fault)
+        fine = np.ones(len(messages), np.bool_)
+        fine[list(faults)] = False
+        for signature, chosen in _by_signature(table, fine):
+            key = read.statement.columns, signature.tobytes()
+            if key not in self.by_key:
+                self.by_key[key] = Relation(read.statement, signature)
+            self.by_key[key].add(nodes, read, chosen, messages[chosen])
+        return faults
 
 
-def leaves_of(cells: Cells, owners: Positions | None) -> Iterator[tuple[Values, Positions | None]]:
-    """The leaves of a column and, if asked for, the owner of each of their values."""
-    if isinstance(cells, Values):
-        yield cells, owners
-    elif isinstance(cells, Tuples):
-        for part in cells.parts:
-            yield from leaves_of(part, owners)
+def _by_signature(table: Signature, fine: Mask) -> Iterator[tuple[Signature, Mask]]:
+    """The different signatures of these messages, each with those that have it."""
+    rows = table[fine]
+    if not len(rows) or (rows == rows[0]).all():
+        different, which = rows[:1], np.zeros(len(rows), np.int64)
     else:
-        items = None if owners is None else np.repeat(owners, cells.counts)
-        for part in cells.parts:
-            yield from leaves_of(part, items)
+        different, which = np.unique(rows, axis=0, return_inverse=True)
+    for number, signature in enumerate(different):
+        chosen = fine.copy()
+        chosen[fine] = which.reshape(-1) == number
+        yield signature, chosen
 
 
-def common_signature(cells: list[Cells], shapes: list[Shape]) -> Signature | None:
-    """The signature of all rows; None if there may be several."""
-    codes = []
-    leaf_shapes = (leaf for shape in shapes for leaf in shape.leaves())
-    leaf_values = (leaf for column in cells for leaf, _ in leaves_of(column, None))
-    for shape, values in zip(leaf_shapes, leaf_values, strict=True):
-        classes = values.classes
-        present = {int(classes[0])} if len(classes) else set()
-        if present and not (classes == classes[0]).all():
-            present = set(np.flatnonzero(np.bincount(classes)).tolist())
-        present.discard(NONE)
-        if len(present) > 1:
-            return None
-        bits = 1 << present.pop() if present else 0
-        codes.append(int(_CODE_OF[bits]) or code_without_values(shape))
-    return tuple(codes)
-
-
-def signatures(
-    cells: list[Cells], shapes: list[Shape], owners: Positions, messages: int
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """For each message the code of each leaf; 0 where its values cannot stand in one column.
-
-    :param owners: for each row the place of its message.
-    :returns: codes by message and leaf, and the number of the column that each leaf is in.
-    """
-    codes, columns = [], []
-    for number, (column, shape) in enumerate(zip(cells, shapes, strict=True)):
-        for leaf, (values, of) in zip(shape.leaves(), leaves_of(column, owners), strict=True):
-            assert of is not None
-            codes.append(_codes(values, of, leaf, messages))
-            columns.append(number)
-    table = np.array(codes, np.uint8).T if codes else np.zeros((messages, 0), np.uint8)
-    return table, np.array(columns, np.uint8)
-
-
-def _codes(values: Values, owners: Positions, shape: Shape, messages: int) -> NDArray[np.uint8]:
-    classes = values.classes
+def _naturals(nodes: Nodes, cells: Cells, messages: int) -> Signature:
+    """For each message what its values here can be together."""
+    each = _NATURAL_OF[nodes.kinds[cells.nodes]]
+    if cells.shape.is_float:
+        each[each == _INTEGER] = _FLOAT
     sets = np.zeros(messages, np.uint8)
-    for one in np.flatnonzero(np.bincount(classes, minlength=1)).tolist():
-        if one != NONE:
-            sets[owners[classes == one]] |= np.uint8(1 << one)
-    codes = _CODE_OF[sets]
-    codes[sets == 0] = code_without_values(shape)
-    mixed = (codes == _FLOAT64) & (sets != 1 << DOUBLE) & (sets != 0)
-    if mixed.any():
-        whole = np.flatnonzero((classes == INT) | (classes == BIG))
-        signed = values.bits[whole].view(np.int64)
-        large = (signed > _FLOAT_INTEGER_MAX) | (signed < -_FLOAT_INTEGER_MAX)
-        large |= (classes[whole] == BIG) & (signed < 0)
-        exceeding = owners[whole[large]]
-        codes[exceeding[codes[exceeding] == _FLOAT64]] = 0
-    return codes
+    for natural in np.flatnonzero(np.bincount(each)).tolist():
+        if natural:
+            sets[cells.owners[each == natural]] |= np.uint8(1 << natural)
+    common = _COMMON[sets]
+    both = sets == 1 << _INTEGER | 1 << _FLOAT
+    if both.any():
+        whole = each == _INTEGER
+        signed = nodes.numbers[cells.nodes[whole]].view(np.int64)
+        exceeding = (signed > _FLOAT_INTEGER_MAX) | (signed < -_FLOAT_INTEGER_MAX)
+        # One of 64 bits without a sign looks negative.
+        exceeding |= (nodes.kinds[cells.nodes[whole]] == Kind.ULONG) & (signed < 0)
+        owners = cells.owners[whole][exceeding]
+        common[owners[both[owners]]] = _MIXED
+    # Null stands in a column of any type: it makes no relation of its own where it need not.
+    empty = sets == 0
+    if empty.any():
+        others = np.flatnonzero(np.bincount(common[~empty & (common != _MIXED)]))
+        common[empty] = others[0] if len(others) == 1 else _STRING
+    return common
 
 
-@dataclass(slots=True)
-class LeafColumn:
-    """Values of one leaf, poll after poll."""
+class Relation:
+    """Rows with the same columns of the same types, which a file holds text after text.
 
-    code: int
-    count: int = 0
-    nulls: list[Mask | int] = field(default_factory=list)
-    has_null: bool = False
-    data: list[bytes] = field(default_factory=list)
+    :param signature: of all that is added.
+    """
 
-    def add(self, values: Values, text: Text) -> None:
-        classes = values.classes
-        null = classes == NONE
-        if null.any():
-            self.has_null = True
-            self.nulls.append(null)
-        else:
-            self.nulls.append(len(classes))
-        self.count += len(classes)
-        self.data.append(self._written(values, null, text))
+    def __init__(self, statement: Statement, signature: Signature) -> None:
+        self._shapes = {n: statement.shapes[n] for n in statement.columns if n in statement.shapes}
+        self._naturals = signature.tolist()
+        self._nullable = [False] * len(signature)
+        self._file = os.fdopen(os.memfd_create("sluice-envelope", os.MFD_CLOEXEC), "wb")
+        self._messages: list[Indices] = []
+        self._count = 0
+        #: Each message has exactly one row.
+        self._single = True
 
-    def _written(self, values: Values, null: Mask, text: Text) -> bytes:
-        bits = values.bits
-        if self.code == _STRING:
-            if values.begins is None or values.ends is None:
-                return b"\0" * len(bits)
-            zero = len(text.raw) - 1
-            begins = np.where(null, zero, values.begins)
-            return gathered(text, begins, np.where(null, zero + 1, values.ends))
-        if self.code == _BOOL:
-            return bits.astype(np.uint8).tobytes()
-        if self.code == _INT128:
-            high = np.where(values.classes == INT, bits.view(np.int64) >> 63, 0)
-            return np.stack([bits, high.view(np.uint64)], axis=1).tobytes()
-        if self.code == _FLOAT64:
-            return self._floats(bits, values).tobytes()
-        return bits.tobytes()
+    def add(self, nodes: Nodes, read: RowReader, chosen: Mask, messages: Indices) -> None:
+        """Append the rows of these messages.
 
-    @staticmethod
-    def _floats(bits: Bits, values: Values) -> Bits:
-        whole = (values.classes == INT) | (values.classes == BIG)
-        if whole.any():
-            bits = bits.copy()
-            bits[whole] = bits[whole].view(np.int64).astype(np.float64).view(np.uint64)
-        return bits
+        :param messages: the indices of those that are chosen.
+        """
+        columns = [[cells.of(chosen) for cells in column] for column in read.columns.values()]
+        leaves = (cells for column in columns for cells in column if cells.is_leaf)
+        nullable = [bool((nodes.kinds[leaf.nodes] == Kind.NULL).any()) for leaf in leaves]
+        self._nullable = list(map(or_, self._nullable, nullable))
+        places = read.rows.of(chosen).owners
+        self._single &= np.array_equal(places, np.arange(len(messages)))
+        write = self._file.write
+        write(varint(1 + len(columns)) + varint(len(places)))
+        write(column_head(PLACE, "UInt32") + (places + self._count).astype(np.uint32).tobytes())
+        left = iter(zip(self._naturals, nullable, strict=True))
+        for natural, column in zip(self._columns(nullable), columns, strict=True):
+            write(column_head(natural.name, natural.type))
+            for cells in column:
+                if cells.is_leaf:
+                    self._file.writelines(_leaf(nodes, cells.nodes, *next(left)))
+                else:
+                    write(np.cumsum(nodes.numbers[cells.nodes]).tobytes())
+        self._messages.append(messages)
+        self._count += len(messages)
 
-    @property
-    def type(self) -> str:
-        natural = NATURALS[self.code]
-        return f"Nullable({natural})" if self.has_null else natural
+    @contextmanager
+    def group(self) -> Iterator[Group]:
+        """All of it as a source, once; the file lives as long as the context."""
+        with self._file:
+            self._file.flush()
+            columns = self._columns(self._nullable)
+            structure = ", ".join(
+                f"{identifier(column.name)} {column.type}"
+                for column in (Natural(PLACE, "UInt32"), *columns)
+            )
+            path = literal(f"/proc/self/fd/{self._file.fileno()}")
+            source = f"file({path}, Native, {literal(structure)})"
+            messages = np.concatenate(self._messages)
+            yield Group(source, columns, messages, PLACE, self._single)
 
-    def parts(self) -> Iterator[bytes]:
-        """The column as Native writes it."""
-        if self.has_null:
-            for null in self.nulls:
-                yield b"\0" * null if isinstance(null, int) else null.tobytes()
-        yield from self.data
-
-
-@dataclass(slots=True)
-class ListColumn:
-    """Lists or maps, poll after poll."""
-
-    is_map: bool
-    items: list[AnyColumn]
-    count: int = 0
-    counts: list[Positions] = field(default_factory=list)
-
-    def add(self, cells: Lists, text: Text) -> None:
-        self.count += len(cells.counts)
-        self.counts.append(cells.counts)
-        for column, part in zip(self.items, cells.parts, strict=True):
-            add_cells(column, part, text)
-
-    @property
-    def type(self) -> str:
-        inner = ", ".join(column.type for column in self.items)
-        return f"Map({inner})" if self.is_map else f"Array({inner})"
-
-    def parts(self) -> Iterator[bytes]:
-        yield np.cumsum(np.concatenate([np.zeros(0, np.int64), *self.counts])).tobytes()
-        for column in self.items:
-            yield from column.parts()
-
-
-@dataclass(slots=True)
-class TupleColumn:
-    """Tuples, poll after poll."""
-
-    names: tuple[str, ...]
-    elements: list[AnyColumn]
-
-    def add(self, cells: Tuples, text: Text) -> None:
-        for column, part in zip(self.elements, cells.parts, strict=True):
-            add_cells(column, part, text)
-
-    @property
-    def type(self) -> str:
-        parts = (
-            f"{identifier(name)} {column.type}" if name else column.type
-            for name, column in zip(self.names, self.elements, strict=True)
+    def _columns(self, nullable: list[bool]) -> tuple[Natural, ...]:
+        left = (
+            f"Nullable({NATURALS[natural]})" if has_null else NATURALS[natural]
+            for natural, has_null in zip(self._naturals, nullable, strict=True)
         )
-        return f"Tuple({', '.join(parts)})"
-
-    def parts(self) -> Iterator[bytes]:
-        for column in self.elements:
-            yield from column.parts()
+        return tuple(Natural(name, _type_of(shape, left)) for name, shape in self._shapes.items())
 
 
-AnyColumn = LeafColumn | ListColumn | TupleColumn
-
-
-def make_column(shape: Shape, codes: Iterator[int]) -> AnyColumn:
-    """An empty column; its leaves have the next codes of a signature."""
+def _type_of(shape: Shape, leaves: Iterator[str]) -> str:
+    """The type of a column whose single values have the next of these types."""
     if shape.kind == "value":
-        return LeafColumn(next(codes))
-    parts = [make_column(part, codes) for part in shape.parts]
-    if shape.kind == "tuple":
-        return TupleColumn(shape.names, parts)
-    return ListColumn(shape.kind == "map", parts)
+        return next(leaves)
+    types = [_type_of(part, leaves) for part in shape.parts]
+    if shape.kind == "list":
+        return f"Array({types[0]})"
+    if shape.kind == "map":
+        return f"Map{types[0].removeprefix('Tuple')}"
+    names = (name and f"{identifier(name)} " for name in shape.names)
+    return f"Tuple({', '.join(map(add, names, types))})"
 
 
-def add_cells(column: AnyColumn, cells: Cells, text: Text) -> None:
-    """Append values whose signature is the column's."""
-    if isinstance(column, LeafColumn):
-        assert isinstance(cells, Values)
-        column.add(cells, text)
-    elif isinstance(column, ListColumn):
-        assert isinstance(cells, Lists)
-        column.add(cells, text)
+def _leaf(
+    nodes: Nodes, cells: Positions, natural: int, has_null: bool
+) -> Iterator[bytes | memoryview]:
+    """Single values as Native writes them."""
+    kinds, bits = nodes.kinds[cells], nodes.numbers[cells]
+    null = kinds == Kind.NULL
+    if has_null:
+        yield null.tobytes()
+    if natural == _STRING:
+        begins, ends = np.where(null, 0, bits.view(np.int64)), np.where(null, 0, nodes.ends[cells])
+        yield with_lengths(nodes.text, begins, ends)
+    elif natural == _BOOL:
+        yield bits.astype(np.uint8).tobytes()
+    elif natural == _INTEGER:
+        negative = (bits >= _SIGN) & (kinds != Kind.ULONG)
+        yield np.stack([bits, np.where(negative, ~np.uint64(0), 0)], axis=1).tobytes()
+    elif natural == _FLOAT:
+        floats = np.where(kinds == Kind.DOUBLE, bits.view(np.float64), _floats(nodes, cells))
+        yield floats.tobytes()
     else:
-        assert isinstance(cells, Tuples)
-        column.add(cells, text)
+        yield bits.tobytes()
+
+
+def _floats(nodes: Nodes, integers: Positions) -> NDArray[np.float64]:
+    bits = nodes.numbers[integers]
+    unsigned = nodes.kinds[integers] == Kind.ULONG
+    return np.where(unsigned, bits.astype(np.float64), bits.view(np.int64).astype(np.float64))

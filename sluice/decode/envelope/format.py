@@ -1,32 +1,31 @@
 """The format `SQLBatchRequest`: eBay's envelope, rows bound to a statement, as relations.
 
-Many messages are read at once, by arithmetic on arrays. A message that does not look exactly as
-the official encoders write it, or that does not fit the table, is read byte by byte: it is
-written anew in the usual way and read again, or it is bad. What a message becomes follows from
-the message and the table alone. Values for columns that the table does not have are skipped.
+Many messages are read at once. What a message becomes follows from the message and the table
+alone. Values for columns that the table does not have are skipped.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
-from sluice.decode.envelope.groups import PLACE, Relations, Statement, parse_rows
-from sluice.decode.envelope.layout import Layout, distinct, read_layout, read_rows
-from sluice.decode.envelope.plain import PlainRequest, read_plain
+from sluice.decode.envelope.columns import PLACE, Relations
+from sluice.decode.envelope.rows import RowReader, Statement, all_rows
+from sluice.decode.envelope.shapes import shape_of
 from sluice.decode.envelope.statement import read_statement
-from sluice.decode.envelope.values import shape_of
-from sluice.decode.envelope.wire import Mask, Positions, Text
-from sluice.decode.envelope.words import explain, mixed_kinds
+from sluice.decode.envelope.walk import Mask, fault_of, walk
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import UNKNOWN_FIELD, Fault
 from sluice.decode.messages.format import Group, Indices
 from sluice.decode.messages.framing import BYTES
-from sluice.decode.messages.marked import pieces
+from sluice.decode.messages.marked import Piece, pieces
 from sluice.decode.typed.blobs import Blobs
 from sluice.producer.wire import LIMITS, Kind, schema_hashcode
 
@@ -34,8 +33,6 @@ from sluice.producer.wire import LIMITS, Kind, schema_hashcode
 OTHER_SCHEMA = "other-schema"
 #: So many statements are remembered from range to range.
 _STATEMENTS_MAX = 256
-#: So many messages that were written anew are read together.
-_REWRITTEN_TOGETHER = 500
 
 _NO_MESSAGES = np.zeros(0, np.int64)
 
@@ -54,10 +51,8 @@ class EnvelopeFormat:
         own = [column for column in table.columns if column.name not in table.lineage]
         insertable = [column for column in own if column.kind in ("", "DEFAULT")]
         self._positional = tuple(column.name for column in insertable)
-        # A row that is dropped alone is left to the decoder; here a fault is the message's.
-        looks, refuse_null = table.bad_rows != "drop-row", table.on_null != "default"
         self._shapes = {
-            column.name: shape_of(column.type, looks, refuse_null)
+            column.name: shape_of(column.type)
             for column in own
             if column.kind in ("", "DEFAULT", "EPHEMERAL")
         }
@@ -70,45 +65,77 @@ class EnvelopeFormat:
 
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
         """See `TypedFormat`."""
-        first = _Reading(self)
+        relations = Relations()
+        faults: dict[int, Fault] = {}
+        blocks: list[tuple[int, bytes]] = []
         for piece in pieces(buffer, indices):
-            begins = np.concatenate(([0], piece.ends[:-1]))
-            first.take(piece.text, begins, piece.ends - 1, indices[piece.places])
-        again = _Reading(self)
-        faults = first.faults
-        rewritten: list[tuple[int, bytes]] = []
-        for index, message in first.doubtful:
-            result = self._judge(message)
-            if isinstance(result, Fault):
-                faults[index] = result
-            else:
-                rewritten.append((index, result))
-        for begin in range(0, len(rewritten), _REWRITTEN_TOGETHER):
-            again.take_all(rewritten[begin : begin + _REWRITTEN_TOGETHER])
-        for index, message in again.doubtful:
-            result = self._judge(message)
-            assert isinstance(result, Fault)
-            faults[index] = result
-        faults |= again.faults
-        blocks = sorted(first.blocks + again.blocks)
-        yield from self._yield_groups([first.relations, again.relations], blocks, faults)
+            here = indices[piece.places]
+            bad, held = self._read(piece, here, relations)
+            faults |= {int(here[place]): fault for place, fault in bad.items()}
+            blocks += [(int(here[place]), block) for place, block in held]
+        for relation in relations.by_key.values():
+            with relation.group() as group:
+                yield group
+        for index, block in blocks:
+            yield from self._block_groups(index, block)
+        if faults:
+            yield Group("", (), _NO_MESSAGES, PLACE, single=False, unreadable=faults)
 
     def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
         """See `TypedFormat`. What the engine reads was written here; only blocks were not."""
         return {}
 
-    def _yield_groups(
-        self, readings: list[Relations], blocks: list[tuple[int, bytes]], faults: dict[int, Fault]
-    ) -> Iterator[Group]:
-        for reading in readings:
-            for relation in reading.by_key.values():
-                with relation.group(faults) as group:
-                    yield group
-                faults = {}
-        for index, block in blocks:
-            yield from self._block_groups(index, block)
-        if faults:
-            yield Group("", (), _NO_MESSAGES, PLACE, single=False, unreadable=faults)
+    def _read(
+        self, piece: Piece, indices: Indices, relations: Relations
+    ) -> tuple[dict[int, Fault], list[tuple[int, bytes]]]:
+        """Read the messages of a text into relations.
+
+        :returns: by their places in it, what is wrong with the bad ones, and Native blocks.
+        """
+        begins = np.concatenate(([0], piece.ends[:-1]))
+        found, nodes = walk(piece.text, begins, piece.ends - 1, self._refuse_unknown)
+        faults = self._refused(found)
+        blocks: list[tuple[int, bytes]] = []
+        by_statement = defaultdict[bytes, list[int]](list)
+        heads = (found[name].tolist() for name in ("head_begin", "head_end", "has_block"))
+        for place, (begin, end, is_block) in enumerate(zip(*heads, strict=True)):
+            if place in faults:
+                continue
+            head = piece.text[begin:end]
+            if is_block:
+                blocks.append((place, head))
+            else:
+                by_statement[head].append(place)
+        # Statements that are written differently may mean the same.
+        bound: dict[tuple[str, ...], tuple[Statement, Mask]] = {}
+        for sql, places in by_statement.items():
+            meaning = self._statement(sql)
+            if isinstance(meaning, Fault):
+                faults |= dict.fromkeys(places, meaning)
+            else:
+                nowhere = np.zeros(len(found), np.bool_)
+                bound.setdefault(meaning.columns, (meaning, nowhere))[1][places] = True
+        rows = all_rows(nodes, found["rows"])
+        for statement, chosen in bound.values():
+            read = RowReader(nodes, rows.of(chosen), statement, self._null_is_empty)
+            members = np.flatnonzero(chosen)
+            bad = relations.add(nodes, read, indices[members])
+            faults |= {int(members[place]): fault for place, fault in bad.items()}
+        return faults, blocks
+
+    def _refused(self, found: NDArray[Any]) -> dict[int, Fault]:
+        """Messages that are no envelopes, or whose hash the options do not name."""
+        faults = {}
+        bad = found["code"] != 0
+        for place in np.flatnonzero(bad).tolist():
+            faults[place] = fault_of(*found[["code", "holder", "number", "detail"]][place])
+        if self._hashes is not None:
+            others = ~np.isin(found["hash"], self._hashes) & ~bad
+            for place in np.flatnonzero(others).tolist():
+                hashcode = found["hash"][place]
+                said = f"schema_hashcode {hashcode} is none of those in the option schema_hash"
+                faults[place] = Fault(OTHER_SCHEMA, said)
+        return faults
 
     def _block_groups(self, index: int, block: bytes) -> Iterator[Group]:
         """A Native block as if it were a message of that format."""
@@ -118,21 +145,7 @@ class EnvelopeFormat:
                 bad = {place + index: fault for place, fault in group.unreadable.items()}
                 yield replace(group, messages=group.messages + index, unreadable=bad)
 
-    def _judge(self, message: bytes) -> bytes | Fault:
-        """What was not read: in the usual way of writing, if it was only written unusually."""
-        request = read_plain(message, self._refuse_unknown)
-        if isinstance(request, Fault):
-            return request
-        usual = request.encode()
-        return usual if usual != message else self._explain(request)
-
-    def _explain(self, request: PlainRequest) -> Fault:
-        statement = self.statement(request.sql)
-        if isinstance(statement, Fault):
-            return statement
-        return explain(request, statement.columns, statement.shapes, self._null_is_empty)
-
-    def statement(self, sql: bytes) -> Statement | Fault:
+    def _statement(self, sql: bytes) -> Statement | Fault:
         """What the statement means for this table, or why the message is bad."""
         known = self._statements.get(sql)
         if known is not None:
@@ -142,99 +155,15 @@ class EnvelopeFormat:
         if isinstance(columns, Fault):
             result = columns
         else:
-            strange = [name for name in columns if name not in self._shapes]
+            shapes = {name: self._shapes[name] for name in columns if name in self._shapes}
+            result = Statement(columns, shapes)
+            strange = next((name for name in columns if name not in shapes), "")
             if strange and self._refuse_unknown:
-                said = f"the table has no column {strange[0]}"[:300]
-                result = Fault(UNKNOWN_FIELD, said, strange[0])
-            else:
-                shapes = {n: self._shapes[n] for n in columns if n in self._shapes}
-                result = Statement(columns, shapes)
+                said = f"the table has no column {strange}"[:300]
+                result = Fault(UNKNOWN_FIELD, said, strange)
         if len(self._statements) < _STATEMENTS_MAX:
             self._statements[sql] = result
         return result
-
-    def other_schemas(self, layout: Layout) -> Mask:
-        """Messages whose hash the options do not name."""
-        if self._hashes is None:
-            return np.zeros(len(layout.sound), np.bool_)
-        wrong: Mask = ~np.isin(layout.hashes.view(np.int64), self._hashes)
-        return wrong & layout.sound
-
-    @property
-    def null_is_empty(self) -> bool:
-        """Whether null in the place of a list is an empty one."""
-        return self._null_is_empty
-
-
-@dataclass(slots=True)
-class _Reading:
-    """Messages read in the usual way of writing.
-
-    `doubtful` are those that are not; `blocks` are those that hold a Native block.
-    """
-
-    owner: EnvelopeFormat
-    relations: Relations = field(default_factory=Relations)
-    faults: dict[int, Fault] = field(default_factory=dict)
-    doubtful: list[tuple[int, bytes]] = field(default_factory=list)
-    blocks: list[tuple[int, bytes]] = field(default_factory=list)
-
-    def take_all(self, messages: list[tuple[int, bytes]]) -> None:
-        """Read messages with their indices."""
-        indices = np.array([index for index, _ in messages], np.int64)
-        ends = np.cumsum([len(message) for _, message in messages])
-        begins = np.concatenate(([0], ends[:-1]))
-        self.take(b"".join([message for _, message in messages]), begins, ends, indices)
-
-    def take(self, content: bytes, begins: Positions, ends: Positions, indices: Indices) -> None:
-        """Read messages that stand in one text."""
-        text = Text(content)
-        layout = read_layout(text, begins, ends)
-        rows = read_rows(text, layout)
-        others = self.owner.other_schemas(layout)
-        for place in np.flatnonzero(others).tolist():
-            found = int(layout.hashes.view(np.int64)[place])
-            said = f"schema_hashcode {found} is none of those in the option schema_hash"
-            self.faults[int(indices[place])] = Fault(OTHER_SCHEMA, said)
-        usable = layout.sound & ~others
-        for place in np.flatnonzero(usable & layout.has_block).tolist():
-            block = content[layout.head_begins[place] : layout.head_ends[place]]
-            self.blocks.append((int(indices[place]), block))
-        bound = np.flatnonzero(usable & ~layout.has_block)
-        fine = layout.sound.copy()
-        for statement, places in self._by_statement(text, layout, bound, indices):
-            chosen = np.zeros(len(begins), np.bool_)
-            chosen[places] = True
-            here = chosen[rows.owners]
-            place_of = np.cumsum(chosen) - 1
-            bound_rows = place_of[rows.owners[here]], rows.begins[here], rows.ends[here]
-            parsed = parse_rows(text, statement, bound_rows, len(places), self.owner.null_is_empty)
-            refused = self.relations.add(text, statement, indices[places], parsed)
-            for index, name in refused.items():
-                self.faults[index] = mixed_kinds(name)
-            fine[places] = parsed.fine
-        for place in np.flatnonzero(~fine).tolist():
-            self.doubtful.append((int(indices[place]), content[begins[place] : ends[place]]))
-
-    def _by_statement(
-        self, text: Text, layout: Layout, bound: Positions, indices: Indices
-    ) -> Iterator[tuple[Statement, Positions]]:
-        """Messages by what their statements mean; those of bad ones are faults.
-
-        :param bound: places of the messages that have a statement.
-        """
-        texts, numbers = distinct(text, layout.head_begins[bound], layout.head_ends[bound])
-        meanings: dict[tuple[str, ...], tuple[Statement, list[int]]] = {}
-        for number, sql in enumerate(texts):
-            statement = self.owner.statement(sql)
-            if isinstance(statement, Fault):
-                bad = indices[bound[numbers == number]].tolist()
-                self.faults |= dict.fromkeys(bad, statement)
-            else:
-                meanings.setdefault(statement.columns, (statement, []))[1].append(number)
-        for statement, of in meanings.values():
-            everything = len(of) == len(texts)
-            yield statement, bound if everything else bound[np.isin(numbers, of)]
 
 
 def _accepted_hashes(table: TableText, own_hash: int) -> list[int] | None:

@@ -133,7 +133,11 @@ def _from_integer(bounds: tuple[int, int], target: TypeNode) -> Pair | None:
         return Pair(lambda value: f"CAST({value} != 0, 'Bool')", outside(0, 1))
     if target.name.startswith("Enum"):
         known = ", ".join(number for _, number in enum_elements(target))
-        return Pair(or_null(target.text), lambda value: f"{value} NOT IN ({known})")
+        # Of an integer of more than 64 bits the engine makes the number 0, which may be none.
+        return Pair(
+            lambda value: or_null(target.text)(f"toInt16({value})"),
+            lambda value: f"{value} NOT IN ({known})",
+        )
     if target.name == "IPv4":
 
         def narrow(value: str) -> str:

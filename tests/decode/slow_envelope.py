@@ -1,4 +1,4 @@
-"""One envelope, byte by byte: the definition of what is accepted, and the words for what is not.
+"""One envelope, byte by byte: what walk.c accepts, in Python, and the words for what it does not.
 
 Stricter than the official parsers, which take the last of two values, cut numbers to the
 field's size and treat a field of the wrong type as unknown: here all of these are faults.
@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, UNKNOWN_FIELD, Fault
-from sluice.producer.envelope import encode_kind, encode_schema_hashcode
 from sluice.producer.wire import (
     BINDINGS,
     BLOCK,
@@ -32,7 +31,6 @@ from sluice.producer.wire import (
     VARINT,
     WIRE_TYPES,
     Kind,
-    delimited,
 )
 
 #: Lists in lists; the official parsers stop at 100 messages in messages.
@@ -48,8 +46,8 @@ _REQUEST_TYPES = {
 _VALUE_TYPES = {int(kind): wire_type for kind, wire_type in WIRE_TYPES.items()}
 _KINDS = {int(kind): kind for kind in Kind}
 
-#: A value and its kind; of a list, the values in it.
-PlainValue = tuple[Kind, object]
+#: A value and its kind; of a list, the values in it. Without a kind: it is at fault.
+PlainValue = tuple[Kind | None, object]
 
 
 @dataclass(slots=True)
@@ -62,18 +60,6 @@ class PlainRequest:
     rows: list[list[PlainValue]] = field(default_factory=list)
     block: bytes | None = None
     schema_hashcode: int = 0
-
-    def encode(self) -> bytes:
-        """As the official encoders write it."""
-        if self.block is not None:
-            content = delimited(BLOCK_BYTES, self.block) if self.block else b""
-            payload = delimited(BLOCK, content)
-        else:
-            rows = (b"".join(map(_encoded, row)) for row in self.rows)
-            parts = [_optional(SQL, self.sql), *(delimited(ROW, row) for row in rows)]
-            payload = delimited(BINDINGS, b"".join(parts))
-        head = _optional(SHARD, self.shard) + _optional(TABLE, self.table)
-        return head + payload + encode_schema_hashcode(self.schema_hashcode)
 
 
 class _RefusedError(Exception):
@@ -90,20 +76,6 @@ def read_plain(message: bytes, refuse_unknown: bool) -> PlainRequest | Fault:
         return _Reader(message, refuse_unknown).request()
     except _RefusedError as error:
         return error.fault
-
-
-def _optional(number: int, content: bytes) -> bytes:
-    return delimited(number, content) if content else b""
-
-
-def _encoded(value: PlainValue) -> bytes:
-    """The value as an element of a row or of a list."""
-    kind, raw = value
-    if kind is not Kind.LIST:
-        return delimited(VALUE, encode_kind(kind, raw))
-    assert isinstance(raw, list)
-    items = b"".join(map(_encoded, raw))
-    return delimited(VALUE, delimited(Kind.LIST, items))
 
 
 class _Reader:
@@ -169,10 +141,13 @@ class _Reader:
     def _values(self, begin: int, end: int, name: str, depth: int) -> list[PlainValue]:
         if depth > LIST_DEPTH_MAX:
             raise _RefusedError(f"lists in lists deeper than {LIST_DEPTH_MAX}")
-        return [
-            self._value(first, last, depth)
-            for _, first, last in self._fields(begin, end, name, {VALUE: LENGTH})
-        ]
+        values: list[PlainValue] = []
+        for _, first, last in self._fields(begin, end, name, {VALUE: LENGTH}):
+            try:
+                values.append(self._value(first, last, depth))
+            except _RefusedError as error:
+                values.append((None, error.fault))
+        return values
 
     def _value(self, begin: int, end: int, depth: int) -> PlainValue:
         value: PlainValue | None = None
