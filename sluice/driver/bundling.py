@@ -169,7 +169,7 @@ class _Waiting:
     """What could be loaded together and is in no bundle yet.
 
     :param share: bytes of what one task would take of it.
-    :param is_full: it was enough for a whole block.
+    :param is_full: as many of them as one block may be of were enough for a whole one.
     """
 
     members: int = 0
@@ -177,6 +177,12 @@ class _Waiting:
     bytes: float = 0.0
     share: float = 0.0
     is_full: bool = False
+
+    def is_enough(self, limits: Limits, members_max: int) -> bool:
+        """Whether as many of them as one block may be of are enough for a whole one: that many
+        alone may be a row each."""
+        part = min(1.0, members_max / self.members)
+        return self.bytes * part >= limits.bytes_max or self.messages * part >= limits.messages_max
 
 
 @dataclass(slots=True)
@@ -197,22 +203,34 @@ class _Open:
     bytes: float = 0.0
 
 
-def may_fill_a_block(backlogs: Sequence[Backlog], planner: RecordPlanner) -> bool:
-    """Whether all these ranges together might be enough for a block: a quick look, in each round,
-    at whether a closer one is worth it."""
+def may_fill_a_block(
+    backlogs: Sequence[Backlog], planner: RecordPlanner, leader_of: Callable[[TopicPartition], int]
+) -> bool:
+    """Whether some of these ranges together might be enough for a block: a quick look, in each
+    round, at whether a closer one is worth it, which takes four times as long [measured]."""
     if planner.members_max == 1:
         return False
-    messages, size = 0, 0.0
+    apart: dict[tuple[str, int], _Waiting] = {}
     for backlog in backlogs:
+        place = backlog.source.topic, leader_of(backlog.source)
+        found = apart.get(place)
+        if found is None:
+            found = apart[place] = _Waiting()
         each = backlog.bytes_per_message
-        waiting = backlog.stable_end - backlog.position
-        messages += waiting
-        size += waiting * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
-    limits = [planner.limits_of(topic) for topic in {each.source.topic for each in backlogs}]
-    return bool(limits) and (
-        messages >= min(each.messages_max for each in limits)
-        or size >= min(each.bytes_max for each in limits)
-        or len(backlogs) >= planner.members_max
+        messages = backlog.stable_end - backlog.position
+        found.members += 1
+        found.messages += messages
+        found.bytes += messages * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
+    groups: dict[_Together, _Waiting] = {}
+    for (topic, leader), found in apart.items():
+        together = planner.entries_of(topic), planner.limits_of(topic), leader
+        group = groups.setdefault(together, _Waiting())
+        group.members += found.members
+        group.messages += found.messages
+        group.bytes += found.bytes
+    return any(
+        group.is_enough(together[1], planner.members_of(together[0]))
+        for together, group in groups.items()
     )
 
 
@@ -254,11 +272,7 @@ class NewRanges:
             # What all have together is spread over the tasks that can run.
             share = max(waiting.bytes / slots, BUNDLE_BYTES_MIN)
             waiting.share = min(share, float(limits.bytes_max))
-            waiting.is_full = (
-                waiting.bytes >= limits.bytes_max
-                or waiting.messages >= limits.messages_max
-                or waiting.members >= planner.members_of(entries)
-            )
+            waiting.is_full = waiting.is_enough(limits, planner.members_of(entries))
 
     def _count(self, small: tuple[_Together, Range, float], sign: int) -> None:
         together, found, expected = small
@@ -304,12 +318,9 @@ class NewRanges:
             return False
         together, _, _ = self._small[source]
         waiting = self._waiting[together]
-        is_enough = (
-            waiting.bytes >= waiting.share / 2
-            or waiting.messages >= together[1].messages_max / 2
-            or waiting.members >= self._planner.members_of(together[0]) / 2
+        return waiting.is_full and (
+            waiting.bytes >= waiting.share / 2 or waiting.messages >= together[1].messages_max / 2
         )
-        return waiting.is_full and is_enough
 
     def has_room(self, source: TopicPartition) -> bool:
         """Whether a range joins a bundle that was begun in this round."""

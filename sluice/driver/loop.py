@@ -72,9 +72,11 @@ _logger = logging.getLogger("sluice.loop")
 
 #: Workers end after a minute without work.
 WARM_EVERY_MS = 20_000
-#: Fresh stable ends are read at most so often, and take at most a tenth of the loop's time.
+#: Fresh stable ends are read at most so often, and take at most a tenth of the loop's time; but a
+#: look that waited for a silent broker puts the next one off for no longer than this.
 OBSERVE_EVERY_MS = 50
 OBSERVE_SHARE = 10
+OBSERVE_PAUSE_MS_MAX = 5_000
 #: The wall clock may go back by so much without being noticed.
 CLOCK_STEP_MS = 5_000
 
@@ -348,9 +350,10 @@ class ConnectorLoop:
                 if not self.stopping.is_set():
                     self._apply(self._topics.look(now_ms))
             took_ms = self._parts.now_ms() - now_ms
-            self._observe_again_at_ms = now_ms + max(OBSERVE_EVERY_MS, OBSERVE_SHARE * took_ms)
+            pause_ms = min((OBSERVE_SHARE - 1) * took_ms, OBSERVE_PAUSE_MS_MAX)
+            self._observe_again_at_ms = now_ms + max(OBSERVE_EVERY_MS, took_ms + pause_ms)
         except TransientError as error:
-            self._observe_again_at_ms = now_ms + 2000
+            self._observe_again_at_ms = self._parts.now_ms() + 2000
             _logger.warning("connector %s: %s", self.name, error)
 
     def _take_in(self, new: list[TopicPartition]) -> None:

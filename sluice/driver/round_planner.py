@@ -191,7 +191,7 @@ class RoundPlanner:
         if room_left <= 0:
             return []
         waiting, due = planner.waiting(idle, budget.windows, now_ms, flush=flush)
-        if not due and not may_fill_a_block(waiting, planner):
+        if not due and not may_fill_a_block(waiting, planner, self._leader_of):
             return []
         # Who is not due goes along: more rows in a block that is written anyway cost little.
         waiting.sort(key=lambda backlog: backlog.source not in due)

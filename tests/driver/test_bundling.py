@@ -483,3 +483,15 @@ def test_what_is_distrusted_is_recorded_when_a_bundle_ends_too() -> None:
     entries = [entry for entry in world.ledger if entry.source and entry.body["type"] == "record"]
     last = {entry.source: entry.body.get("servers") for entry in entries}
     assert not last[SOURCES[0]] and not last[SOURCES[2]], last
+
+
+@pytest.mark.parametrize("is_narrowed", [False, True])
+def test_as_many_ranges_as_a_block_may_be_of_are_not_enough_for_a_block(is_narrowed: bool) -> None:
+    """With one message each they would be blocks of a few rows, again and again."""
+    world = bundling(count=20, members_max=500 if is_narrowed else 5)
+    world.planner = replace(world.planner, limits=Limits(100, 1 << 20, 60_000))
+    world.planner._members_of[("t",)] = 1 if is_narrowed else 5
+    loop = world.loop()
+    world.at(59_500, loop.stopping.set)
+    loop.run(None, 5.0)
+    assert blocks_of(world) == 0

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from sluice.core.budget import Site
-from sluice.core.errors import OwnerChangedError
+from sluice.core.errors import OwnerChangedError, TransientError
 from sluice.core.ledger import Background
 from sluice.core.ranges import EpochOffset, TopicPartition
 from sluice.core.records import Kind
@@ -286,3 +286,27 @@ def test_a_topic_that_is_gone_in_doubt_stops() -> None:
     loop.run(None, 5.0)
     assert "topic b does not exist" in str(loop.states[OTHER].stopped)
     assert loop.states[OTHER].record.in_doubt and world.rows_of(P0) == [1] * 10
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_look_that_took_long_puts_the_next_one_off_for_seconds_only(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """A broker was silent: partitions of the others wait. But nor is it asked again at once, since
+    the loop does nothing else meanwhile."""
+    world = World([P0, P1])
+    looks: list[int] = []
+
+    def slow(*_: object, partial: bool = False) -> dict[TopicPartition, EpochOffset]:
+        world.now += 7_000
+        looks.append(world.now)
+        if fails:
+            raise TransientError("nobody answers")
+        return {P0: EpochOffset(0, 0)}
+
+    monkeypatch.setattr(world, "epoch_ends", slow)
+    loop = world.loop()
+    world.at(100_000, loop.stopping.set)
+    loop.run(None, 5.0)
+    pauses = [later - earlier - 7_000 for earlier, later in zip(looks, looks[1:], strict=False)]
+    assert all(1_500 <= pause <= 6_000 for pause in pauses) and len(pauses) > 5, pauses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import confluent_kafka as ck
@@ -182,3 +182,117 @@ def test_a_real_broker_says_what_the_admin_client_says(kafka: Kafka) -> None:
     with pytest.raises(TransientError):
         log.epoch_ends([*sources, missing])
     ends.close()
+
+
+def test_partitions_of_a_broker_that_rests_are_found_at_their_new_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They may have moved while nobody asked it."""
+    monkeypatch.setattr(ends_module, "REST_SECONDS", 60.0)
+    monkeypatch.setattr(ends_module, "REST_SECONDS_MAX", 60.0)
+    with two_brokers() as (broker, other, ends):
+        ends.ask(SOURCES)
+        other.answers[messages.LIST_OFFSETS] = lambda _: None
+        ends.ask(SOURCES)
+        ends.ask(SOURCES)
+        moved = other.more.pop()
+        broker.more.append(moved)
+        deadline = time.monotonic() + 10
+        while moved.source not in ends.ask(SOURCES)[0]:
+            assert time.monotonic() < deadline, "it is found at its new leader"
+            time.sleep(0.1)
+
+
+def test_a_broker_that_comes_back_at_another_address_does_not_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ends_module, "REST_SECONDS", 60.0)
+    monkeypatch.setattr(ends_module, "REST_SECONDS_MAX", 60.0)
+    with two_brokers() as (broker, other, ends), ExitStack() as stack:
+        ends.ask(SOURCES)
+        other.answers[messages.LIST_OFFSETS] = lambda _: None
+        ends.ask(SOURCES)
+        elsewhere = ScriptedBroker(other.log, other.more)
+        stack.enter_context(scripted_broker(elsewhere))
+        broker.others[0] = elsewhere
+        deadline = time.monotonic() + 10
+        while ends.ask(SOURCES)[1] is not None:
+            assert time.monotonic() < deadline, "it is asked at its new address"
+            time.sleep(0.1)
+        assert asked(elsewhere) == 1
+
+
+def test_what_has_no_leader_is_not_asked_for_each_time() -> None:
+    """And the others' ends stay the same object, so that nobody looks through them."""
+    with two_brokers() as (broker, _, ends):
+        sources = [*SOURCES, TopicPartition("a", 9)]
+        ends.ask(sources)
+        found, failure = ends.ask(sources)  # once more at once: a leader may just have moved
+        assert set(found) == set(SOURCES) and "a[9]" in str(failure)
+        before = broker.asked.count(messages.METADATA)
+        for _ in range(20):
+            again, failure = ends.ask(sources)
+            assert again is found and "a[9]" in str(failure)
+        assert broker.asked.count(messages.METADATA) <= before + 1
+
+
+def test_other_partitions_are_not_mixed_up_after_nobody_answered() -> None:
+    """A partition is new, another one is gone, and nobody can say who leads; then brokers can."""
+    with two_brokers() as (broker, other, ends):
+        ends.ask(SOURCES)
+        new = TopicPartition("c", 0)
+        broker.more.append(log_of(new))
+        for each in (broker, other):
+            each.answers[messages.METADATA] = lambda _: None
+        with pytest.raises(KafkaUnavailableError):
+            ends.ask([*SOURCES[1:], new])
+        for each in (broker, other):
+            each.answers[messages.METADATA] = broker.metadata
+        expected = {source: told(source) for source in [*SOURCES[1:], new]}
+        assert ends.ask([*SOURCES[1:], new]) == (expected, None)
+
+
+def test_a_leader_of_before_that_does_not_know_is_not_believed_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that is cut off from the others answers as if it led."""
+    monkeypatch.setattr(ends_module, "PLAN_AGAIN_SECONDS", 0.5, raising=False)
+    with two_brokers() as (broker, other, ends):
+        ends.ask(SOURCES)
+        moved = broker.more[-1]
+        other.more.append(MemoryLog([], end=99, source=moved.source))
+        told_before = broker.metadata
+        broker.answers[messages.METADATA] = lambda body: _without(broker, moved, told_before, body)
+        deadline = time.monotonic() + 5
+        while ends.ask(SOURCES)[0][moved.source].offset != 99:
+            assert time.monotonic() < deadline, "the new leader is asked"
+            time.sleep(0.1)
+
+
+def _without(
+    broker: ScriptedBroker, log: MemoryLog, answer: Callable[[bytes], bytes], body: bytes
+) -> bytes:
+    """What the brokers say of who leads, once one of them does not lead a log any more."""
+    led = broker.more
+    broker.more = [each for each in led if each is not log]
+    try:
+        return answer(body)
+    finally:
+        broker.more = led
+
+
+def test_brokers_that_are_silent_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(ends_module, "WAIT_SECONDS", 1.0, raising=False)
+    with two_brokers() as (broker, other, ends):
+        ends.ask(SOURCES)
+
+        def silent(_body: bytes) -> None:
+            time.sleep(3.0)
+
+        for each in (broker, other):
+            each.answers[messages.LIST_OFFSETS] = silent
+        began = time.monotonic()
+        found, failure = ends.ask(SOURCES)
+        assert time.monotonic() - began < 1.6
+        assert not found and isinstance(failure, KafkaUnavailableError)

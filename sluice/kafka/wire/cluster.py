@@ -49,11 +49,10 @@ class Cluster:
         self._connections: dict[int, Connection] = {}
         self._leaders: dict[TopicPartition, Leader] = {}
 
-    def find_leaders(self, sources: Iterable[TopicPartition]) -> None:
-        """Ask, at once, who leads those of which it is not known."""
+    def find_leaders(self, sources: Iterable[TopicPartition]) -> Mapping[str, int]:
+        """Ask, at once, who leads those of which it is not known, and give back topics' errors."""
         topics = {source.topic for source in sources if self.leader_of(source) is None}
-        if topics:
-            self._find_leaders(topics)
+        return self._find_leaders(topics) if topics else {}
 
     def leader_of(self, source: TopicPartition) -> Leader | None:
         """Who leads, if it is known."""
@@ -70,6 +69,10 @@ class Cluster:
             code = error or ck.KafkaError.LEADER_NOT_AVAILABLE
             raise kafka_error(f"asking who leads {source}", ck.KafkaError(code))
         return leader
+
+    def address(self, leader: Leader) -> tuple[str, int]:
+        """Where a leader is."""
+        return self._addresses[leader.broker]
 
     def connection(self, leader: Leader) -> Connection:
         """To a leader, without an answer that is still to come."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import struct
@@ -71,6 +72,14 @@ class Connection:
         self._fill(answer)
         self._pending.popleft()  # only now: what was read in part is of no use
         return answer
+
+    def comes(self, seconds: float) -> bool:
+        """Whether something of an answer comes within so long."""
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
     @property
     def is_waiting(self) -> bool:

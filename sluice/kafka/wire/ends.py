@@ -13,7 +13,7 @@ from sluice.core.ranges import EpochOffset, TopicPartition
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import KafkaUnavailableError, kafka_error
 from sluice.kafka.wire import messages
-from sluice.kafka.wire.cluster import LEADER_CODES, Cluster
+from sluice.kafka.wire.cluster import Cluster
 from sluice.kafka.wire.connection import Connection
 from sluice.kafka.wire.messages import BrokenAnswerError, Cursor, Leader
 
@@ -21,6 +21,13 @@ from sluice.kafka.wire.messages import BrokenAnswerError, Cursor, Leader
 #: in a row: whoever asks waits for it, and the other brokers' partitions with it.
 REST_SECONDS = 1.0
 REST_SECONDS_MAX = 30.0
+#: An answer is waited for so long, and twice as long after each failure in a row.
+WAIT_SECONDS = 2.0
+WAIT_SECONDS_MAX = 7.0
+#: Who leads is asked at most so often while some ends are missing, and so often in any case: a
+#: broker that is cut off from its cluster may take itself for the leader for long.
+PLAN_SECONDS = 1.0
+PLAN_AGAIN_SECONDS = 60.0
 
 Ends = Mapping[TopicPartition, EpochOffset]
 
@@ -29,12 +36,14 @@ Ends = Mapping[TopicPartition, EpochOffset]
 class _Asked:
     """One broker, and what it is asked for again and again.
 
+    :param address: where it is; a broker that comes back elsewhere does not rest.
     :param sources: of its partitions, by topic and number.
     :param answer: its last one, without what it says of throttling.
     :param found: what that was.
     """
 
     leader: Leader
+    address: tuple[str, int]
     body: bytes
     sources: dict[str, dict[int, TopicPartition]]
     answer: bytes = b""
@@ -62,8 +71,11 @@ class StableEnds:
         self._cluster = Cluster(access)
         self._sources: list[TopicPartition] = []
         self._asked: list[_Asked] = []
-        self._is_planned = False
-        self._rests: dict[int, _Rest] = {}
+        #: Why somebody's leader is not known.
+        self._unled: SluiceError | None = None
+        self._planned_at = self._plan_at = 0.0
+        self._was_complete = True
+        self._rests: dict[tuple[str, int], _Rest] = {}
         self._merged: dict[TopicPartition, EpochOffset] = {}
 
     def leader_of(self, source: TopicPartition) -> int:
@@ -78,75 +90,91 @@ class StableEnds:
         :raises ConfigurationError: a broker is too old.
         :raises SluiceError: nobody can say who leads.
         """
-        failure: SluiceError | None = None
-        if not self._is_planned or self._sources != sources:
-            failure = self._plan(sources)
-        is_new = False
-        for asked, connection in self._send():
-            before = asked.found
+        now = time.monotonic()
+        if self._sources != sources or now >= self._plan_at:
+            self._plan(sources, now)
+        failure = self._unled
+        before = [asked.found for asked in self._asked]
+        sent = self._send()
+        sent_at = time.monotonic()
+        for asked, connection in sent:
             try:
+                self._wait(asked, connection, sent_at)
                 _take(asked, connection.receive())
             except (OSError, SluiceError) as error:
-                failure = self._failed(asked, error)
-                is_new |= bool(before)
-                continue
-            self._rests.pop(asked.leader.broker, None)
-            is_new |= asked.found is not before
+                self._failed(asked, error)
+            else:
+                self._rests.pop(asked.address, None)
         for asked in self._asked:
-            failure = self._refused(asked) or self._resting(asked) or failure
-        if is_new or not self._is_planned:
+            failure = _refused(asked) or self._resting(asked) or failure
+        if any(asked.found is not found for asked, found in zip(self._asked, before, strict=True)):
             self._merged = {s: end for asked in self._asked for s, end in asked.found.items()}
+        self._plan_next(is_complete=failure is None)
         return self._merged, failure
 
     def close(self) -> None:
         """Close every connection."""
         self._cluster.close()
 
-    def _plan(self, sources: Sequence[TopicPartition]) -> SluiceError | None:
-        """Find out whom to ask for what; what failed of it is asked for again the next time."""
-        self._sources, self._merged = list(sources), {}
-        failure = self._find_leaders()
-        groups: dict[Leader, list[TopicPartition]] = {}
-        for source in self._sources:
+    def _plan_next(self, *, is_complete: bool) -> None:
+        """Where an end is missing for the first time, who leads is asked at once."""
+        self._plan_at = self._planned_at + (PLAN_AGAIN_SECONDS if is_complete else PLAN_SECONDS)
+        if self._was_complete and not is_complete:
+            self._plan_at = 0.0
+        self._was_complete = is_complete
+
+    def _plan(self, sources: Sequence[TopicPartition], now: float) -> None:
+        """Find out whom to ask for what; of those that have an end it is known for a while.
+
+        :raises SluiceError: nobody can say who leads.
+        """
+        is_old = now - self._planned_at >= PLAN_AGAIN_SECONDS
+        for source in sources:
+            if is_old or source not in self._merged:
+                self._cluster.forget(source)
+        # Whoever asks after a failure here must not be told of what was asked for before.
+        self._sources, self._asked, self._merged, self._plan_at = [], [], {}, 0.0
+        errors = self._find_leaders(sources)
+        groups: dict[int, list[TopicPartition]] = {}
+        self._unled = None
+        for source in sources:
             leader = self._cluster.leader_of(source)
             if leader is not None:
-                groups.setdefault(Leader(leader.broker, 0), []).append(source)
-            elif failure is None:
-                failure = kafka_error(
-                    f"asking who leads {source}", ck.KafkaError(ck.KafkaError.LEADER_NOT_AVAILABLE)
-                )
-        self._asked = []
-        for leader, led in groups.items():
-            by_topic: dict[str, dict[int, TopicPartition]] = {}
-            for source in led:
-                by_topic.setdefault(source.topic, {})[source.partition] = source
-            body = messages.list_offsets_body(led, messages.LATEST)
-            self._asked.append(_Asked(leader, body, by_topic))
-        self._is_planned = failure is None
-        return failure
+                groups.setdefault(leader.broker, []).append(source)
+            elif self._unled is None:
+                code = errors.get(source.topic) or ck.KafkaError.LEADER_NOT_AVAILABLE
+                self._unled = kafka_error(f"asking who leads {source}", ck.KafkaError(code))
+        self._asked = [self._asking(Leader(broker, 0), led) for broker, led in groups.items()]
+        self._sources, self._planned_at = list(sources), now
 
-    def _find_leaders(self) -> SluiceError | None:
-        """Over a new connection if the first one has ended meanwhile.
+    def _asking(self, leader: Leader, led: list[TopicPartition]) -> _Asked:
+        by_topic: dict[str, dict[int, TopicPartition]] = {}
+        for source in led:
+            by_topic.setdefault(source.topic, {})[source.partition] = source
+        body = messages.list_offsets_body(led, messages.LATEST)
+        return _Asked(leader, self._cluster.address(leader), body, by_topic)
+
+    def _find_leaders(self, sources: Sequence[TopicPartition]) -> Mapping[str, int]:
+        """The errors of topics; over a new connection if the first one has ended meanwhile.
 
         :raises SluiceError: no broker answers.
         """
         try:
-            self._cluster.find_leaders(self._sources)
+            return self._cluster.find_leaders(sources)
         except (OSError, SluiceError):
             self._cluster.close()
             try:
-                self._cluster.find_leaders(self._sources)
+                return self._cluster.find_leaders(sources)
             except OSError as error:
                 self._cluster.close()
                 raise KafkaUnavailableError(f"asking who leads: {error}") from None
-        return None
 
     def _send(self) -> list[tuple[_Asked, Connection]]:
         """Ask all brokers before the first answer is waited for. A connection that was closed while
         nobody used it is opened again."""
         now, sent = time.monotonic(), []
         for asked in self._asked:
-            rest = self._rests.get(asked.leader.broker)
+            rest = self._rests.get(asked.address)
             if rest is not None and now < rest.until:
                 continue
             try:
@@ -163,38 +191,37 @@ class StableEnds:
             sent.append((asked, connection))
         return sent
 
-    def _failed(self, asked: _Asked, error: Exception) -> SluiceError:
-        """A broker is left out for a while, and its partitions may be led by others. Whatever it
-        says may pass, but that it is too old."""
+    def _wait(self, asked: _Asked, connection: Connection, since: float) -> None:
+        """All brokers have been asked at the same time: who is silent costs the time of one."""
+        rest = self._rests.get(asked.address)
+        longer = 1.0 if rest is None else rest.seconds / REST_SECONDS
+        seconds = min(WAIT_SECONDS * longer, WAIT_SECONDS_MAX)
+        if not connection.comes(max(since + seconds - time.monotonic(), 0.0)):
+            raise TimeoutError(f"{connection.name} sent nothing for {seconds:.0f} s")
+
+    def _failed(self, asked: _Asked, error: Exception) -> None:
+        """A broker is left out for a while. Whatever it says may pass, but that it is too old."""
         if isinstance(error, ConfigurationError):
             raise error
-        broker = asked.leader.broker
-        before = self._rests.get(broker)
+        before = self._rests.get(asked.address)
         seconds = REST_SECONDS if before is None else min(2 * before.seconds, REST_SECONDS_MAX)
-        self._rests[broker] = _Rest(time.monotonic() + seconds, seconds, str(error))
+        self._rests[asked.address] = _Rest(time.monotonic() + seconds, seconds, str(error))
         self._cluster.disconnect(asked.leader)
-        self._forget(asked, [s for some in asked.sources.values() for s in some.values()])
         asked.answer, asked.found, asked.errors = b"", {}, {}
-        return KafkaUnavailableError(str(error))
-
-    def _refused(self, asked: _Asked) -> SluiceError | None:
-        """Why some of a broker's partitions have no end; who leads them is asked again."""
-        if not asked.errors:
-            return None
-        self._forget(asked, [s for s, code in asked.errors.items() if code in LEADER_CODES])
-        source, code = next(iter(asked.errors.items()))
-        return kafka_error(f"asking for the end of {source}", ck.KafkaError(code))
 
     def _resting(self, asked: _Asked) -> SluiceError | None:
-        rest = self._rests.get(asked.leader.broker)
+        rest = self._rests.get(asked.address)
         if rest is None:
             return None
         return KafkaUnavailableError(f"broker {asked.leader.broker} does not answer: {rest.why}")
 
-    def _forget(self, asked: _Asked, sources: list[TopicPartition]) -> None:
-        for source in sources:
-            self._cluster.forget(source)
-        self._is_planned = self._is_planned and not sources
+
+def _refused(asked: _Asked) -> SluiceError | None:
+    """Why some of a broker's partitions have no end."""
+    if not asked.errors:
+        return None
+    source, code = next(iter(asked.errors.items()))
+    return kafka_error(f"asking for the end of {source}", ck.KafkaError(code))
 
 
 def _take(asked: _Asked, data: memoryview) -> None:
