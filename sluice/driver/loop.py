@@ -59,7 +59,7 @@ from sluice.driver.ports import (
     Windows,
     no_cuts,
 )
-from sluice.driver.record_updates import RecordPlanner, RecordUpdate, bounded
+from sluice.driver.record_updates import RecordPlanner, RecordUpdate, bounded, busy
 from sluice.driver.report_handler import ReportHandler, backoff_ms
 from sluice.driver.round_planner import RoundPlanner
 from sluice.driver.start import Started
@@ -245,7 +245,7 @@ class ConnectorLoop:
             if refusal is not None:
                 self._apply([ParkEntry(site.entry, refusal)])
         self._apply(self._schema.barred())
-        self._busy = self._round_planner.busy(now_ms)
+        self._busy = busy(self.states.values(), now_ms)
         planned = self._round_planner.plan(self._busy, now_ms, flush=flush, stopping=stopping)
         self._apply(planned.effects)
         updates, ready = planned.updates, planned.ready
@@ -405,9 +405,8 @@ class ConnectorLoop:
             self._record_failures += 1
             delay = backoff_ms(self._record_failures)
             self._record_again_at_ms = now_ms + delay
-            _logger.warning(
-                "connector %s cannot record (next in %.1f s): %s", self.name, delay / 1000, error
-            )
+            cannot = "connector %s cannot record (next in %.1f s): %s"
+            _logger.warning(cannot, self.name, delay / 1000, error)
             return []
         self.batch += 1
         self._checkpoints.committed(commit.entries)
@@ -439,11 +438,8 @@ class ConnectorLoop:
         state.recorded(update.record, update.background, now_ms)
         if state.retiring and not state.record.in_doubt:
             self._apply([LetGo(state.source)])
-            _logger.info(
-                "%s is not configured any more; it is settled at %d and let go",
-                state.source,
-                state.settled,
-            )
+            is_settled = "%s is not configured any more; it is settled at %d and let go"
+            _logger.info(is_settled, state.source, state.settled)
         return state if update.dispatch else None
 
     # 6. Dispatch

@@ -20,7 +20,7 @@ from sluice.core.ledger import (
     suspect_entry,
 )
 from sluice.core.planning import Backlog, Limits, in_fair_order, next_range, stretched_delay_ms
-from sluice.core.ranges import TopicPartition
+from sluice.core.ranges import TopicPartition, digest_of_rest
 from sluice.core.receipts import DeadLetter, Loaded
 from sluice.core.records import Kind, Record
 from sluice.core.server_runs import ServerRuns, is_same_run
@@ -68,6 +68,18 @@ class RecordUpdate:
         record = replace(self.record, batch=batch)
         entry = record_entry(self.source, record, self.background)
         return replace(self, record=record, entries=(*self.entries, entry))
+
+
+def busy(states: Iterable[PartitionState], now_ms: int) -> list[PartitionState]:
+    """The partitions that a round may do anything for. An idle one costs it this look."""
+    stale_ms = now_ms - RESETTLE_MS
+    return [
+        state
+        for state in states
+        if state.waiting_since_ms is not None
+        or state.record.kind is not Kind.SETTLE
+        or state.committed_at_ms < stale_ms
+    ]
 
 
 def sites_of(text: ConfigurationText, topic: str) -> list[Site]:
@@ -458,6 +470,18 @@ class RecordPlanner:
         """
         update = self.renew(state, now_ms)
         return replace(update, record=replace(update.record, kind=Kind.WIDEN, text=text))
+
+    def probed(
+        self, state: PartitionState, text: str, background: Background, now_ms: int
+    ) -> RecordUpdate:
+        """The same range, of which a probe has told what is missing, alone from now on.
+
+        :param text: digest of the text under which the rest is loaded.
+        """
+        renewed = self.renew(state, now_ms).record
+        rest = digest_of_rest(background.rest, renewed.attempt, background.stored)
+        record = replace(renewed, kind=Kind.PROBE, text=text, rest=rest, bundle="")
+        return RecordUpdate(state.source, record, background, True)
 
     def shorten(self, state: PartitionState, end: int, now_ms: int) -> RecordUpdate:
         """The same begin with a smaller end: nobody inserted, so the tokens may change."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from sluice.core.budget import Site
 from sluice.core.errors import SluiceError
 from sluice.core.flights import InFlight, Place
-from sluice.core.ranges import TopicPartition, digest_of_rest
+from sluice.core.ledger import Background
+from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import NeedsGrant, TooHeavy
-from sluice.core.records import Kind
 from sluice.core.text import ConfigurationText
 from sluice.driver.bundling import (
     NewRanges,
@@ -93,17 +93,6 @@ class RoundPlanner:
         #: Ranges of the last round that waited for a replica to finish others.
         self.held_back = 0
 
-    def busy(self, now_ms: int) -> list[PartitionState]:
-        """The partitions that a round may do anything for. An idle one costs it this look."""
-        stale_ms = now_ms - RESETTLE_MS
-        return [
-            state
-            for state in self._states.values()
-            if state.waiting_since_ms is not None
-            or state.record.kind is not Kind.SETTLE
-            or state.committed_at_ms < stale_ms
-        ]
-
     def plan(
         self, busy: list[PartitionState], now_ms: int, *, flush: bool, stopping: bool
     ) -> Round:
@@ -121,7 +110,10 @@ class RoundPlanner:
         ready: list[PartitionState] = []
         self._effects, planner = [], self._planner
         out = grouped_by_bundle(s for s in busy if s.out)
-        self._count_flights(out)
+        self.held_back = 0
+        self._flights.begin()
+        for members in out:
+            self._flights.add(self._places(members[0]))
         free = [s for s in busy if s.stopped is None and not s.out]
         idle = [s for s in free if s.loaded is not None or not s.record.in_doubt]
         for members in grouped_by_bundle(s for s in free if s.record.in_doubt):
@@ -153,12 +145,6 @@ class RoundPlanner:
 
     def _stop(self, state: PartitionState, error: SluiceError) -> None:
         self._effects.append(StopPartition(state.source, error))
-
-    def _count_flights(self, out: list[list[PartitionState]]) -> None:
-        self.held_back = 0
-        self._flights.begin()
-        for members in out:
-            self._flights.add(self._places(members[0]))
 
     def _places(self, state: PartitionState) -> frozenset[Place]:
         """Where the blocks of a recorded range go."""
@@ -298,9 +284,7 @@ class RoundPlanner:
         except WindowTooSmallError as error:
             self._stop(state, error)
             return None
-        marks, servers = marks_at(sites, budget.windows)
-        background = replace(update.background, marks=marks, since_ms=now_ms, servers=servers)
-        return replace(update, background=background)
+        return replace(update, background=_from_now_on(update.background, sites, budget, now_ms))
 
     def _has_room_again(
         self, state: PartitionState, budget: Budget, now_ms: int, grant: int
@@ -351,7 +335,7 @@ class RoundPlanner:
     ) -> RecordUpdate | None:
         """What a probe found is recorded before it is loaded (R11). Its blocks are new to
         the window, so they need room in it like those of a new range."""
-        text, windows = self.text_of(state), budget.windows
+        text = self.text_of(state)
         waits = why_not_parked(text, state.block_range, state.background.stored)
         if waits is not None:
             _logger.warning("%s", waits)
@@ -365,17 +349,8 @@ class RoundPlanner:
         except WindowTooSmallError as error:
             self._stop(state, error)
             return None
-        marks, servers = marks_at(sites, windows)
-        background = replace(state.background, marks=marks, since_ms=now_ms, servers=servers)
-        renewed = self._planner.renew(state, now_ms)
-        record = replace(
-            renewed.record,
-            kind=Kind.PROBE,
-            text=text.digest(),
-            rest=digest_of_rest(background.rest, renewed.record.attempt, background.stored),
-            bundle="",
-        )
-        return RecordUpdate(state.source, record, background, True)
+        background = _from_now_on(state.background, sites, budget, now_ms)
+        return self._planner.probed(state, text.digest(), background, now_ms)
 
     def text_of(self, state: PartitionState) -> ConfigurationText:
         """The recorded text if it can be executed; else today's, under a probe (R8)."""
@@ -383,6 +358,14 @@ class RoundPlanner:
 
     def _outage(self, sites: list[Site]) -> bool:
         return any(self._windows.outage(site) for site in sites)
+
+
+def _from_now_on(
+    background: Background, sites: list[Site], budget: Budget, now_ms: int
+) -> Background:
+    """The same, for blocks that are new to the windows."""
+    marks, servers = marks_at(sites, budget.windows)
+    return replace(background, marks=marks, since_ms=now_ms, servers=servers)
 
 
 def _may_shorten(state: PartitionState, text: ConfigurationText) -> bool:

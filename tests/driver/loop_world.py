@@ -221,9 +221,7 @@ class World(Inbox):
     ) -> dict[TopicPartition, int]:
         asked = list(sources)
         answers = {source: self.ends[source] for source in asked if source not in self.unreadable}
-        if asked and not answers:
-            raise TransientError("no partition answers")
-        if not partial and len(answers) < len(asked):
+        if (asked and not answers) or (len(answers) < len(asked) and not partial):
             raise TransientError("a partition does not answer")
         return answers
 
@@ -232,8 +230,8 @@ class World(Inbox):
     def epoch_ends(
         self, sources: Iterable[TopicPartition], *, partial: bool = False
     ) -> dict[TopicPartition, EpochOffset]:
-        told = self.stable_ends(sources, partial=partial)
-        return {source: EpochOffset(end, self.epoch) for source, end in told.items()}
+        told = self.stable_ends(sources, partial=partial).items()
+        return {source: EpochOffset(end, self.epoch) for source, end in told}
 
     def leader_of(self, source: TopicPartition) -> int:
         return self.leaders.get(source, -1)
