@@ -12,12 +12,17 @@ from typing import Any
 
 import pytest
 
+from sluice.config import Configuration, load
 from sluice.core.errors import ConfigurationError
-from sluice.testbed.local import bench_flame
+from sluice.core.ledger import encode_entries, settled_entry
+from sluice.core.ranges import Range, TopicPartition
+from sluice.core.receipts import Loaded
+from sluice.kafka.clients import KafkaAccess
+from sluice.testbed.local import bench_flame, bench_settings, tail
 from sluice.testbed.local.bench import run_bench
 from sluice.testbed.local.bench_compare import compared, figures, read_stored
 from sluice.testbed.local.bench_flame import Flame, find_py_spy, recorded
-from sluice.testbed.local.bench_settings import BenchSettings
+from sluice.testbed.local.bench_settings import TOPIC, TOPIC_PATTERN, BenchSettings
 from sluice.testbed.local.bench_target import table_names
 from sluice.testbed.local.orders import COLUMNS, Orders, Shape, natural_bytes
 from sluice.testbed.local.settings import PipelineSettings
@@ -58,6 +63,7 @@ def test_large_events_come_in_small_pieces() -> None:
         ({"columns": 8}, "--columns 8 is out of bounds", "9 to 1,000"),
         ({"tables": 1_001}, "--tables 1,001 is out of bounds", "1 to 1,000"),
         ({"partitions": 10_001}, "--partitions 10,001", "10,000"),
+        ({"topics": 2_501}, "--topics 2,501 is out of bounds", "1 to 2,500"),
         ({"message_bytes": 2_000_000}, "--message-bytes 2,000,000 is out of bounds", "1,000,000"),
         ({"message_bytes": 100}, "--message-bytes 100: 9 columns take 193 bytes", "193 bytes"),
         ({"message_bytes": 193, "columns": 30}, "30 columns take", "fewer columns"),
@@ -180,19 +186,87 @@ def test_what_is_no_stored_run_is_refused(tmp_path: Path, text: str, message: st
         read_stored(tmp_path / "before.json")
 
 
-def test_one_topic_into_several_tables(tmp_path: Path) -> None:
-    from sluice.config import load
+def test_a_broker_without_enough_files_is_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_settings.resource, "getrlimit", lambda _: (1_024, 4_096))
+    BenchSettings(topics=1_000, partitions=3).check()
+    with pytest.raises(ConfigurationError, match=r"5,000 open files, the limit is 4,096") as caught:
+        BenchSettings(topics=1_000).check()
+    assert "ulimit -Hn 5000" in caught.value.hint
 
-    path = tmp_path / "sluice.toml"
+
+def test_a_round_is_dealt_to_the_partitions_of_all_topics() -> None:
+    settings = BenchSettings(rows=20_000, topics=20, partitions=2, range_messages=300)
+    assert settings.even_range() == 250  # 500 of each partition
+    assert settings.sources[:3] == [
+        TopicPartition("orders-1", 0),
+        TopicPartition("orders-1", 1),
+        TopicPartition("orders-2", 0),
+    ]
+    assert len(set(settings.sources)) == 40
+    assert settings.as_json_settings()["topics"] == 20
+
+
+def a_configuration(path: Path, **more: Any) -> Configuration:
     PipelineSettings(
         pipeline="bench",
         brokers="localhost:9092",
-        topic="orders",
+        topic=TOPIC,
         url="http://localhost:8123",
         table="orders",
         max_messages=1_000,
         max_delay="1s",
         more_tables=table_names(3)[1:],
+        **more,
     ).write(path)
-    tables = load(path, {}).tables_of("orders")
+    return load(path, {})
+
+
+def test_one_topic_into_several_tables(tmp_path: Path) -> None:
+    tables = a_configuration(tmp_path / "sluice.toml").tables_of("orders")
     assert [table.table for table in tables] == ["orders", "orders_2", "orders_3"]
+
+
+def test_many_topics_are_taken_by_an_expression(tmp_path: Path) -> None:
+    configuration = a_configuration(tmp_path / "sluice.toml", topic_pattern=TOPIC_PATTERN)
+    names = BenchSettings(topics=1_000).topic_names
+    in_the_cluster = [*names, "orders", "orders-x", configuration.ledger_topic, "__offsets"]
+    assert sorted(configuration.topics_of("local", in_the_cluster)) == sorted(names)
+    for topic in (names[0], names[-1]):
+        tables = configuration.tables_of(topic)
+        assert [table.table for table in tables] == ["orders", "orders_2", "orders_3"]
+    assert configuration.tables_of("orders") == ()
+
+
+class Messages:
+    """In the place of a consumer: a ledger that was read."""
+
+    def __init__(self, values: list[bytes]) -> None:
+        self._values = values
+
+    def assign(self, _: object) -> None:
+        pass
+
+    def consume(self, *_: object) -> list[Messages]:
+        values, self._values = self._values, []
+        return [Messages([value]) for value in values]
+
+    def error(self) -> None:
+        return None
+
+    def value(self) -> bytes:
+        return self._values[0]
+
+
+def test_positions_are_those_of_a_topic_and_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = Loaded((), (), messages=5, bytes=500, skipped=0)
+    ranges = [
+        Range(TopicPartition(topic, partition), begin, begin + 5)
+        for topic, begin in (("orders-1", 0), ("orders-2", 5))
+        for partition in (0, 1)
+    ]
+    written = encode_entries("local", 1, [settled_entry(each, 1, 1, loaded) for each in ranges])
+    ledger = Messages([value for _, value in written])
+    monkeypatch.setattr(tail, "make_consumer", lambda *_, **__: ledger)
+    followed = tail.LedgerTail(KafkaAccess("local", "nobody:1"), "ledger")
+    followed.poll()
+    assert followed.positions == {each.source: each.end for each in ranges}
