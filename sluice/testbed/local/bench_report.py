@@ -101,7 +101,7 @@ class Outcome:
             "foreign_cpu_share": round(self._foreign_share(), 3),
             "start_to_first_row_seconds": round(self.start_seconds, 2),
             "latency_ms": [self._latency_json(one) for one in self.latencies],
-            "broker_producer_alone": self._alone_json(),
+            "broker_producer_alone": _alone_json(self.producer_alone),
             "backlog": [self._backlog(one.wanted) for one in self.latencies],
             "drained": None
             if self.drained is None
@@ -203,7 +203,7 @@ class Outcome:
 
     def _steady_lines(self, one: Latency) -> list[str]:
         costs = _costs(one)
-        shares = _core_shares(one)
+        shares = one.core_shares
         shown = ", ".join(f"{role} {costs[role]:.2f} ({shares[role]:.1%})" for role in costs)
         into = "the table" if self.settings.tables == 1 else "each table"
         lines = [
@@ -213,12 +213,7 @@ class Outcome:
         ]
         alone = self.producer_alone
         if alone is not None and alone.wanted == one.wanted:
-            lines.append(
-                f"  broker, producer alone: {alone.cpu_seconds / alone.messages * 1e6:.2f} "
-                f"({alone.cpu_seconds / alone.seconds:.1%})"
-            )
-            if alone.reached < _REACHED_SHARE_MIN * alone.wanted:
-                lines.append(f"    (the producer only reached {alone.reached:,.0f} rows/s)")
+            lines += _alone_lines(alone)
         if one.growth:
             lines.append("  what the processes held early and late:")
             lines += [f"    {role:14} {growth.text}" for role, growth in one.growth.items()]
@@ -267,21 +262,8 @@ class Outcome:
             "cpu_microseconds_per_message": {
                 role: round(cost, 3) for role, cost in _costs(one).items()
             },
-            "core_share": {role: round(share, 4) for role, share in _core_shares(one).items()},
+            "core_share": {role: round(share, 4) for role, share in one.core_shares.items()},
             "growth": {role: asdict(growth) for role, growth in one.growth.items()},
-        }
-
-    def _alone_json(self) -> dict[str, Any] | None:
-        alone = self.producer_alone
-        if alone is None:
-            return None
-        return {
-            "rows_per_second": alone.wanted,
-            "reached_rows_per_second": round(alone.reached),
-            "messages": alone.messages,
-            "seconds": round(alone.seconds, 2),
-            "cpu_microseconds_per_message": round(alone.cpu_seconds / alone.messages * 1e6, 3),
-            "core_share": round(alone.cpu_seconds / alone.seconds, 4),
         }
 
     def _inserts_per_second(self, one: Latency) -> float:
@@ -355,9 +337,27 @@ def _costs(one: Latency) -> dict[str, float]:
     return {role: seconds / one.messages * 1e6 for role, seconds in one.cpu_seconds.items()}
 
 
-def _core_shares(one: Latency) -> dict[str, float]:
-    """CPU as a share of one core, by role."""
-    return {role: seconds / one.cpu_over_seconds for role, seconds in one.cpu_seconds.items()}
+def _alone_lines(alone: ProducerAlone) -> list[str]:
+    lines = [
+        f"  broker, producer alone: {alone.cpu_seconds / alone.messages * 1e6:.2f} "
+        f"({alone.cpu_seconds / alone.seconds:.1%})"
+    ]
+    if alone.reached < _REACHED_SHARE_MIN * alone.wanted:
+        lines.append(f"    (the producer only reached {alone.reached:,.0f} rows/s)")
+    return lines
+
+
+def _alone_json(alone: ProducerAlone | None) -> dict[str, Any] | None:
+    if alone is None:
+        return None
+    return {
+        "rows_per_second": alone.wanted,
+        "reached_rows_per_second": round(alone.reached),
+        "messages": alone.messages,
+        "seconds": round(alone.seconds, 2),
+        "cpu_microseconds_per_message": round(alone.cpu_seconds / alone.messages * 1e6, 3),
+        "core_share": round(alone.cpu_seconds / alone.seconds, 4),
+    }
 
 
 def _cores() -> int:

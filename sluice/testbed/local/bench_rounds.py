@@ -109,7 +109,7 @@ class Latency:
     :param seconds: of producing.
     :param blocks: that were acknowledged in that time.
     :param cpu_seconds: by role, until all messages were settled.
-    :param cpu_over_seconds: how long that took.
+    :param core_shares: CPU by role, as a share of one core, while they were produced.
     :param growth: by role, what its processes held early and late; empty after a short time.
     """
 
@@ -120,7 +120,7 @@ class Latency:
     seconds: float
     blocks: int
     cpu_seconds: dict[str, float]
-    cpu_over_seconds: float
+    core_shares: dict[str, float]
     growth: dict[str, Growth]
 
 
@@ -218,8 +218,9 @@ class Bench:
             watch, before = Watch(self._held, seconds), self._read()
             began = time.monotonic()
             steady = producer.produce(seconds, watch)
+            core_shares = _core_shares(before, self._read(), time.monotonic() - began)
         self.wait_for(first_settled, steady.rows)
-        after, took = self._read(), time.monotonic() - began
+        after = self._read()
         self.produced += steady.rows
         receipts = self.tail.receipts[first_receipt:]
         return Latency(
@@ -230,7 +231,7 @@ class Bench:
             seconds=steady.seconds,
             blocks=count_blocks(acknowledged_while(steady, receipts)),
             cpu_seconds={r: after[r].cpu_seconds - before[r].cpu_seconds for r in after},
-            cpu_over_seconds=took,
+            core_shares=core_shares,
             growth=watch.growth(),
         )
 
@@ -242,7 +243,7 @@ class Bench:
         time.sleep(seconds)
         after, took = self._read(), time.monotonic() - began
         self.driver.check()
-        return {r: (after[r].cpu_seconds - before[r].cpu_seconds) / took for r in after}
+        return _core_shares(before, after, took)
 
     def busiest_worker(self) -> int:
         """The process id of the worker that has worked most."""
@@ -331,6 +332,12 @@ class Bench:
             )
             for role, of_role in self._processes().items()
         }
+
+
+def _core_shares(
+    before: dict[str, Reading], after: dict[str, Reading], seconds: float
+) -> dict[str, float]:
+    return {r: (after[r].cpu_seconds - before[r].cpu_seconds) / seconds for r in after}
 
 
 def stage_seconds(entries: list[dict[str, float]]) -> dict[str, float]:
