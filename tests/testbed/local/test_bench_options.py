@@ -7,24 +7,30 @@ import os
 import stat
 import sys
 import textwrap
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sluice.config import Configuration, load
 from sluice.core.errors import ConfigurationError
-from sluice.core.ledger import encode_entries, settled_entry
+from sluice.core.ledger import LedgerEntry, encode_entries, receipt_entry, settled_entry
 from sluice.core.ranges import Range, TopicPartition
-from sluice.core.receipts import Loaded
+from sluice.core.receipts import Loaded, Receipt
 from sluice.kafka.clients import KafkaAccess
-from sluice.testbed.local import bench_flame, bench_settings, tail
+from sluice.testbed.local import bench_flame, bench_rounds, bench_settings, tail
 from sluice.testbed.local.bench import run_bench
 from sluice.testbed.local.bench_compare import compared, figures, read_stored
 from sluice.testbed.local.bench_flame import Flame, find_py_spy, recorded
+from sluice.testbed.local.bench_rounds import Bench
 from sluice.testbed.local.bench_settings import TOPIC, TOPIC_PATTERN, BenchSettings
 from sluice.testbed.local.bench_target import table_names
 from sluice.testbed.local.orders import COLUMNS, Orders, Shape, natural_bytes
+from sluice.testbed.local.producing import Stamped, Steady
 from sluice.testbed.local.settings import PipelineSettings
 
 
@@ -243,6 +249,9 @@ class Messages:
     def __init__(self, values: list[bytes]) -> None:
         self._values = values
 
+    def add(self, entries: list[LedgerEntry]) -> None:
+        self._values += [value for _, value in encode_entries("local", 1, entries)]
+
     def assign(self, _: object) -> None:
         pass
 
@@ -257,16 +266,60 @@ class Messages:
         return self._values[0]
 
 
-def test_positions_are_those_of_a_topic_and_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = Loaded((), (), messages=5, bytes=500, skipped=0)
-    ranges = [
-        Range(TopicPartition(topic, partition), begin, begin + 5)
-        for topic, begin in (("orders-1", 0), ("orders-2", 5))
-        for partition in (0, 1)
-    ]
-    written = encode_entries("local", 1, [settled_entry(each, 1, 1, loaded) for each in ranges])
-    ledger = Messages([value for _, value in written])
+LOADED = Loaded((), (), messages=5, bytes=500, skipped=0)
+FIRST, SECOND = TopicPartition("orders-1", 0), TopicPartition("orders-2", 0)
+
+
+def a_tail(monkeypatch: pytest.MonkeyPatch) -> tuple[tail.LedgerTail, Messages]:
+    ledger = Messages([])
     monkeypatch.setattr(tail, "make_consumer", lambda *_, **__: ledger)
-    followed = tail.LedgerTail(KafkaAccess("local", "nobody:1"), "ledger")
+    return tail.LedgerTail(KafkaAccess("local", "nobody:1"), "ledger"), ledger
+
+
+def test_positions_are_those_of_a_topic_and_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed, ledger = a_tail(monkeypatch)
+    ranges = [Range(FIRST, 0, 5), Range(SECOND, 5, 10), Range(TopicPartition("orders-2", 1), 0, 7)]
+    ledger.add([settled_entry(each, 1, 1, LOADED) for each in ranges])
     followed.poll()
     assert followed.positions == {each.source: each.end for each in ranges}
+
+
+class BusyProducer:
+    """Produces five messages into each of two topics, which become one block meanwhile."""
+
+    def __init__(self, ledger: Messages) -> None:
+        self._ledger = ledger
+
+    def produce(self, seconds: float, watch: Callable[[], None]) -> Steady:
+        began_ms = time.time_ns() // 1_000_000
+        watch()
+        busy_until = time.process_time() + 0.1
+        while time.process_time() < busy_until:
+            pass
+        for number, source in enumerate((FIRST, SECOND)):
+            receipt = Receipt(
+                *("orders", "d.orders", "s1", "token", 5, 500, "", "http://h", 1, 3),
+                acknowledged_at_ms=began_ms + 70 + number,
+                is_shared=number > 0,
+            )
+            block = Range(source, 0, 5)
+            self._ledger.add([receipt_entry(block, 1, 1, receipt)])
+            self._ledger.add([settled_entry(block, 1, 1, LOADED)])
+        return Steady(
+            10, began_ms, seconds, [Stamped(each, 2, began_ms) for each in (FIRST, SECOND)]
+        )
+
+
+def test_a_rate_into_two_topics_that_share_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed, ledger = a_tail(monkeypatch)
+    producing = nullcontext(BusyProducer(ledger))
+    monkeypatch.setattr(bench_rounds, "steady_producer", lambda *_: producing)
+    me: Any = SimpleNamespace(process=SimpleNamespace(pid=os.getpid()), check=lambda: None)
+    sources = [FIRST, SECOND]
+    access = KafkaAccess("local", "nobody:1")
+    bench = Bench(access, sources, me, followed, {"broker": [os.getpid()]}, Orders(1))
+    found = bench.latency(20, 0.5)
+    assert found.values_ms == [70, 71] and found.blocks == 1
+    assert (found.messages, found.reached, found.seconds) == (10, 20.0, 0.5)
+    assert bench.produced == 10
+    assert found.cpu_seconds["broker"] >= 0.09 and 0 < found.core_shares["broker"] < 8
