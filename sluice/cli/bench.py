@@ -97,7 +97,8 @@ def _flag(option: str, what: str) -> Callable[[Function], Function]:
     "(default: what the columns take, 193 for 9)",
 )
 @_setting("--columns", "columns, beyond the first 9 of all types")
-@_setting("--partitions", "partitions of the topic")
+@_setting("--topics", "topics that the messages go to in turn, all into the same tables")
+@_setting("--partitions", "partitions of each topic")
 @_setting("--tables", "tables that each message is loaded into, each")
 @_setting("--bad-share", "share of broken messages in the rounds, like 0.001", type=a_share)
 @_setting("--range-messages", "messages in a range at most")
@@ -114,6 +115,10 @@ def _flag(option: str, what: str) -> Callable[[Function], Function]:
 @_setting("--latency-seconds", "seconds of producing at each rate", type=some_seconds)
 @_setting("--idle-seconds", "seconds of looking at an idle pipeline", type=some_seconds)
 @_setting("--backlog-seconds", "seconds of being away, for the time to drain", type=some_seconds)
+@_flag(
+    "--producer-alone",
+    "measure the broker before the driver starts, too: what it takes for the producer alone",
+)
 @_flag("--drain", "measure draining the first rate's backlog too, not only extrapolate it")
 @click.option(
     "--flame",

@@ -1,6 +1,7 @@
 """The benchmark: a warm pipeline, rounds of events that appear all at once.
 
-1. Start a broker, and the server or the given one's tables; put one message into the topic.
+1. Start a broker, and the server or the given one's tables; on request, measure the broker while
+   events come and nobody reads them; put one message into a topic.
 2. Start `sluice run`, cold; the clock stops when the row is seen in its table.
 3. Warm up with a smaller round.
 4. Rounds: produce in a transaction, which the pipeline cannot see; its commit starts the
@@ -26,7 +27,6 @@ from typing import Any
 
 from sluice.config import Configuration, load
 from sluice.core.errors import TerminalError, TransientError
-from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.log import SourceLog
@@ -34,25 +34,24 @@ from sluice.kafka.topics import ensure_own_topic
 from sluice.testbed.local.bench_compare import Comparison, compared, read_stored
 from sluice.testbed.local.bench_flame import Flame, find_py_spy, recorded
 from sluice.testbed.local.bench_report import UNSAFE_LINES, Drained, Outcome
-from sluice.testbed.local.bench_rounds import Bench
-from sluice.testbed.local.bench_settings import BenchSettings
+from sluice.testbed.local.bench_rounds import Bench, ProducerAlone, measure_producer_alone
+from sluice.testbed.local.bench_settings import TOPIC, TOPIC_PATTERN, BenchSettings
 from sluice.testbed.local.bench_target import DATABASE, TABLE, Target, prepared_target
 from sluice.testbed.local.console import Console
 from sluice.testbed.local.driver import Driver, running_driver
 from sluice.testbed.local.order_formats import EncodedOrders, order_format
 from sluice.testbed.local.orders import Orders
-from sluice.testbed.local.producing import create_topic, held_back
+from sluice.testbed.local.producing import create_topics, held_back
 from sluice.testbed.local.running import Broker, running_broker
 from sluice.testbed.local.scope import interruptible, working_folder
 from sluice.testbed.local.settings import PipelineSettings
 from sluice.testbed.local.tail import LedgerTail
 
-TOPIC = "orders"
-
 _WARM_UP_ROWS_MAX = 3_000_000
 _LOOK_SECONDS = 0.02
 _START_SECONDS_MAX = 180.0
 _TOPIC_SECONDS_MAX = 300.0
+_ALONE_SECONDS_MAX = 5.0
 _SEED = 193
 
 
@@ -110,6 +109,7 @@ class _Stage:
     access: KafkaAccess
     tail: LedgerTail
     fixed: dict[str, list[int]]
+    orders: Orders
 
     @contextmanager
     def driver(self) -> Iterator[Driver]:
@@ -129,11 +129,12 @@ def _prepared(
     settings: BenchSettings,
     console: Console,
 ) -> _Stage:
-    """Topic and configuration; no driver yet."""
+    """Topics and configuration; no driver yet."""
     access = KafkaAccess("local", broker.brokers)
-    create_topic(access, TOPIC, settings.partitions)
-    _wait_for_leaders(access, settings.partitions)
+    create_topics(access, settings.topic_names, settings.partitions)
+    _wait_for_leaders(access, settings)
     path = folder / "sluice.toml"
+    form = order_format(settings.format, settings.shape)
     PipelineSettings(
         pipeline="bench",
         brokers=broker.brokers,
@@ -149,7 +150,8 @@ def _prepared(
         reader=settings.reader,
         sort=settings.sort,
         format=settings.format,
-        options=order_format(settings.format, settings.shape).options,
+        options=form.options,
+        topic_pattern=TOPIC_PATTERN if settings.topics > 1 else "",
     ).write(path)
     configuration = load(path, os.environ)
     ensure_own_topic(make_admin(access), configuration.ledger_topic)
@@ -158,17 +160,23 @@ def _prepared(
     fixed = {"broker": [broker.jvm_pid]}
     if target.pid is not None:
         fixed["server"] = [target.pid]
-    return _Stage(settings, console, folder, target, path, configuration, access, tail, fixed)
+    orders = (
+        Orders(_SEED, settings.shape)
+        if form.encode is None
+        else EncodedOrders(_SEED, settings.shape, form.encode)
+    )
+    return _Stage(
+        settings, console, folder, target, path, configuration, access, tail, fixed, orders
+    )
 
 
-def _wait_for_leaders(access: KafkaAccess, partitions: int) -> None:
-    """A broker makes a topic of many partitions in its own time, which is not the pipeline's."""
+def _wait_for_leaders(access: KafkaAccess, settings: BenchSettings) -> None:
+    """A broker makes many partitions in its own time, which is not the pipeline's."""
     log = SourceLog(make_admin(access))
-    sources = [TopicPartition(TOPIC, number) for number in range(partitions)]
     deadline = time.monotonic() + _TOPIC_SECONDS_MAX
     while True:
         try:
-            log.stable_ends(sources)
+            log.stable_ends(settings.sources)
             return
         except TransientError:
             if time.monotonic() > deadline:
@@ -180,9 +188,10 @@ def _measured(stage: _Stage, py_spy: str) -> tuple[Outcome, Flame | None, _Count
     """The steps behind the preparation, in their order."""
     settings, console = stage.settings, stage.console
     flame = None
+    alone = _producer_alone(stage) if settings.producer_alone else None
     with ExitStack() as running:
         with console.phase("the pipeline started, cold, and the first row is there") as phase:
-            bench, start_seconds = _started(stage, running)
+            bench, start_seconds = _started(stage, running, 0 if alone is None else alone.put)
             phase.text += f": {start_seconds:.1f} s"
         with console.phase("warmed up"):
             bench.round(min(settings.rows, _WARM_UP_ROWS_MAX))
@@ -213,16 +222,27 @@ def _measured(stage: _Stage, py_spy: str) -> tuple[Outcome, Flame | None, _Count
         latencies=latencies,
         idle_shares=idle_shares,
         drained=drained,
+        producer_alone=alone,
     )
     return outcome, flame, _counted(stage, bench)
 
 
-def _started(stage: _Stage, running: ExitStack) -> tuple[Bench, float]:
-    """The running driver, and the seconds from its start until the first row was seen."""
-    shape = stage.settings.shape
-    encode = order_format(stage.settings.format, shape).encode
-    orders = Orders(_SEED, shape) if encode is None else EncodedOrders(_SEED, shape, encode)
-    _put(stage, orders, 1)
+def _producer_alone(stage: _Stage) -> ProducerAlone:
+    """The broker at the first rate, without a driver."""
+    settings = stage.settings
+    rate, seconds = settings.rates[0], min(settings.latency_seconds, _ALONE_SECONDS_MAX)
+    with stage.console.phase(f"the producer alone, {rate:,} rows/s for {seconds:g} s"):
+        return measure_producer_alone(
+            stage.access, settings.sources, stage.orders, stage.fixed["broker"][0], rate, seconds
+        )
+
+
+def _started(stage: _Stage, running: ExitStack, waiting: int) -> tuple[Bench, float]:
+    """The running driver, and the seconds from its start until the first row was seen.
+
+    :param waiting: messages that are in the topics already; one more is put there.
+    """
+    _put(stage, 1)
     with stage.target.client() as client:
         count = f"SELECT count() AS n FROM {DATABASE}.{TABLE}"
         client.query(count)  # the connection is not the pipeline's time
@@ -236,16 +256,15 @@ def _started(stage: _Stage, running: ExitStack) -> tuple[Bench, float]:
         seconds = time.monotonic() - began
     bench = Bench(
         stage.access,
-        TOPIC,
+        stage.settings.sources,
         driver,
         stage.tail,
         stage.fixed,
-        orders,
-        stage.settings.partitions,
+        stage.orders,
         stage.settings.bad_share,
-        produced=1,
+        produced=waiting + 1,
     )
-    bench.wait_for(0, 1)
+    bench.wait_for(0, bench.produced)
     return bench, seconds
 
 
@@ -256,7 +275,7 @@ def _drained(stage: _Stage, bench: Bench) -> Drained:
     with stage.console.phase(f"a backlog of {messages:,} messages drained, cold") as phase:
         bench.catch_up()
         settled = len(bench.tail.settled)
-        _put(stage, bench.orders, messages)
+        _put(stage, messages)
         began = time.monotonic()
         with stage.driver() as driver:
             bench.driver = driver
@@ -268,10 +287,9 @@ def _drained(stage: _Stage, bench: Bench) -> Drained:
     return Drained(messages, seconds)
 
 
-def _put(stage: _Stage, orders: Orders, messages: int) -> None:
-    """Good messages into the topic, all at once."""
-    partitions = stage.settings.partitions
-    with held_back(stage.access, TOPIC, orders, messages, partitions=partitions):
+def _put(stage: _Stage, messages: int) -> None:
+    """Good messages into the topics, all at once."""
+    with held_back(stage.access, stage.settings.sources, stage.orders, messages):
         pass
 
 

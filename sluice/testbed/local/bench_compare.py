@@ -90,8 +90,9 @@ def figures(report: Report) -> dict[str, float]:
     _take(found, "driver CPU ms/batch", report.get("driver_cpu_ms_per_batch", {}).get("together"))
     latencies = report.get("latency_ms", [])
     for latency in [latencies] if isinstance(latencies, dict) else latencies:
+        rate = f"{latency['rows_per_second']:,}"
+        _take(found, f"inserts/s at {rate} rows/s", latency.get("inserts_per_second"))
         for name in ("p50", "p95", "p99"):
-            rate = f"{latency['rows_per_second']:,}"
             _take(found, f"latency ms, {name} at {rate} rows/s", latency.get(name))
     for role, value in report.get("idle", {}).get("core_share", {}).items():
         _take(found, f"idle % of a core, {role}", value * 100)

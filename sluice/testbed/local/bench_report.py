@@ -8,7 +8,14 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from sluice.testbed.local.bench_rounds import ROLES, STAGES, Latency, Round, percentile
+from sluice.testbed.local.bench_rounds import (
+    ROLES,
+    STAGES,
+    Latency,
+    ProducerAlone,
+    Round,
+    percentile,
+)
 from sluice.testbed.local.bench_settings import BenchSettings
 
 _MEGABYTE = 1_000_000
@@ -46,6 +53,7 @@ class Outcome:
     latencies: list[Latency]
     idle_shares: dict[str, float]
     drained: Drained | None = None
+    producer_alone: ProducerAlone | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Machine readable; medians over the rounds."""
@@ -93,6 +101,7 @@ class Outcome:
             "foreign_cpu_share": round(self._foreign_share(), 3),
             "start_to_first_row_seconds": round(self.start_seconds, 2),
             "latency_ms": [self._latency_json(one) for one in self.latencies],
+            "broker_producer_alone": _alone_json(self.producer_alone),
             "backlog": [self._backlog(one.wanted) for one in self.latencies],
             "drained": None
             if self.drained is None
@@ -163,9 +172,14 @@ class Outcome:
             f"JVM {each['driver JVM']:.1f}), "
             f"{busy['together']:.1f} (Python {busy['driver Python']:.1f}, JVM "
             f"{busy['driver JVM']:.1f}) without what an idle driver uses in that time; "
-            f"partitions: {self.settings.partitions:,}, tables: {self.settings.tables:,}",
+            f"{self._topics()}, tables: {self.settings.tables:,}",
             f"start: {self.start_seconds:.1f} s from the driver's start, cold, to the first row in "
-            "its table",
+            "its table"
+            + (
+                ""
+                if self.producer_alone is None
+                else f", with {self.producer_alone.put + 1:,} messages waiting"
+            ),
         ]
 
     def _latency_lines(self) -> list[str]:
@@ -188,9 +202,18 @@ class Outcome:
         return lines
 
     def _steady_lines(self, one: Latency) -> list[str]:
-        costs = {role: seconds / one.messages * 1e6 for role, seconds in one.cpu_seconds.items()}
-        shown = ", ".join(f"{role} {cost:.2f}" for role, cost in costs.items())
-        lines = [f"  CPU µs/message: {shown}; together {sum(costs.values()):.2f}"]
+        costs = _costs(one)
+        shares = one.core_shares
+        shown = ", ".join(f"{role} {costs[role]:.2f} ({shares[role]:.1%})" for role in costs)
+        into = "the table" if self.settings.tables == 1 else "each table"
+        lines = [
+            f"  inserts/s into {into}: {self._inserts_per_second(one):.2f}",
+            f"  CPU µs/message (of one core): {shown}; together {sum(costs.values()):.2f} "
+            f"({sum(shares.values()):.1%})",
+        ]
+        alone = self.producer_alone
+        if alone is not None and alone.wanted == one.wanted:
+            lines += _alone_lines(alone)
         if one.growth:
             lines.append("  what the processes held early and late:")
             lines += [f"    {role:14} {growth.text}" for role, growth in one.growth.items()]
@@ -235,12 +258,23 @@ class Outcome:
             "rows": len(one.values_ms),
             **{name: percentile(one.values_ms, share) for name, share in _PERCENTILES.items()},
             "max": one.values_ms[-1],
+            "inserts_per_second": round(self._inserts_per_second(one), 3),
             "cpu_microseconds_per_message": {
-                role: round(seconds / one.messages * 1e6, 3)
-                for role, seconds in one.cpu_seconds.items()
+                role: round(cost, 3) for role, cost in _costs(one).items()
             },
+            "core_share": {role: round(share, 4) for role, share in one.core_shares.items()},
             "growth": {role: asdict(growth) for role, growth in one.growth.items()},
         }
+
+    def _inserts_per_second(self, one: Latency) -> float:
+        """Into one table; all tables get every row, and so alike many blocks."""
+        return one.blocks / one.seconds / self.settings.tables
+
+    def _topics(self) -> str:
+        topics, partitions = self.settings.topics, self.settings.partitions
+        if topics == 1:
+            return f"partitions: {partitions:,}"
+        return f"topics: {topics:,}, partitions of each: {partitions:,}"
 
     def _backlog(self, rate: int) -> dict[str, Any]:
         """What was left over by a pipeline that was away, at the speed of the rounds."""
@@ -296,6 +330,34 @@ UNSAFE_LINES = [
     "UNSAFE: this table cannot deduplicate. Any repeat, after a lost reply or a restart, doubles",
     "rows without a word. The number is for comparison only; do not load such tables for real.",
 ]
+
+
+def _costs(one: Latency) -> dict[str, float]:
+    """CPU microseconds for each message, by role."""
+    return {role: seconds / one.messages * 1e6 for role, seconds in one.cpu_seconds.items()}
+
+
+def _alone_lines(alone: ProducerAlone) -> list[str]:
+    lines = [
+        f"  broker, producer alone: {alone.cpu_seconds / alone.messages * 1e6:.2f} "
+        f"({alone.cpu_seconds / alone.seconds:.1%})"
+    ]
+    if alone.reached < _REACHED_SHARE_MIN * alone.wanted:
+        lines.append(f"    (the producer only reached {alone.reached:,.0f} rows/s)")
+    return lines
+
+
+def _alone_json(alone: ProducerAlone | None) -> dict[str, Any] | None:
+    if alone is None:
+        return None
+    return {
+        "rows_per_second": alone.wanted,
+        "reached_rows_per_second": round(alone.reached),
+        "messages": alone.messages,
+        "seconds": round(alone.seconds, 2),
+        "cpu_microseconds_per_message": round(alone.cpu_seconds / alone.messages * 1e6, 3),
+        "core_share": round(alone.cpu_seconds / alone.seconds, 4),
+    }
 
 
 def _cores() -> int:

@@ -6,9 +6,11 @@ import math
 import os
 import time
 from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from sluice.core.errors import TerminalError
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.log import SourceLog
@@ -22,8 +24,8 @@ from sluice.testbed.local.processes import (
     open_files,
     usage,
 )
-from sluice.testbed.local.producing import PARTITIONS, Stamped, held_back, produce_steadily
-from sluice.testbed.local.tail import LedgerTail
+from sluice.testbed.local.producing import Stamped, Steady, held_back, steady_producer
+from sluice.testbed.local.tail import Entry, LedgerTail, source_of
 
 #: In the order in which they are shown.
 ROLES = ("broker", "server", "driver JVM", "driver Python", "workers")
@@ -40,6 +42,8 @@ STAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _STALL_SECONDS_MAX = 120.0
 #: Before a round begins, so that what producing left to be done is done.
 _QUIET_SECONDS = 1.5
+#: Of the broker alone: new logs and a cold JVM are none of what a message takes.
+_ALONE_WARM_UP_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,10 @@ class Latency:
     :param reached: messages a second that the producer managed.
     :param values_ms: sorted; from the producer's timestamp until all tables have the row.
     :param messages: that were produced.
-    :param cpu_seconds: by role, until all of them were settled.
+    :param seconds: of producing.
+    :param blocks: that were acknowledged in that time.
+    :param cpu_seconds: by role, until all messages were settled.
+    :param core_shares: CPU by role, as a share of one core, while they were produced.
     :param growth: by role, what its processes held early and late; empty after a short time.
     """
 
@@ -110,14 +117,38 @@ class Latency:
     reached: float
     values_ms: list[int]
     messages: int
+    seconds: float
+    blocks: int
     cpu_seconds: dict[str, float]
+    core_shares: dict[str, float]
     growth: dict[str, Growth]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerAlone:
+    """What the broker takes while messages come at a rate, and there is no driver yet.
+
+    :param wanted: messages a second that were asked for.
+    :param reached: messages a second that the producer managed.
+    :param messages: that were produced in these seconds.
+    :param put: messages in the topics now, those before these seconds included.
+    :param cpu_seconds: of the broker.
+    :param seconds: until the broker had all messages.
+    """
+
+    wanted: int
+    reached: float
+    messages: int
+    put: int
+    cpu_seconds: float
+    seconds: float
 
 
 @dataclass(slots=True)
 class Bench:
     """What the rounds work with.
 
+    :param sources: all partitions that messages go to, in turn.
     :param fixed: process ids of the roles that do not belong to the driver.
     :param bad_share: of the messages of a round.
     :param produced: messages so far.
@@ -125,12 +156,11 @@ class Bench:
     """
 
     access: KafkaAccess
-    topic: str
+    sources: Sequence[TopicPartition]
     driver: Driver
     tail: LedgerTail
     fixed: dict[str, list[int]]
-    orders: Orders = field(default_factory=lambda: Orders(seed=193))
-    partitions: int = PARTITIONS
+    orders: Orders
     bad_share: float = 0.0
     produced: int = 0
     broken: int = 0
@@ -167,7 +197,7 @@ class Bench:
             peak_bytes={role: reading.peak_bytes for role, reading in after.items()},
             workers=(after["workers"].processes, after["workers"].peaks_bytes),
             stage_seconds=stage_seconds([entry["seconds"] for entry in settled]),
-            blocks=sum(not each.get("is_shared") for each in tail.receipts[first[1] :]),
+            blocks=count_blocks(tail.receipts[first[1] :]),
             ranges=len(settled),
             batches=len({entry["batch"] for entry in tail.records[first[2] :]}),
             foreign_cpu_seconds=max(
@@ -180,28 +210,29 @@ class Bench:
 
         :raises TerminalError: the driver ended, or commits nothing.
         """
-        self.catch_up()
-        watch, before = Watch(self._held, seconds), self._read()
-        first_settled, first_receipt = len(self.tail.settled), len(self.tail.receipts)
-        steady = produce_steadily(
-            self.access,
-            self.topic,
-            self.orders,
-            rows_per_second,
-            seconds,
-            partitions=self.partitions,
-            meanwhile=watch,
-        )
+        with steady_producer(
+            self.access, self.sources, self.orders, rows_per_second, seconds
+        ) as producer:
+            self.catch_up()
+            first_settled, first_receipt = len(self.tail.settled), len(self.tail.receipts)
+            watch, before = Watch(self._held, seconds), self._read()
+            began = time.monotonic()
+            steady = producer.produce(seconds, watch)
+            core_shares = _core_shares(before, self._read(), time.monotonic() - began)
         self.wait_for(first_settled, steady.rows)
         after = self._read()
         self.produced += steady.rows
+        receipts = self.tail.receipts[first_receipt:]
         return Latency(
-            rows_per_second,
-            steady.rows / steady.seconds,
-            latencies_ms(steady.stamped, self.tail.receipts[first_receipt:]),
-            steady.rows,
-            {r: after[r].cpu_seconds - before[r].cpu_seconds for r in after},
-            watch.growth(),
+            wanted=rows_per_second,
+            reached=steady.rows / steady.seconds,
+            values_ms=latencies_ms(steady.stamped, receipts),
+            messages=steady.rows,
+            seconds=steady.seconds,
+            blocks=count_blocks(acknowledged_while(steady, receipts)),
+            cpu_seconds={r: after[r].cpu_seconds - before[r].cpu_seconds for r in after},
+            core_shares=core_shares,
+            growth=watch.growth(),
         )
 
     def idle_shares(self, seconds: float) -> dict[str, float]:
@@ -212,7 +243,7 @@ class Bench:
         time.sleep(seconds)
         after, took = self._read(), time.monotonic() - began
         self.driver.check()
-        return {r: (after[r].cpu_seconds - before[r].cpu_seconds) / took for r in after}
+        return _core_shares(before, after, took)
 
     def busiest_worker(self) -> int:
         """The process id of the worker that has worked most."""
@@ -244,12 +275,11 @@ class Bench:
         :raises TerminalError: the driver ended, or commits nothing.
         """
         time.sleep(_QUIET_SECONDS)
-        sources = [TopicPartition(self.topic, number) for number in range(self.partitions)]
-        ends = SourceLog(make_admin(self.access)).stable_ends(sources)
+        ends = SourceLog(make_admin(self.access)).stable_ends(self.sources)
         positions = self.tail.positions
 
         def done() -> bool:
-            return all(positions.get(s.partition, 0) >= end for s, end in ends.items())
+            return all(positions.get(source, 0) >= end for source, end in ends.items())
 
         self.tail.wait(done, self.driver.check, _STALL_SECONDS_MAX)
 
@@ -261,14 +291,7 @@ class Bench:
             tail.poll()
 
     def _held_back(self, messages: int) -> AbstractContextManager[int]:
-        return held_back(
-            self.access,
-            self.topic,
-            self.orders,
-            messages,
-            partitions=self.partitions,
-            bad_share=self.bad_share,
-        )
+        return held_back(self.access, self.sources, self.orders, messages, bad_share=self.bad_share)
 
     def _processes(self) -> dict[str, list[Usage]]:
         """All roles that can be seen, in the order in which they are shown."""
@@ -311,6 +334,12 @@ class Bench:
         }
 
 
+def _core_shares(
+    before: dict[str, Reading], after: dict[str, Reading], seconds: float
+) -> dict[str, float]:
+    return {r: (after[r].cpu_seconds - before[r].cpu_seconds) / seconds for r in after}
+
+
 def stage_seconds(entries: list[dict[str, float]]) -> dict[str, float]:
     """The seconds of settled ranges by stage; a ledger of an older version has fewer."""
     total = {name: sum(entry[name] for entry in entries if name in entry) for name in _names()}
@@ -325,21 +354,66 @@ def _names() -> set[str]:
     return {"total"} | {name for pair in STAGES.values() for names in pair for name in names}
 
 
-def latencies_ms(stamped: list[Stamped], receipts: list[dict[str, int]]) -> list[int]:
+def count_blocks(receipts: Iterable[Entry]) -> int:
+    """Blocks that the server took. One of a bundle has a receipt for each member, and is one."""
+    return sum(not receipt.get("is_shared") for receipt in receipts)
+
+
+def acknowledged_while(steady: Steady, receipts: Iterable[Entry]) -> list[Entry]:
+    """The receipts of blocks that were acknowledged while events were produced."""
+    end_ms = steady.began_ms + steady.seconds * 1000
+    return [one for one in receipts if steady.began_ms <= one["acknowledged_at_ms"] < end_ms]
+
+
+def latencies_ms(stamped: list[Stamped], receipts: Iterable[Entry]) -> list[int]:
     """The receipts whose range holds an event say when its row was acknowledged; of several
     tables, the last one counts."""
-    acknowledged: dict[int, dict[int, int]] = {}
+    acknowledged: dict[TopicPartition, dict[int, int]] = {}
     for receipt in receipts:
-        of_partition = acknowledged.setdefault(receipt["partition"], {})
+        of_partition = acknowledged.setdefault(source_of(receipt), {})
         at_ms = receipt["acknowledged_at_ms"]
         of_partition[receipt["begin"]] = max(at_ms, of_partition.get(receipt["begin"], at_ms))
-    begins = {partition: sorted(found) for partition, found in acknowledged.items()}
+    begins = {source: sorted(found) for source, found in acknowledged.items()}
     found = []
     for event in stamped:
-        place = bisect_right(begins[event.partition], event.offset) - 1
-        begin = begins[event.partition][place]
-        found.append(acknowledged[event.partition][begin] - event.timestamp_ms)
+        place = bisect_right(begins[event.source], event.offset) - 1
+        begin = begins[event.source][place]
+        found.append(acknowledged[event.source][begin] - event.timestamp_ms)
     return sorted(found)
+
+
+def measure_producer_alone(
+    access: KafkaAccess,
+    sources: Sequence[TopicPartition],
+    orders: Orders,
+    broker_pid: int,
+    rows_per_second: int,
+    seconds: float,
+) -> ProducerAlone:
+    """Produce as for a latency, while nobody reads.
+
+    :raises TerminalError: the broker does not take the events, or is gone.
+    """
+
+    def cpu_seconds() -> float:
+        found = usage(broker_pid)
+        if found is None:
+            raise TerminalError("the broker has ended", "Read the broker's log.")
+        return found.cpu_seconds
+
+    with steady_producer(access, sources, orders, rows_per_second, seconds) as producer:
+        warm_up = producer.produce(_ALONE_WARM_UP_SECONDS)
+        before, began = cpu_seconds(), time.monotonic()
+        steady = producer.produce(seconds)
+        used, took = cpu_seconds() - before, time.monotonic() - began
+    return ProducerAlone(
+        wanted=rows_per_second,
+        reached=steady.rows / steady.seconds,
+        messages=steady.rows,
+        put=warm_up.rows + steady.rows,
+        cpu_seconds=used,
+        seconds=took,
+    )
 
 
 def percentile(sorted_values: list[int], share: float) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.core.errors import ConfigurationError
+from sluice.core.ranges import TopicPartition
 
 if TYPE_CHECKING:
     from sluice.testbed.local.orders import Shape
@@ -18,8 +20,16 @@ COLUMNS_MIN = 9
 COLUMNS_MAX = 1_000
 #: What Kafka takes without being told otherwise.
 MESSAGE_BYTES_MAX = 1_000_000
+#: Of all topics together.
 PARTITIONS_MAX = 10_000
 TABLES_MAX = 1_000
+
+#: The one topic; several have a number each, and are taken by the expression.
+TOPIC = "orders"
+TOPIC_PATTERN = "orders-[0-9]+"
+
+#: What a broker has open besides a file for each partition, generously.
+_OTHER_FILES = 1_000
 
 #: Formats that orders can be written in.
 ORDER_FORMATS = (
@@ -33,6 +43,7 @@ _SHOWN = (
     "rounds",
     "message_bytes",
     "columns",
+    "topics",
     "partitions",
     "tables",
     "bad_share",
@@ -45,6 +56,7 @@ _SHOWN = (
     "replicated",
     "rates",
     "latency_seconds",
+    "producer_alone",
 )
 
 
@@ -59,7 +71,9 @@ class BenchSettings:
     :param unsafe_no_dedup: into tables that cannot deduplicate, for comparison only.
     :param replicated: into ReplicatedMergeTree tables, which need ZooKeeper there.
     :param message_bytes: of an average event; None for what the columns take.
-    :param tables: entries of the pipeline that load the one topic; each gets every row.
+    :param topics: that the messages go to in turn; the pipeline takes several by an expression.
+    :param partitions: of each topic.
+    :param tables: entries of the pipeline that load all topics; each gets every row.
     :param bad_share: share of the rounds' messages that can never become a row.
     :param range_messages: of a range at most; the ranges of a round are made equal.
     :param partial_ranges: ranges are not made equal and full; they are due after `max_delay`.
@@ -68,6 +82,7 @@ class BenchSettings:
     :param reader: what reads the ranges.
     :param format: of the messages.
     :param rates: messages a second, one measurement of the latency for each.
+    :param producer_alone: whether the broker is measured before there is a driver, too.
     :param backlog_seconds: how long the pipeline was away, for the time to drain.
     :param drain: whether draining the first rate's backlog is measured too.
     :param flame: where a flame graph of one worker goes.
@@ -81,6 +96,7 @@ class BenchSettings:
     replicated: bool = False
     message_bytes: int | None = None
     columns: int = COLUMNS_MIN
+    topics: int = 1
     partitions: int = 4
     tables: int = 1
     bad_share: float = 0.0
@@ -94,6 +110,7 @@ class BenchSettings:
     latency_seconds: float = 20.0
     #: Long enough for two of the jobs that keep idle workers warm.
     idle_seconds: float = 40.0
+    producer_alone: bool = False
     backlog_seconds: float = 3_600.0
     drain: bool = False
     flame: Path | None = None
@@ -114,11 +131,27 @@ class BenchSettings:
             return f"of {self.shape.event_bytes} bytes"
         return f"as {self.format}"
 
+    @property
+    def topic_names(self) -> list[str]:
+        """All topics of the benchmark."""
+        if self.topics == 1:
+            return [TOPIC]
+        return [f"{TOPIC}-{number}" for number in range(1, self.topics + 1)]
+
+    @property
+    def sources(self) -> list[TopicPartition]:
+        """All partitions of all topics."""
+        return [
+            TopicPartition(topic, number)
+            for topic in self.topic_names
+            for number in range(self.partitions)
+        ]
+
     def even_range(self) -> int:
         """Messages of a range, so that a round has full ranges only: the last one would wait."""
         if self.partial_ranges:
             return self.range_messages
-        of_partition = math.ceil(self.rows / self.partitions)
+        of_partition = math.ceil(self.rows / (self.topics * self.partitions))
         return math.ceil(of_partition / math.ceil(of_partition / self.range_messages))
 
     def check(self) -> None:
@@ -128,6 +161,8 @@ class BenchSettings:
         """
         _within("--columns", self.columns, COLUMNS_MIN, COLUMNS_MAX)
         _within("--partitions", self.partitions, 1, PARTITIONS_MAX)
+        _within("--topics", self.topics, 1, PARTITIONS_MAX // self.partitions)
+        self._check_files()
         _within("--tables", self.tables, 1, TABLES_MAX)
         if self.message_bytes is not None:
             _within("--message-bytes", self.message_bytes, 1, MESSAGE_BYTES_MAX)
@@ -150,6 +185,17 @@ class BenchSettings:
                 raise ConfigurationError(
                     f"{option} {path}: there is no folder {folder}", "Make it, or name another."
                 )
+
+    def _check_files(self) -> None:
+        """The broker's JVM raises its limit of open files to the hard one by itself."""
+        needed = self.topics * self.partitions + _OTHER_FILES
+        _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if limit != resource.RLIM_INFINITY and needed > limit:
+            raise ConfigurationError(
+                f"--topics {self.topics:,} with --partitions {self.partitions:,}: the broker needs "
+                f"about {needed:,} open files, the limit is {limit:,}",
+                f"Raise the limit (ulimit -Hn {needed}), or ask for fewer.",
+            )
 
     def as_json_settings(self) -> dict[str, Any]:
         """What decides the figures, for the machine-readable output."""

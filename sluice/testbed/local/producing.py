@@ -6,7 +6,7 @@ import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -15,7 +15,9 @@ import numpy as np
 from confluent_kafka.admin import NewTopic
 
 from sluice.core.errors import TerminalError
+from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin
+from sluice.kafka.errors import kafka_error
 from sluice.testbed.local.orders import DEFECTS, TOMBSTONE, Orders
 
 PARTITIONS = 4
@@ -26,6 +28,16 @@ _FLUSH_SECONDS_MAX = 120.0
 _TOMBSTONE_SHARE = 0.1
 #: What a topic takes; a broken event may be twice as long as a good one.
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
+#: Topics keep everything.
+_TOPIC_SETTINGS = {
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "max.message.bytes": str(MESSAGE_BYTES_MAX),
+}
+#: What a controller takes in one request: a record for each topic, partition and setting.
+_CREATED_RECORDS_MAX = 10_000
+_CREATE_SECONDS_MAX = 120.0
+_LEADERS_SECONDS_MAX = 30.0
 #: Events of a steady rate that are made beforehand; then they come again.
 _STEADY_EVENTS_MAX = 200_000
 #: Events of a steady rate whose latency is looked at, in each second; and in all.
@@ -64,17 +76,27 @@ def create_topic(access: KafkaAccess, topic: str, partitions: int = PARTITIONS) 
 
     :raises TerminalError: the broker refuses.
     """
-    settings = {
-        "retention.ms": "-1",
-        "retention.bytes": "-1",
-        "max.message.bytes": str(MESSAGE_BYTES_MAX),
-    }
-    new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
+    create_topics(access, [topic], partitions)
+
+
+def create_topics(access: KafkaAccess, topics: Sequence[str], partitions: int) -> None:
+    """The same for many: a thousand of one partition are one request.
+
+    :raises TerminalError: the broker refuses one.
+    """
+    size = max(1, _CREATED_RECORDS_MAX // (1 + partitions + len(_TOPIC_SETTINGS)))
     admin = make_admin(access)  # it must live until its answer is there
-    try:
-        admin.create_topics([new])[topic].result(30)
-    except ck.KafkaException as error:
-        raise _refused(f"creating topic {topic}", error.args[0]) from None
+    for begin in range(0, len(topics), size):
+        wanted = [
+            NewTopic(name, num_partitions=partitions, replication_factor=1, config=_TOPIC_SETTINGS)
+            for name in topics[begin : begin + size]
+        ]
+        created = admin.create_topics(wanted, request_timeout=_CREATE_SECONDS_MAX)
+        for name, future in created.items():
+            try:
+                future.result(_CREATE_SECONDS_MAX)
+            except ck.KafkaException as error:
+                raise _refused(f"creating topic {name}", error.args[0]) from None
 
 
 def produce_with_defects(
@@ -97,7 +119,7 @@ def produce_with_defects(
                 produced.broken.add((message.partition(), message.offset()))
 
     with _producer(access) as producer:
-        spread = _Spread(producer, topic)
+        spread = _Spread(producer, [TopicPartition(topic, n) for n in range(PARTITIONS)])
         for events in Orders(seed).take(rows):
             messages: list[Message] = [{"value": event} for event in events]
             for place in range(produced.events, produced.events + len(events)):
@@ -124,14 +146,14 @@ def produce_with_defects(
 @contextmanager
 def held_back(
     access: KafkaAccess,
-    topic: str,
+    sources: Sequence[TopicPartition],
     orders: Orders,
     rows: int,
     *,
-    partitions: int = PARTITIONS,
     bad_share: float = 0.0,
 ) -> Iterator[int]:
-    """Produce `rows` events that all become visible when the context ends, at once.
+    """Produce `rows` events, in turn to all partitions, that all become visible when the context
+    ends, at once.
 
     One transaction: nobody who reads committed data sees any before its commit.
 
@@ -145,7 +167,7 @@ def held_back(
     with _producer(access, transactional_id=identity, transaction_timeout_ms=600_000) as producer:
         producer.init_transactions(30)
         producer.begin_transaction()
-        spread = _Spread(producer, topic, partitions, _queued_max(orders.shape.event_bytes))
+        spread = _Spread(producer, sources, _queued_max(orders.shape.event_bytes))
         for events in orders.take(rows):
             places = np.flatnonzero(dice.random(len(events)) < bad_share).tolist()
             for place in places:
@@ -154,7 +176,7 @@ def held_back(
                 events[place] = bad
                 broken += 1
             spread.send([{"value": event} for event in events])
-        _flush(producer, topic)
+        _flush(producer)
         yield broken
         producer.commit_transaction(30)
 
@@ -163,7 +185,7 @@ def held_back(
 class Stamped:
     """An acknowledged event: where it is, and when its producer made it."""
 
-    partition: int
+    source: TopicPartition
     offset: int
     timestamp_ms: int
 
@@ -173,69 +195,102 @@ class Steady:
     """What was produced at a steady rate.
 
     :param rows: events.
+    :param began_ms: wall time of the first.
     :param seconds: from the first to the last.
     :param stamped: some of the events, at random; all of them at a low rate.
     """
 
     rows: int
+    began_ms: int
     seconds: float
     stamped: list[Stamped]
 
 
-def produce_steadily(
-    access: KafkaAccess,
-    topic: str,
-    orders: Orders,
-    rows_per_second: int,
-    seconds: float,
-    *,
-    partitions: int = PARTITIONS,
-    meanwhile: Callable[[], None] = lambda: None,
-) -> Steady:
-    """Produce good events at a steady rate, a hundredth of a second's worth at a time.
+@dataclass(frozen=True, slots=True)
+class SteadyProducer:
+    """Good events at a steady rate, in turn to all partitions, a hundredth of a second's worth at a
+    time.
 
-    :param meanwhile: called about a hundred times a second; what it takes is made good for.
-    :raises TerminalError: the broker did not take them all.
+    :param pool: events; when they are used up they come again.
+    :param queued_max: events that may wait in librdkafka's queue.
     """
-    stamped: list[Stamped] = []
 
-    def remember(error: ck.KafkaError | None, message: ck.Message) -> None:
-        if error is None:
-            at = Stamped(message.partition(), message.offset(), message.timestamp()[1])
-            stamped.append(at)
+    producer: ck.Producer
+    sources: Sequence[TopicPartition]
+    pool: list[bytes]
+    rows_per_second: int
+    queued_max: int
 
-    rows = max(1, int(rows_per_second * seconds))
-    queued_max = _queued_max(orders.shape.event_bytes)
-    pool = [e for chunk in orders.take(min(rows, _STEADY_EVENTS_MAX, queued_max)) for e in chunk]
-    dice = random.Random(rows)
-    share = min(_STAMPED_MAX, _STAMPED_MAX_IN_ALL / seconds) / rows_per_second
-    wanted = 0
-    with _producer(access, linger_ms=5) as producer:
-        began = time.monotonic()
-        sent = 0
+    def produce(self, seconds: float, meanwhile: Callable[[], None] = lambda: None) -> Steady:
+        """Produce for so long, and return when the broker has it all.
+
+        :param meanwhile: called about a hundred times a second; what it takes is made good for.
+        :raises TerminalError: the broker did not take all events.
+        """
+        stamped: list[Stamped] = []
+
+        def remember(error: ck.KafkaError | None, message: ck.Message) -> None:
+            if error is None:
+                source = TopicPartition(message.topic(), message.partition())
+                stamped.append(Stamped(source, message.offset(), message.timestamp()[1]))
+
+        producer, sources, pool = self.producer, self.sources, self.pool
+        rows = max(1, int(self.rows_per_second * seconds))
+        dice = random.Random(rows)
+        share = min(_STAMPED_MAX, _STAMPED_MAX_IN_ALL / seconds) / self.rows_per_second
+        wanted = sent = 0
+        began_ms, began = time.time_ns() // 1_000_000, time.monotonic()
         while sent < rows:
-            due = min(rows, int((time.monotonic() - began) * rows_per_second) + 1)
-            due = min(due, sent + max(0, queued_max - len(producer)))
+            due = min(rows, int((time.monotonic() - began) * self.rows_per_second) + 1)
+            due = min(due, sent + max(0, self.queued_max - len(producer)))
             for place in range(sent, due):
                 # The first one always: there is something to look at.
                 watched = share >= 1 or place == 0 or dice.random() < share
                 wanted += watched
+                source = sources[place % len(sources)]
                 producer.produce(
-                    topic,
+                    source.topic,
                     pool[place % len(pool)],
-                    partition=place % partitions,
+                    partition=source.partition,
                     on_delivery=remember if watched else None,
                 )
             sent = due
             producer.poll(0.01)
             meanwhile()
         took = time.monotonic() - began
-    if len(stamped) != wanted:
-        raise TerminalError(
-            f"the broker acknowledged {len(stamped)} of {wanted} watched events of {topic}",
-            "Read the broker's log.",
-        )
-    return Steady(rows, took, stamped)
+        _flush(producer)
+        if len(stamped) != wanted:
+            raise TerminalError(
+                f"the broker acknowledged {len(stamped)} of {wanted} watched events",
+                "Read the broker's log.",
+            )
+        return Steady(rows, began_ms, took, stamped)
+
+
+@contextmanager
+def steady_producer(
+    access: KafkaAccess,
+    sources: Sequence[TopicPartition],
+    orders: Orders,
+    rows_per_second: int,
+    seconds: float,
+) -> Iterator[SteadyProducer]:
+    """A producer that is ready: its events are made, and it knows the leaders of all partitions.
+    Else the first events would wait for them: of 1,000 topics for two seconds [measured].
+
+    :param seconds: of producing, so many events are made.
+    :raises SluiceError: the broker does not tell the leaders.
+    """
+    queued_max = _queued_max(orders.shape.event_bytes)
+    events = min(max(1, int(rows_per_second * seconds)), _STEADY_EVENTS_MAX, queued_max)
+    pool = [event for chunk in orders.take(events) for event in chunk]
+    with _producer(access, linger_ms=5) as producer:
+        for topic in dict.fromkeys(source.topic for source in sources):
+            try:
+                producer.list_topics(topic, timeout=_LEADERS_SECONDS_MAX)
+            except ck.KafkaException as error:
+                raise kafka_error(f"reading the leaders of {topic}", error) from None
+        yield SteadyProducer(producer, sources, pool, rows_per_second, queued_max)
 
 
 @contextmanager
@@ -254,7 +309,7 @@ def _producer(access: KafkaAccess, **more: str | int | bool) -> Iterator[ck.Prod
     producer = ck.Producer({"log_level": 2, **access.client(**tuning)})
     try:
         yield producer
-        _flush(producer, "the topic")
+        _flush(producer)
     finally:
         producer.purge()
         producer.flush(5)
@@ -270,8 +325,7 @@ class _Spread:
     """Sends events in turn to all partitions, whatever the size of the pieces they come in."""
 
     producer: ck.Producer
-    topic: str
-    partitions: int = PARTITIONS
+    sources: Sequence[TopicPartition]
     queued_max: int = _QUEUED_MAX
     sent: int = 0
 
@@ -279,25 +333,25 @@ class _Spread:
         """The next events; waits while the queue is full."""
         while len(self.producer) > self.queued_max:
             self.producer.poll(0.01)
-        for first in range(min(self.partitions, len(messages))):
-            partition = (self.sent + first) % self.partitions
-            share = messages[first :: self.partitions]
-            taken = self.producer.produce_batch(self.topic, share, partition=partition)
+        count = len(self.sources)
+        for first in range(min(count, len(messages))):
+            source = self.sources[(self.sent + first) % count]
+            share = messages[first::count]
+            taken = self.producer.produce_batch(source.topic, share, partition=source.partition)
             if taken != len(share):
                 raise TerminalError(
-                    f"the producer took {taken} of {len(share)} events of "
-                    f"{self.topic}[{partition}]",
+                    f"the producer took {taken} of {len(share)} events of {source}",
                     "Is there enough memory? The events wait in it before they are sent.",
                 )
         self.sent += len(messages)
         self.producer.poll(0)
 
 
-def _flush(producer: ck.Producer, topic: str) -> None:
+def _flush(producer: ck.Producer) -> None:
     left = producer.flush(_FLUSH_SECONDS_MAX)
     if left:
         raise TerminalError(
-            f"{left} events of {topic} were not acknowledged within {_FLUSH_SECONDS_MAX:.0f} s",
+            f"{left} events were not acknowledged within {_FLUSH_SECONDS_MAX:.0f} s",
             "Read the broker's log.",
         )
 

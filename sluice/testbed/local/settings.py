@@ -21,7 +21,7 @@ conf = {{ "spark.ui.enabled" = "false" }}
 [[connector]]
 name = "local"
 brokers = "{brokers}"
-topics = ["{topic}"]
+{topics}
 start = "earliest"
 reader = "{reader}"
 
@@ -41,7 +41,7 @@ _ENTRY = """
 [[table]]
 name = "{name}"
 target = "{table}"
-topics = ["{topic}"]
+{topics}
 format = "{format}"
 lineage = true
 sort = {sort}
@@ -52,8 +52,11 @@ options = {options}
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """One topic into one table, or into several: each row goes to each of them.
+    """One topic, or all that an expression takes, into one table, or into several: each row goes to
+    each of them.
 
+    :param topic: its name; with `topic_pattern` the first table entry's only.
+    :param topic_pattern: takes the topics, in the place of the one name; "": none.
     :param password_variable: names the environment variable that holds the password.
     :param more_tables: further tables of the topic.
     :param options: of the format.
@@ -74,17 +77,21 @@ class PipelineSettings:
     sort: bool = False
     format: str = "JSONEachRow"
     options: tuple[tuple[str, str], ...] = ()
+    topic_pattern: str = ""
 
     def write(self, path: Path) -> None:
         """Write the file that `sluice run` takes."""
         password = f'password = "${{{self.password_variable}}}"\n' if self.password_variable else ""
         # JSON's way to write a text is one of TOML's.
+        topics = f"topics = [{json.dumps(self.topic)}]"
+        if self.topic_pattern:
+            topics = f"topic_pattern = {json.dumps(self.topic_pattern)}"
         options = ", ".join(f"{name} = {json.dumps(value)}" for name, value in self.options)
         entries = [
             _ENTRY.format(
                 name=name,
                 table=table,
-                topic=self.topic,
+                topics=topics,
                 sort=str(self.sort).lower(),
                 format=self.format,
                 rows="many" if self.format == "SQLBatchRequest" else "one",
@@ -100,7 +107,7 @@ class PipelineSettings:
                 pipeline=self.pipeline,
                 slots=slots(),
                 brokers=self.brokers,
-                topic=self.topic,
+                topics=topics,
                 reader=self.reader,
                 max_messages=self.max_messages,
                 max_delay=self.max_delay,

@@ -14,6 +14,7 @@ import confluent_kafka as ck
 
 from sluice.core.errors import TerminalError
 from sluice.core.ledger import entries_in
+from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_consumer
 from sluice.kafka.errors import kafka_error
 
@@ -34,7 +35,7 @@ class LedgerTail:
         self.receipts: list[Entry] = []
         self.records: list[Entry] = []
         #: Settled position of each partition.
-        self.positions: dict[int, int] = {}
+        self.positions: dict[TopicPartition, int] = {}
         self._topic = topic
         self._consumer = make_consumer(access, _GROUP, fetch_wait_max_ms=50)
         self._consumer.assign([ck.TopicPartition(topic, 0, 0)])
@@ -81,8 +82,13 @@ class LedgerTail:
         match entry["type"]:
             case "settled":
                 self.settled.append(entry)
-                self.positions[entry["partition"]] = entry["end"]
+                self.positions[source_of(entry)] = entry["end"]
             case "receipt":
                 self.receipts.append(entry)
             case "record":
                 self.records.append(entry)
+
+
+def source_of(entry: Entry) -> TopicPartition:
+    """Whose entry it is: of a receipt, a record or a settled range."""
+    return TopicPartition(entry["topic"], entry["partition"])

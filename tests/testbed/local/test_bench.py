@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sluice.clickhouse.http import Server
-from sluice.core.errors import ConfigurationError
+from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.log import SourceLog
@@ -23,8 +24,12 @@ from sluice.testbed.local.bench_report import Drained, Outcome
 from sluice.testbed.local.bench_rounds import (
     ROLES,
     Latency,
+    ProducerAlone,
     Round,
+    acknowledged_while,
+    count_blocks,
     latencies_ms,
+    measure_producer_alone,
     percentile,
     stage_seconds,
 )
@@ -32,7 +37,13 @@ from sluice.testbed.local.bench_settings import BenchSettings
 from sluice.testbed.local.bench_target import DATABASE, prepared_target
 from sluice.testbed.local.orders import Orders, Shape
 from sluice.testbed.local.processes import descendants, listener, machine_busy_seconds, usage
-from sluice.testbed.local.producing import Stamped, create_topic, held_back, produce_steadily
+from sluice.testbed.local.producing import (
+    Stamped,
+    Steady,
+    create_topics,
+    held_back,
+    steady_producer,
+)
 from sluice.testbed.local.running import ClickHouse, running_broker
 from tests.support.clickhouse_server import clickhouse_available, run_clickhouse
 
@@ -55,7 +66,24 @@ def a_round(seconds: float, foreign: float = 0.0) -> Round:
     )
 
 
-def an_outcome(*rounds: Round, drained: Drained | None = None, **options: Any) -> Outcome:
+def a_latency(wanted: int, reached: float, values_ms: list[int], **changes: Any) -> Latency:
+    of_a_second: dict[str, Any] = {
+        "messages": len(values_ms),
+        "seconds": 1.0,
+        "blocks": 6,
+        "cpu_seconds": {"broker": 0.01},
+        "core_shares": {"broker": 0.008},
+        "growth": {},
+    }
+    return Latency(wanted, reached, values_ms, **{**of_a_second, **changes})
+
+
+def an_outcome(
+    *rounds: Round,
+    drained: Drained | None = None,
+    alone: ProducerAlone | None = None,
+    **options: Any,
+) -> Outcome:
     return Outcome(
         settings=BenchSettings(rounds=len(rounds), **options),
         server="embedded",
@@ -63,11 +91,12 @@ def an_outcome(*rounds: Round, drained: Drained | None = None, **options: Any) -
         rounds=list(rounds),
         start_seconds=7.25,
         latencies=[
-            Latency(1_000, 1_000.0, list(range(1, 101)), 100, {"broker": 0.01}, {}),
-            Latency(500_000, 300_000.0, [7], 1, {"broker": 0.0}, {}),
+            a_latency(1_000, 1_000.0, list(range(1, 101))),
+            a_latency(500_000, 300_000.0, [7], core_shares={"broker": 0.0}),
         ],
         idle_shares=dict.fromkeys(ROLES, 0.0124),
         drained=drained,
+        producer_alone=alone,
     )
 
 
@@ -93,6 +122,42 @@ def test_medians_and_shares() -> None:
     assert report["driver_cpu_ms_per_batch_not_idle"]["driver JVM"] == 100 - 4.96
     assert report["ranges"] == 20
     assert report["workers"] == {"processes": 3, "peaks_bytes": 900_000_000}
+
+
+def test_a_rate_costs_inserts_and_shares_of_a_core() -> None:
+    outcome = an_outcome(a_round(1.0), tables=2)
+    slow, fast = outcome.as_json()["latency_ms"]
+    assert slow["inserts_per_second"] == 3.0  # 6 blocks in a second, into two tables
+    assert slow["cpu_microseconds_per_message"] == {"broker": 100.0}
+    assert slow["core_share"] == {"broker": 0.008} and fast["core_share"] == {"broker": 0.0}
+    text = "\n".join(outcome.lines())
+    assert "inserts/s into each table: 3.00" in text
+    assert "(of one core): broker 100.00 (0.8%); together 100.00 (0.8%)" in text
+    assert "inserts/s into the table: 6.00" in "\n".join(an_outcome(a_round(1.0)).lines())
+
+
+def test_the_producer_alone_stands_beside_its_rate() -> None:
+    alone = ProducerAlone(1_000, 900.0, 5_000, 7_000, cpu_seconds=0.25, seconds=5.0)
+    outcome = an_outcome(a_round(1.0), alone=alone, topics=20, partitions=3)
+    assert outcome.as_json()["broker_producer_alone"] == {
+        "rows_per_second": 1_000,
+        "reached_rows_per_second": 900,
+        "messages": 5_000,
+        "seconds": 5.0,
+        "cpu_microseconds_per_message": 50.0,
+        "core_share": 0.05,
+    }
+    lines = outcome.lines()
+    (place,) = (n for n, line in enumerate(lines) if "broker, producer alone: 50.00 (5.0%)" in line)
+    assert "producer only reached 900 rows/s" in lines[place + 1]
+    # beneath the first rate, not the second
+    assert [n > place for n, line in enumerate(lines) if line.startswith("latency at")] == [0, 1]
+    text = "\n".join(lines)
+    assert "to the first row in its table, with 7,001 messages waiting" in text
+    assert "topics: 20, partitions of each: 3, tables: 1" in text
+    without = an_outcome(a_round(1.0))
+    assert without.as_json()["broker_producer_alone"] is None
+    assert not any("alone:" in line or "waiting" in line for line in without.lines())
 
 
 def test_a_run_is_measured_like_itself() -> None:
@@ -128,15 +193,40 @@ def test_what_disturbs_is_said() -> None:
     assert "UNSAFE" in "\n".join(an_outcome(a_round(1.0), unsafe_no_dedup=True).lines())
 
 
+def a_receipt(
+    topic: str, partition: int, begin: int, end: int, at_ms: int, **more: Any
+) -> dict[str, Any]:
+    offsets = {"topic": topic, "partition": partition, "begin": begin, "end": end}
+    return {**offsets, "acknowledged_at_ms": at_ms, **more}
+
+
 def test_a_latency_is_that_of_the_range_which_holds_the_event() -> None:
     receipts = [
-        {"partition": 1, "begin": 10, "end": 20, "acknowledged_at_ms": 2_000},
-        {"partition": 0, "begin": 0, "end": 9, "acknowledged_at_ms": 1_500},
-        {"partition": 1, "begin": 0, "end": 10, "acknowledged_at_ms": 1_300},  # one table
-        {"partition": 1, "begin": 0, "end": 10, "acknowledged_at_ms": 1_000},  # another
+        a_receipt("a", 1, 10, 20, 2_000),
+        a_receipt("a", 0, 0, 9, 1_500),
+        a_receipt("a", 1, 0, 10, 1_300),  # one table
+        a_receipt("a", 1, 0, 10, 1_000),  # another
+        a_receipt("b", 1, 0, 20, 9_000),
     ]
-    events = [Stamped(1, 9, 990), Stamped(1, 10, 1_400), Stamped(0, 3, 1_300)]
-    assert latencies_ms(events, receipts) == [200, 310, 600]
+    events = [
+        Stamped(TopicPartition("a", 1), 9, 990),
+        Stamped(TopicPartition("a", 1), 10, 1_400),
+        Stamped(TopicPartition("a", 0), 3, 1_300),
+        Stamped(TopicPartition("b", 1), 9, 1_000),
+    ]
+    assert latencies_ms(events, receipts) == [200, 310, 600, 8_000]
+
+
+def test_a_block_of_a_bundle_counts_once_and_only_while_events_come() -> None:
+    receipts = [
+        a_receipt("a", 0, 0, 9, 999),  # before
+        a_receipt("a", 0, 9, 10, 1_000),
+        *(a_receipt("b", n, 0, 9, 2_000, **({"is_shared": True} if n else {})) for n in range(3)),
+        a_receipt("a", 1, 0, 9, 3_500),  # after
+    ]
+    assert count_blocks(receipts) == 4
+    found = acknowledged_while(Steady(100, 1_000, 2.5, []), receipts)
+    assert found == receipts[1:-1] and count_blocks(found) == 2
 
 
 def test_stages_do_not_overlap() -> None:
@@ -172,23 +262,38 @@ def test_a_round_has_no_small_remainder(rows: int, partitions: int) -> None:
 def test_nothing_of_a_round_is_seen_before_its_end(tmp_path: Path) -> None:
     with running_broker(tmp_path / "kafka") as broker:
         access = KafkaAccess("local", broker.brokers)
-        create_topic(access, "orders", 7)
-        sources = [TopicPartition("orders", number) for number in range(7)]
+        settings = BenchSettings(topics=7, partitions=2)
+        create_topics(access, settings.topic_names, 2)
+        sources = settings.sources
+        assert len(set(sources)) == 14
         log = SourceLog(make_admin(access))
+        wait_for_ends(log, sources, {0})
         # 28 events in pieces of 16 go to all partitions alike
         orders = Orders(1, Shape(message_bytes=1_000_000))
-        with held_back(access, "orders", orders, 28, partitions=7, bad_share=0.5) as broken:
+        with held_back(access, sources, orders, 28, bad_share=0.5) as broken:
             assert set(log.stable_ends(sources).values()) == {0}
             assert 0 < broken < 28
-        ends: set[int] = set()
-        deadline = time.monotonic() + 10
-        while ends != {5}:  # each with the end of the transaction
-            ends = set(log.stable_ends(sources).values())
-            assert time.monotonic() < deadline, ends
-        steady = produce_steadily(access, "orders", Orders(1), 20_000, 0.5, partitions=7)
+        wait_for_ends(log, sources, {3})  # each with the end of the transaction
+        with steady_producer(access, sources, Orders(1), 20_000, 0.5) as producer:
+            steady = producer.produce(0.5)
         # All but a few are only sent; the broker acknowledged every one of them
         assert 0 < len(steady.stamped) < 5_000 < steady.rows == 10_000
-        assert sum(log.stable_ends(sources).values()) == 7 * 5 + 10_000
+        assert {event.source for event in steady.stamped} == set(sources)
+        ends = log.stable_ends(sources)
+        assert sum(ends.values()) == 14 * 3 + 10_000 and max(ends.values()) - min(ends.values()) < 2
+        alone = measure_producer_alone(access, sources, Orders(1), broker.jvm_pid, 2_000, 0.5)
+        assert sum(log.stable_ends(sources).values()) == 14 * 3 + 10_000 + alone.put
+        assert (alone.messages, alone.put) == (1_000, 5_000)
+        assert 0 < alone.cpu_seconds < 60 and alone.seconds > 0.4
+
+
+def wait_for_ends(log: SourceLog, sources: list[TopicPartition], wanted: set[int]) -> None:
+    found: set[int] = set()
+    deadline = time.monotonic() + 30
+    while found != wanted:
+        with suppress(TransientError):  # of a topic that is being made
+            found = set(log.stable_ends(sources).values())
+        assert time.monotonic() < deadline, found
 
 
 def test_cpu_time_and_memory_of_a_process() -> None:
@@ -254,7 +359,8 @@ def test_the_benchmark(server: ClickHouse, tmp_path: Path) -> None:
         "rounds": "1",
         "columns": "11",
         "message-bytes": "300",
-        "partitions": "3",
+        "topics": "3",
+        "partitions": "1",
         "tables": "2",
         "bad-share": "0.01",
         "range-messages": "4000",
@@ -269,7 +375,7 @@ def test_the_benchmark(server: ClickHouse, tmp_path: Path) -> None:
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "sluice", "bench", *words, "--drain", "--json"],
+        [sys.executable, "-m", "sluice", "bench", *words, "--drain", "--producer-alone", "--json"],
         capture_output=True,
         text=True,
         timeout=400,
@@ -277,8 +383,10 @@ def test_the_benchmark(server: ClickHouse, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    # the first one, warm-up and round, two rates, the backlog
-    assert report["produced"] == 1 + 2 * 20_000 + 2 * 500 + 2 * 5_000 + 8 * 500
+    # the producer alone, the first one, warm-up and round, two rates, the backlog
+    alone = report["broker_producer_alone"]
+    assert (alone["rows_per_second"], alone["messages"]) == (500, 1_000)
+    assert report["produced"] == 2_000 + 1 + 2 * 20_000 + 2 * 500 + 2 * 5_000 + 8 * 500
     assert 0 < report["broken"] < 2_000
     assert report["stored"] == 2 * (report["produced"] - report["broken"])
     assert report["letters"] == 2 * report["broken"]
@@ -291,6 +399,7 @@ def test_the_benchmark(server: ClickHouse, tmp_path: Path) -> None:
     for latency in report["latency_ms"]:
         assert 0 < latency["p50"] <= latency["p99"] <= latency["max"]
         assert latency["max"] < (time.monotonic() - began) * 1000
+        assert latency["inserts_per_second"] >= 0 and set(latency["core_share"]) == set(ROLES)
     assert report["peak_bytes"]["workers"] > 100_000_000
     assert report["workers"]["peaks_bytes"] > report["peak_bytes"]["workers"]
     assert (

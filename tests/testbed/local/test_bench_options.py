@@ -7,19 +7,30 @@ import os
 import stat
 import sys
 import textwrap
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sluice.config import Configuration, load
 from sluice.core.errors import ConfigurationError
-from sluice.testbed.local import bench_flame
+from sluice.core.ledger import LedgerEntry, encode_entries, receipt_entry, settled_entry
+from sluice.core.ranges import Range, TopicPartition
+from sluice.core.receipts import Loaded, Receipt
+from sluice.kafka.clients import KafkaAccess
+from sluice.testbed.local import bench_flame, bench_rounds, bench_settings, tail
 from sluice.testbed.local.bench import run_bench
 from sluice.testbed.local.bench_compare import compared, figures, read_stored
 from sluice.testbed.local.bench_flame import Flame, find_py_spy, recorded
-from sluice.testbed.local.bench_settings import BenchSettings
+from sluice.testbed.local.bench_rounds import Bench
+from sluice.testbed.local.bench_settings import TOPIC, TOPIC_PATTERN, BenchSettings
 from sluice.testbed.local.bench_target import table_names
 from sluice.testbed.local.orders import COLUMNS, Orders, Shape, natural_bytes
+from sluice.testbed.local.producing import Stamped, Steady
 from sluice.testbed.local.settings import PipelineSettings
 
 
@@ -58,6 +69,7 @@ def test_large_events_come_in_small_pieces() -> None:
         ({"columns": 8}, "--columns 8 is out of bounds", "9 to 1,000"),
         ({"tables": 1_001}, "--tables 1,001 is out of bounds", "1 to 1,000"),
         ({"partitions": 10_001}, "--partitions 10,001", "10,000"),
+        ({"topics": 2_501}, "--topics 2,501 is out of bounds", "1 to 2,500"),
         ({"message_bytes": 2_000_000}, "--message-bytes 2,000,000 is out of bounds", "1,000,000"),
         ({"message_bytes": 100}, "--message-bytes 100: 9 columns take 193 bytes", "193 bytes"),
         ({"message_bytes": 193, "columns": 30}, "30 columns take", "fewer columns"),
@@ -180,19 +192,134 @@ def test_what_is_no_stored_run_is_refused(tmp_path: Path, text: str, message: st
         read_stored(tmp_path / "before.json")
 
 
-def test_one_topic_into_several_tables(tmp_path: Path) -> None:
-    from sluice.config import load
+def test_a_broker_without_enough_files_is_told_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_settings.resource, "getrlimit", lambda _: (1_024, 4_096))
+    BenchSettings(topics=1_000, partitions=3).check()
+    with pytest.raises(ConfigurationError, match=r"5,000 open files, the limit is 4,096") as caught:
+        BenchSettings(topics=1_000).check()
+    assert "ulimit -Hn 5000" in caught.value.hint
 
-    path = tmp_path / "sluice.toml"
+
+def test_a_round_is_dealt_to_the_partitions_of_all_topics() -> None:
+    settings = BenchSettings(rows=20_000, topics=20, partitions=2, range_messages=300)
+    assert settings.even_range() == 250  # 500 of each partition
+    assert settings.sources[:3] == [
+        TopicPartition("orders-1", 0),
+        TopicPartition("orders-1", 1),
+        TopicPartition("orders-2", 0),
+    ]
+    assert len(set(settings.sources)) == 40
+    assert settings.as_json_settings()["topics"] == 20
+
+
+def a_configuration(path: Path, **more: Any) -> Configuration:
     PipelineSettings(
         pipeline="bench",
         brokers="localhost:9092",
-        topic="orders",
+        topic=TOPIC,
         url="http://localhost:8123",
         table="orders",
         max_messages=1_000,
         max_delay="1s",
         more_tables=table_names(3)[1:],
+        **more,
     ).write(path)
-    tables = load(path, {}).tables_of("orders")
+    return load(path, {})
+
+
+def test_one_topic_into_several_tables(tmp_path: Path) -> None:
+    tables = a_configuration(tmp_path / "sluice.toml").tables_of("orders")
     assert [table.table for table in tables] == ["orders", "orders_2", "orders_3"]
+
+
+def test_many_topics_are_taken_by_an_expression(tmp_path: Path) -> None:
+    configuration = a_configuration(tmp_path / "sluice.toml", topic_pattern=TOPIC_PATTERN)
+    names = BenchSettings(topics=1_000).topic_names
+    in_the_cluster = [*names, "orders", "orders-x", configuration.ledger_topic, "__offsets"]
+    assert sorted(configuration.topics_of("local", in_the_cluster)) == sorted(names)
+    for topic in (names[0], names[-1]):
+        tables = configuration.tables_of(topic)
+        assert [table.table for table in tables] == ["orders", "orders_2", "orders_3"]
+    assert configuration.tables_of("orders") == ()
+
+
+class Messages:
+    """In the place of a consumer: a ledger that was read."""
+
+    def __init__(self, values: list[bytes]) -> None:
+        self._values = values
+
+    def add(self, entries: list[LedgerEntry]) -> None:
+        self._values += [value for _, value in encode_entries("local", 1, entries)]
+
+    def assign(self, _: object) -> None:
+        pass
+
+    def consume(self, *_: object) -> list[Messages]:
+        values, self._values = self._values, []
+        return [Messages([value]) for value in values]
+
+    def error(self) -> None:
+        return None
+
+    def value(self) -> bytes:
+        return self._values[0]
+
+
+LOADED = Loaded((), (), messages=5, bytes=500, skipped=0)
+FIRST, SECOND = TopicPartition("orders-1", 0), TopicPartition("orders-2", 0)
+
+
+def a_tail(monkeypatch: pytest.MonkeyPatch) -> tuple[tail.LedgerTail, Messages]:
+    ledger = Messages([])
+    monkeypatch.setattr(tail, "make_consumer", lambda *_, **__: ledger)
+    return tail.LedgerTail(KafkaAccess("local", "nobody:1"), "ledger"), ledger
+
+
+def test_positions_are_those_of_a_topic_and_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed, ledger = a_tail(monkeypatch)
+    ranges = [Range(FIRST, 0, 5), Range(SECOND, 5, 10), Range(TopicPartition("orders-2", 1), 0, 7)]
+    ledger.add([settled_entry(each, 1, 1, LOADED) for each in ranges])
+    followed.poll()
+    assert followed.positions == {each.source: each.end for each in ranges}
+
+
+class BusyProducer:
+    """Produces five messages into each of two topics, which become one block meanwhile."""
+
+    def __init__(self, ledger: Messages) -> None:
+        self._ledger = ledger
+
+    def produce(self, seconds: float, watch: Callable[[], None]) -> Steady:
+        began_ms = time.time_ns() // 1_000_000
+        watch()
+        busy_until = time.process_time() + 0.1
+        while time.process_time() < busy_until:
+            pass
+        for number, source in enumerate((FIRST, SECOND)):
+            receipt = Receipt(
+                *("orders", "d.orders", "s1", "token", 5, 500, "", "http://h", 1, 3),
+                acknowledged_at_ms=began_ms + 70 + number,
+                is_shared=number > 0,
+            )
+            block = Range(source, 0, 5)
+            self._ledger.add([receipt_entry(block, 1, 1, receipt)])
+            self._ledger.add([settled_entry(block, 1, 1, LOADED)])
+        return Steady(
+            10, began_ms, seconds, [Stamped(each, 2, began_ms) for each in (FIRST, SECOND)]
+        )
+
+
+def test_a_rate_into_two_topics_that_share_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed, ledger = a_tail(monkeypatch)
+    producing = nullcontext(BusyProducer(ledger))
+    monkeypatch.setattr(bench_rounds, "steady_producer", lambda *_: producing)
+    me: Any = SimpleNamespace(process=SimpleNamespace(pid=os.getpid()), check=lambda: None)
+    sources = [FIRST, SECOND]
+    access = KafkaAccess("local", "nobody:1")
+    bench = Bench(access, sources, me, followed, {"broker": [os.getpid()]}, Orders(1))
+    found = bench.latency(20, 0.5)
+    assert found.values_ms == [70, 71] and found.blocks == 1
+    assert (found.messages, found.reached, found.seconds) == (10, 20.0, 0.5)
+    assert bench.produced == 10
+    assert found.cpu_seconds["broker"] >= 0.09 and 0 < found.core_shares["broker"] < 8
