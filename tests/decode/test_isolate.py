@@ -11,10 +11,11 @@ from sluice.core.text import Column
 from sluice.decode.messages import marked
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.origins import alone
-from sluice.decode.text import isolate, suspects
+from sluice.decode.text import isolate
 from sluice.decode.text.decoder import Decoder
 from sluice.decode.text.plan import Plan
 from tests.decode.support import FIRST_OFFSET, decode, fill, rows, table
+from tests.decode.test_tolerant import Searching
 
 ID, SMALL, UUID = Column("id", "UInt64"), Column("n", "UInt8"), Column("u", "UUID")
 BAD = (
@@ -42,11 +43,9 @@ def decoder() -> Decoder:
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every seam between pieces, parts and marks, in blocks of a few hundred messages."""
+    """Every seam between pieces and parts, in blocks of a few hundred messages."""
     monkeypatch.setattr(marked, "_PIECE_BYTES", 150)
     monkeypatch.setattr(isolate, "_JUDGED_BYTES", 500)
-    monkeypatch.setattr(suspects, "_MARKED_ONE_IN", 3)
-    monkeypatch.setattr(suspects, "_SAMPLED_TOGETHER", 5)
 
 
 def assert_judged_alone(decoder: Decoder, values: list[bytes], bad: dict[int, bytes]) -> None:
@@ -107,56 +106,24 @@ STRANGE = (
 
 
 @pytest.mark.parametrize("unknown", ["ignore", "refuse"])
-def test_what_was_seen_to_be_unreadable_has_the_same_words(unknown: str) -> None:
-    """It is asked about column by column first, which gives the words that asking as a whole
-    first gives; and it is not asked twice where that cannot tell more."""
-    columns = (ID, SMALL, UUID, Column("at", "DateTime"), Column("d", "Dynamic"))
-    plan = Decoder(table(*columns, unknown_fields=unknown))._plan
+def test_the_words_do_not_depend_on_the_way_to_them(unknown: str) -> None:
+    columns = (ID, SMALL, UUID, Column("at", "DateTime"))
+    text = table(*columns, unknown_fields=unknown)
+    sifting, searching = Decoder(text), Searching(text)
     for kinds in (STRANGE, *((one,) for one in STRANGE)):
         values = [kinds[n // 3 % len(kinds)] if n % 3 == 0 else good(n) for n in range(120)]
-        with MessageBuffer() as buffer:
-            fill(buffer, values)
-            every = np.arange(120)
-            expected = isolate.find_faults(plan, buffer, every)
-            with marked.marked_file(buffer, every, 1, isolate._PADDING) as file:
-                rows = suspects.run_marked(plan.wide(file.path, file.field, 120))
-            unread = every if rows is None else np.delete(every, rows[0] - 1)
-            assert isolate.find_faults(plan, buffer, every, unread) == expected, kinds
+        assert decode(sifting, values).bad == decode(searching, values).bad, kinds
 
 
-def test_no_exception_more_than_needed(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception of the engine costs as much as reading fifty messages. Of "1x" only the engine
-    can say that it is no number."""
-    values = [b'{"id":"1x","n":1}' if n % 50 == 7 else b'{"id":%d,"n":1}' % n for n in range(400)]
-    expected = decode(decoder, values)
-    assert len(expected.bad) == 8
-
-    def refuse(*_: object) -> str:
-        raise AssertionError("asked again about what cannot be read")
-
-    monkeypatch.setattr(Plan, "wide", refuse)
-    assert decode(decoder, values).bad == expected.bad
-    asked: list[int] = []
-    lenient = Plan.lenient
-
-    def count(plan: Plan, path: str, index: str, rows: int) -> str:
-        asked.append(rows)
-        return lenient(plan, path, index, rows)
-
-    monkeypatch.setattr(Plan, "lenient", count)
-    assert decode(decoder, values).bad == expected.bad
-    assert asked == [0]
-
-
-def test_nothing_is_asked_about_what_is_certain(
+def test_nothing_is_asked_about_a_word_for_a_number(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = [b'{"id":"x","n":1}' if n % 50 == 7 else b'{"id":%d,"n":1}' % n for n in range(400)]
 
     def refuse(*_: object) -> str:
-        raise AssertionError("asked about what is certain")
+        raise AssertionError("asked about what shows without it")
 
-    for query in ("wide", "lenient", "lenient_column"):
+    for query in ("fault_kinds", "readable_rows"):
         monkeypatch.setattr(Plan, query, refuse)
     assert [bad.index for bad in decode(decoder, values).bad] == list(range(7, 400, 50))
 
@@ -170,17 +137,6 @@ def test_all_bad(decoder: Decoder, value: bytes) -> None:
     assert {(bad.reason, bad.error, bad.column) for bad in decoded.bad} == {
         (alone.reason, alone.error, alone.column)
     }
-
-
-def test_the_search_names_the_neighbourhood_only(decoder: Decoder) -> None:
-    values = [good(n) for n in range(20_000)]
-    values[7_000] = b'{"id":"x"}'
-    values[15_000] = b'{"id":1,"n":300}'
-    with MessageBuffer() as buffer:
-        fill(buffer, values)
-        found = suspects.find_suspects(decoder._plan, buffer, np.arange(20_000))
-    assert {7_000, 15_000} <= set(found.tolist())
-    assert len(found) <= 2 * 64
 
 
 def test_the_buffer_is_as_it_was_after_a_decode_with_bad_messages(decoder: Decoder) -> None:

@@ -14,7 +14,7 @@ from sluice.core.text import Column
 from sluice.decode.messages.assemble import Body
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import Fault
-from sluice.decode.messages.marked import subset
+from sluice.decode.messages.marked import Indices, subset
 from sluice.decode.messages.origins import alone
 from sluice.decode.text.decoder import Decoded, Decoder
 from sluice.decode.text.plan import Plan
@@ -66,20 +66,16 @@ MESSAGES = st.lists(st.one_of(GOOD, GOOD, TYPED, TYPED, OTHERS), min_size=1, max
 
 
 class Searching(Decoder):
-    """Never takes a tolerant pass: searches, judges, and decodes strictly what is left."""
+    """Never takes the pass that makes rows: judges all, and decodes strictly what is left."""
 
-    def _sifted(
-        self, buffer: MessageBuffer, known: dict[int, Fault]
-    ) -> tuple[Body | None, dict[int, Fault]]:
-        return None, known
+    def _sifted(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
+        return None, {}
 
 
 @pytest.fixture(scope="module", params=TEXTS, ids=["plain", "sorted"])
-def decoders(request: pytest.FixtureRequest) -> tuple[Decoder, Decoder, Decoder]:
-    """What may take the tolerant pass; what only looks for faults so; what does neither."""
-    looking = Decoder(request.param)
-    looking._overflow = None
-    return Decoder(request.param), looking, Searching(request.param)
+def decoders(request: pytest.FixtureRequest) -> tuple[Decoder, Decoder]:
+    """What may take the tolerant pass, and what does not."""
+    return Decoder(request.param), Searching(request.param)
 
 
 def facts(decoded: Decoded) -> tuple[object, ...]:
@@ -96,12 +92,11 @@ def facts(decoded: Decoded) -> tuple[object, ...]:
 def test_the_same_bytes_and_verdicts_whatever_came_before(
     decoders: tuple[Decoder, ...], values: list[bytes], poll: int
 ) -> None:
-    *decoders_of_one_pass, searching = decoders
+    decoder, searching = decoders
     expected = facts(decode(searching, values, poll))
-    for decoder in decoders_of_one_pass:
-        for expects_faults in (False, True):
-            decoder._expects_faults = expects_faults
-            assert facts(decode(decoder, values, poll=12)) == expected
+    for expects_faults in (False, True):
+        decoder._expects_faults = expects_faults
+        assert facts(decode(decoder, values, poll=12)) == expected
 
 
 def spoilt(count: int, seed: int) -> list[bytes]:
@@ -123,11 +118,10 @@ def spoilt(count: int, seed: int) -> list[bytes]:
 
 
 def test_one_pass_is_enough(decoders: tuple[Decoder, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    tolerant, looking, searching = decoders
+    tolerant, searching = decoders
     tolerant._overflow = "saturate"
     values = spoilt(3_000, 1)
     expected = decode(searching, values)
-    assert facts(decode(looking, values)) == facts(expected)
     assert expected.rows and expected.bad
     assert facts(decode(tolerant, values)) == facts(expected)
 

@@ -51,9 +51,6 @@ class Reader:
     :param silent: UInt8, true if `narrow` would not throw although the value does not fit.
     :param fault: UInt8, FINE, NULL, RANGE or UNREAD; never throws. None: reading alone decides.
     :param plain: `narrow` is nothing but accurateCast, also inside containers.
-    :param doubt: UInt8, true for every value as it was read by `wide` for which `narrow` throws
-        or `silent` is true, and perhaps for others; never throws. None: reading alone decides.
-        Holds also where a DateTime beyond its type is clamped in reading.
     """
 
     target: str
@@ -63,7 +60,6 @@ class Reader:
     silent: Expression | None = None
     fault: Expression | None = None
     plain: bool = True
-    doubt: Expression | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +68,8 @@ class Place:
 
     :param has_blanks: blanks around a number are none of it, nor single quotes (CSV).
     :param in_brackets: in those of lines, where no number is a text.
+    :param clamps: what is read is read in one way, loose or not, and a DateTime beyond its type
+        becomes one of the ends of its type: they are taken for values that do not fit.
     """
 
     nullable: bool
@@ -79,6 +77,7 @@ class Place:
     refuse_null: bool
     has_blanks: bool = False
     in_brackets: bool = False
+    clamps: bool = False
 
     @property
     def refuses(self) -> bool:
@@ -151,14 +150,13 @@ def checked_reader(
     unfit: Expression | None,
     loose: str = "",
     loose_unfit: Expression | None = None,
-    clamped: Expression | None = None,
 ) -> Reader:
     """A scalar whose wide type narrows by accurateCast.
 
     :param unfit: true for values that accurateCast would take although they do not fit;
         None: accurateCast finds all of them.
     :param loose: what it is read as where it must not throw, if not the wide type;
-        `loose_unfit` is for its values, `clamped` for those of the wide type.
+        `loose_unfit` is for its values.
     """
     target = place.target(node.text)
 
@@ -175,15 +173,6 @@ def checked_reader(
             tests.append(f"ifNull({judge(value)}, 0), {RANGE}")
         return f"multiIf({', '.join(tests)}, {FINE})" if tests else f"{FINE}"
 
-    def doubt(value: str) -> str:
-        judge = clamped or unfit
-        if judge is None:
-            test = f"isNull(accurateCastOrNull({value}, {literal(node.text)}))"
-            return f"({test} AND isNotNull({value}))" if place.nullable else test
-        if judge is _never:
-            return f"isNull({value})" if place.reads_null and place.refuses else "0"
-        return f"ifNull({judge(value)}, {int(place.refuses)})" if place.reads_null else judge(value)
-
     return Reader(
         target,
         place.wide(wide),
@@ -191,7 +180,6 @@ def checked_reader(
         lambda value: f"accurateCast({value}, {literal(target)})",
         None if unfit is None or unfit is _never else silent,
         fault,
-        doubt=doubt,
     )
 
 
@@ -246,7 +234,7 @@ def _text(
         return f"multiIf({', '.join(tests)}, {FINE})"
 
     wide = place.wide("String")
-    return Reader(target, wide, wide, narrow, None if unfit_throws else silent, fault, False, fault)
+    return Reader(target, wide, wide, narrow, None if unfit_throws else silent, fault, False)
 
 
 def _decimal(node: TypeNode, place: Place) -> Reader:
@@ -276,16 +264,18 @@ def _decimal(node: TypeNode, place: Place) -> Reader:
 def _moment(node: TypeNode, place: Place) -> Reader:
     """DateTime throws by itself. DateTime64 is clamped to the years that the engine knows."""
     if node.name == "DateTime":
+        if place.clamps:
+            return checked_reader(node, place, node.text, _never, "", _at_its_ends)
         zone = f", {node.arguments[0]}" if node.arguments else ""
         unfit = _seconds_outside(0, 2**32)
-        return checked_reader(
-            node, place, node.text, _never, f"DateTime64(0{zone})", unfit, _at_its_ends
-        )
+        return checked_reader(node, place, node.text, _never, f"DateTime64(0{zone})", unfit)
     scale = int(node.arguments[0]) if node.arguments else 3
     zone = "".join(f", {argument}" for argument in node.arguments[1:])
     low, high = _DATETIME64_SECONDS
     reach = 2**63 // 10**scale
     clamped = _seconds_outside(low, high)
+    if place.clamps:
+        return checked_reader(node, place, node.text, clamped)
     overflows = _seconds_outside(max(low, -reach), min(high, reach))
     return checked_reader(
         node, place, node.text, clamped, f"DateTime64({min(scale, 6)}{zone})", overflows

@@ -34,7 +34,7 @@ _ASIDE_OVERHEAD_BYTES = 128
 
 #: Behind JSON objects: near the end of its text the engine reads floats by other rules ("--1" is
 #: -1 there), and the last messages would not be what they are elsewhere.
-_BEHIND = b"\n" * 512
+BEHIND = b"\n" * 512
 
 #: A message's value; the class below has a property named `bytes`.
 Value = bytes
@@ -208,7 +208,7 @@ class MessageBuffer:
         if self._ended_at != self._size:
             # What a larger range before left behind must not be read, whatever its size was.
             os.ftruncate(self._file, self._size)
-            os.pwrite(self._file, _BEHIND if self.framing is JSON_OBJECTS else b"", self._size)
+            os.pwrite(self._file, BEHIND if self.framing is JSON_OBJECTS else b"", self._size)
             self._ended_at = self._size
         return f"/proc/self/fd/{self._file}"
 

@@ -1,7 +1,6 @@
-"""Other views of a buffer's messages: some of them, all but some, or with marks that tell
-which is which.
+"""Other views of a buffer's messages: some of them, or all but some.
 
-Neighbours are handled together. Only a mark, or a gap between messages, costs a step of Python.
+Neighbours are handled together. Only a gap between messages costs a step of Python.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.decode.messages.boundaries import JSON_WHITESPACE
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.framing import JSON_OBJECTS, Framing
 
@@ -121,76 +119,7 @@ def subset(buffer: MessageBuffer, indices: Indices) -> MessageBuffer:
     return chosen
 
 
-@dataclass(frozen=True, slots=True)
-class Marked:
-    """A file of messages, some of which carry a mark.
-
-    :param path: where this process reads it.
-    :param field: of the mark, which is the message's place among those asked for, plus 1.
-    """
-
-    path: str
-    field: str
-
-
-@contextmanager
-def marked_file(
-    buffer: MessageBuffer, indices: Indices, every: int, separator: bytes
-) -> Iterator[Marked]:
-    """The messages in a file, each on one line; one in `every` gets a mark as first field.
-
-    :param separator: between two messages; ends with a newline.
-    """
-    file = os.memfd_create("sluice-marked", os.MFD_CLOEXEC)
-    try:
-        field = b"_sluice_index"
-        # A name that no message mentions, the same for the same messages.
-        while not _write_marked(file, buffer, indices, every, separator, field):
-            field += b"_"
-        yield Marked(f"/proc/self/fd/{file}", field.decode())
-    finally:
-        os.close(file)
-
-
-def _write_marked(
-    file: int, buffer: MessageBuffer, indices: Indices, every: int, separator: bytes, field: bytes
-) -> bool:
-    """Write the file anew; False if a message mentions the field."""
-    os.ftruncate(file, 0)
-    end = 0
-    for piece in pieces(buffer, indices):
-        if field in piece.text:
-            return False
-        text = b"".join(_with_marks(_one_line_each(piece), piece, every, field))
-        if separator != b"\n":
-            text = text.replace(b"\n", separator)
-        end += write_at(file, text, end)
-    return True
-
-
-def _with_marks(text: bytes, piece: Piece, every: int, field: bytes) -> list[bytes | memoryview]:
-    """The parts of the text, each with a mark in its first message."""
-    head, view = b'{"%b":' % field, memoryview(text)
-    starts = np.concatenate(([0], piece.ends[every - 1 : -1 : every]))
-    marks = range(piece.first + 1, piece.first + 1 + every * len(starts), every)
-    symbols = np.frombuffer(text, np.uint8)
-    second = symbols[np.minimum(starts + 1, len(text) - 1)]
-    plain = (symbols[starts] == ord("{")) & (second == ord('"'))
-    marked_head = head + b"%d,"
-    begins = starts.tolist()
-    parts: list[bytes | memoryview] = [b""] * (2 * len(begins))
-    parts[::2] = [marked_head % mark for mark in marks]
-    parts[1::2] = [view[a + 1 : b] for a, b in zip(begins, [*begins[1:], len(text)], strict=True)]
-    for place in np.flatnonzero(~plain).tolist():
-        end = begins[place + 1] if place + 1 < len(begins) else len(text)
-        rest = text[begins[place] : end].lstrip(JSON_WHITESPACE)[1:].lstrip(JSON_WHITESPACE)
-        if rest.startswith(b"}"):
-            parts[2 * place] = head + b"%d" % marks[place]
-        parts[2 * place + 1] = rest
-    return parts
-
-
-def _one_line_each(piece: Piece) -> bytes:
+def lines_of(piece: Piece) -> bytes:
     """The text with a space for each newline inside a message."""
     if piece.text.count(b"\n") == len(piece.ends):
         return piece.text

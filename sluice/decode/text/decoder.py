@@ -7,8 +7,8 @@ asks the clock is the exception that `expressions.nondeterministic_functions` na
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +22,13 @@ from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.digits import STAND_IN, shorten_digits
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
-from sluice.decode.messages.marked import buffer_of, memory_file, subset, without
+from sluice.decode.messages.marked import Indices, buffer_of, memory_file, subset, without
 from sluice.decode.messages.origins import Origins
 from sluice.decode.messages.splitting import Split, Splitter
-from sluice.decode.text.certain import Certainty
 from sluice.decode.text.isolate import find_faults, halve
 from sluice.decode.text.misread import Look, MisreadObjects
 from sluice.decode.text.plan import KEY_COLUMN, ORDER_COLUMN, Plan
-from sluice.decode.text.suspects import find_suspects
-from sluice.decode.text.tolerant import find_unfit, overflow_behavior, sift
+from sluice.decode.text.tolerant import overflow_behavior, sift
 
 __all__ = ["BadMessage", "Decoded", "Decoder"]
 
@@ -54,15 +52,20 @@ class Decoder:
             column.name for column in self._plan.lineage
         )
         self._misread: Look = self._make_look()
-        #: These two follow from what came before. They decide what is tried first, never the
-        #: result. None: a tolerant pass cannot be taken, or is not worth it.
+        #: For `sift`; None: it cannot be taken, or is not worth it. This one and the next
+        #: follow from what came before. They decide what is tried first, never the result.
         self._overflow = overflow_behavior(self._plan)
         self._expects_faults = False
-        self._certainty = Certainty(self._plan)
         self._check()
 
     def _make_plan(self, widest_integer: str) -> Plan:
         return Plan(self.table, widest_integer)
+
+    @cached_property
+    def _sieves(self) -> dict[bool, Plan]:
+        """The plans for `sift`, by whether numbers are short."""
+        integers = {True: "Int64", False: "Int256"}
+        return {short: Plan(self.table, wide, clamps=True) for short, wide in integers.items()}
 
     def _make_look(self) -> Look:
         table = self.table
@@ -166,7 +169,7 @@ class Decoder:
         self, body: Body, lineage: Lineage, bad: tuple[BadMessage, ...], messages: int
     ) -> Decoded:
         plan = self._plan
-        partitions_of = plan.partitions_of if plan.key_needs_lineage else None
+        partitions_of = plan.partitions_of if plan.keys.needs_lineage else None
         in_order = lineage.at(body.order)
         return finished(body, self.columns, plan.lineage, in_order, bad, messages, partitions_of)
 
@@ -174,74 +177,47 @@ class Decoder:
         self, buffer: MessageBuffer, known: dict[int, Fault]
     ) -> tuple[Body | None, dict[int, Fault]]:
         """Decode what is not at fault; while that fails, look for faults more thoroughly."""
-        plan, faults = self._plan, known
+        faults = known
         body = None if self._expects_faults else self._rows_of(buffer, faults)
-        if body is None:
-            body, faults = self._sifted(buffer, faults)
-        if body is None and (self._expects_faults or len(faults) > len(known)):
-            body = self._rows_of(buffer, faults)
-
-        def decodes(part: NDArray[np.int64]) -> bool:
-            return self._decodes(buffer, part)
-
-        searches: tuple[Callable[[NDArray[np.int64]], dict[int, Fault]], ...] = (
-            lambda left: find_faults(plan, buffer, find_suspects(plan, buffer, left)),
-            lambda left: find_faults(plan, buffer, left),
-            lambda left: halve(plan, buffer, left, decodes),
-        )
-        for search in searches:
+        for search in (self._sifted, self._judged, self._halved):
             if body is not None:
                 break
-            found = search(_without(buffer.messages, faults))
-            if found:
-                faults = faults | found
+            body, found = search(buffer, _without(buffer.messages, faults))
+            faults = faults | found
+            if body is None and (found or self._expects_faults):
                 body = self._rows_of(buffer, faults)
         self._expects_faults = len(faults) > len(known)
         return body, faults
 
-    def _sifted(
-        self, buffer: MessageBuffer, known: dict[int, Fault]
-    ) -> tuple[Body | None, dict[int, Fault]]:
+    def _sifted(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
         """Rows and faults in one pass, or the faults alone, so far as that can be done."""
-        if buffer.framing is not JSON_OBJECTS or not buffer.one_line_each:
-            return None, known
-        left = _without(buffer.messages, known)
+        sound = buffer.framing is JSON_OBJECTS and buffer.one_line_each
+        if self._overflow is None or not sound:
+            return None, {}
         if not len(left):
-            return Body(), known
-        plan = self._short_plan if buffer.short_numbers else self._plan
-        sifted, unfit, doubted = None, None, 0
-        with without(buffer, np.sort(np.fromiter(known, np.int64, len(known)))):
-            if self._overflow is not None:
-                sifted = sift(plan, buffer, len(left), self._overflow)
-            if sifted is not None:
-                doubted = len(sifted.suspects)
-            if sifted is None or _MANY * doubted > len(left):
-                unfit = find_unfit(self._plan, buffer, len(left))
-        if unfit is not None and _VAIN * len(unfit) < doubted:
-            self._overflow = None
-        unread = np.zeros(0, np.int64)
-        if unfit is None and sifted is not None:
-            unfit, unread = sifted.suspects, sifted.unread
-        unfit = unread if unfit is None else unfit
-        found = self._certain_faults(buffer, left[unfit])
-        is_certain = np.isin(left, np.fromiter(found, np.int64, len(found)))
-        unfit, unread = unfit[~is_certain[unfit]], unread[~is_certain[unread]]
-        found |= find_faults(self._plan, buffer, left[unfit], left[unread])
-        faults = known | found
+            return Body(), {}
+        plan = self._sieves[buffer.short_numbers]
+        with without(buffer, _others(buffer.messages, left)):
+            sifted = sift(plan, buffer, len(left), self._overflow)
         if sifted is None:
-            return None, faults
-        if sorted(found) == left[sifted.suspects].tolist():
-            return self._with_keys(plan, sifted.body), faults
+            return None, {}
+        suspects, unread = left[sifted.suspects], left[sifted.unread]
+        found = find_faults(self._plan, buffer, suspects, unread)
+        if sorted(found) == suspects.tolist():
+            return self._with_keys(plan, sifted.body), found
+        if _MANY * len(suspects) > len(left) and _VAIN * len(found) < len(suspects):
+            self._overflow = None
         sifted.body.close()
-        return None, faults
+        return None, found
 
-    def _certain_faults(
-        self, buffer: MessageBuffer, indices: NDArray[np.int64]
-    ) -> dict[int, Fault]:
-        """Those among these messages whose fault shows without the engine."""
-        judged = map(self._certainty.fault, buffer.iterate(indices))
-        pairs = zip(indices.tolist(), judged, strict=True)
-        return {index: fault for index, fault in pairs if fault is not None}
+    def _judged(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
+        return None, find_faults(self._plan, buffer, left)
+
+    def _halved(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
+        def decodes(part: Indices) -> bool:
+            return self._decodes(buffer, part)
+
+        return None, halve(self._plan, buffer, left, decodes)
 
     def _long_digit_faults(
         self, buffer: MessageBuffer, known: dict[int, Fault]
@@ -297,18 +273,18 @@ class Decoder:
         if not body.rows:
             return body
         body.partitions = 1
-        if plan.has_order_column:
+        if plan.keys.has_order_column:
             order = body.cut(ORDER_COLUMN, "UInt32", 4)
             body.order = np.frombuffer(order, np.uint32)
-        if plan.has_key_column:
+        if plan.keys.has_key_column:
             keys = np.frombuffer(body.cut(KEY_COLUMN, "UInt64", 8), np.uint64)
             if (keys != keys[0]).any():
                 body.partitions = len(np.unique(keys))
         return body
 
 
-#: Where one message in so many is doubted, one more pass tells which of them are at fault;
-#: and where only one in so many of those is, doubting is not worth it for this table.
+#: Where one message in so many is doubted, and only one in so many of those is at fault, doubting
+#: is not worth it for this table.
 _MANY, _VAIN = 4, 2
 #: Of rows that are good, in a message of which another row is not.
 _NEIGHBOUR = Fault("", "")
@@ -323,8 +299,13 @@ def _bad(faults: dict[int, Fault], offsets: NDArray[np.uint64]) -> tuple[BadMess
     )
 
 
-def _without(messages: int, faults: dict[int, Fault]) -> NDArray[np.int64]:
+def _without(messages: int, faults: dict[int, Fault]) -> Indices:
     """The indices that are not at fault."""
+    return _others(messages, np.fromiter(faults, np.int64, len(faults)))
+
+
+def _others(messages: int, some: Indices) -> Indices:
+    """The indices that are not among these."""
     kept = np.ones(messages, np.bool_)
-    kept[np.fromiter(faults, np.int64, len(faults))] = False
+    kept[some] = False
     return np.flatnonzero(kept)

@@ -2,8 +2,7 @@
 
 Messages whose structure is one object can be joined safely (boundaries.py), and after a
 parse error the next newline is the end of that message: raw newlines between tokens are
-written as spaces. That is what makes the engine's skipping of bad rows exact. Each
-row carries its index in a field of its own, so what was skipped is known, not guessed.
+written as spaces. That is what makes the engine's skipping of bad rows exact (tolerant.py).
 Whatever is left is decoded strictly afterwards; should that still fail, halving decides.
 """
 
@@ -11,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,25 +24,19 @@ from sluice.decode.messages.fault import (
     UNKNOWN_FIELD,
     Fault,
 )
-from sluice.decode.messages.marked import Indices, buffer_of, marked_file, memory_file
+from sluice.decode.messages.marked import Indices, buffer_of, memory_file
 from sluice.decode.text.plan import Plan
-from sluice.decode.text.suspects import run_marked
+from sluice.decode.text.tolerant import lonely
 from sluice.decode.text.words import (
     ERROR_CHARACTERS_MAX,
-    is_clear,
     is_null,
     unfit,
     unread_as_a_whole,
     unreadable,
     value_fault,
+    word_for_number,
 )
 
-#: So many messages of a block, of which we do not know which column fails or how, get the
-#: engine's own words, at two queries each.
-EXPLAINED_MAX = 100
-#: Between two messages: readers of fixed length (a UUID's) look beyond a short value, and
-#: the engine goes on after the next newline. 96 spaces are more than any of them reads.
-_PADDING = b" " * 96 + b"\n"
 #: Behind a message that is read alone: within so many bytes of the end of its text, the engine
 #: reads floats by other rules ("--1" is -1 there), and what decodes alone would not among others.
 _BEYOND_FLOATS = b" " * 512 + b"\n"
@@ -56,108 +48,100 @@ _NULL_CODES = frozenset((349,))
 
 _NONE = np.zeros(0, np.int64)
 
-#: So much text is judged together: what each message needs is not held for all of them.
+#: So much text is judged together: it is copied.
 _JUDGED_BYTES = 16 << 20
 
 
 def find_faults(
-    plan: Plan, buffer: MessageBuffer, indices: Indices, seen_unread: Indices = _NONE
+    plan: Plan, buffer: MessageBuffer, indices: Indices, unread: Indices = _NONE
 ) -> dict[int, Fault]:
     """The bad messages among these, each of which is one object, by index, in a few queries
     however many they are.
 
     What is left decodes strictly, but for what no query can skip: then `halve` is next.
 
-    :param seen_unread: those of which a pass before could not make a row, as far as known.
+    :param unread: those among them of which a pass before could not make a row.
     """
-    faults: dict[int, Fault] = {}
-    if not len(indices):
-        return faults
-    unread: list[int] = []
-    sizes = np.diff(buffer.ends, prepend=0)[indices]
-    parts = np.cumsum(sizes) // _JUDGED_BYTES
-    for part in np.split(indices, np.flatnonzero(np.diff(parts)) + 1):
-        judged, not_read = _judge(plan, buffer, part, seen_unread)
-        faults |= judged
-        unread += not_read
-    for index in _to_explain(plan, buffer, faults, unread):
-        fault = explain(plan, _line(buffer, index))
-        if fault is None:
-            del faults[index]
-        else:
-            faults[index] = replace(fault, column=fault.column or faults[index].column)
+    faults = _words_for_numbers(plan, buffer, unread)
+    for part in _parts(buffer, _besides(indices, faults)):
+        judged, not_read = _judge(plan, buffer, part)
+        faults |= judged | _unreadable(plan, buffer, not_read)
     return faults
 
 
-def _to_explain(
-    plan: Plan, buffer: MessageBuffer, faults: dict[int, Fault], unread: list[int]
-) -> list[int]:
-    """Of these messages those that the engine has to be asked about singly.
-
-    They could not be read with loose types. All that a strict query might read are among
-    them; of those that it cannot read either, the ones without good words, up to a limit.
-    Where the column at fault is read alike by both, the strict query cannot read it: asking
-    would cost an exception of the engine for each message.
-    """
-    if not unread:
-        return []
-    sure = {part.name for part in plan.columns if part.reader.wide == part.reader.loose}
-    places = np.array([index for index in unread if faults[index].column not in sure], np.int64)
-    readable: set[int] = set()
-    if len(places):
-        with marked_file(buffer, places, 1, _PADDING) as marked:
-            rows = run_marked(plan.wide(marked.path, marked.field, len(places)))
-        readable = set((places if rows is None else places[rows[0] - 1]).tolist())
-    types = {part.name: part.column.type for part in plan.columns}
-    unclear = [
-        index for index in unread if index not in readable and not is_clear(faults[index], types)
-    ]
-    return sorted(readable.union(unclear[:EXPLAINED_MAX]))
+def _words_for_numbers(plan: Plan, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
+    """Those of messages that cannot be read of which this shows in their text. An exception of the
+    engine for each is what costs."""
+    pairs = ((index, word_for_number(plan, _line(buffer, index))) for index in indices.tolist())
+    return {index: fault for index, fault in pairs if fault is not None}
 
 
-def _judge(
-    plan: Plan, buffer: MessageBuffer, indices: Indices, seen_unread: Indices
-) -> tuple[dict[int, Fault], list[int]]:
-    """The bad messages of a part; and which of them the engine cannot read at all."""
+def _besides(indices: Indices, faults: dict[int, Fault]) -> Indices:
+    kept: Indices = indices[~np.isin(indices, np.fromiter(faults, np.int64, len(faults)))]
+    return kept
+
+
+def _parts(buffer: MessageBuffer, indices: Indices) -> list[Indices]:
+    """These messages in parts that are judged together."""
+    sizes = np.diff(buffer.ends, prepend=0)[indices]
+    number = np.cumsum(sizes) // _JUDGED_BYTES
+    parts = np.split(indices, np.flatnonzero(np.diff(number)) + 1)
+    return [part for part in parts if len(part)]
+
+
+def _judge(plan: Plan, buffer: MessageBuffer, indices: Indices) -> tuple[dict[int, Fault], Indices]:
+    """Those with a value that does not fit; and those that the engine cannot read loosely."""
+    with lonely(plan, buffer, indices) as messages:
+        found = messages.fault_kinds()
+    if found is None:
+        indices = indices[~_are_hard(buffer, indices)]
+        with lonely(plan, buffer, indices) as messages:
+            found = messages.fault_kinds()
+    if found is None:
+        return {}, _NONE
+    read, kinds = found
+    bad = np.flatnonzero(kinds.any(axis=1))
     faults: dict[int, Fault] = {}
-    looked_at, by_column = _judge_unread(plan, buffer, indices[np.isin(indices, seen_unread)])
-    easy = indices[~np.isin(indices, np.fromiter(by_column, np.int64, len(by_column)))]
-    rows = _lenient(plan, buffer, easy)
-    if rows is None:
-        easy = easy[~_are_hard(buffer, easy)]
-        rows = _lenient(plan, buffer, easy)
-    if rows is None:
-        return faults, []
-    found, codes = rows
-    bad = codes != 0
-    for index, code in zip(easy[found[bad]].tolist(), codes[bad].tolist(), strict=True):
-        faults[index] = value_fault(plan, _line(buffer, index), code)
-    unread = _others(easy, found)
-    is_looked_at = np.isin(unread, looked_at)
-    faults |= by_column | _explain_many(plan, buffer, unread[~is_looked_at])
-    for index in unread[is_looked_at].tolist():
-        faults[index] = unread_as_a_whole(plan, _line(buffer, index))
-    return faults, sorted([*unread.tolist(), *by_column])
-
-
-def _judge_unread(
-    plan: Plan, buffer: MessageBuffer, unread: Indices
-) -> tuple[Indices, dict[int, Fault]]:
-    """Of messages that a pass could not read those that were looked at column by column, and
-    the faults of those among them that have a column which cannot be read.
-
-    What cannot be read in one column cannot be read as a whole. An exception of the engine for
-    each message is what costs, so they are not tried as a whole, too.
-    """
-    unread = unread[~_are_hard(buffer, unread)]
-    found = _by_column(plan, buffer, unread)
-    return (_NONE, {}) if found is None else (unread, found)
+    for index, of_columns in zip(indices[read[bad]].tolist(), kinds[bad], strict=True):
+        column = int(np.flatnonzero(of_columns)[0])
+        part = plan.columns[column]
+        faults[index] = value_fault(plan, _line(buffer, index), part, int(of_columns[column]))
+    return faults, np.delete(indices, read)
 
 
 def _are_hard(buffer: MessageBuffer, indices: Indices) -> NDArray[np.bool_]:
     """Which of these messages may stop a query."""
     hard = [_HARD.search(value) is not None for value in buffer.iterate(indices)]
     return np.array(hard, np.bool_)
+
+
+def _unreadable(plan: Plan, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
+    """Those that a strict pass cannot read, and why: one query for each column.
+
+    As a whole only those are read each of whose columns can be read.
+    """
+    faults = _words_for_numbers(plan, buffer, indices)
+    indices = _besides(indices, faults)
+    left = np.ones(len(indices), np.bool_)
+    with lonely(plan, buffer, indices) as messages:
+        for part in plan.read:
+            if not left.any():
+                return faults
+            read = messages.readable((part,))
+            if read is None:
+                continue
+            failed = left.copy()
+            failed[read] = False
+            for index in indices[failed].tolist():
+                faults[index] = unreadable(plan, _line(buffer, index), part.name, part.column.type)
+            left &= ~failed
+    indices = indices[left]
+    with lonely(plan, buffer, indices) as messages:
+        read = messages.readable()
+    if read is not None:
+        for index in np.delete(indices, read).tolist():
+            faults[index] = unread_as_a_whole(plan, _line(buffer, index))
+    return faults
 
 
 def halve(
@@ -169,8 +153,11 @@ def halve(
     :param decodes: whether these messages decode strictly, to as many rows.
     """
     unclear = Fault(CANNOT_PARSE, "the message does not make one row")
-    found = _halve(indices, decodes)
-    return {index: explain(plan, _line(buffer, index)) or unclear for index in found}
+    found = np.array(_halve(indices, decodes), np.int64)
+    faults = _words_for_numbers(plan, buffer, found)
+    for index in _besides(found, faults).tolist():
+        faults[index] = explain(plan, _line(buffer, index)) or unclear
+    return faults
 
 
 def _halve(indices: Indices, decodes: Callable[[Indices], bool]) -> list[int]:
@@ -187,26 +174,10 @@ def _line(buffer: MessageBuffer, index: int) -> bytes:
     return buffer.message(index).replace(b"\n", b" ")
 
 
-def _others(indices: Indices, places: Indices) -> Indices:
-    """The indices at other places than these."""
-    kept = np.ones(len(indices), np.bool_)
-    kept[places] = False
-    return indices[kept]
-
-
-def _lenient(plan: Plan, buffer: MessageBuffer, indices: Indices) -> tuple[Indices, Indices] | None:
-    """Places of the rows that can be read, and their fault codes; None: not decided."""
-    with marked_file(buffer, indices, 1, _PADDING) as marked:
-        rows = run_marked(plan.lenient(marked.path, marked.field, len(indices)))
-    return None if rows is None else (rows[0] - 1, rows[1])
-
-
 def explain(plan: Plan, line: bytes) -> Fault | None:
     """Why one message makes no row, in the engine's words; None if it makes one."""
     with memory_file(line + _BEYOND_FLOATS) as path:
         try:
-            # Most fail here, which asks the engine for a third of the time.
-            run(plan.bare(path), "Null")
             block = run(plan.strict(path, 1), "Native").bytes()
         except EngineError as error:
             return read_error(plan, line, error)
@@ -249,46 +220,8 @@ def read_error(plan: Plan, line: bytes, error: EngineError) -> Fault:
 def _judge_alone(plan: Plan, line: bytes) -> Fault | None:
     """The fault code of one message, if reading it is not the trouble."""
     with buffer_of([line]) as buffer:
-        rows = _lenient(plan, buffer, np.zeros(1, np.int64))
-    if rows is None or not len(rows[1]) or not rows[1][0]:
-        return None
-    return value_fault(plan, line, int(rows[1][0]))
-
-
-def _explain_many(plan: Plan, buffer: MessageBuffer, unread: Indices) -> dict[int, Fault]:
-    """Why many messages cannot be read: one query for each column instead of each message."""
-    faults = _by_column(plan, buffer, unread, may_skip=True) or {}
-    for index in unread.tolist():
-        if index not in faults:
-            faults[index] = unread_as_a_whole(plan, _line(buffer, index))
-    return faults
-
-
-def _by_column(
-    plan: Plan, buffer: MessageBuffer, unread: Indices, may_skip: bool = False
-) -> dict[int, Fault] | None:
-    """The messages of which a column cannot be read, and why.
-
-    :param may_skip: leave a column out that a query cannot tell of; else None is given.
-    """
-    faults: dict[int, Fault] = {}
-    left = np.ones(len(unread), np.bool_)
-    with marked_file(buffer, unread, 1, _PADDING) as marked:
-        for part in plan.read:
-            if not left.any():
-                break
-            query = plan.lenient_column(marked.path, marked.field, len(unread), part)
-            rows = run_marked(query)
-            if rows is None:
-                if not may_skip:
-                    return None
-                continue
-            failed = left.copy()
-            failed[rows[0] - 1] = False
-            for index in unread[failed].tolist():
-                faults[index] = unreadable(plan, _line(buffer, index), part.name, part.column.type)
-            left &= ~failed
-    return faults
+        faults, _ = _judge(plan, buffer, np.zeros(1, np.int64))
+    return faults.get(0)
 
 
 def _column_named(plan: Plan, key: str) -> str:

@@ -22,7 +22,6 @@ from sluice.decode.messages.marked import Indices, memory_file, pieces
 from sluice.decode.text.line_files import line_file, write_numbered
 from sluice.decode.text.line_formats import LineFormat
 from sluice.decode.text.plan import MARK_COLUMN, Plan
-from sluice.decode.text.suspects import run_marked
 
 #: So many unreadable rows of a block get the engine's own words, at two queries each.
 EXPLAINED_MAX = 100
@@ -131,7 +130,7 @@ class LineJudge:
             write_numbered(file, self._lines, self._head, rows, stopped)
             path = f"/proc/self/fd/{file}"
             # One block: it ends after so many attempts to read a row, and a row has four lines.
-            found = run_marked(self._plan.lenient(path, MARK_COLUMN, 4 * len(indices)))
+            found = _run_marked(self._plan.lenient(path, MARK_COLUMN, 4 * len(indices)))
         if found is None:
             return None
         return dict(zip(found[0].tolist(), found[1].tolist(), strict=True))
@@ -198,3 +197,20 @@ class LineJudge:
 
 def _count(values: list[str]) -> str:
     return "1 value" if len(values) == 1 else f"{len(values)} values"
+
+
+def _run_marked(query: str) -> tuple[Indices, Indices] | None:
+    """Run a query that gives columns i and f, both UInt32."""
+    try:
+        result = run(query, "Native")
+    except EngineError:
+        return None
+    block = result.bytes()
+    if not block:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    _, rows, position = read_header(memoryview(block))
+    width = 4 * rows
+    head = len(b"\x01i\x06UInt32")
+    marks = np.frombuffer(block, np.uint32, rows, position + head)
+    codes = np.frombuffer(block, np.uint32, rows, position + head + width + head)
+    return marks.astype(np.int64), codes.astype(np.int64)

@@ -42,6 +42,8 @@ class Plan:
     :param widest_integer: what integers of up to 128 bits are read as. It must hold every
         number of the messages: Int64 is for those whose numbers are short.
     :param rows: how the engine finds them in a file.
+    :param clamps: for `tolerant_into`, which reads under "saturate": a moment at an end of its
+        type is taken for one beyond it.
     :raises TerminalError: the text cannot be executed by this decoder.
     """
 
@@ -50,6 +52,7 @@ class Plan:
         table: TableText,
         widest_integer: str = "Int256",
         rows: RowFormat = JSON_EACH_ROW,
+        clamps: bool = False,
     ) -> None:
         self.table = table
         self._rows = rows
@@ -61,7 +64,7 @@ class Plan:
         self.lineage = lineage_of(table)
         refuse_null, has_blanks = table.on_null == "dead-letter", rows.engine.startswith("CSV")
         in_lines = "nested" if has_blanks else "all" if rows.engine.startswith("Tab") else "none"
-        factory = ReaderFactory(refuse_null, widest_integer, has_blanks, in_lines)
+        factory = ReaderFactory(refuse_null, widest_integer, has_blanks, in_lines, clamps)
         taken = [
             column
             for column in table.columns
@@ -190,26 +193,6 @@ class Plan:
         """The names of the columns that are read from messages, stored or not."""
         return frozenset(self._by_name)
 
-    @property
-    def key_needs_lineage(self) -> bool:
-        """Whether the partition key can only be known once the lineage columns are there."""
-        return self.keys.needs_lineage
-
-    @property
-    def has_key_column(self) -> bool:
-        """Whether `strict` gives the hash of the partition key as last column."""
-        return self.keys.has_key_column
-
-    @property
-    def has_order_column(self) -> bool:
-        """Whether `strict` gives the places of the messages as last column."""
-        return self.keys.has_order_column
-
-    @property
-    def has_partition_key(self) -> bool:
-        """Whether blocks can touch more than one ClickHouse partition."""
-        return self.keys.has_partition_key
-
     def strict(self, path: str, rows: int) -> str:
         """All rows as one block, or an exception.
 
@@ -235,17 +218,17 @@ class Plan:
         return f"INSERT INTO FUNCTION file({literal(target)}, Native) {clause} {select}"
 
     def tolerant_into(self, target: str, path: str, rows: int, errors: str, overflow: str) -> str:
-        """The same of the rows that can be read and that no test doubts. The last column is
+        """The same of the rows that can be read and whose values fit. The last column is
         PLACE_COLUMN, the row's place among all that can be read.
 
         :param errors: a path where nothing is; which attempts to read a row failed stands there.
         :param overflow: "throw" or "saturate", what becomes of a moment beyond its type.
         """
-        doubts = [f"ignore({', '.join(self._unstored)})"] if self._unstored else []
+        faults = [f"ignore({', '.join(self._unstored)})"] if self._unstored else []
         for part in self.columns:
-            if part.reader.doubt is not None:
-                doubts.append(f"toUInt8({part.reader.doubt(self._read_value(part.name))})")
-        where = f" WHERE NOT greatest(0, {', '.join(doubts)})" if doubts else ""
+            if part.reader.fault is not None:
+                faults.append(f"toUInt8({part.reader.fault(self._read_value(part.name))})")
+        where = f" WHERE NOT greatest(0, {', '.join(faults)})" if faults else ""
         place = f"toUInt32(assumeNotNull({self._rows_as}._row_number)) AS {PLACE_COLUMN}"
         source = self._file(path, self.structure)
         inner = f"SELECT {self._values}, {place} FROM {source} AS {self._rows_as}{where}"
@@ -302,34 +285,40 @@ class Plan:
         query += f" FROM {source} AS {self._rows_as}"
         return f"{query} {self._lenient_clause(rows)}"
 
-    def unfit(self, path: str, rows: int, errors: str) -> str:
-        """Place and fault code of each row that can be read and is at fault.
+    def fault_kinds(self, path: str, rows: int, errors: str) -> str:
+        """Of each row that can be read the kind of fault of each of `columns`, a byte for each.
 
         :param errors: as in `tolerant_into`.
         """
-        place = f"toUInt32(assumeNotNull({self._rows_as}._row_number))"
-        query = f"SELECT {place} AS i, {self._faults} AS f"
-        clause = self._lenient_clause(rows, input_format_record_errors_file_path=literal(errors))
-        return (
-            f"{query} FROM {self._file(path, self._loose)} AS {self._rows_as} WHERE f != 0 {clause}"
-        )
-
-    def wide(self, path: str, index: str, rows: int) -> str:
-        """Index of each row that can be read as `strict` reads it, moments being clamped."""
-        source = self._file(path, f"{identifier(index)} UInt32, {self.structure}")
+        kinds = []
+        for part in self.columns:
+            fault = part.reader.fault
+            kinds.append("0" if fault is None else fault(self._read_value(part.name)))
+        # All are read whole: reading can fail, and a test may ask for no more than what is null.
         read = ", ".join(map(self._read_value, self._by_name))
-        query = f"SELECT {self._read_value(index)} AS i, toUInt32(0) AS f"
-        query += f" FROM {source} AS {self._rows_as}"
-        return f"{query} WHERE NOT ignore({read}) {self._lenient_clause(rows)}"
+        where = f"WHERE NOT ignore({read})"
+        source = f"{self._file(path, self._loose)} AS {self._rows_as}"
+        clause = self._lenient_clause(rows, input_format_record_errors_file_path=literal(errors))
+        selected = ", ".join(f"toUInt8({kind})" for kind in kinds)
+        return f"SELECT {selected} FROM {source} {where} {clause}"
 
-    def lenient_column(self, path: str, index: str, rows: int, part: PlannedColumn) -> str:
-        """Index of each row in which this column alone can be read."""
-        structure = f"{identifier(index)} UInt32, {identifier(part.name)} {part.reader.loose}"
-        source = self._file(path, structure)
-        query = f"SELECT {self._read_value(index)} AS i, toUInt32(0) AS f"
-        query += f" FROM {source} AS {self._rows_as}"
-        query += f" WHERE NOT ignore({self._read_value(part.name)})"
-        return f"{query} {self._lenient_clause(rows, input_format_skip_unknown_fields=1)}"
+    def readable_rows(
+        self, path: str, rows: int, errors: str, columns: tuple[PlannedColumn, ...] = ()
+    ) -> str:
+        """A byte for each row that can be read in the wide types, moments being clamped.
+
+        :param errors: as in `tolerant_into`.
+        :param columns: only these are read; none: all, and no other field if that is refused.
+        """
+        more = {"input_format_skip_unknown_fields": 1} if columns else {}
+        some = columns or self.read
+        structure = ", ".join(f"{identifier(part.name)} {part.reader.wide}" for part in some)
+        read = ", ".join(self._read_value(part.name) for part in some)
+        clause = self._lenient_clause(
+            rows, input_format_record_errors_file_path=literal(errors), **more
+        )
+        source = f"{self._file(path, structure)} AS {self._rows_as}"
+        return f"SELECT toUInt8(0) FROM {source} WHERE NOT ignore({read}) {clause}"
 
     def _lenient_clause(self, rows: int, **more: object) -> str:
         settings: dict[str, object] = {

@@ -42,12 +42,14 @@ class ReaderFactory:
     :param has_blanks: blanks around numbers are none of them.
     :param brackets: what is in brackets says by quotes what is a number: "none", "nested" if a
         tuple that stands in no others has none (CSV), or "all" (TSV).
+    :param clamps: see `Place`.
     """
 
     refuse_null: bool
     widest_integer: str = "Int256"
     has_blanks: bool = False
     brackets: str = "none"
+    clamps: bool = False
     _names: int = field(default=0)
     _depth: int = field(default=0)
 
@@ -82,7 +84,9 @@ class ReaderFactory:
             return self._recast(self._reader(parse_type(GEO_TYPES[node.name]), False, False), node)
         if node.name in ("Array", "Map", "Tuple", "Nested"):
             return self._container(node, nullable)
-        place = Place(nullable, in_tuple, self.refuse_null, self.has_blanks, self._depth > 0)
+        place = Place(
+            nullable, in_tuple, self.refuse_null, self.has_blanks, self._depth > 0, self.clamps
+        )
         if self._depth and (bare := bare_number(node, place)) is not None:
             return bare
         return scalar_reader(node, place, self.widest_integer)
@@ -135,7 +139,6 @@ class ReaderFactory:
             self._over_items(item.silent),
             self._over_items(item.fault),
             item.plain,
-            self._over_items(item.doubt),
         )
 
     def _over_items(self, test: Expression | None, of: str = "{0}") -> Expression | None:
@@ -181,10 +184,6 @@ class ReaderFactory:
                 self._over_items(item.fault, "mapValues({0})"),
             ),
             plain,
-            _greatest(
-                self._over_items(key.doubt, "mapKeys({0})"),
-                self._over_items(item.doubt, "mapValues({0})"),
-            ),
         )
 
     def _tuple(self, node: TypeNode) -> Reader:
@@ -231,7 +230,6 @@ class ReaderFactory:
             over([reader.silent for reader in readers]),
             over([reader.fault for reader in readers]),
             plain,
-            over([reader.doubt for reader in readers]),
         )
 
 
@@ -288,7 +286,6 @@ class NestedColumn:
             both(flat.silent, self.element.silent, 1),
             both(flat.fault, self.element.fault, RANGE),
             False,
-            both(flat.doubt, self.element.doubt, 1),
         )
 
 
@@ -313,7 +310,6 @@ def _or_null(reader: Reader) -> Reader:
         over(reader.silent),
         over(reader.fault),
         False,
-        over(reader.doubt),
     )
 
 

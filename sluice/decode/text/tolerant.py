@@ -1,39 +1,38 @@
-"""The good rows of a text in one pass, although some of its messages are bad.
+"""Passes over a text that go on behind a message that cannot be read.
 
-The engine skips a message that it cannot read: it goes on behind the next newline, and writes
-down which of its attempts to read a row failed. A message whose structure is one object, on one
-line, is one attempt: it is read to its end, or what fails in it is skipped to its end at least. An
-attempt that takes more than that takes whole messages more. So if n messages were n
-attempts, each was exactly one. The n + 1st attempt is a line behind them that fails: it counts.
-
-What is read is read as in a strict pass and narrowed by the same expressions, after
-rows with a value that may not fit were left out. Those, and what was skipped, are suspects: whoever
-asked judges them one by one.
+The engine skips such a message: it goes on behind the next newline, and writes down which of its
+attempts to read a row failed. A message whose structure is one object, on one line, is one attempt:
+it is read to its end, or what fails in it is skipped to its end at least. An attempt that takes
+more than that takes whole messages more. So if n messages were n attempts, each was exactly one.
+The n + 1st attempt is a line behind them that fails: it counts.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.engine.types import leaves, parse_type
 from sluice.decode.messages.assemble import Body
-from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.marked import Indices, write_at
-from sluice.decode.text.plan import PLACE_COLUMN, Plan
-from sluice.decode.text.suspects import run_marked
+from sluice.decode.messages.buffer import BEHIND, MessageBuffer
+from sluice.decode.messages.marked import Indices, lines_of, pieces, write_at
+from sluice.decode.text.plan import PLACE_COLUMN, Plan, PlannedColumn
 
 #: Cannot be read in any format, and says so in the log.
 _LAST_LINE = b"!\n"
 _ATTEMPT = re.compile(rb'^"[^"]*",[^,]*,[^,]*,([0-9]+),', re.MULTILINE)
+#: Between two messages: readers of fixed length (a UUID's) look beyond a short value, and
+#: the engine goes on after the next newline. 96 spaces are more than any of them reads.
+_PADDING = b" " * 96 + b"\n"
 
 _LEAVES = re.compile(
     r"U?Int(8|16|32|64|128|256)|Float(32|64)|BFloat16|Decimal(32|64|128|256)?|String|FixedString"
@@ -44,8 +43,8 @@ _HARMLESS = re.compile(r"\s*|-?[0-9.]+|'[^'\\]*'|now\(\)")
 
 
 def overflow_behavior(plan: Plan) -> str | None:
-    """What becomes of a moment beyond its type in a tolerant pass, "throw" or "saturate"; None
-    if such a pass would not surely make the rows of a strict one.
+    """What becomes of a moment beyond its type in `sift`, "throw" or "saturate"; None if it would
+    not surely make the rows of a strict pass.
 
     A DateTime beyond its type stops a query unless it is clamped, and then every default
     expression clamps too. What a reader leaves behind of a value that it gave up may show in
@@ -53,7 +52,7 @@ def overflow_behavior(plan: Plan) -> str | None:
     """
     read = [column for column in plan.table.columns if column.name in plan.readable]
     names = {leaf for column in read for leaf in leaves(parse_type(column.type))}
-    if plan.table.format != "JSONEachRow" or not all(map(_LEAVES.fullmatch, names)):
+    if not all(map(_LEAVES.fullmatch, names)):
         return None
     if "DateTime" not in names:
         return "throw"
@@ -79,20 +78,23 @@ def sift(plan: Plan, buffer: MessageBuffer, messages: int, overflow: str) -> Sif
     """The rows of a buffer whose messages are known, each for itself, to be one object on
     one line; None if it is not proven which row is which message.
 
+    What is read is read as in a strict pass and narrowed by the same expressions, after
+    rows with a value that may not fit were left out.
+
+    :param plan: of a table whose moments may be clamped, see `Plan.clamps`.
     :param messages: how many of the buffer's messages the engine can see.
     :param overflow: see `overflow_behavior`.
     """
     body = Body()
-    with _attempts(buffer) as (path, errors):
-        try:
-            run(plan.tolerant_into(body.path, path, messages + 1, errors, overflow), "Null")
-        except EngineError:
-            body.close()
-            return None
-        read = _read_of(errors, messages)
-    if read is None:
+    with _ended(buffer) as path:
+        made = _run(
+            lambda errors: plan.tolerant_into(body.path, path, messages + 1, errors, overflow),
+            messages,
+        )
+    if made is None:
         body.close()
         return None
+    _, read = made
     places = np.zeros(0, np.int64)
     if body.size and body.measure():
         cut = np.frombuffer(body.cut(PLACE_COLUMN, "UInt32", 4), np.uint32)
@@ -103,41 +105,79 @@ def sift(plan: Plan, buffer: MessageBuffer, messages: int, overflow: str) -> Sif
     return Sifted(body, np.flatnonzero(suspects), unread)
 
 
-def find_unfit(plan: Plan, buffer: MessageBuffer, messages: int) -> Indices | None:
-    """Places of the messages that are at fault, as far as one query can tell; None if it
-    cannot. Of the same buffers as `sift`."""
-    with _attempts(buffer) as (path, errors):
-        rows = run_marked(plan.unfit(path, messages + 1, errors))
-        read = None if rows is None else _read_of(errors, messages)
-    if rows is None or read is None:
-        return None
-    unfit = np.ones(messages, np.bool_)
-    unfit[read] = False
-    unfit[read[rows[0]]] = True
-    return np.flatnonzero(unfit)
+@dataclass(frozen=True, slots=True)
+class LonelyMessages:
+    """Some messages in a file of their own, each on one line and far enough from the next one that
+    no reader of a value reaches it.
 
+    The methods give places among these messages, or None where a message stops the query.
+    """
 
-def _read_of(errors: str, messages: int) -> Indices | None:
-    """Places of the messages that were read; None if attempts were not messages."""
-    try:
-        log = Path(errors).read_bytes()
-    except FileNotFoundError:
-        return None
-    failed = np.array(list(map(int, _ATTEMPT.findall(log))), np.int64) - 1
-    if len(failed) != log.count(b"\n") or not len(failed) or failed[-1] != messages:
-        return None
-    return np.delete(np.arange(messages), failed[:-1])
+    plan: Plan
+    path: str
+    messages: int
+
+    def fault_kinds(self) -> tuple[Indices, NDArray[np.uint8]] | None:
+        """Which can be read loosely, and of each the kind of fault of each column."""
+        made = _run(
+            lambda errors: self.plan.fault_kinds(self.path, self.messages + 1, errors),
+            self.messages,
+        )
+        if made is None:
+            return None
+        block, read = made
+        return read, np.frombuffer(block, np.uint8).reshape(len(read), len(self.plan.columns))
+
+    def readable(self, columns: tuple[PlannedColumn, ...] = ()) -> Indices | None:
+        """Which can be read in the wide types: these columns of them, or else all, and then no
+        field may be unknown if that is refused."""
+        made = _run(
+            lambda errors: self.plan.readable_rows(self.path, self.messages + 1, errors, columns),
+            self.messages,
+        )
+        return None if made is None else made[1]
 
 
 @contextmanager
-def _attempts(buffer: MessageBuffer) -> Iterator[tuple[str, str]]:
-    """The buffer's file with one more line, and a path for the log of attempts that fail."""
+def lonely(plan: Plan, buffer: MessageBuffer, indices: Indices) -> Iterator[LonelyMessages]:
+    """These messages of a buffer, each of which is one object."""
+    file = os.memfd_create("sluice-lonely", os.MFD_CLOEXEC)
+    try:
+        end = 0
+        for piece in pieces(buffer, indices):
+            end += write_at(file, lines_of(piece).replace(b"\n", _PADDING), end)
+        write_at(file, BEHIND + _LAST_LINE, end)
+        yield LonelyMessages(plan, f"/proc/self/fd/{file}", len(indices))
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def _ended(buffer: MessageBuffer) -> Iterator[str]:
+    """The buffer's file with the last line."""
     path = buffer.path
     size = Path(path).stat().st_size
+    try:
+        with Path(path).open("r+b", buffering=0) as file:
+            write_at(file.fileno(), _LAST_LINE, size)
+        yield path
+    finally:
+        os.truncate(path, size)
+
+
+def _run(query: Callable[[str], str], messages: int) -> tuple[bytes, Indices] | None:
+    """What a query gives and which messages it could read; None if attempts were not messages.
+
+    :param query: takes a path where nothing is, for the log of attempts that fail.
+    """
     with TemporaryDirectory(prefix="sluice-") as folder:
+        errors = Path(folder, "errors")
         try:
-            with Path(path).open("r+b", buffering=0) as file:
-                write_at(file.fileno(), _LAST_LINE, size)
-            yield path, str(Path(folder, "errors"))
-        finally:
-            os.truncate(path, size)
+            block = run(query(str(errors)), "RowBinary").bytes()
+            log = errors.read_bytes()
+        except (EngineError, FileNotFoundError):
+            return None
+    failed = np.array(list(map(int, _ATTEMPT.findall(log))), np.int64) - 1
+    if len(failed) != log.count(b"\n") or not len(failed) or failed[-1] != messages:
+        return None
+    return block, np.delete(np.arange(messages), failed[:-1])

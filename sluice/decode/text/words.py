@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from sluice.decode.engine.scalars import NULL, UNREAD
-from sluice.decode.engine.types import TypeNode, leaves, parse_type
+from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.messages.fault import (
     CANNOT_PARSE,
     NULL_IN_COLUMN,
@@ -18,38 +18,26 @@ from sluice.decode.messages.fault import (
     UNKNOWN_FIELD,
     Fault,
 )
-from sluice.decode.text.plan import Plan
+from sluice.decode.text.plan import Plan, PlannedColumn
 
 #: Types of which reading fails either for what is no such value at all, or for its size.
 _LIMITED = re.compile(r"(?:LowCardinality\()?(?:Nullable\()?(?:FixedString\(([0-9]+)\)|Decimal)")
-#: Types of which reading fails only for what is no such value.
-_SIMPLE = re.compile(
-    r"U?Int(8|16|32|64|128|256)|Float(32|64)|BFloat16|String|UUID|IPv[46]|Bool|DateTime(64)?"
-    r"|Date(32)?|Enum(8|16)?"
+_NUMBER_TYPE = re.compile(
+    r"(?:LowCardinality\()?(?:Nullable\()?(?:U?Int[0-9]+|Float32|Float64|BFloat16)\)*"
 )
+#: No number begins like this, nor `nan`, `inf`, `true`, `false`, `null` in any case.
+_WORD = re.compile(r"[A-EG-HJ-MO-SU-Za-eg-hj-mo-su-z]")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 ERROR_CHARACTERS_MAX = 300
 _VALUE_CHARACTERS_MAX = 100
 
 
-def is_clear(fault: Fault, types: dict[str, str]) -> bool:
-    """Whether the column tells why the message cannot be read."""
-    if fault.reason != CANNOT_PARSE:
-        return True
-    type_text = types.get(fault.column, "")
-    return bool(type_text) and (
-        _LIMITED.match(type_text) is not None
-        or all(_SIMPLE.fullmatch(leaf) for leaf in leaves(parse_type(type_text)))
-    )
-
-
-def value_fault(plan: Plan, line: bytes, code: int) -> Fault:
-    """A fault code as words: which column, and what it said."""
-    part = plan.columns[code // 4]
-    if code % 4 == NULL:
+def value_fault(plan: Plan, line: bytes, part: PlannedColumn, kind: int) -> Fault:
+    """A kind of fault as words: which column, and what it said."""
+    if kind == NULL:
         return null_fault(part.name, part.column.type)
     fault = unfit(plan, line, part.name)
-    if code % 4 == UNREAD:
+    if kind == UNREAD:
         words = fault.error.replace(" does not fit column ", " cannot be read as column ")
         return Fault(CANNOT_PARSE, words[:ERROR_CHARACTERS_MAX], part.name)
     return fault
@@ -75,6 +63,18 @@ def range_fault(value: Any, column: str, type_text: str) -> Fault:
     return Fault(OUT_OF_RANGE, said[:ERROR_CHARACTERS_MAX], column)
 
 
+def word_for_number(plan: Plan, line: bytes) -> Fault | None:
+    """Of a message that cannot be read because of a word where a number must be; None: that does
+    not show."""
+    document = _document(line)
+    for part in plan.read:
+        value = document.get(part.name)
+        is_word = isinstance(value, str) and _WORD.match(value)
+        if is_word and _NUMBER_TYPE.fullmatch(part.column.type):
+            return unread_fault(value, part.name, part.column.type)
+    return None
+
+
 def unread_as_a_whole(plan: Plan, line: bytes) -> Fault:
     """Why a message cannot be read each of whose columns can."""
     known = {part.name for part in plan.columns}
@@ -82,13 +82,19 @@ def unread_as_a_whole(plan: Plan, line: bytes) -> Fault:
     if plan.table.unknown_fields == "refuse" and strange:
         said = f"the table has no column {strange[0]}"
         return Fault(UNKNOWN_FIELD, said[:ERROR_CHARACTERS_MAX], strange[0])
-    return Fault(CANNOT_PARSE, "the message cannot be read as JSON of this table")
+    said = "the message cannot be read as JSON of this table"
+    try:
+        _AS_WRITTEN.decode(line.decode(errors="replace"))
+    except (ValueError, RecursionError) as error:
+        said = f"the message is not JSON: {error}"
+    return Fault(CANNOT_PARSE, said[:ERROR_CHARACTERS_MAX])
 
 
 def unreadable(plan: Plan, line: bytes, column: str, type_text: str) -> Fault:
+    """Of a message of which this column cannot be read."""
     document = _document(line)
     if column not in document:
-        return Fault(CANNOT_PARSE, "the message cannot be read as JSON of this table")
+        return unread_as_a_whole(plan, line)
     value = document[column]
     if plan.table.unknown_fields == "refuse":
         strange = _strange_element(value, parse_type(type_text))
@@ -149,8 +155,8 @@ class Number(str):
     __slots__ = ()
 
 
-#: Made once: it costs more than a message.
-_AS_WRITTEN = json.JSONDecoder(parse_int=Number, parse_float=Number)
+#: Made once: it costs more than a message. Like the engine, it takes a tab in a text as it is.
+_AS_WRITTEN = json.JSONDecoder(parse_int=Number, parse_float=Number, strict=False)
 
 
 def _shown(value: Any) -> str:

@@ -195,11 +195,6 @@ class TypedPlan:
         self._faults = [(part, fault) for part in self.filled if (fault := part.fault())]
         self._outer = self._outer_layer()
 
-    @property
-    def judges(self) -> bool:
-        """Whether any value of such a relation could be at fault."""
-        return bool(self._faults)
-
     def _relation(self, source: str, place: str) -> str:
         values = [f"{self._value(part.natural)} AS {part.source}" for part in self.filled]
         values += [

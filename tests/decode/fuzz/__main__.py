@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from sluice.decode.text import isolate, isolate_lines
+from sluice.decode.text import isolate_lines
 from tests.decode.fuzz import attack as attacking_module
 from tests.decode.fuzz.attack import Attack, Tally
 from tests.decode.fuzz.subjects import ALL, subjects_of
@@ -43,7 +43,7 @@ def attack(table_format: str, mutants: int, seed: int) -> Tally:
 def _explain_at_most(messages: int) -> None:
     """So many unreadable messages of a block get the engine's own words; which ones are bad does
     not depend on it, and most of a run's time would go into words."""
-    for module in (isolate, isolate_lines, attacking_module):
+    for module in (isolate_lines, attacking_module):
         module.EXPLAINED_MAX = messages
 
 
