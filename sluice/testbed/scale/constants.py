@@ -31,7 +31,8 @@ class Measured:
     command: str = ""
 
 
-#: By field of `Constants`.
+#: By field of `Constants`. `window` is what 99 more tables took of an idle driver: 3.9 % of a core
+#: instead of 1.5 % (docs/PERFORMANCE.md, "Driver CPU against partitions and tables").
 MEASURED: dict[str, Measured] = {
     "batch": Measured(0.017, "s", "driver's Python: a transaction and its Spark job", _FEW),
     "range": Measured(110e-6, "s", "driver's Python: a range, planned to settled", _BATCH),
