@@ -13,6 +13,8 @@ _BATCH = "python -m tests.driver.batch_cost --partitions 1000"
 _ROUND = "sluice bench --rounds 1 --partitions 1000 --rows 1000"
 _FEW = "sluice bench --rates 100 --rows 100 --range-messages 1"
 _LARGE = "sluice bench --reader native"
+_TABLES = "sluice bench --rates 20 --rows 80 --range-messages 5 --tables 100"
+_IDLE = "python -m tests.driver.round_cost --partitions 10000"
 _CALLS = "python -m sluice.testbed.local.cluster.zookeeper_calls"
 
 
@@ -29,15 +31,19 @@ class Measured:
     command: str = ""
 
 
-#: By field of `Constants`.
+#: By field of `Constants`. `window` is what 99 more tables took of an idle driver: 3.9 % of a core
+#: instead of 1.5 % (docs/PERFORMANCE.md, "Driver CPU against partitions and tables").
 MEASURED: dict[str, Measured] = {
     "batch": Measured(0.017, "s", "driver's Python: a transaction and its Spark job", _FEW),
-    "range": Measured(340e-6, "s", "driver's Python: a range, planned to settled", _BATCH),
-    "look": Measured(16e-6, "s", "driver's Python: the stable end of a partition", _BATCH),
-    "look_wall": Measured(50e-6, "s of wall time", "the same, waited for", _BATCH),
+    "range": Measured(110e-6, "s", "driver's Python: a range, planned to settled", _BATCH),
+    "look": Measured(1.7e-6, "s", "driver's Python: the stable end of a partition", _BATCH),
+    "look_wall": Measured(4e-6, "s of wall time", "the same, waited for", _BATCH),
+    "round": Measured(3.8e-6, "s", "driver's Python: a partition that waits, in a round", _IDLE),
+    "window": Measured(240e-6, "s", "driver's Python: a table in a shard, each second", _TABLES),
     "row_worker": Measured(0.71e-6, "s", "a worker: a row of 193 bytes", _LARGE),
     "range_worker": Measured(0.0165, "s", "a worker: a range with its first block", _SMALL),
-    "block_worker": Measured(0.005, "s", "a worker: a further block of a range"),
+    "member_worker": Measured(200e-6, "s", "a worker: a further range of a bundle"),
+    "block_worker": Measured(0.005, "s", "a worker: a further block of a range or bundle"),
     "driver_bytes": Measured(152e6, "bytes", "driver's Python with few partitions", _LARGE),
     "partition_bytes": Measured(12e3, "bytes", "driver's Python: a partition more", _SMALL),
     "jvm_bytes": Measured(526e6, "bytes", "driver's JVM, heap of 512 MB", _ROUND),
@@ -46,7 +52,7 @@ MEASURED: dict[str, Measured] = {
     "calls_replica": Measured(18.6, "calls", "the same: each further replica", _CALLS),
     "calls_quorum": Measured(12.4, "calls", "the same: two replicas, a quorum of two", _CALLS),
     "calls_quorum_replica": Measured(2.7, "calls", "the same: each further replica", _CALLS),
-    "shards_max": Measured(256, "shards", "of a range, by the configuration", "sluice doctor"),
+    "shards_max": Measured(256, "shards", "of an entry, by the configuration", "sluice doctor"),
     "rows_of_block_min": Measured(1000, "rows", "fewer are not worth a part"),
     "parts_of_table_max": Measured(1.0, "parts/s", "in a table and shard, for merges to keep up"),
     "calls_max": Measured(10_000, "calls/s", "of one ZooKeeper ensemble of three"),
@@ -61,8 +67,11 @@ class Constants:
     range: float
     look: float
     look_wall: float
+    round: float
+    window: float
     row_worker: float
     range_worker: float
+    member_worker: float
     block_worker: float
     driver_bytes: float
     partition_bytes: float

@@ -10,12 +10,15 @@ from sluice.testbed.scale.model import Design, Estimate, estimate
 from sluice.testbed.scale.sizes import Sizes, typical_sizes
 
 _LINES: tuple[tuple[str, Callable[[Estimate], str]], ...] = (
-    ("rows of a range", lambda e: _short(e.rows_of_range)),
-    ("ranges/s", lambda e: _short(e.ranges)),
-    ("blocks of a range", lambda e: _short(e.shards_of_block)),
+    ("partitions that may go together", lambda e: _short(e.cut.group)),
+    ("rows wait", lambda e: f"{_short(e.cut.wait_seconds)} s"),
+    ("rows of a range", lambda e: _short(e.cut.rows_of_range)),
+    ("ranges/s", lambda e: _short(e.cut.ranges)),
+    ("ranges of a bundle", lambda e: _short(e.cut.members)),
+    ("bundles/s", lambda e: _short(e.cut.bundles)),
+    ("blocks of a bundle", lambda e: _short(e.shards_of_bundle)),
     ("blocks/s", lambda e: _short(e.blocks)),
     ("rows of a block", lambda e: _short(e.rows_of_block)),
-    ("blocks/s of a shard", lambda e: _short(e.parts_of_shard)),
     ("parts/s of a table and shard", lambda e: _short(e.parts_of_table)),
     ("deduplication window wanted", lambda e: f"{e.window:,}"),
     ("ZooKeeper calls/s", lambda e: _short(e.zookeeper_calls)),
@@ -25,7 +28,6 @@ _LINES: tuple[tuple[str, Callable[[Estimate], str]], ...] = (
     ("driver's Python for a batch", lambda e: f"{_short(e.batch_seconds * 1000)} ms"),
     ("between looks at the ends", lambda e: f"{_short(e.look_seconds)} s"),
     ("offsets in a transaction", lambda e: f"{_short(e.transaction_bytes / 1e3)} KB"),
-    ("sends of it", lambda e: f"{e.sends:,}"),
     ("__consumer_offsets, each driver", lambda e: f"{_short(e.offsets_bytes_a_day / 1e9)} GB/day"),
     ("ledger, all drivers", lambda e: f"{_short(e.ledger_bytes_a_day / 1e9)} GB/day"),
     ("memory of a driver", lambda e: f"{_short(e.driver_bytes / 1e6)} MB"),
@@ -33,6 +35,16 @@ _LINES: tuple[tuple[str, Callable[[Estimate], str]], ...] = (
     ("memory of all workers", lambda e: f"{_short(e.slots * e.worker_bytes / 1e9)} GB"),
     ("**what speaks against it**", lambda e: "; ".join(e.objections) or "nothing"),
 )
+
+
+_BEGIN, _END = "<!-- python -m sluice.testbed.scale -->\n", "\n<!-- end -->"
+
+
+def written_into(document: str) -> str:
+    """A document with the tables as they are now between its marks."""
+    before, _, rest = document.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}{report()}{_END}{after}"
 
 
 def report() -> str:
@@ -43,11 +55,11 @@ def report() -> str:
         "",
         *_sizes(sizes),
         "",
-        "#### 2,050 shards x 4 replicas, 500 topics, 1,000,000 rows/s of 200 bytes",
+        "#### 2,050 shards x 4 replicas, 500 topics, 10 brokers, 1,000,000 rows/s of 200 bytes",
         "",
         *_designs(LARGE, constants, sizes),
         "",
-        "#### 10,000 partitions, 100 topics, 100,000 rows/s of 200 bytes, 8 shards x 2 replicas",
+        "#### 100 topics, 3 brokers, 100,000 rows/s of 200 bytes, 8 shards x 2 replicas",
         "",
         *_designs(MANY, constants, sizes),
     ]
@@ -68,8 +80,9 @@ def _sizes(sizes: Sizes) -> Iterator[str]:
     yield f"| a record, as metadata of an offset | {sizes.metadata} |"
     yield f"| the same in a send of at most {sizes.send_max:,} | {sizes.offset_send} |"
     yield f"| the same in `__consumer_offsets` | {sizes.offset_stored} |"
-    yield f"| ledger: two records of a range, and its counts | {sizes.ledger_range:,} |"
-    yield f"| ledger: receipt of a block | {sizes.ledger_block} |"
+    for what, found in (("of a bundle of 1,000", sizes.bundled), ("alone", sizes.alone)):
+        yield f"| ledger: two records of a range {what}, and its counts | {found.range:.0f} |"
+        yield f"| ledger: its receipt of a block | {found.receipt:.0f} |"
 
 
 def _designs(designs: Sequence[Design], constants: Constants, sizes: Sizes) -> Iterator[str]:
@@ -77,6 +90,7 @@ def _designs(designs: Sequence[Design], constants: Constants, sizes: Sizes) -> I
     yield f"| | {' | '.join(design.name for design in designs)} |"
     yield "|---" * (len(designs) + 1) + "|"
     yield f"| partitions | {' | '.join(f'{design.partitions:,}' for design in designs)} |"
+    yield f"| table entries | {' | '.join(f'{design.entries:,}' for design in designs)} |"
     for name, shown in _LINES:
         yield f"| {name} | {' | '.join(shown(one) for one in found)} |"
 
@@ -92,6 +106,5 @@ def _number(value: float, unit: str) -> str:
 
 def _short(value: float) -> str:
     """Three digits are more than the model knows."""
-    if value >= 1000:
-        return f"{float(f'{value:.3g}'):,.0f}"
-    return f"{value:.3g}"
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.0f}" if rounded >= 1000 else f"{rounded:.3g}"
