@@ -153,8 +153,7 @@ class World(Inbox):
         self.unreadable: set[TopicPartition] = set()
         self.script: Script = lambda world, assignment: world.load(assignment)
         self.task_attempt = 0
-        self.may_land = False
-        self.may_lack_part = False
+        self.may_land = self.may_lack_part = False
         self.read_schema: Callable[[], None] | None = None
         self.parking = Parking()
         self.letter_limit: LetterLimit | None = None
@@ -168,10 +167,9 @@ class World(Inbox):
         self.cut_at: dict[TopicPartition, int] = {}
         self.asked_epochs: list[dict[TopicPartition, EpochOffset]] = []
         self._events: list[tuple[int, int, Callable[[], None]]] = []
-        self._sequence = 0
+        self._sequence = self._windows_at = 0
         self._members, self._inserted = dict[str, list[Assignment]](), set[str]()
         self._windows: dict[Site, SiteWindow] = {}
-        self._windows_at = 0
         self.planner = RecordPlanner(self.text, "me", Limits(10, 1 << 20, 1000), 600.0)
 
     # The clock

@@ -126,16 +126,6 @@ def test_enough_for_a_block_does_not_wait_until_it_is_due() -> None:
     assert [world.rows_of(source) for source in SOURCES] == [[1] * 5] * 18 + [[0] * 5] * 2
 
 
-def test_as_many_partitions_as_a_block_may_be_of_do_not_wait() -> None:
-    """However little is in them: docs/SCALE.md says what to do. What is left over waits."""
-    world = bundling(count=20, members_max=8)
-    world.planner = replace(world.planner, limits=Limits(1000, 1 << 20, 60_000))
-    loop = world.loop()
-    world.at(30_000, loop.stopping.set)
-    loop.run(None, 5.0)
-    assert [world.rows_of(source) for source in SOURCES] == [[1] * 5] * 16 + [[0] * 5] * 4
-
-
 def test_too_little_for_a_block_waits_until_it_is_due() -> None:
     world = bundling(count=20)
     world.planner = replace(world.planner, limits=Limits(101, 1 << 20, 60_000))

@@ -172,9 +172,8 @@ def cut_by(design: Design, drivers: int, slots: int, constants: Constants) -> Cu
     ):
         ranges = design.rows_per_second / alone
         return Cut(max(1.0, group), alone / each, alone, ranges, 1.0, ranges)
-    # A block waits for nobody once it is full, or of as many partitions as it may be of.
-    is_crowded = group >= design.max_partitions
-    enough = min(design.full, design.max_partitions) if is_crowded else design.full
+    # Nobody waits once as many partitions as a block may be of are enough for a whole one.
+    enough = design.full * max(1.0, group / design.max_partitions)
     seen = look_seconds(design.partitions / drivers, constants)
     wait = min(design.max_delay_seconds, max(seen, enough / (each * group)))
     rows = max(1.0, each * group * wait)

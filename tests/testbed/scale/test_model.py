@@ -88,9 +88,9 @@ def test_a_block_that_is_full_does_not_wait() -> None:
     design = replace(SMALL, entries=1, max_messages=40_000)
     found = found_of(design).cut
     assert (found.wait_seconds, found.rows_of_range, found.members) == (4, 400, 100)
-    # Of so many partitions none has to wait, however little they have; but ends must be seen.
-    crowded = model.cut_by(replace(design, max_partitions=50), 1, 1, ROUND)
-    assert (crowded.wait_seconds, crowded.members, crowded.bundles) == (0.05, 50, 40)
+    # Of half of the partitions a block is full after twice as long.
+    halves = model.cut_by(replace(design, max_partitions=50), 1, 1, ROUND)
+    assert (halves.wait_seconds, halves.members, halves.bundles) == (8, 50, 0.25)
 
 
 def test_what_waits_is_spread_over_the_tasks_that_can_run() -> None:
