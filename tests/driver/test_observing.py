@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -308,5 +309,5 @@ def test_a_look_that_took_long_puts_the_next_one_off_for_seconds_only(
     loop = world.loop()
     world.at(100_000, loop.stopping.set)
     loop.run(None, 5.0)
-    pauses = [later - earlier - 7_000 for earlier, later in zip(looks, looks[1:], strict=False)]
+    pauses = [later - earlier - 7_000 for earlier, later in pairwise(looks)]
     assert all(1_500 <= pause <= 6_000 for pause in pauses) and len(pauses) > 5, pauses
