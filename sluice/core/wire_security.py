@@ -46,6 +46,8 @@ def wire_refusals(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield name, f'the reader "native" knows {", ".join(known)}, not this; {_OTHER_READER}'
         elif name not in WIRE_SECURITY_PROPERTIES and _is_security(name):
             yield name, f'is not known to the reader "native"; {_OTHER_READER}'
+    if properties.get("ssl.ca.location") == "probe":
+        yield "ssl.ca.location", f'"probe" is not known to the reader "native"; {_OTHER_READER}'
     is_sasl = properties.get("security.protocol", "").lower().startswith("sasl")
     if is_sasl and not {"sasl.mechanism", "sasl.mechanisms"} & set(properties):
         yield "sasl.mechanism", f'is missing: the reader "native" has no GSSAPI; {_OTHER_READER}'

@@ -21,6 +21,7 @@ def with_reader(kafka: str, reader: str = "native") -> str:
         ('"security.protocol" = "SASL_SSL", "sasl.mechanism" = "OAUTHBEARER"', "librdkafka"),
         ('"security.protocol" = "SASL_PLAINTEXT"', "librdkafka"),
         ('"ssl.keystore.location" = "x"', "librdkafka"),
+        ('"security.protocol" = "SSL", "ssl.ca.location" = "probe"', "librdkafka"),
     ],
 )
 def test_the_default_is_native_where_it_knows_the_security(
