@@ -7,16 +7,19 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from sluice.core.pickling import pickled_by_fields
 
 Interval = tuple[int, int]
 
 
-@pickled_by_fields
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
-    """One partition of one topic of one connector's Kafka cluster."""
+class TopicPartition(NamedTuple):
+    """One partition of one topic of one connector's Kafka cluster.
+
+    A tuple, because it is the key of nearly everything: to find it in a mapping costs a third of
+    what it does with a dataclass [measured].
+    """
 
     topic: str
     partition: int

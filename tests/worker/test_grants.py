@@ -60,7 +60,9 @@ def test_a_larger_grant_replaces_only_what_still_claims_its_window(
     other.out = True
     mine.answered(NeedsGrant("t", 6))
     loop = world.loop([mine, other])
-    planned = loop._round_planner.plan(world.now, flush=True, stopping=False)
+    planned = loop._round_planner.plan(
+        list(loop.states.values()), world.now, flush=True, stopping=False
+    )
     steps, ready = planned.updates, planned.ready
     assert ready == []
     assert [(step.source, step.record.grant) for step in steps] == [(P0, 6)] * is_granted
@@ -76,7 +78,9 @@ def test_repeats_whose_leases_are_over_share_the_window_and_new_ranges_wait_for_
     third = world.settled(new)
     third.see_end(EpochOffset(10, 0), world.now)
     loop = world.loop([*states, third])
-    planned = loop._round_planner.plan(world.now, flush=True, stopping=False)
+    planned = loop._round_planner.plan(
+        list(loop.states.values()), world.now, flush=True, stopping=False
+    )
     steps, ready = planned.updates, planned.ready
     assert ready == []
     assert [(step.source, step.record.kind) for step in steps] == [(P0, Kind.RENEW)]
@@ -90,7 +94,9 @@ def test_a_repeat_that_could_never_have_room_is_probed(created: int, is_probed: 
     state = in_doubt(world, P0, 4, -60_000)
     world.tables[Site("t", "s1")].fill(created)
     loop = world.loop([state])
-    steps = loop._round_planner.plan(world.now, flush=True, stopping=False).updates
+    steps = loop._round_planner.plan(
+        list(loop.states.values()), world.now, flush=True, stopping=False
+    ).updates
     assert (len(steps), state.has_to_be_probed) == (int(not is_probed), is_probed)
 
 
@@ -135,7 +141,9 @@ def test_what_a_probe_found_is_recorded_under_marks_of_now(is_full: bool) -> Non
     world.tables[Site("t", "s1")].mark = 0
     world.now += 5_000
     loop = world.loop([state, other])
-    planned = loop._round_planner.plan(world.now, flush=True, stopping=False)
+    planned = loop._round_planner.plan(
+        list(loop.states.values()), world.now, flush=True, stopping=False
+    )
     steps, ready = planned.updates, planned.ready
     assert ready == []
     if is_full:

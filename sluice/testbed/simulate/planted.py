@@ -80,7 +80,7 @@ def _token_without_partition() -> AbstractContextManager[None]:
 
     def change(parts: dict[str, Any]) -> dict[str, Any]:
         wanted: Range = parts["block_range"]
-        source = replace(wanted.source, partition=0)
+        source = wanted.source._replace(partition=0)
         return {**parts, "block_range": Range(source, wanted.begin, wanted.end)}
 
     return _token_of(change)

@@ -195,9 +195,14 @@ def test_a_range_whose_lease_was_over_is_sent_again_only_beside_what_has_room_wi
     world.ends[sources[2]] = 10
     loop = world.loop([mine, out, new])
     new.waiting_since_ms, new.stable_end = 0, 10
-    assert loop._round_planner.plan(world.now, flush=True, stopping=False) == Round()
+    assert (
+        loop._round_planner.plan(list(loop.states.values()), world.now, flush=True, stopping=False)
+        == Round()
+    )
     out.record = replace(out.record, grant=7)
-    planned = loop._round_planner.plan(world.now, flush=True, stopping=False)
+    planned = loop._round_planner.plan(
+        list(loop.states.values()), world.now, flush=True, stopping=False
+    )
     steps, ready = planned.updates, planned.ready
     assert [(step.source, step.record.kind) for step in steps] == [(P0, Kind.RENEW)]
     assert ready == []
@@ -226,7 +231,9 @@ def test_a_range_that_needs_a_larger_grant_after_its_lease_takes_all_of_it_or_is
     (table,) = world.tables.values()
     table.mark = 9
     loop = world.loop([state, new])
-    steps = loop._round_planner.plan(world.now, flush=True, stopping=False).updates
+    steps = loop._round_planner.plan(
+        list(loop.states.values()), world.now, flush=True, stopping=False
+    ).updates
     assert state.has_to_be_probed
     assert [step.source for step in steps] == [P1]
 
@@ -242,8 +249,13 @@ def test_a_range_that_is_cut_shorter_after_its_lease_is_granted_anew() -> None:
     table.mark = 2
     out.background = replace(out.background, marks={"t/s1": 2})
     loop = world.loop([mine, out])
-    assert loop._round_planner.plan(world.now, flush=True, stopping=False) == Round()
+    assert (
+        loop._round_planner.plan(list(loop.states.values()), world.now, flush=True, stopping=False)
+        == Round()
+    )
     out.record = replace(out.record, grant=7)
-    (step,) = loop._round_planner.plan(world.now, flush=True, stopping=False).updates
+    (step,) = loop._round_planner.plan(
+        list(loop.states.values()), world.now, flush=True, stopping=False
+    ).updates
     assert (step.record.kind, step.record.end) == (Kind.SHORTEN, 5)
     assert step.background.marks == {"t/s1": 2}
