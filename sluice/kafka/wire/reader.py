@@ -241,7 +241,8 @@ class WireReader:
         self._parser.text, self._parser.text_capacity = native.address_of(self._text), size
 
     def _unpack_more(self, unpack: Unpack) -> None:
-        """Move what is left to the front, and unpack behind it."""
+        """Move what is left to the front, and fill the window behind it. A batch that fits into the
+        window is unpacked by one call."""
         parser = self._parser
         left = parser.records_bytes - parser.records_at
         window = memoryview(self._window)
@@ -253,7 +254,7 @@ class WireReader:
             window = memoryview(self._window)
         window[:left] = rest
         filled = left
-        while filled < max(left + 1, parser.records_needed) and not parser.is_whole:
+        while filled < len(window) and not parser.is_whole:
             count = unpack(window[filled:])
             parser.is_whole = count == 0
             filled += count
