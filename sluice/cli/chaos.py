@@ -34,6 +34,13 @@ def some_minutes(text: str) -> float:
     help="how long faults strike; start and drain come on top",
 )
 @click.option("--seed", type=a_positive_number, default=1, help="of the schedule")
+@click.option(
+    "--partitions",
+    type=a_positive_number,
+    default=4,
+    show_default=True,
+    help="of each topic; small ranges of many are loaded together",
+)
 @click.option("--rate", type=a_positive_number, default=5_000, help="messages produced a second")
 @click.option(
     "--spark",
@@ -69,6 +76,7 @@ def some_minutes(text: str) -> float:
 def chaos(
     minutes: float,
     seed: int,
+    partitions: int,
     rate: int,
     spark: str,
     shards: int | None,
@@ -95,7 +103,14 @@ def chaos(
     else:
         from sluice.testbed.chaos.runner import ChaosPlan, run_chaos
 
-        plan = ChaosPlan(seconds, seed, rate, standalone=spark == "standalone", layout=layout)
+        plan = ChaosPlan(
+            seconds,
+            seed,
+            rate,
+            standalone=spark == "standalone",
+            layout=layout,
+            partitions=partitions,
+        )
         report = run_chaos(plan, keep=keep, stream=stream)
     if as_json:
         print_json(report.fields())

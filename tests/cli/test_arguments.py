@@ -207,7 +207,7 @@ def test_bench_and_demo() -> None:
     values = parse("bench", "--rates", "1000,10_000", "--bad-share", "0.001", "--flame", "f.svg")
     assert (values["rates"], values["bad_share"]) == ((1_000, 10_000), 0.001)
     assert values["flame"] == Path("f.svg")
-    assert parse("demo") == {"rows": 1_000_000, "keep": False}
+    assert parse("demo") == {"rows": 1_000_000, "partitions": 4, "keep": False}
 
 
 @pytest.mark.parametrize(

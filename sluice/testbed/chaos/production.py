@@ -22,8 +22,8 @@ _TURN_SECONDS = 0.05
 _FLUSH_SECONDS_MAX = 180.0
 
 
-def _numbers() -> list[array[int]]:
-    return [array("Q") for _ in range(PARTITIONS)]
+def _numbers(partitions: int = PARTITIONS) -> list[array[int]]:
+    return [array("Q") for _ in range(partitions)]
 
 
 @dataclass(slots=True)
@@ -39,6 +39,11 @@ class Truth:
     identities: list[array[int]] = field(default_factory=_numbers)
     broken: set[tuple[int, int]] = field(default_factory=set)
     tombstones: int = 0
+
+    @classmethod
+    def of(cls, partitions: int) -> Truth:
+        """Nothing yet, of so many partitions."""
+        return cls(_numbers(partitions), _numbers(partitions))
 
     @property
     def rows(self) -> int:
@@ -57,7 +62,7 @@ class Production:
     An idempotent producer: what it retries while the broker is away is written once.
 
     :param rate: events a second, on average.
-    :param truth: what was produced before; it is added to.
+    :param truth: what was produced before, into as many partitions; it is added to.
     """
 
     def __init__(
@@ -139,7 +144,7 @@ class Production:
                 self._producer.produce(
                     self._topic,
                     event if defect is None else defect.apply(event),
-                    partition=identity % PARTITIONS,
+                    partition=identity % len(self.truth.offsets),
                     on_delivery=lambda error, message: self._take(error, message, identity, defect),
                 )
                 break

@@ -29,6 +29,7 @@ from sluice.testbed.chaos.scene import Scene
 from sluice.testbed.chaos.schedule import Strike, schedule
 from sluice.testbed.chaos.stage import TOPIC, running_stage
 from sluice.testbed.chaos.striking import Lasting, Striker
+from sluice.testbed.local.producing import PARTITIONS
 from sluice.testbed.local.scope import interruptible, working_folder
 from sluice.verify.audit import audit
 from sluice.verify.verifier import verify
@@ -62,6 +63,7 @@ class ChaosPlan:
     :param rate: events a second, of all connectors together.
     :param standalone: a cluster of a master and two workers instead of `local[2]`.
     :param layout: of a ClickHouse cluster; None for one embedded server.
+    :param partitions: of each connector's topic.
     """
 
     seconds: float
@@ -69,6 +71,7 @@ class ChaosPlan:
     rate: int = RATE
     standalone: bool = False
     layout: Layout | None = None
+    partitions: int = PARTITIONS
 
 
 def run_chaos(plan: ChaosPlan, keep: bool = False, stream: TextIO | None = None) -> ChaosReport:
@@ -89,8 +92,9 @@ def run_chaos(plan: ChaosPlan, keep: bool = False, stream: TextIO | None = None)
             say(f"folder {folder}")
         if plan.layout is not None:
             return _run_cluster(plan, plan.layout, folder, say)
-        with running_stage(folder, plan.standalone, say) as stage:
-            production = {"": Production(stage.access, TOPIC, plan.rate, plan.seed)}
+        with running_stage(folder, plan.standalone, say, plan.partitions) as stage:
+            truth = Truth.of(plan.partitions)
+            production = {"": Production(stage.access, TOPIC, plan.rate, plan.seed, truth)}
             with closing(Chaos(stage, say)) as chaos:
                 ran = _run(plan, stage, chaos, production, say)
                 return _report(plan, stage, ran, stage.compare(ran.truths[""]))
@@ -99,11 +103,13 @@ def run_chaos(plan: ChaosPlan, keep: bool = False, stream: TextIO | None = None)
 def _run_cluster(
     plan: ChaosPlan, layout: Layout, folder: Path, say: Callable[[str], None]
 ) -> ChaosReport:
-    loading = Loading(standalone=plan.standalone)
+    loading = Loading(standalone=plan.standalone, partitions=plan.partitions)
     with running_cluster_stage(folder, layout, loading, say) as stage:
         rate = plan.rate // len(stage.centers)
         production = {
-            center.name: Production(center.access, center.topic, rate, plan.seed + number)
+            center.name: Production(
+                center.access, center.topic, rate, plan.seed + number, Truth.of(plan.partitions)
+            )
             for number, center in enumerate(stage.centers.values())
         }
         # Servers that were started again end when it is closed.

@@ -210,10 +210,13 @@ class Stage:
 
 
 @contextmanager
-def running_stage(folder: Path, standalone: bool, say: Callable[[str], None]) -> Iterator[Stage]:
+def running_stage(
+    folder: Path, standalone: bool, say: Callable[[str], None], partitions: int = PARTITIONS
+) -> Iterator[Stage]:
     """Start it all but the driver; nothing is left running at the end.
 
     :param standalone: on a cluster of a master and two workers instead of `local[2]`.
+    :param partitions: of the topic.
     :raises TerminalError: something did not start.
     """
     with ExitStack() as stack:
@@ -225,7 +228,7 @@ def running_stage(folder: Path, standalone: bool, say: Callable[[str], None]) ->
         clickhouse_link = stack.enter_context(Proxy(Inserts, ("127.0.0.1", clickhouse.port or 0)))
         cluster = stack.enter_context(running_cluster(folder / "spark")) if standalone else None
         access = KafkaAccess(CONNECTOR, broker.brokers)
-        create_topic(access, TOPIC)
+        create_topic(access, TOPIC, partitions)
         with Server(clickhouse.url) as server:
             server.execute(
                 f"CREATE TABLE {TABLE} ({', '.join(COLUMNS + LINEAGE)}) ENGINE = MergeTree "
@@ -252,7 +255,7 @@ def running_stage(folder: Path, standalone: bool, say: Callable[[str], None]) ->
             + "".join(_ENTRY.format(entry=each, table=TABLE, topic=TOPIC) for each in ENTRIES)
         )
         configuration = load(path, os.environ)
-        positions = Positions(access, configuration.group(CONNECTOR), TOPIC, PARTITIONS)
+        positions = Positions(access, configuration.group(CONNECTOR), TOPIC, partitions)
         stack.callback(positions.close)
         drivers = Drivers(path, folder, say, lambda: cluster.workers if cluster else [])
         stack.callback(drivers.close)

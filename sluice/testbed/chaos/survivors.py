@@ -28,7 +28,7 @@ from sluice.testbed.chaos.receipts import ReceiptFindings, examine_receipts
 from sluice.testbed.chaos.replicas import of_shards, whole_tables
 from sluice.testbed.chaos.runner import Chaos
 from sluice.testbed.local.console import aligned
-from sluice.testbed.local.producing import produce_with_defects
+from sluice.testbed.local.producing import PARTITIONS, produce_with_defects
 from sluice.testbed.local.scope import interruptible, working_folder
 from sluice.verify.audit import AuditReport, audit
 
@@ -150,7 +150,9 @@ def _run(
     with running_cluster_stage(folder, layout, _LOADING, say) as stage:
         share = rows // len(stage.centers)
         for seed, center in enumerate(stage.centers.values(), 1):
-            produce_with_defects(center.access, center.topic, share, 0, seed, lambda done: None)
+            produce_with_defects(
+                center.access, center.topic, PARTITIONS, share, 0, seed, lambda done: None
+            )
         say(f"{share * len(stage.centers):,} messages wait")
         with closing(Chaos(stage, say)) as chaos:
             times = _phases(stage, chaos, seconds, share * len(stage.centers), say)

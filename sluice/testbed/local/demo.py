@@ -67,13 +67,15 @@ class _Stage:
     url: str
     configuration: Configuration
     rows: int
+    partitions: int
     tail: LedgerTail
 
 
-def run_demo(rows: int = 1_000_000, keep: bool = False) -> int:
+def run_demo(rows: int = 1_000_000, partitions: int = PARTITIONS, keep: bool = False) -> int:
     """Show the whole path on this machine, with its real parts.
 
     :param rows: events to produce.
+    :param partitions: of the topic.
     :param keep: leave folder and data behind; nothing is left running in any case.
     :returns: 0 if no row is lost, doubled or foreign, and every broken event is exactly one
         dead letter; else 1.
@@ -81,7 +83,7 @@ def run_demo(rows: int = 1_000_000, keep: bool = False) -> int:
     console = Console()
     began = time.monotonic()
     with interruptible(), working_folder("sluice-demo-", keep) as folder, ExitStack() as stack:
-        stage = _start(console, stack, folder, rows)
+        stage = _start(console, stack, folder, rows, partitions)
         produced = _produce(stage)
         lives_seconds: list[float] = []
         doubtful: list[DoubtfulRange] = []
@@ -96,13 +98,13 @@ def run_demo(rows: int = 1_000_000, keep: bool = False) -> int:
         )
 
 
-def _start(console: Console, stack: ExitStack, folder: Path, rows: int) -> _Stage:
+def _start(console: Console, stack: ExitStack, folder: Path, rows: int, partitions: int) -> _Stage:
     """Step 1."""
     with console.phase("a Kafka broker and an embedded ClickHouse started"):
         broker = stack.enter_context(running_broker(folder / "kafka"))
         server = stack.enter_context(running_clickhouse(folder / "clickhouse"))
         access = KafkaAccess("local", broker.brokers)
-        create_topic(access, TOPIC)
+        create_topic(access, TOPIC, partitions)
         with Server(server.url) as client:
             client.execute(create_table_statement(TABLE, window=True))
         settings = PipelineSettings(
@@ -120,17 +122,18 @@ def _start(console: Console, stack: ExitStack, folder: Path, rows: int) -> _Stag
         ensure_own_topic(admin, configuration.ledger_topic)
         tail = LedgerTail(access, configuration.ledger_topic)
         stack.callback(tail.close)
-    return _Stage(console, folder, access, server.url, configuration, rows, tail)
+    return _Stage(console, folder, access, server.url, configuration, rows, partitions, tail)
 
 
 def _produce(stage: _Stage) -> Produced:
     """Step 2."""
     rows = stage.rows
-    text = f"{rows:,} orders produced into {PARTITIONS} partitions"
+    text = f"{rows:,} orders produced into {stage.partitions} partitions"
     with stage.console.phase(text) as phase:
         produced = produce_with_defects(
             stage.access,
             TOPIC,
+            stage.partitions,
             rows,
             min(_BROKEN_MAX, rows // _BROKEN_EVERY_MIN),
             _SEED,

@@ -100,7 +100,13 @@ def create_topics(access: KafkaAccess, topics: Sequence[str], partitions: int) -
 
 
 def produce_with_defects(
-    access: KafkaAccess, topic: str, rows: int, broken: int, seed: int, progress: Progress
+    access: KafkaAccess,
+    topic: str,
+    partitions: int,
+    rows: int,
+    broken: int,
+    seed: int,
+    progress: Progress,
 ) -> Produced:
     """Produce `rows` events over all partitions, `broken` of them broken at random places.
 
@@ -119,7 +125,7 @@ def produce_with_defects(
                 produced.broken.add((message.partition(), message.offset()))
 
     with _producer(access) as producer:
-        spread = _Spread(producer, [TopicPartition(topic, n) for n in range(PARTITIONS)])
+        spread = _Spread(producer, [TopicPartition(topic, n) for n in range(partitions)])
         for events in Orders(seed).take(rows):
             messages: list[Message] = [{"value": event} for event in events]
             for place in range(produced.events, produced.events + len(events)):

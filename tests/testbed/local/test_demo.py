@@ -119,7 +119,7 @@ def test_producing_knows_which_events_are_broken(tmp_path: Path) -> None:
         with pytest.raises(TerminalError, match="creating topic orders"):
             create_topic(access, "orders")
         seen: list[int] = []
-        produced = produce_with_defects(access, "orders", 25_001, 300, 3, seen.append)
+        produced = produce_with_defects(access, "orders", 4, 25_001, 300, 3, seen.append)
     assert produced.events == seen[-1] == 25_001
     assert len(produced.broken) + produced.tombstones == 300 == sum(produced.kinds.values())
     assert produced.tombstones == produced.kinds["tombstone"] > 0
