@@ -266,7 +266,7 @@ def make_configuration(world: World) -> Configuration:
         path=Path("simulated.toml"),
         pipeline="p",
         spark=SparkConfiguration("local", {}),
-        connectors=(ConnectorConfiguration("c", "", topics, "earliest", {}),),
+        connectors=(ConnectorConfiguration("c", "", topics, reader="librdkafka"),),
         batch=BatchConfiguration(
             plan.messages_max, plan.bytes_max, 1.0, plan.lease_seconds, plan.max_partitions
         ),

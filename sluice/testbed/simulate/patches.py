@@ -159,7 +159,6 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         (connector, "now_ms", world.wall_ms),
         (connector, "make_admin", lambda access: None),
         (connector, "SourceLog", lambda admin, ends: clients.SimulatedLog(world)),
-        (connector, "make_ends", lambda access: None),
         (connector, "ensure_own_topics", lambda admin, names: None),
         (connector, "find_cuts", clients.finding_cuts(world)),
         (connector, "message_bytes_max", lambda admin, name: world.plan.letter_bytes_max),
