@@ -72,11 +72,11 @@ def test_a_driver_that_slept_looks_again_before_it_repeats() -> None:
     round_planner._windows = cast(
         Any, SimpleNamespace(current=lambda: windows, outage=lambda site: None)
     )
-    assert round_planner.plan(world.now, flush=True, stopping=False) == Round()
+    assert round_planner.plan([state], world.now, flush=True, stopping=False) == Round()
     windows.update(
         {site: replace(window, read_started_ms=world.now) for site, window in windows.items()}
     )
-    planned = round_planner.plan(world.now, flush=True, stopping=False)
+    planned = round_planner.plan([state], world.now, flush=True, stopping=False)
     (step,), ready = planned.updates, planned.ready
     assert step.record.kind is Kind.RENEW and ready == []
 
