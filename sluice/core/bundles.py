@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sluice.core.ranges import Range
+from sluice.core.ranges import Range, TopicPartition
 
 _DIGEST_CHARACTERS = 16
 #: Bits of a place that say the offset; those above say which member. A range with offsets beyond
@@ -62,6 +62,16 @@ def bundle_name(members: Iterable[Member]) -> str:
 def members_in(name: str) -> int:
     """How many members a bundle of this name has; one without a name."""
     return int(name.rpartition(".")[2]) if name else 1
+
+
+def replica_number(source: TopicPartition, name: str) -> int:
+    """By which number a block finds its first replica (`core.replicas.turn`): a range alone by its
+    partition, a bundle by its name, since most bundles begin with the same partition.
+
+    :param source: of the first range.
+    :param name: "" of a range alone.
+    """
+    return int(name[:2], 16) if name else source.partition
 
 
 def is_whole(name: str, members: Iterable[Member]) -> bool:

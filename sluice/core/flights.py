@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from sluice.core.bundles import replica_number
 from sluice.core.ranges import TopicPartition
 from sluice.core.replicas import turn
 from sluice.core.text import ConfigurationText
@@ -47,7 +48,7 @@ class InFlight:
         self._preferred: Collection[str] = ()
         self._behind: Collection[str] = ()
         self._counts: Counter[Place] = Counter()
-        self._known: dict[tuple[str, TopicPartition], frozenset[Place]] = {}
+        self._known: dict[tuple[str, str, int], frozenset[Place]] = {}
 
     def use(
         self,
@@ -68,15 +69,17 @@ class InFlight:
         self._counts.clear()
 
     def places(
-        self, text: ConfigurationText, digest: str, source: TopicPartition
+        self, text: ConfigurationText, digest: str, source: TopicPartition, bundle: str = ""
     ) -> frozenset[Place]:
-        """Where the blocks of a range go, under the text that makes them.
+        """Where the blocks of a range, or of a bundle, go, under the text that makes them.
 
         :param digest: of the text. Kept by it, since every round asks for each range.
+        :param source: of the first range.
+        :param bundle: its name, "" of a range alone.
         """
-        key = digest, source
+        key = digest, source.topic, replica_number(source, bundle)
         if key not in self._known:
-            self._known[key] = frozenset(self._find(text, source))
+            self._known[key] = frozenset(self._find(text, *key[1:]))
         return self._known[key]
 
     def has_room(self, places: frozenset[Place]) -> bool:
@@ -87,13 +90,13 @@ class InFlight:
         """Count a range that is out, or goes out."""
         self._counts.update(places)
 
-    def _find(self, text: ConfigurationText, source: TopicPartition) -> Iterator[Place]:
-        for table in text.tables_of(source.topic):
+    def _find(self, text: ConfigurationText, topic: str, number: int) -> Iterator[Place]:
+        for table in text.tables_of(topic):
             replicated = dict(table.zookeeper_paths)
             for shard in () if table.parked else table.shards:
                 urls = self._replicas.get(shard)
                 if urls:
-                    order = turn(urls, source.partition, self._preferred)
+                    order = turn(urls, number, self._preferred)
                     first = min(order, key=lambda url: url in self._behind)
                     url = first if shard in replicated else urls[0]
                     yield Place(table.target, shard, url)

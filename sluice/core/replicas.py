@@ -12,24 +12,23 @@ REST_SECONDS_FIRST = 2.0
 REST_SECONDS_MAX = 60.0
 
 
-def turn(
-    replicas: Sequence[str], partition: int, preferred: Collection[str] = ()
-) -> tuple[str, ...]:
-    """The replicas in the order in which a Kafka partition goes to them.
+def turn(replicas: Sequence[str], number: int, preferred: Collection[str] = ()) -> tuple[str, ...]:
+    """The replicas in the order in which a block goes to them.
 
-    Partition p starts at replica p mod R of the preferred ones, so that the partitions spread over
-    them; then come the others of those, in the order of the configuration, and then, turned in the
-    same way, those that are not preferred: what goes to them spreads, too.
+    It starts at replica n mod R of the preferred ones, so that blocks spread over them; then come
+    the others of those, in the order of the configuration, and then, turned in the same way, those
+    that are not preferred: what goes to them spreads, too.
 
+    :param number: n, of the block's range or bundle (`core.bundles.replica_number`).
     :param preferred: those that are tried first, as those in the driver's own data center.
     """
     near = [replica for replica in replicas if replica in preferred]
     far = [replica for replica in replicas if replica not in preferred]
-    return (*_turned(near, partition), *_turned(far, partition))
+    return (*_turned(near, number), *_turned(far, number))
 
 
-def _turned(replicas: Sequence[str], partition: int) -> Sequence[str]:
-    first = partition % len(replicas) if replicas else 0
+def _turned(replicas: Sequence[str], number: int) -> Sequence[str]:
+    first = number % len(replicas) if replicas else 0
     return (*replicas[first:], *replicas[:first])
 
 

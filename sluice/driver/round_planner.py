@@ -151,7 +151,7 @@ class RoundPlanner:
         text = self.text_of(state)
         is_new = text is self._planner.text
         digest = self._planner.digest if is_new else state.record.text
-        return self._flights.places(text, digest, state.source)
+        return self._flights.places(text, digest, state.source, state.record.bundle)
 
     def _may_go(self, state: PartitionState) -> bool:
         """Whether the replicas that a range in doubt goes to have room for it now."""

@@ -23,6 +23,7 @@ from sluice.clickhouse.replicas import refuse_other_table
 from sluice.clickhouse.schema import TableFacts, check_header, describe_table
 from sluice.clickhouse.window import read_server_run, tables_with_windows, window_mark
 from sluice.core.budget import Site, WindowState, still_remembered, still_young
+from sluice.core.bundles import replica_number
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.ranges import Range
 from sluice.core.receipts import NeedsGrant, Receipt
@@ -58,8 +59,7 @@ def insert_block(
     decoded: Block,
     lease: HeldLease,
 ) -> Receipt:
-    """Insert the block into a shard: at the partition's own replica, else at the next one (see
-    `failover`).
+    """Insert the block into a shard: at its own replica, else at the next one (see `failover`).
 
     :param decoded: the rows that belong there.
     :raises BlockRefusedError: it can never be stored.
@@ -70,8 +70,8 @@ def insert_block(
     urls = access.shards[shard]
     # A table that is not replicated has a window of its own on each server.
     path = dict(table.zookeeper_paths).get(shard)
-    partition = bundle.first.source.partition
-    order = urls[:1] if path is None else turn(urls, partition, access.preferred)
+    number = replica_number(bundle.first.source, bundle.name)
+    order = urls[:1] if path is None else turn(urls, number, access.preferred)
     # All who load this table queue under its path, whatever they call table and shard.
     mine = InsertLock(None if path is None else cache.table_locks(environment), path or "")
 

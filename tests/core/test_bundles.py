@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.bundles import OFFSET_BITS, Member, bundle_name, is_whole, place_of
+from sluice.core.bundles import OFFSET_BITS, Member, bundle_name, is_whole, place_of, replica_number
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind, Record, decode, encode, may_follow
 from sluice.core.tokens import block_token
@@ -110,3 +111,18 @@ def test_the_token_of_a_bundle_is_that_of_no_range() -> None:
     assert alone != bundled
     other = block_token(**{**facts, "block_range": MEMBERS[1].block_range}, bundle=NAME)
     assert other == bundled, "whichever member is told of it"
+
+
+def test_bundles_spread_over_replicas_whichever_partition_they_begin_with() -> None:
+    """And a range alone goes by its partition, again and again."""
+    first = TopicPartition("a", 0)
+    names = [
+        bundle_name(
+            [Member(Range(TopicPartition("a", n), begin, begin + 2), "t", 0) for n in range(3)]
+        )
+        for begin in range(0, 400, 2)
+    ]
+    for count in (2, 3, 4):
+        found = Counter(replica_number(first, name) % count for name in names)
+        assert len(found) == count and min(found.values()) > 200 / count / 2
+    assert replica_number(TopicPartition("a", 7), "") == 7
