@@ -105,8 +105,9 @@ def test_loading_goes_on_at_the_other_replica(
     for each in cluster.servers:
         world.clickhouse = each
         assert_exact(world, table, truth)
-    found = receipts(world)
-    assert sum(int(each["rows"]) for each in found) == truth.rows
+    assert sum(int(each["rows"]) for each in receipts(world)) == truth.rows
+    # A bundle's block has a receipt for each of its ranges, the first of which counts it.
+    found = [each for each in receipts(world) if not each.get("is_shared")]
     assert len({each["token"] for each in found}) == len(found)
     passed = [each for each in found if "failed_over" in each]
     assert passed and all(each["replica"] == second_url for each in passed)
