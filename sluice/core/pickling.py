@@ -1,4 +1,4 @@
-"""Frozen dataclasses that travel between driver and workers, pickled at a third of the cost."""
+"""Frozen dataclasses that travel between driver and workers, pickled at less cost."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _Class = TypeVar("_Class", bound=type[Any])
 
 
 def pickled_by_fields(cls: _Class) -> _Class:
-    """A dataclass of two fields or more is pickled as a call with its fields in their order: 3 µs
-    instead of 10 for one of 14 fields [measured], since `dataclasses` looks the fields of each
-    object up. What the class checks is checked once more where it arrives."""
+    """A dataclass of two fields or more is pickled as a call with its fields in their order: a
+    `Record` takes 7.1 µs both ways instead of 9.8 [measured], since `dataclasses` looks the fields
+    of each object up. What the class checks is checked once more where it arrives."""
     values_of = attrgetter(*(each.name for each in fields(cls)))
 
     def reduce(self: object) -> tuple[type[Any], tuple[Any, ...]]:
