@@ -131,7 +131,7 @@ def play(running: Play) -> Play:
     return running
 
 
-def test_a_kafka_that_is_away_for_long_disturbs_nobody_and_goes_on_at_its_intent(
+def test_a_kafka_that_is_away_for_long_disturbs_nobody_and_goes_on(
     play: Play,
 ) -> None:
     center = play.stage.centers["dc2"]
@@ -149,14 +149,17 @@ def test_a_kafka_that_is_away_for_long_disturbs_nobody_and_goes_on_at_its_intent
     center.broker.start()
     play.load_more("dc2")
     play.assert_exact()
-    settled = [
+    ended = [
         (each["topic"], each["partition"], each["begin"], each["end"])
         for each in play.stage.ledger(center)
-        if each["type"] == "settled"
+        if each["type"] == "settled" or each.get("kind") == "settle"
     ]
     for each in doubtful:
         source = each.source
-        assert settled.count((source.topic, source.partition, each.begin, each.end)) == 1
+        whole = (source.topic, source.partition, each.begin, each.end)
+        # A bundle that cannot be read, again and again, gives its ranges back (R19).
+        back = (source.topic, source.partition, each.begin, each.begin)
+        assert ended.count(whole) == 1 or back in ended, (whole, ended[-40:])
 
 
 def test_a_data_center_is_lost_then_a_replica_more_and_all_come_back(play: Play) -> None:
