@@ -90,5 +90,13 @@ def compiled_crc32c(data: bytes, by_table: bool) -> int:
     return int(native.library().sluice_crc32c(native.address_of(memory), len(data), by_table))
 
 
+def compiled_lz4(packed: bytes, room: int) -> bytes | None:
+    """What the compiled part unpacks of a frame; None: it leaves it to the library."""
+    memory, window = bytearray(packed or b"\0"), bytearray(room or 1)
+    addresses = native.address_of(memory), native.address_of(window)
+    count = native.library().sluice_lz4_frame(addresses[0], len(packed), addresses[1], room)
+    return None if count < 0 else bytes(window[:count])
+
+
 def joined(batches: Iterable[bytes]) -> bytes:
     return b"".join(batches)

@@ -8,6 +8,7 @@ import re
 import struct
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from tests.kafka.batches import (
     Entry,
     batch,
     compiled_crc32c,
+    compiled_lz4,
     crc32c,
     marker,
     record,
@@ -51,6 +53,38 @@ def test_the_checksum_is_the_one_of_the_format() -> None:
         data = dice.randbytes(size)
         for by_table in (False, True):
             assert compiled_crc32c(data, by_table) == crc32c(data)
+
+
+texts = st.lists(
+    st.one_of(st.binary(max_size=40), st.binary(min_size=1, max_size=20).map(lambda b: b * 40)),
+    max_size=12,
+).map(b"".join)
+
+
+@given(texts, st.integers(0, 400), st.data())
+@settings(max_examples=400, deadline=None)
+def test_lz4_is_unpacked_as_its_library_does_or_left_to_it(
+    text: bytes, spare: int, data: st.DataObject
+) -> None:
+    packed = bytearray(pa.compress(text, codec="lz4", asbytes=True))
+    assert compiled_lz4(bytes(packed), len(text) + spare) == text
+    for _ in range(data.draw(st.integers(1, 3))):
+        packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
+    found = compiled_lz4(bytes(packed), len(text) + spare)
+    try:
+        unpacked = pa.CompressedInputStream(pa.BufferReader(bytes(packed)), "lz4").read()
+    except OSError:
+        return  # a checksum that only the library looks at: the batch has one of its own
+    assert found is None or found == unpacked
+
+
+@pytest.mark.parametrize("missing", [1, 7, 200, 250_000])
+def test_lz4_that_does_not_fit_is_left_to_its_library(missing: int) -> None:
+    text = b"".join(b'{"id":%d,"name":"n%d"}' % (n, n * n) for n in range(12_000))
+    packed = bytes(pa.compress(text, codec="lz4", asbytes=True))
+    assert compiled_lz4(packed, len(text)) == text  # several blocks
+    assert compiled_lz4(packed, len(text) - missing) is None
+    assert compiled_lz4(packed[:-missing], len(text)) is None
 
 
 values = st.one_of(

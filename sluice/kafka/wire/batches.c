@@ -19,6 +19,7 @@
 #define VARINT_BYTES_MAX 10
 
 enum attribute { CODEC = 7, TRANSACTIONAL = 16, CONTROL = 32 };
+enum codec { LZ4 = 3 };
 
 enum status {
     INPUT_DONE = 0,  /* no whole batch is left */
@@ -56,6 +57,8 @@ struct parser {
     int64_t base_offset;
     int64_t last_offset;
     int64_t codec; /* not 0: the records are still compressed with it */
+    uint8_t *window; /* where records of small batches are unpacked */
+    int64_t window_bytes;
     /* the range */
     int64_t position; /* every offset below is done */
     int64_t end;
@@ -179,6 +182,94 @@ static int has_long_run(const uint8_t *text, int64_t bytes) {
     for (; at < bytes; at++)
         if ((uint8_t)(text[at] - '0') < 10 && is_long_run(text, bytes, at)) return 1;
     return 0;
+}
+
+/* ---- LZ4 ----
+ *
+ * Producers that write to many partitions write many small batches, and what a call into another
+ * library costs for each would be more than what unpacking costs. Only what is usual is unpacked
+ * here: whatever is broken, larger, or carries checksums of its own is left to that library.
+ */
+
+enum { LZ4_MAGIC = 0x184D2204, LZ4_TOKEN_MAX = 15, LZ4_MATCH_MIN = 4, STRIDE = 16 };
+enum lz4_flag { VERSION_MASK = 0xC0, VERSION_1 = 0x40, INDEPENDENT = 0x20 };
+#define LZ4_STORED 0x80000000u /* the block is not compressed */
+
+static uint32_t le32(const uint8_t *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* The bytes by which a length of 15 goes on. False when they do not end before `stop`. */
+static inline int lz4_length(const uint8_t **p, const uint8_t *stop, int64_t *length) {
+    if (*length < LZ4_TOKEN_MAX) return 1;
+    while (*p < stop) {
+        uint8_t byte = *(*p)++;
+        *length += byte;
+        if (byte < 255) return 1;
+    }
+    return 0;
+}
+
+/* Copies `length` bytes, and up to 15 more if both sides have room for them. A source less than 16
+ * bytes before `out` repeats itself, as LZ4 means it. */
+static inline void lz4_copy(uint8_t *out, const uint8_t *from, int64_t length, int is_roomy) {
+    if (is_roomy) {
+        for (int64_t at = 0; at < length; at += STRIDE) memcpy(out + at, from + at, STRIDE);
+    } else {
+        for (int64_t at = 0; at < length; at++) out[at] = from[at];
+    }
+}
+
+/* Where the unpacked bytes of one block end; NULL: it is broken, or there is no room for them.
+ * `begin`: of what was unpacked before, to which a block may refer. */
+static uint8_t *lz4_block(const uint8_t *p, const uint8_t *stop, const uint8_t *begin, uint8_t *out,
+                          const uint8_t *end) {
+    while (p < stop) {
+        uint8_t token = *p++;
+        int64_t length = token >> 4;
+        if (!lz4_length(&p, stop, &length) || length > stop - p || length > end - out) return NULL;
+        lz4_copy(out, p, length, length + STRIDE <= stop - p && length + STRIDE <= end - out);
+        p += length;
+        out += length;
+        if (p == stop) return out; /* the last sequence has no match */
+        if (stop - p < 2) return NULL;
+        int64_t back = p[0] | p[1] << 8;
+        p += 2;
+        length = token & LZ4_TOKEN_MAX;
+        if (!lz4_length(&p, stop, &length)) return NULL;
+        length += LZ4_MATCH_MIN;
+        if (back == 0 || back > out - begin || length > end - out) return NULL;
+        lz4_copy(out, out - back, length, back >= STRIDE && length + STRIDE <= end - out);
+        out += length;
+    }
+    return NULL;
+}
+
+/* Unpack one frame: how many bytes it has; -1: not here. */
+int64_t sluice_lz4_frame(const uint8_t *p, int64_t bytes, uint8_t *window, int64_t window_bytes) {
+    const uint8_t *stop = p + bytes;
+    uint8_t *out = window;
+    if (bytes < 7 || le32(p) != LZ4_MAGIC || (p[4] & VERSION_MASK) != VERSION_1 ||
+        (p[4] & ~(VERSION_MASK | INDEPENDENT)))
+        return -1;
+    p += 7; /* magic, flags, size of blocks, checksum of these */
+    while (stop - p >= 4) {
+        uint32_t size = le32(p);
+        int64_t length = size & ~LZ4_STORED;
+        p += 4;
+        if (size == 0) return p == stop ? out - window : -1;
+        if (length > stop - p) return -1;
+        if (size & LZ4_STORED) {
+            if (length > window + window_bytes - out) return -1;
+            memcpy(out, p, (size_t)length);
+            out += length;
+        } else {
+            out = lz4_block(p, p + length, window, out, window + window_bytes);
+            if (out == NULL) return -1;
+        }
+        p += length;
+    }
+    return -1;
 }
 
 /* ---- batches ---- */
@@ -355,6 +446,17 @@ static int take_message(struct parser *s, const struct record *r, int64_t offset
     return 0;
 }
 
+/* Unpack the records of the batch at hand. False: the caller must. */
+static int unpack_records(struct parser *s) {
+    if (s->codec != LZ4 || s->records_bytes > s->window_bytes / 8) return 0;
+    int64_t bytes = sluice_lz4_frame(s->records, s->records_bytes, s->window, s->window_bytes);
+    if (bytes < 0) return 0;
+    s->records = s->window;
+    s->records_bytes = bytes;
+    s->codec = 0;
+    return 1;
+}
+
 /* Take over the records of the batch at hand, until something is full. */
 static int take_records(struct parser *s) {
     const uint8_t *stop = s->records + s->records_bytes;
@@ -388,7 +490,7 @@ void sluice_delivered(struct parser *s) {
 static int walk(struct parser *s) {
     for (;;) {
         if (s->records_left > 0) {
-            if (s->codec) return COMPRESSED;
+            if (s->codec && !unpack_records(s)) return COMPRESSED;
             int status = take_records(s);
             if (status) return status;
         }

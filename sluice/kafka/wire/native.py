@@ -47,6 +47,8 @@ class Parser(ctypes.Structure):
         ("base_offset", ctypes.c_int64),
         ("last_offset", ctypes.c_int64),
         ("codec", ctypes.c_int64),
+        ("window", ctypes.c_void_p),
+        ("window_bytes", ctypes.c_int64),
         ("position", ctypes.c_int64),
         ("end", ctypes.c_int64),
         ("base", ctypes.c_int64),
@@ -110,6 +112,8 @@ def library() -> ctypes.CDLL:
     count = ctypes.POINTER(ctypes.c_int64)
     loaded.sluice_batches_end.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, count]
     loaded.sluice_batches_end.restype = ctypes.c_int64
+    loaded.sluice_lz4_frame.argtypes = [ctypes.c_void_p, ctypes.c_int64] * 2
+    loaded.sluice_lz4_frame.restype = ctypes.c_int64
     loaded.sluice_crc32c.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
     loaded.sluice_crc32c.restype = ctypes.c_uint32
     return loaded

@@ -171,9 +171,9 @@ class WireReader:
         )
 
     def _take_memory(self, text_bytes: int, window_bytes: int) -> None:
-        self._text, self._window = bytearray(text_bytes), bytearray(window_bytes)
+        self._take_memory_for_text(text_bytes)
+        self._take_window(window_bytes)
         parser = self._parser
-        parser.text, parser.text_capacity = native.address_of(self._text), text_bytes
         parser.offsets, parser.ends = self._offsets.ctypes.data, self._ends.ctypes.data
         parser.count_max = MESSAGES_MAX
 
@@ -240,6 +240,10 @@ class WireReader:
         self._text = bytearray(size)
         self._parser.text, self._parser.text_capacity = native.address_of(self._text), size
 
+    def _take_window(self, size: int) -> None:
+        self._window = bytearray(size)
+        self._parser.window, self._parser.window_bytes = native.address_of(self._window), size
+
     def _unpack_more(self, unpack: Unpack) -> None:
         """Move what is left to the front, and fill the window behind it. A batch that fits into the
         window is unpacked by one call."""
@@ -250,7 +254,7 @@ class WireReader:
         if parser.records_needed > RECORD_BYTES_MAX:
             raise BrokenBatchError(f"a record of {parser.records_needed} bytes")
         if parser.records_needed > len(window):
-            self._window = bytearray(parser.records_needed)
+            self._take_window(parser.records_needed)
             window = memoryview(self._window)
         window[:left] = rest
         filled = left
@@ -258,7 +262,7 @@ class WireReader:
             count = unpack(window[filled:])
             parser.is_whole = count == 0
             filled += count
-        parser.records, parser.records_bytes = native.address_of(self._window), filled
+        parser.records, parser.records_bytes = parser.window, filled
         parser.records_at = 0
 
     def _deliver(self, deliver: DeliverText) -> None:
