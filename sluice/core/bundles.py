@@ -28,11 +28,13 @@ class Member:
 
     :param topic_id: of this incarnation of the topic, as in a record.
     :param generation: as in a record.
+    :param rest: as in a record: the name of what a probe found missing, which is all of the range.
     """
 
     block_range: Range
     topic_id: str
     generation: int
+    rest: str = ""
 
 
 def bundle_name(members: Iterable[Member]) -> str:
@@ -53,9 +55,10 @@ def bundle_name(members: Iterable[Member]) -> str:
             raise ValueError(f"{found} has offsets beyond 2^{OFFSET_BITS}, so it is loaded alone")
         line = (
             f"{found.source.topic}/{found.source.partition}/{found.begin}-{found.end}/"
-            f"{member.topic_id}/{member.generation}\n"
+            f"{member.topic_id}/{member.generation}"
         )
-        digest.update(line.encode())
+        # A server may know the block of the bundle that it was in before without having it.
+        digest.update(f"{line}/{member.rest}\n".encode() if member.rest else f"{line}\n".encode())
     return f"{digest.hexdigest()[:_DIGEST_CHARACTERS]}.{len(ordered)}"
 
 

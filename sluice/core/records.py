@@ -85,8 +85,8 @@ class Record:
         written = (self.owner, self.topic_id, self.text, self.rest, self.bundle)
         if not _FIELDS.fullmatch("".join(written)):
             raise ValueError(f"one of {written!r} cannot stand in a record")
-        if self.bundle and (self.rest or not self.in_doubt):
-            raise ValueError(f"only a whole range in doubt is in a bundle: {self}")
+        if self.bundle and not self.in_doubt:
+            raise ValueError(f"only a range in doubt is in a bundle: {self}")
 
     @property
     def in_doubt(self) -> bool:

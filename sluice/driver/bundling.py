@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.core.budget import Site
-from sluice.core.bundles import OFFSET_BITS, Member, bundle_name, is_whole
+from sluice.core.bundles import OFFSET_BITS, Member, bundle_name, is_whole, members_in
 from sluice.core.packing import share_of_task
 from sluice.core.planning import (
     BYTES_PER_MESSAGE_UNKNOWN,
@@ -17,7 +17,7 @@ from sluice.core.planning import (
     next_range,
 )
 from sluice.core.ranges import Range, TopicPartition
-from sluice.core.text import lacking_lineage
+from sluice.core.text import ConfigurationText, lacking_lineage
 from sluice.driver.ports import SiteWindow
 from sluice.driver.record_updates import (
     Budget,
@@ -45,7 +45,8 @@ _Together = tuple[tuple[str, ...], Limits, int]
 
 def member_of(state: PartitionState) -> Member:
     """What the recorded range is in its bundle."""
-    return Member(state.block_range, state.record.topic_id, state.record.generation)
+    record = state.record
+    return Member(state.block_range, record.topic_id, record.generation, record.rest)
 
 
 def grouped_by_bundle(states: Iterable[PartitionState]) -> list[list[PartitionState]]:
@@ -376,10 +377,11 @@ class NewRanges:
     def updates(self) -> list[RecordUpdate]:
         """All of them, those of a bundle with its name."""
         bundles = [*self._closed, *self._open.values()]
-        return [*self._alone, *(update for bundle in bundles for update in _named(bundle.updates))]
+        return [*self._alone, *(update for bundle in bundles for update in named(bundle.updates))]
 
 
-def _named(updates: list[RecordUpdate]) -> list[RecordUpdate]:
+def named(updates: list[RecordUpdate]) -> list[RecordUpdate]:
+    """The same updates with the name of the bundle that they are, if they are several."""
     if len(updates) == 1:
         return updates
     name = bundle_name(
@@ -387,7 +389,59 @@ def _named(updates: list[RecordUpdate]) -> list[RecordUpdate]:
             Range(update.source, update.record.begin, update.record.end),
             update.record.topic_id,
             update.record.generation,
+            update.record.rest,
         )
         for update in updates
     )
     return [replace(each, record=replace(each.record, bundle=name)) for each in updates]
+
+
+def found_nothing(state: PartitionState, text: ConfigurationText) -> bool:
+    """Whether a probe found no row of a range in any table of this text."""
+    whole = ((state.record.begin, state.record.end),)
+    rest, stored = state.background.rest, state.background.stored
+    tables = text.tables_of(state.source.topic)
+    return not any(stored.values()) and all(rest.get(table.entry) == whole for table in tables)
+
+
+def absent_together(
+    states: Iterable[PartitionState],
+    planner: RecordPlanner,
+    text_of: Callable[[PartitionState], ConfigurationText],
+    leader_of: Callable[[TopicPartition], int],
+) -> list[list[PartitionState]]:
+    """Ranges of which probes found nothing, by the block that they become. They are put together as
+    new ones are: after a server was away, hundreds of small ranges would else be a block and a job
+    each. Those that were together before without being loaded come together in halves, so that one
+    of them does not hold up the others for ever.
+
+    :param text_of: the text that each is loaded under.
+    """
+    closed: list[list[PartitionState]] = []
+    opened: dict[tuple[int, int, _Together], tuple[list[PartitionState], int, float]] = {}
+    for state in sorted(states, key=lambda state: state.source):
+        topic, span, each = state.source.topic, state.block_range.span, state.bytes_per_message
+        limits = planner.limits_of(topic)
+        is_large = span > BUNDLED_SHARE_MAX * messages_of_range(limits, each)
+        if state.alone or is_large or state.record.end >> OFFSET_BITS:
+            closed.append([state])
+            continue
+        text = text_of(state)
+        entries = tuple(table.entry for table in text.tables_of(topic))
+        members_max = planner.members_of(entries)
+        if state.record.rest and state.record.bundle:
+            members_max = min(members_max, max(1, members_in(state.record.bundle) // 2))
+        together = entries, limits, leader_of(state.source)
+        size = span * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
+        key = id(text), members_max, together
+        members, messages, weight = opened.get(key, ([], 0, 0.0))
+        if members and (
+            len(members) >= members_max
+            or messages + span > limits.messages_max
+            or weight + size > limits.bytes_max
+        ):
+            closed.append(members)
+            members, messages, weight = [], 0, 0.0
+        members.append(state)
+        opened[key] = members, messages + span, weight + size
+    return closed + [members for members, _, _ in opened.values()]

@@ -54,6 +54,7 @@ from sluice.driver.ports import (
     Replicas,
     SchemaRead,
     SiteWindow,
+    Sought,
     SourceOffsets,
     Topics,
     Windows,
@@ -77,6 +78,8 @@ WARM_EVERY_MS = 20_000
 OBSERVE_EVERY_MS = 50
 OBSERVE_SHARE = 10
 OBSERVE_PAUSE_MS_MAX = 5_000
+#: Ranges that one probe looks for: what it asks of the servers is asked once for all of them.
+PROBED_TOGETHER_MAX = 100
 #: The wall clock may go back by so much without being noticed.
 CLOCK_STEP_MS = 5_000
 
@@ -460,22 +463,31 @@ class ConnectorLoop:
             self._parts.jobs.submit(job, self._environment, self._parts.inbox.put)
 
     def _probe(self, now_ms: int) -> None:
+        together: dict[tuple[str, int, int], list[PartitionState]] = {}
         for state in self._busy:
             if type(state.stage) is not ToProbe or now_ms < state.retry_at_ms:
                 continue
-            if state.out or not has_expired(state.record.deadline_ms, now_ms):
+            last_ms = max(state.record.deadline_ms, state.suspect_until_ms)
+            if state.out or not has_expired(last_ms, now_ms):
                 continue
-            state.become(Probing(state.outdated))
-            text, known = self._round_planner.text_of(state), self._schema.known_rest(state)
-            self._parts.prober.submit(
-                state.block_range,
-                state.record,
-                text,
-                self._parts.inbox.put,
-                known,
-                state.background.since_ms,
-                self._schema.in_parts(state),
-            )
+            since_ms = state.background.since_ms
+            place = state.source.topic, id(self._round_planner.text_of(state)), since_ms
+            together.setdefault(place, []).append(state)
+        for (_, _, since_ms), states in together.items():
+            text = self._round_planner.text_of(states[0])
+            for state in states:
+                state.become(Probing(state.outdated))
+            for begin in range(0, len(states), PROBED_TOGETHER_MAX):
+                sought = [
+                    Sought(
+                        state.block_range,
+                        state.record,
+                        self._schema.known_rest(state),
+                        self._schema.in_parts(state),
+                    )
+                    for state in states[begin : begin + PROBED_TOGETHER_MAX]
+                ]
+                self._parts.prober.submit(sought, text, since_ms, self._parts.inbox.put)
 
     def _keep_warm(self, now_ms: int) -> None:
         if now_ms - self._worked_at_ms > WARM_EVERY_MS:

@@ -203,27 +203,37 @@ class Topics(Protocol):
         """Topics to load that are not known yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A range that is looked for.
+
+    :param known: of entries whose tables are not looked at, what is missing.
+    :param in_parts: entries whose tables had ClickHouse partitions when blocks of the range may
+        have come: of a message of several rows only some may be stored, whatever the table is
+        now.
+    """
+
+    block_range: Range
+    record: Record
+    known: Rest = field(default_factory=dict)
+    in_parts: Collection[str] = ()
+
+
 class Prober(Protocol):
     """Looks before it loads (R11); `sluice.driver.probing` for real."""
 
     def submit(
         self,
-        block_range: Range,
-        record: Record,
+        sought: Sequence[Sought],
         text: ConfigurationText,
-        finished: Callable[[ProbeFound], None],
-        known: Rest,
         since_ms: int,
-        in_parts: Collection[str] = (),
+        finished: Callable[[ProbeFound], None],
     ) -> None:
-        """Look which offsets of the range are missing; the lease is known to be over.
+        """Look which offsets of ranges of one topic are missing; their leases are known to be over.
 
-        :param known: of entries whose tables are not looked at, what is missing.
-        :param since_ms: nothing of the range, or of what a probe before left of it, was inserted
+        :param since_ms: nothing of the ranges, or of what a probe before left of them, was inserted
             before then.
-        :param in_parts: entries whose tables had ClickHouse partitions when blocks of the range may
-            have come: of a message of several rows only some may be stored, whatever the table is
-            now.
+        :param finished: called once for each of them.
         """
 
 

@@ -6,14 +6,16 @@ ours runs on any replica, and the replicas have everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.clickhouse.insert import query_id_prefix
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.insert import QUERY_ID_PREFIX, query_id_prefix
 from sluice.clickhouse.probe import (
     StoredRun,
     present_offsets,
@@ -37,7 +39,7 @@ from sluice.core.rests import StoredRows, written_rows
 from sluice.core.routing import Looked, looked, takes
 from sluice.core.text import ConfigurationText, TableText, lacking_lineage
 from sluice.core.tokens import block_token, row_source
-from sluice.driver.ports import ProbeFound
+from sluice.driver.ports import ProbeFound, Sought
 from sluice.driver.shards import on_shard
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.reader import RangeReader, Seen
@@ -120,6 +122,68 @@ class _Found:
     rows: list[tuple[int, int, int]]
 
 
+class _Probe:
+    """Ranges of one topic that are looked for together, and what is found of each."""
+
+    def __init__(self, sought: Mapping[Range, Sought]) -> None:
+        self.sought = sought
+        self._rest: dict[Range, Rest] = {each: {} for each in sought}
+        self._stored: dict[Range, Stored] = {each: {} for each in sought}
+        self._failed: dict[Range, SluiceError] = {}
+
+    def __str__(self) -> str:
+        first, *others = self.sought
+        return f"{first} and {len(others)} more ranges" if others else str(first)
+
+    def take_known(self, table: TableText) -> None:
+        """Take what is known to be missing of those that are not looked for in this table."""
+        for each, sought in self.sought.items():
+            if table.entry in sought.known:
+                self._rest[each][table.entry] = sought.known[table.entry]
+
+    def sought_in(self, table: TableText) -> list[Range]:
+        """The ranges that are looked for in a table, without those that failed."""
+        return [
+            each
+            for each, sought in self.sought.items()
+            if each not in self._failed and table.entry not in sought.known
+        ]
+
+    def take(
+        self, each: Range, table: TableText, missing: tuple[Interval, ...], stored: StoredRows
+    ) -> None:
+        """Take what was found of a range in a table."""
+        self._rest[each][table.entry] = missing
+        if stored:
+            self._stored[each][table.entry] = stored
+
+    def fail(self, each: Range, error: SluiceError) -> None:
+        """Of this range it cannot be told; the first error counts."""
+        self._failed.setdefault(each, error)
+
+    def fail_all(self, error: SluiceError) -> None:
+        """Of none of them it can be told."""
+        for each in self.sought:
+            self.fail(each, error)
+
+    @contextmanager
+    def failing(self, each: Range) -> Iterator[None]:
+        """What goes wrong for good in here concerns this range only."""
+        try:
+            yield
+        except TerminalError as error:
+            self.fail(each, error)
+
+    def answers(self) -> Iterator[ProbeFound]:
+        """One for each range."""
+        for each in self.sought:
+            error = self._failed.get(each)
+            if error is not None:
+                yield ProbeFound(each.source, {}, error)
+            else:
+                yield ProbeFound(each.source, self._rest[each], stored=self._stored[each])
+
+
 def _bounded(block_range: Range, table: TableText, rows: StoredRows) -> StoredRows:
     """:raises CannotTellError: they are more than the ledger takes."""
     if len(written_rows(rows)) > STORED_BYTES_MAX:
@@ -146,16 +210,13 @@ class ClickHouseProber:
 
     def submit(
         self,
-        block_range: Range,
-        record: Record,
+        sought: Sequence[Sought],
         text: ConfigurationText,
-        finished: Callable[[ProbeFound], None],
-        known: Rest,
         since_ms: int,
-        in_parts: Collection[str] = (),
+        finished: Callable[[ProbeFound], None],
     ) -> None:
         """See `sluice.driver.ports.Prober`."""
-        self._pool.submit(self._run, block_range, record, text, finished, known, since_ms, in_parts)
+        self._pool.submit(self._run, sought, text, since_ms, finished)
 
     def use(self, access: ClickHouseAccess) -> None:
         """Ask these replicas from now on; called from any thread."""
@@ -170,66 +231,62 @@ class ClickHouseProber:
 
     def _run(
         self,
-        block_range: Range,
-        record: Record,
+        sought: Sequence[Sought],
         text: ConfigurationText,
+        since_ms: int,
         finished: Callable[[ProbeFound], None],
-        known: Rest,
-        since_ms: int,
-        in_parts: Collection[str] = (),
     ) -> None:
+        probe = _Probe({each.block_range: each for each in sought})
         try:
-            rest: Rest = {}
-            stored: Stored = {}
-            for table in text.tables_of(block_range.source.topic):
-                if table.entry in known:
-                    rest[table.entry] = known[table.entry]
-                    continue
-                was_in_parts = table.entry in in_parts
-                rest[table.entry], rows = self._missing(
-                    block_range, record, table, since_ms, was_in_parts=was_in_parts
-                )
-                if rows:
-                    stored[table.entry] = rows
-            finished(ProbeFound(block_range.source, rest, stored=stored))
+            for table in text.tables_of(sought[0].block_range.source.topic):
+                self._look(probe, table, since_ms)
         except SluiceError as error:
-            finished(ProbeFound(block_range.source, {}, error))
+            probe.fail_all(error)
         except Exception as error:
-            failure = TransientError(f"probing {block_range}: {type(error).__name__}: {error}")
-            finished(ProbeFound(block_range.source, {}, failure))
+            ranges = ", ".join(map(str, probe.sought))
+            probe.fail_all(TransientError(f"probing {ranges}: {type(error).__name__}: {error}"))
+        for answer in probe.answers():
+            finished(answer)
 
-    def _missing(
-        self,
-        block_range: Range,
-        record: Record,
-        table: TableText,
-        since_ms: int,
-        *,
-        was_in_parts: bool = False,
-    ) -> tuple[tuple[Interval, ...], StoredRows]:
-        """The offsets that are missing, and which of their rows are not.
+    def _look(self, probe: _Probe, table: TableText, since_ms: int) -> None:
+        """What is missing in one table.
 
         The union over the shards: each message has its rows in one of them. All of them are
-        quiet before the first is looked at. A server that stores a block in several parts may have
-        some rows of a message of several rows, and only who decodes it again knows how many it
-        has: there the whole range is to be loaded but for the rows that were found.
+        quiet before the first is looked at.
+
+        :raises SluiceError: of no range that is sought there it can be told.
         """
+        probe.take_known(table)
+        if not probe.sought_in(table):
+            return
         for shard in table.shards:
-            self._require_all(block_range, shard)
+            self._require_all(probe, shard)
         for shard in table.shards:
             gone = [u for u in sorted(self._gone.get(shard, ())) if self._still_serves(u, table)]
             urls = [*self._access.shards[shard], *gone]
             # Nobody inserts any more at any of them; so what one of them has, the others can have.
             for url in urls:
-                self._require_ended(url, block_range, record, table, shard)
+                self._require_ended(url, probe, table, shard)
             for url in urls:
                 self._require_fetched(url, table)
-        found_in = {
-            shard: self._present(
-                block_range, record, table, shard, since_ms, was_in_parts=was_in_parts
-            )
-            for shard in table.shards
-        }
+        found: dict[Range, dict[str, _Found]] = {}
+        for shard in table.shards:
+            self._present(probe, table, shard, since_ms, found)
+        for each in probe.sought_in(table):
+            with probe.failing(each):
+                probe.take(each, table, *self._missing(each, table, found[each]))
+
+    def _missing(
+        self, block_range: Range, table: TableText, found_in: Mapping[str, _Found]
+    ) -> tuple[tuple[Interval, ...], StoredRows]:
+        """The offsets of a range that are missing, and which of their rows are not.
+
+        A server that stores a block in several parts may have some rows of a message of several
+        rows, and only who decodes it again knows how many it has: there the whole range is to be
+        loaded but for the rows that were found.
+
+        :param found_in: by shard.
+        """
         present = {shard: found.offsets for shard, found in found_in.items()}
         twice = first_overlap(present)
         if twice is not None:
@@ -243,7 +300,7 @@ class ClickHouseProber:
             return ((block_range.begin, block_range.end),), _bounded(block_range, table, stored)
         found = [interval for intervals in present.values() for interval in intervals]
         missing = subtract((block_range.begin, block_range.end), found)
-        if table.route is None or not missing:
+        if table.route is None or not missing or not found:
             return missing, ()
         # Most gaps may be messages of other entries; what is recorded names each gap.
         routed = self._routed(block_range, table)
@@ -251,42 +308,59 @@ class ClickHouseProber:
 
     def _present(
         self,
-        block_range: Range,
-        record: Record,
+        probe: _Probe,
         table: TableText,
         shard: str,
         since_ms: int,
-        *,
-        was_in_parts: bool,
-    ) -> _Found:
-        """What a shard has of a range.
+        found: dict[Range, dict[str, _Found]],
+    ) -> None:
+        """What a shard has of each range.
 
-        :raises CannotTellError: rows may have gone, are hidden, or do not say who loaded them.
+        :param found: is added to.
+        :raises CannotTellError: rows may have gone, or are hidden.
         """
         url = self._access.shards[shard][0]
         with self._access.connect(url) as server:
             facts = describe_table(server, table.database, table.table)
             why = why_no_probe(facts, table.lineage, table.rows)
             if why is not None:
-                raise CannotTellError(f"{block_range} cannot be probed: {why}")
-            source = block_range.source
+                raise CannotTellError(f"{probe} cannot be probed: {why}")
             settings = seeing_all(server)
             require_unchanged(server, facts, since_ms)
             require_all_rows(server, facts, settings)
-            loaded_by = row_source(
-                pipeline=self._pipeline,
-                connector=self._kafka.connector,
-                topic_id=record.topic_id,
-                entry=table.entry,
-                generation=record.generation,
-            )
-            where = (source.topic, source.partition, block_range.begin, block_range.end, loaded_by)
-            present = present_offsets(server, facts, *where, settings)
-            rows: list[StoredRun] = []
-            if table.rows == "many" and (facts.partition_key or was_in_parts):
-                rows = stored_rows(server, facts, *where, settings)
+            for each in probe.sought_in(table):
+                with probe.failing(each):
+                    rows = self._rows_of(server, facts, probe.sought[each], table, settings)
+                    found.setdefault(each, {})[shard] = rows
             # Whoever deletes after the first look is seen by the second.
             require_unchanged(server, facts, since_ms)
+
+    def _rows_of(
+        self,
+        server: Server,
+        facts: TableFacts,
+        sought: Sought,
+        table: TableText,
+        settings: Mapping[str, str],
+    ) -> _Found:
+        """What a shard has of one range.
+
+        :raises CannotTellError: rows do not say who loaded them.
+        """
+        block_range, record = sought.block_range, sought.record
+        source = block_range.source
+        loaded_by = row_source(
+            pipeline=self._pipeline,
+            connector=self._kafka.connector,
+            topic_id=record.topic_id,
+            entry=table.entry,
+            generation=record.generation,
+        )
+        where = (source.topic, source.partition, block_range.begin, block_range.end, loaded_by)
+        present = present_offsets(server, facts, *where, settings)
+        rows: list[StoredRun] = []
+        if table.rows == "many" and (facts.partition_key or table.entry in sought.in_parts):
+            rows = stored_rows(server, facts, *where, settings)
         for run in present:
             if run.doubled:
                 raise DoubledRowsError(
@@ -298,7 +372,7 @@ class ClickHouseProber:
             [(row.offset, row.first, row.beyond) for row in rows],
         )
 
-    def _require_all(self, block_range: Range, shard: str) -> None:
+    def _require_all(self, probe: _Probe, shard: str) -> None:
         """:raises ReplicaMissingError: names each replica of the shard that does not answer."""
         urls, away = self._access.shards[shard], []
         for url in urls:
@@ -309,7 +383,7 @@ class ClickHouseProber:
                 away.append(str(error))
         if away:
             raise ReplicaMissingError(
-                f"{block_range} has to be probed, which needs all {len(urls)} replicas of shard "
+                f"{probe} has to be probed, which needs all {len(urls)} replicas of shard "
                 f"{shard}, and {len(away)} of them cannot be reached: {'; '.join(away)}"
             )
 
@@ -343,27 +417,38 @@ class ClickHouseProber:
             reader.close()
         return found
 
-    def _require_ended(
-        self, url: str, block_range: Range, record: Record, table: TableText, shard: str
-    ) -> None:
-        """:raises StillRunningError: somebody may still insert this block."""
+    def _require_ended(self, url: str, probe: _Probe, table: TableText, shard: str) -> None:
+        """Ranges of which somebody may still insert a block fail."""
         with self._access.connect(url) as server:
-            for rest in sorted({"", record.rest}):
-                token = block_token(
-                    pipeline=self._pipeline,
-                    generation=record.generation,
-                    connector=self._kafka.connector,
-                    topic_id=record.topic_id,
-                    block_range=block_range,
-                    entry=table.entry,
-                    target=table.target,
-                    shard=shard,
-                    rest=rest,
-                    bundle="" if rest else record.bundle,
-                )
-                running = running_query_ids(server, query_id_prefix(token))
-                if running:
-                    raise StillRunningError(f"{url} still runs {running[0]} for {block_range}")
+            running = running_query_ids(server, QUERY_ID_PREFIX)
+        for each in probe.sought_in(table):
+            for token in self._tokens_of(probe.sought[each].record, each, table, shard):
+                prefix = query_id_prefix(token)
+                of_range = [query_id for query_id in running if query_id.startswith(prefix)]
+                if of_range:
+                    probe.fail(
+                        each, StillRunningError(f"{url} still runs {of_range[0]} for {each}")
+                    )
+
+    def _tokens_of(
+        self, record: Record, block_range: Range, table: TableText, shard: str
+    ) -> list[str]:
+        """The tokens under which a range's block may be on its way."""
+        return [
+            block_token(
+                pipeline=self._pipeline,
+                generation=record.generation,
+                connector=self._kafka.connector,
+                topic_id=record.topic_id,
+                block_range=block_range,
+                entry=table.entry,
+                target=table.target,
+                shard=shard,
+                rest=rest,
+                bundle="" if rest else record.bundle,
+            )
+            for rest in sorted({"", record.rest})
+        ]
 
     def _require_fetched(self, url: str, table: TableText) -> None:
         """:raises StillRunningError: this replica may lack what another one has."""

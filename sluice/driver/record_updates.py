@@ -472,13 +472,21 @@ class RecordPlanner:
         return replace(update, record=replace(update.record, kind=Kind.WIDEN, text=text))
 
     def probed(
-        self, state: PartitionState, text: str, background: Background, now_ms: int
+        self,
+        state: PartitionState,
+        text: str,
+        background: Background,
+        now_ms: int,
+        grant: int | None = None,
+        attempt: int | None = None,
     ) -> RecordUpdate:
-        """The same range, of which a probe has told what is missing, alone from now on.
+        """The same range, of which a probe has told what is missing, in no bundle.
 
         :param text: digest of the text under which the rest is loaded.
+        :param attempt: its number; None: the next one.
         """
-        renewed = self.renew(state, now_ms).record
+        renewed = self.renew(state, now_ms, grant).record
+        renewed = replace(renewed, attempt=attempt or renewed.attempt)
         rest = digest_of_rest(background.rest, renewed.attempt, background.stored)
         record = replace(renewed, kind=Kind.PROBE, text=text, rest=rest, bundle="")
         return RecordUpdate(state.source, record, background, True)

@@ -182,9 +182,14 @@ class ReportHandler:
                 self._too_heavy(state, heavy)
                 state.bytes_per_message = max(1.0, size / max(1, end - state.record.begin))
             case BundleTooHeavy(by_rows=by_rows):
-                state.alone = True
-                # Bytes are so for whoever is sent it, so nobody ever inserted it (R12).
-                state.untouched = state.untouched or not by_rows
+                if state.record.rest:
+                    # Nobody inserted this bundle, but an earlier block of the range may be known to
+                    # a server that lacks it (R7): it is never given back.
+                    state.probe()
+                else:
+                    state.alone = True
+                    # Bytes are so for whoever is sent it, so nobody ever inserted it (R12).
+                    state.untouched = state.untouched or not by_rows
                 if by_rows:
                     self._planner.narrow(state)
             case NeedsGrant() as need:

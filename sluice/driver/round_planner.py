@@ -15,9 +15,12 @@ from sluice.core.receipts import NeedsGrant, TooHeavy
 from sluice.core.text import ConfigurationText
 from sluice.driver.bundling import (
     NewRanges,
+    absent_together,
     again_together,
+    found_nothing,
     grouped_by_bundle,
     may_fill_a_block,
+    named,
     share_of,
 )
 from sluice.driver.changes import SchemaChanges
@@ -90,6 +93,8 @@ class RoundPlanner:
         self._leader_of = leader_of
         #: Of the round that is being decided.
         self._effects: list[Effect] = []
+        #: Of the same: ranges of which a probe found nothing.
+        self._absent: list[PartitionState] = []
         #: Ranges of the last round that waited for a replica to finish others.
         self.held_back = 0
 
@@ -108,7 +113,7 @@ class RoundPlanner:
         budget = Budget(windows, self._claims, busy, now_ms)
         updates: list[RecordUpdate] = []
         ready: list[PartitionState] = []
-        self._effects, planner = [], self._planner
+        self._effects, self._absent, planner = [], [], self._planner
         out = grouped_by_bundle(s for s in busy if s.out)
         self.held_back = 0
         self._flights.begin()
@@ -116,6 +121,7 @@ class RoundPlanner:
             self._flights.add(self._places(members[0]))
         free = [s for s in busy if s.stopped is None and not s.out]
         idle = [s for s in free if s.loaded is not None or not s.record.in_doubt]
+        resting: list[list[PartitionState]] = []
         for members in grouped_by_bundle(s for s in free if s.record.in_doubt):
             if any(state.loaded is not None for state in members):
                 continue  # idle: they are settled below, and then this is no whole bundle
@@ -129,10 +135,15 @@ class RoundPlanner:
             if (runs or any(update.dispatch for update in found)) and not self._may_go(members[0]):
                 continue
             if not found and not runs:
-                is_old = any(now_ms - s.committed_at_ms > RESETTLE_MS for s in members)
-                found = [refresh(state) for state in members] if is_old else []
+                resting.append(members)
             updates += found
             ready += members if runs else []
+        updates += self._load_absent(budget, now_ms)
+        planned = {update.source for update in updates}
+        for members in resting:
+            is_old = any(now_ms - s.committed_at_ms > RESETTLE_MS for s in members)
+            if is_old and not any(state.source in planned for state in members):
+                updates += [refresh(state) for state in members]
         going_on = [state for state in idle if not state.retiring]
         intended = [] if stopping else self._intend(going_on, out, budget, now_ms, flush=flush)
         updates += intended
@@ -342,6 +353,15 @@ class RoundPlanner:
             state.probe()
             state.retry_at_ms = now_ms + PARTLY_STORED_MS
             return None
+        if self._planner.members_max > 1 and found_nothing(state, text):
+            self._absent.append(state)
+            return None
+        return self._record_rest(state, budget, now_ms)
+
+    def _record_rest(
+        self, state: PartitionState, budget: Budget, now_ms: int
+    ) -> RecordUpdate | None:
+        text = self.text_of(state)
         sites = budget.sites(text, state.source.topic)
         try:
             if not budget.take(sites, state.record.grant):
@@ -351,6 +371,53 @@ class RoundPlanner:
             return None
         background = _from_now_on(state.background, sites, budget, now_ms)
         return self._planner.probed(state, text.digest(), background, now_ms)
+
+    def _load_absent(self, budget: Budget, now_ms: int) -> list[RecordUpdate]:
+        """Ranges of which a probe found nothing: those that go together are one block (R19)."""
+        updates: list[RecordUpdate] = []
+        for members in absent_together(self._absent, self._planner, self.text_of, self._leader_of):
+            first, *others = members
+            if others:
+                updates += self._load_absent_bundle(members, budget, now_ms)
+            elif self._may_go(first):
+                update = self._record_rest(first, budget, now_ms)
+                updates += [update] if update else []
+        return updates
+
+    def _load_absent_bundle(
+        self, members: list[PartitionState], budget: Budget, now_ms: int
+    ) -> list[RecordUpdate]:
+        text, topic = self.text_of(members[0]), members[0].source.topic
+        digest, sites = text.digest(), budget.sites(text, topic)
+        grant = max(state.record.grant for state in members)
+        attempt = 1 + max(state.record.attempt for state in members)
+        updates = named(
+            [
+                self._planner.probed(
+                    state,
+                    digest,
+                    _from_now_on(state.background, sites, budget, now_ms),
+                    now_ms,
+                    grant,
+                    attempt,
+                )
+                for state in members
+            ]
+        )
+        first = updates[0]
+        places = self._flights.places(text, digest, first.source, first.record.bundle)
+        if not self._flights.has_room(places):
+            self.held_back += 1
+            return []
+        try:
+            if not budget.take(sites, grant):
+                return []
+        except WindowTooSmallError:
+            for state in members:  # each range may well have room for itself
+                state.alone = True
+            return []
+        self._flights.add(places)
+        return updates
 
     def text_of(self, state: PartitionState) -> ConfigurationText:
         """The recorded text if it can be executed; else today's, under a probe (R8)."""
@@ -371,9 +438,4 @@ def _from_now_on(
 def _may_shorten(state: PartitionState, text: ConfigurationText) -> bool:
     """Whether surely nobody inserted anything of a range that is too heavy: under its own text
     nobody did, but a probe may have found rows of another one (R12)."""
-    tables = text.tables_of(state.source.topic)
-    whole = ((state.record.begin, state.record.end),)
-    rest, stored = state.background.rest, state.background.stored
-    return not state.record.rest or (
-        not any(stored.values()) and all(rest.get(table.entry) == whole for table in tables)
-    )
+    return not state.record.rest or found_nothing(state, text)

@@ -122,6 +122,7 @@ def take_over(
     :raises OwnerChangedError: another successor was let through.
     :raises StartRefusedError: a new topic cannot begin where `start` says.
     """
+    parts = replace(parts, why_no_probe=_asked_once(parts.why_no_probe))
     taken = parts.recorder.take_over(sources)
     uncommitted = [source for source, found in taken.found.items() if found is None]
     view = parts.read_ledger(sources, uncommitted)
@@ -164,6 +165,21 @@ def take_over(
         if source not in taken.found and text_needed(str(entry["metadata"])) is not None
     ]
     return started
+
+
+def _asked_once(
+    why_no_probe: Callable[[ConfigurationText, str], str | None],
+) -> Callable[[ConfigurationText, str], str | None]:
+    """Servers are asked about the tables of a topic once, not for each of its partitions."""
+    known: dict[tuple[int, str], str | None] = {}
+
+    def ask(text: ConfigurationText, topic: str) -> str | None:
+        key = id(text), topic
+        if key not in known:
+            known[key] = why_no_probe(text, topic)
+        return known[key]
+
+    return ask
 
 
 def _new(observed: list[Observed], view: LedgerView) -> dict[TopicPartition, Held]:
@@ -374,7 +390,7 @@ def _facts(
         if forgotten != "":
             memory, why = Memory.OVERRUN, "ClickHouse may have forgotten its blocks"
             why += f" ({forgotten})" if forgotten else ""
-        no_probe = no_entry or parts.why_no_probe(text, item.source.topic)
+        no_probe = no_entry or (parts.why_no_probe(text, item.source.topic) if why else None)
         if no_probe is not None and why:
             probe, why = Probe.IMPOSSIBLE, f"{why}, and it cannot be probed: {no_probe}"
     return Facts(committed, ledger, item.topic, log, memory, executable, probe), why

@@ -18,7 +18,7 @@ from sluice.core.ranges import Range, digest_of_rest
 from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText, parse_text
 from sluice.driver.parking import known_rest
-from sluice.driver.ports import ProbeFound
+from sluice.driver.ports import ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber, DoubledRowsError
 from sluice.driver.shards import on_shard
 from sluice.driver.texts import access_of, kafka_access
@@ -155,12 +155,13 @@ def _as_rest(
 ) -> Decided:
     """A probe's record. Its deadline is 0: nobody was ever allowed to insert for it, and the
     next driver renews it before it is loaded."""
+    attempt = record.attempt + 1
     probe = replace(
         with_owner(record, situation),
         kind=Kind.PROBE,
-        attempt=record.attempt + 1,
+        attempt=attempt,
         deadline_ms=0,
-        rest=digest_of_rest(rest, stored=stored),
+        rest=digest_of_rest(rest, attempt, stored),
         bundle="",
     )
     background = Background(
@@ -230,7 +231,8 @@ def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> Pro
         since_ms = facts.background.since_ms
         parted = {t.entry for t in text.tables_of(facts.source.topic) if t.partition_key}
         in_parts = parted | facts.background.stored.keys()
-        prober.submit(block_range, record, text, answers.put, known, since_ms, in_parts)
+        sought = Sought(block_range, record, known, in_parts)
+        prober.submit([sought], text, since_ms, answers.put)
         found = answers.get(timeout=_PROBE_SECONDS_MAX)
     except queue.Empty:
         raise DecisionRefusedError(

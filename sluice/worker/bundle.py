@@ -36,8 +36,11 @@ class Bundle:
 
     def __post_init__(self) -> None:
         name, records = self.name, [member.record for member in self.members]
-        of = [Member(m.block_range, m.record.topic_id, m.record.generation) for m in self.members]
-        same = {(record.bundle, record.text, record.rest) for record in records}
+        of = [
+            Member(m.block_range, m.record.topic_id, m.record.generation, m.record.rest)
+            for m in self.members
+        ]
+        same = {(record.bundle, record.text) for record in records}
         if len(same) != 1 or (sorted(of) != of) or (name and not is_whole(name, of)):
             raise TerminalError(
                 f"{self}: these ranges are not the whole bundle {name or 'of one range'}",
@@ -45,6 +48,8 @@ class Bundle:
             )
         if not name and len(self.members) > 1:
             raise TerminalError(f"{self}: no bundle", "This is a bug: report it.")
+        if name and not all(map(_is_all_missing, self.members)):
+            raise TerminalError(f"{self}: a part of a range", "This is a bug: report it.")
 
     def __str__(self) -> str:
         first, *others = self.members
@@ -77,8 +82,8 @@ class Bundle:
 
     @property
     def rest(self) -> Rest:
-        """Of a probe's record, which is alone: what is missing."""
-        return self.members[0].rest
+        """Of a probe's record: what is missing. {}: everything, as of each member of a bundle."""
+        return self.members[0].rest if self.is_alone else {}
 
     @property
     def stored(self) -> Stored:
@@ -243,3 +248,10 @@ class Bundle:
     def _borders(self) -> NDArray[np.uint64]:
         numbers = range(len(self.members) + 1)
         return np.array([place_of(number, 0) for number in numbers], np.uint64)
+
+
+def _is_all_missing(member: Assignment) -> bool:
+    """Whether nothing of a range is known to be there: such ranges only form a bundle."""
+    found = member.block_range
+    whole = ((found.begin, found.end),)
+    return not member.stored and all(missing == whole for missing in member.rest.values())

@@ -280,10 +280,16 @@ class World(Inbox):
             self.environments.append(parts[1])
             self._submit_job(parts[0])
         else:
-            block_range, _, text, finished, known, _, in_parts = parts
-            self.probes.append((self.now, block_range))
-            self.probed_in_parts.append(in_parts)
-            self.at(TASK_MS, lambda: finished(self._probed(block_range, text, known)))
+            sought, text, _, finished = parts
+            for each in sought:
+                self.probes.append((self.now, each.block_range))
+                self.probed_in_parts.append(each.in_parts)
+
+            def finish() -> None:
+                for each in sought:
+                    finished(self._probed(each.block_range, text, each.known))
+
+            self.at(TASK_MS, finish)
 
     def _submit_job(self, job: Job) -> None:
         self.jobs.append(job)
@@ -448,7 +454,10 @@ def _bundles(job: Job) -> dict[str, list[Assignment]]:
     for assignment in job.assignments:
         found.setdefault(assignment.record.bundle, []).append(assignment)
     for name, members in found.items():
-        of = [Member(a.block_range, a.record.topic_id, a.record.generation) for a in members]
+        of = [
+            Member(a.block_range, a.record.topic_id, a.record.generation, a.record.rest)
+            for a in members
+        ]
         assert not name or is_whole(name, of), "only a whole bundle is sent"
     return found
 

@@ -24,7 +24,7 @@ from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText
 from sluice.core.tokens import block_token
-from sluice.driver.ports import ProbeFound
+from sluice.driver.ports import ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber, StillRunningError
 from sluice.kafka.clients import KafkaAccess
 from tests.driver.loop_world import table_text
@@ -70,7 +70,7 @@ def probe(urls: tuple[str, ...], text: ConfigurationText) -> ProbeFound:
     prober = ClickHouseProber(access, "p", KafkaAccess("dc1", "127.0.0.1:1"))
     found: SimpleQueue[ProbeFound] = SimpleQueue()
     try:
-        prober.submit(RANGE, RECORD, text, found.put, {}, 1)
+        prober.submit([Sought(RANGE, RECORD)], text, 1, found.put)
         return found.get(timeout=60)
     finally:
         prober.close()

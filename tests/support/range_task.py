@@ -13,7 +13,7 @@ from sluice.core.ranges import Range, TopicPartition, digest_of_rest
 from sluice.core.receipts import TaskReport
 from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText
-from sluice.driver.ports import ProbeFound
+from sluice.driver.ports import ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.texts import access_of, kafka_access
 from sluice.worker.assignment import Assignment, TaskEnvironment
@@ -97,8 +97,8 @@ class Task:
             access_of(configuration), configuration.pipeline, kafka_access(configuration, "dc1")
         )
         try:
-            record, since_ms = self.record(), self.since_ms
-            prober.submit(self.block_range, record, self.text, found.put, {}, since_ms, in_parts)
+            sought = Sought(self.block_range, self.record(), in_parts=in_parts)
+            prober.submit([sought], self.text, self.since_ms, found.put)
             return found.get(timeout=60)
         finally:
             prober.close()

@@ -50,6 +50,8 @@ class BundleRules:
                 first, name = members[0].block_range.source, members[0].record.bundle
                 if name:
                     self._world.faults.note("bundle of several ranges")
+                    if members[0].record.rest:
+                        self._world.faults.note("bundle of ranges that a probe did not find")
                 if name and list(records) != sorted(self._members[name]):
                     bundle = ", ".join(map(str, sorted(self._members[name])))
                     self._violate(first, f"{in_words(records)} is sent, but {name} is {bundle}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,10 @@ from sluice.config import (
     TableConfiguration,
 )
 from sluice.core.errors import OwnerChangedError, SluiceError
-from sluice.core.ledger import Rest
-from sluice.core.ranges import Range
-from sluice.core.records import Record
 from sluice.core.text import ConfigurationText, Sharding
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.monitor import WindowMonitor
-from sluice.driver.ports import Clock, ProbeFound
+from sluice.driver.ports import Clock, ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.refreshing import SchemaReader
 from sluice.driver.watching import ReplicaWatch
@@ -138,17 +135,13 @@ class SimulatedProber(ClickHouseProber):
 
     def submit(
         self,
-        block_range: Range,
-        record: Record,
+        sought: Sequence[Sought],
         text: ConfigurationText,
-        finished: Callable[[ProbeFound], None],
-        known: Rest,
         since_ms: int,
-        in_parts: Collection[str] = (),
+        finished: Callable[[ProbeFound], None],
     ) -> None:
         self.world.scheduler.spawn(
-            self.world.process,
-            lambda: self._run(block_range, record, text, finished, known, since_ms, in_parts),
+            self.world.process, lambda: self._run(sought, text, since_ms, finished)
         )
 
 

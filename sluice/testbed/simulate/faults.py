@@ -139,6 +139,7 @@ CONTENT = (
     "message bad for one table only",
     "tombstone",
     "bundle of several ranges",
+    "bundle of ranges that a probe did not find",
     "bundle refused as too heavy",
     "range of a bundle given back",
     "heavy message",

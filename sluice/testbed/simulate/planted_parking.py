@@ -9,7 +9,6 @@ from typing import Any
 
 from sluice.core.ranges import Range
 from sluice.core.receipts import Failed
-from sluice.core.records import Record
 from sluice.core.text import TableText
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.report_handler import ReportHandler
@@ -20,12 +19,10 @@ def _stored_is_parked() -> AbstractContextManager[None]:
     """All of a range is parked although rows of it may be stored."""
     real = ClickHouseProber._missing
 
-    def missing(
-        self: Any, block_range: Range, record: Record, table: TableText, since_ms: int
-    ) -> Any:
+    def missing(self: Any, block_range: Range, table: TableText, found_in: Any) -> Any:
         if table.parked:
             return ((block_range.begin, block_range.end),), ()
-        return real(self, block_range, record, table, since_ms)
+        return real(self, block_range, table, found_in)
 
     return patched((ClickHouseProber, "_missing", missing))
 

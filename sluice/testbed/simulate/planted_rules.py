@@ -147,12 +147,12 @@ def _probe_ignores_running_inserts() -> AbstractContextManager[None]:
 
 def _probe_looks_into_one_shard() -> AbstractContextManager[None]:
     """What lies in other shards counts as missing."""
-    real = probing.ClickHouseProber._missing
+    real = probing.ClickHouseProber._look
 
-    def missing(self: Any, block_range: Any, record: Any, table: Any, since_ms: int) -> Any:
-        return real(self, block_range, record, replace(table, shards=table.shards[:1]), since_ms)
+    def look(self: Any, probe: Any, table: Any, since_ms: int) -> None:
+        real(self, probe, replace(table, shards=table.shards[:1]), since_ms)
 
-    return patched((probing.ClickHouseProber, "_missing", missing))
+    return patched((probing.ClickHouseProber, "_look", look))
 
 
 def _renewals_are_young() -> AbstractContextManager[None]:
