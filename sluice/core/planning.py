@@ -11,7 +11,7 @@ from sluice.core.ranges import Range, TopicPartition
 #: A range may exceed `max_bytes` by this factor before it is refused (R12).
 RANGE_BYTES_FACTOR = 1.5
 
-#: Assumed until a partition's messages were seen; errs on the large side.
+#: Assumed until a topic's messages were seen; errs on the large side.
 BYTES_PER_MESSAGE_UNKNOWN = 1024.0
 
 
@@ -43,7 +43,7 @@ class Backlog:
     :param position: the settled position; the next range begins there.
     :param stable_end: last stable offset, fresh from the broker.
     :param waiting_since_ms: when the driver first saw a stable end beyond `position`.
-    :param bytes_per_message: observed, or None before the first range.
+    :param bytes_per_message: observed, or None before the first range of its topic.
     """
 
     source: TopicPartition

@@ -290,14 +290,14 @@ class NewRanges:
         no company; and one that cannot be probed has no way out of a bundle."""
         limits = self._planner.limits_of(backlog.source.topic)
         found = next_range(backlog, limits, 0, flush=True)
-        full = messages_of_range(limits, state.bytes_per_message)
+        full = messages_of_range(limits, backlog.bytes_per_message)
         if found is None or state.failures or state.alone or found.end >> OFFSET_BITS:
             return None
         if not self._may_be_probed(backlog.source.topic):
             return None
         if found.span > BUNDLED_SHARE_MAX * full:
             return None
-        each = state.bytes_per_message
+        each = backlog.bytes_per_message
         expected = found.span * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
         entries = self._planner.entries_of(backlog.source.topic)
         return (entries, limits, self._leader_of(backlog.source)), found, expected
@@ -355,7 +355,7 @@ class NewRanges:
             update = self._planner.intend(state, backlog, windows, sites, grant, now_ms)
             self._alone.append(update)
             limits = self._planner.limits_of(backlog.source.topic)
-            full = messages_of_range(limits, state.bytes_per_message)
+            full = messages_of_range(limits, backlog.bytes_per_message)
             return share_of_task(update.record.end - update.record.begin, full)
         together, limits = small[0], small[0][1]
         if together in self._open:
@@ -420,7 +420,7 @@ def absent_together(
     closed: list[list[PartitionState]] = []
     opened: dict[tuple[int, int, _Together], tuple[list[PartitionState], int, float]] = {}
     for state in sorted(states, key=lambda state: state.source):
-        topic, span, each = state.source.topic, state.block_range.span, state.bytes_per_message
+        topic, span, each = state.source.topic, state.block_range.span, planner.bytes_of(state)
         limits = planner.limits_of(topic)
         is_large = span > BUNDLED_SHARE_MAX * messages_of_range(limits, each)
         if state.alone or is_large or state.record.end >> OFFSET_BITS:

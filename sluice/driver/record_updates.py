@@ -19,7 +19,14 @@ from sluice.core.ledger import (
     settled_entry,
     suspect_entry,
 )
-from sluice.core.planning import Backlog, Limits, in_fair_order, next_range, stretched_delay_ms
+from sluice.core.planning import (
+    Backlog,
+    Limits,
+    in_fair_order,
+    next_range,
+    smoothed_bytes,
+    stretched_delay_ms,
+)
 from sluice.core.ranges import TopicPartition, digest_of_rest
 from sluice.core.receipts import DeadLetter, Loaded
 from sluice.core.records import Kind, Record
@@ -277,6 +284,7 @@ class RecordPlanner:
     #: The name of the text, worked out once: of a hundred tables it takes 8 ms [measured].
     digest: str = field(init=False)
     _limits_of: dict[str, Limits] = field(default_factory=dict)
+    _bytes_of: dict[str, float | None] = field(default_factory=dict)
     _sites_of: dict[str, list[Site]] = field(default_factory=dict)
     _configured_seconds: float = field(init=False)
 
@@ -348,6 +356,16 @@ class RecordPlanner:
         before = self.grants.get(entry, 0)
         self.grants[entry] = max(entries, before - 1)
 
+    def learn_bytes(self, topic: str, messages: int, size: int) -> None:
+        """Remember what messages of a topic take: its partitions are alike until one was seen."""
+        self._bytes_of[topic] = smoothed_bytes(self._bytes_of.get(topic), messages, size)
+
+    def bytes_of(self, state: PartitionState) -> float | None:
+        """What a message of a partition takes, or one of its topic where no range of it was loaded
+        yet; None: nobody knows."""
+        own = state.bytes_per_message
+        return self._bytes_of.get(state.source.topic) if own is None else own
+
     def give_time(self, state: PartitionState) -> None:
         """A block did not end in its time: what it may take doubles, up to the lease."""
         before = max(self.insert_seconds, state.insert_seconds)
@@ -386,7 +404,7 @@ class RecordPlanner:
                 state.record.end,
                 state.stable_end,
                 state.waiting_since_ms,
-                state.bytes_per_message,
+                self.bytes_of(state),
             )
             topic = state.source.topic
             if topic not in stretched:

@@ -176,6 +176,7 @@ class ReportHandler:
                 state.bytes_per_message = smoothed_bytes(
                     state.bytes_per_message, loaded.messages, loaded.bytes
                 )
+                self._planner.learn_bytes(state.source.topic, loaded.messages, loaded.bytes)
                 for receipt in loaded.receipts:
                     self._planner.learn(receipt.entry, receipt.entries)
             case TooHeavy(end=end, bytes=size) as heavy:

@@ -81,6 +81,21 @@ def test_a_bundle_is_no_larger_than_one_range() -> None:
     assert blocks_of(world) == 10
 
 
+@pytest.mark.parametrize(("learned", "blocks"), [(False, 3), (True, 1)])
+def test_partitions_that_were_not_seen_are_as_those_of_their_topic(
+    learned: bool, blocks: int
+) -> None:
+    """Nothing is known of a message: 1 KiB, until the first bundles say what the others take. A
+    backlog of many partitions is one range of each."""
+    world = bundling()
+    world.planner = replace(world.planner, limits=Limits(1000, 16 * 1024, 1000))
+    if learned:
+        world.planner.learn_bytes("a", 10, 1_000)
+    run(world)
+    assert_exact(world)
+    assert blocks_of(world) == blocks
+
+
 def test_large_ranges_go_alone() -> None:
     world = bundling(count=3, messages_max=8)
     world.ends[SOURCES[0]] = 2
