@@ -31,16 +31,16 @@ _EXAMPLE_CHARACTERS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
-class LetterLimit:
+class DeadLetterLimit:
     """From when on dead letters stop their partition.
 
     :param max_ratio: share of the messages that may be dead letters; 1.0 never stops.
-    :param min_letters: fewer dead letters than these never stop.
+    :param min_dead_letters: fewer dead letters than these never stop.
     :param window_messages: of so many last messages, in whole ranges.
     """
 
     max_ratio: float = 1.0
-    min_letters: int = 100
+    min_dead_letters: int = 100
     window_messages: int = 10_000
 
     @property
@@ -78,7 +78,7 @@ class LetterWindow:
     the driver started.
     """
 
-    limit: LetterLimit
+    limit: DeadLetterLimit
     messages: int = 0
     letters: dict[str, int] = field(default_factory=dict)
     _passed: dict[str, int] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class LetterWindow:
         return forgotten
 
     def _worst(self) -> Excess | None:
-        least, share = self.limit.min_letters, self.limit.max_ratio
+        least, share = self.limit.min_dead_letters, self.limit.max_ratio
         found = [
             Excess(table, count, self.messages_of(table))
             for table, count in self.letters.items()

@@ -12,7 +12,7 @@ from sluice.core.replicas import turn
 from sluice.core.text import ConfigurationText
 
 #: Unless the configuration says otherwise.
-INSERTS_MAX = 32
+INFLIGHT_INSERTS_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)

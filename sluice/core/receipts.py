@@ -14,11 +14,11 @@ from sluice.core.ranges import Interval, Range
 
 @dataclass(frozen=True, slots=True)
 class Queueing:
-    """How a block came to its turn at a table that takes one quorum insert at a time.
+    """How a block waited for the insert lock of a table that takes one quorum insert at a time.
 
-    :param wait_ms: until it had its turn, or was sent without.
-    :param held: False: nobody could be asked for a turn.
-    :param lost: the turn was lost before it was given back.
+    :param wait_ms: until it had the lock, or was sent without.
+    :param held: False: nobody could be asked for the lock: an unlocked insert.
+    :param lost: the lock was lost before it was released.
     """
 
     wait_ms: int

@@ -21,7 +21,8 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.text import SOURCE, ConfigurationText
 from sluice.driver.beginning import ask_group
 from sluice.driver.discovering import TopicFinder, topics_to_load
-from sluice.driver.loop import ConnectorLoop, LoopParts
+from sluice.driver.loop import ConnectorLoop
+from sluice.driver.loop_parts import LoopParts
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.parking import Parking
 from sluice.driver.patience import patiently
@@ -270,8 +271,8 @@ class _Assembly:
             inbox=self.inbox,
             read_schema=self.schema.request,
             want_columns=self.schema.want,
-            letter_limit=configuration.letter_limit,
-            inserts_max=configuration.clickhouse.max_inserts,
+            dead_letter_limit=configuration.dead_letter_limit,
+            inflight_inserts_max=configuration.clickhouse.max_inflight_inserts,
             parking=Parking(configuration.parkable),
             topics=TopicFinder(configuration, name, self.log, self._told_apart)
             if self.run.connector.topic_pattern

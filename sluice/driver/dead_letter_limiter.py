@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from sluice.core.dead_letters import (
     PARKED,
+    DeadLetterLimit,
     Excess,
-    LetterLimit,
     LetterWindow,
     examples,
     letters_by_table,
@@ -47,7 +47,7 @@ class DeadLetterLimiter:
     :param lane: as dead letters name it.
     """
 
-    def __init__(self, lane: str, limit: LetterLimit) -> None:
+    def __init__(self, lane: str, limit: DeadLetterLimit) -> None:
         self.windows: dict[TopicPartition, LetterWindow] = {}
         #: Dead letters of loaded ranges, by table entry and reason.
         self.counts: dict[tuple[str, str], int] = {}
@@ -126,7 +126,7 @@ class DeadLetterLimiter:
         """Say that a table entry comes near the limit."""
         for table in letters:
             ratio, count = window.ratio(table), window.letters[table]
-            if ratio <= _WARN_SHARE * self._limit.max_ratio or count < self._limit.min_letters:
+            if ratio <= _WARN_SHARE * self._limit.max_ratio or count < self._limit.min_dead_letters:
                 continue
             warned_at_ms = self._warned_at_ms.get((source, table))
             if warned_at_ms is not None and 0 <= now_ms - warned_at_ms < WARN_EVERY_MS:

@@ -12,7 +12,7 @@ from sluice.clickhouse.reactions import (
     may_still_land,
 )
 from sluice.clickhouse.schema import OtherColumnsError
-from sluice.core.dead_letters import LetterLimit
+from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
 from sluice.core.lease import LeaseOverError
 from sluice.core.ledger import Background
@@ -89,7 +89,7 @@ class ReportHandler:
     others is given back.
 
     :param states: the loop's own mapping; partitions may join it later.
-    :param letter_limit: from when on dead letters stop a partition.
+    :param dead_letter_limit: from when on dead letters stop a partition.
     :param parking: which entries may be parked.
     :param schema_patience_ms: see `unknown_schemas`.
     """
@@ -101,11 +101,11 @@ class ReportHandler:
         planner: RecordPlanner,
         counters: Counters,
         now_ms: Clock,
-        letter_limit: LetterLimit | None = None,
+        dead_letter_limit: DeadLetterLimit | None = None,
         parking: Parking | None = None,
         schema_patience_ms: int = PATIENCE_MS,
     ) -> None:
-        self.letters = DeadLetterLimiter(loop, letter_limit or LetterLimit())
+        self.letters = DeadLetterLimiter(loop, dead_letter_limit or DeadLetterLimit())
         self._patience = SchemaPatience(self.letters, schema_patience_ms)
         self._states = states
         self._planner = planner

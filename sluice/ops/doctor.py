@@ -22,6 +22,7 @@ from sluice.ops.doctor_cluster import look_at_cluster
 from sluice.ops.doctor_decode import Key, look_at_decoding
 from sluice.ops.doctor_findings import Examination, Finding, refusal
 from sluice.ops.doctor_front import check_same_servers
+from sluice.ops.doctor_insert_locks import check_insert_locks
 from sluice.ops.doctor_kafka import look_at_kafka
 from sluice.ops.doctor_shards import check_contact, check_differences, check_health
 from sluice.ops.doctor_tables import (
@@ -31,7 +32,6 @@ from sluice.ops.doctor_tables import (
     check_shared,
     check_table,
 )
-from sluice.ops.doctor_turns import check_turns
 
 __all__ = ["Finding", "examine", "refusal"]
 
@@ -94,7 +94,7 @@ def _look_at_servers(
         findings += look.findings
         findings += _look_at_tables(configuration, look, access, entries, partitions, topics)
         findings += check_health(look, configuration.clickhouse.limits)
-    return findings + check_turns(access, looks)
+    return findings + check_insert_locks(access, looks)
 
 
 def _look_at_reader(connector: ConnectorConfiguration) -> list[Finding]:

@@ -148,7 +148,7 @@ class LoopCollector(Collector):
         )
         held_back = GaugeMetricFamily(
             "sluice_held_back_ranges",
-            "Ranges that wait because max_inserts are in flight at a replica.",
+            "Ranges that wait because max_inflight_inserts are in flight at a replica.",
             labels=["connector"],
         )
         for loop in loops:

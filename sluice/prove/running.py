@@ -160,7 +160,7 @@ EXPERIMENTS = (
         "quorum-in-doubt",
         "A quorum that does not come is 319; the next block is 286 on servers that take one quorum "
         "insert at a time, and waits by itself on others; both are stored once in the end.",
-        "ranges in doubt are repeated until the quorum is there; turns (I7)",
+        "ranges in doubt are repeated until the quorum is there; insert locks (I7)",
         quorums.quorum_in_doubt,
     ),
     Experiment(

@@ -117,8 +117,8 @@ def seconds_for(environment: TaskEnvironment, bundle: Bundle) -> float:
 def may_go_parallel(environment: TaskEnvironment, shards: Sequence[str]) -> bool:
     """Whether blocks may be inserted into these shards at the same time.
 
-    A connection serves one at a time, so no two may share a server; and who takes turns at tables
-    waits for one turn at a time, so that nobody waits in a circle.
+    A connection serves one at a time, so no two may share a server; and who takes insert locks
+    waits for one lock at a time, so that nobody waits in a circle.
     """
     access = environment.clickhouse
     servers = [url for shard in shards for url in access.shards[shard]]

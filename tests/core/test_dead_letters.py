@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.dead_letters import Excess, LetterLimit, LetterWindow, examples
+from sluice.core.dead_letters import DeadLetterLimit, Excess, LetterWindow, examples
 from tests.kafka.groups import letter
 
-LIMIT = LetterLimit(max_ratio=0.5, min_letters=10, window_messages=100)
+LIMIT = DeadLetterLimit(max_ratio=0.5, min_dead_letters=10, window_messages=100)
 
 
 def test_a_range_that_is_mostly_bad_is_refused_at_once() -> None:
@@ -43,8 +43,8 @@ def test_the_window_forgets_whole_ranges() -> None:
 
 
 def test_off_never_stops() -> None:
-    window = LetterWindow(LetterLimit())
-    assert LetterLimit().is_off
+    window = LetterWindow(DeadLetterLimit())
+    assert DeadLetterLimit().is_off
     assert window.take(1_000_000, {"a": 1_000_000}) is None
 
 
@@ -83,7 +83,7 @@ def test_examples_name_the_first_of_each_reason(table: str) -> None:
 def test_the_share_is_of_the_messages_that_an_entry_was_given() -> None:
     """An entry whose route gives it few messages must not be drowned by the others."""
     window = LetterWindow(LIMIT)
-    few = LIMIT.min_letters
+    few = LIMIT.min_dead_letters
     assert window.take(100 * few, {}, {"t": 100 * few}) is None
     assert window.messages_of("t") == 0 and window.ratio("t") == 0.0
     excess = window.take(100 * few, {"t": few}, {"t": 99 * few})

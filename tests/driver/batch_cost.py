@@ -26,7 +26,8 @@ from sluice.core.ledger import Commit
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Loaded, Receipt, Stages, TaskReport
-from sluice.driver.loop import ConnectorLoop, LoopParts
+from sluice.driver.loop import ConnectorLoop
+from sluice.driver.loop_parts import LoopParts
 from sluice.driver.ports import SiteWindow
 from sluice.driver.start import Started
 from sluice.driver.state import Claims

@@ -15,9 +15,9 @@ from typing import Any
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.budget import Site, WindowState
 from sluice.core.bundles import Member, is_whole
-from sluice.core.dead_letters import LetterLimit
+from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
-from sluice.core.flights import INSERTS_MAX
+from sluice.core.flights import INFLIGHT_INSERTS_MAX
 from sluice.core.ledger import Background, Commit, LedgerEntry, Rest
 from sluice.core.planning import Limits
 from sluice.core.ranges import (
@@ -33,7 +33,8 @@ from sluice.core.records import Kind, Record
 from sluice.core.text import LINEAGE_TYPES, ConfigurationText, TableText
 from sluice.core.tokens import block_token
 from sluice.driver.effects import Wanted
-from sluice.driver.loop import ConnectorLoop, LoopParts
+from sluice.driver.loop import ConnectorLoop
+from sluice.driver.loop_parts import LoopParts
 from sluice.driver.parking import Parking
 from sluice.driver.ports import ProbeFound, SiteWindow, Topics
 from sluice.driver.record_updates import RecordPlanner
@@ -156,10 +157,10 @@ class World(Inbox):
         self.may_land = self.may_lack_part = False
         self.read_schema: Callable[[], None] | None = None
         self.parking = Parking()
-        self.letter_limit: LetterLimit | None = None
+        self.dead_letter_limit: DeadLetterLimit | None = None
         self.topic_finder: Topics | None = None
         self.want_columns: Callable[[Wanted], None] | None = None
-        self.inserts_max = INSERTS_MAX
+        self.inflight_inserts_max = INFLIGHT_INSERTS_MAX
         self.schema_patience_ms = PATIENCE_MS
         self.shards: dict[str, tuple[str, ...]] = {"s1": ("http://h",)}
         self.epoch = EPOCH_UNKNOWN
@@ -410,11 +411,11 @@ class World(Inbox):
                 now_ms=self.now_ms,
                 inbox=self,
                 read_schema=self.read_schema,
-                letter_limit=self.letter_limit,
+                dead_letter_limit=self.dead_letter_limit,
                 parking=self.parking,
                 topics=self.topic_finder,
                 want_columns=self.want_columns,
-                inserts_max=self.inserts_max,
+                inflight_inserts_max=self.inflight_inserts_max,
                 find_cuts=self.find_cuts,
                 schema_patience_ms=self.schema_patience_ms,
             ),

@@ -75,7 +75,7 @@ def test_ranges_count_where_they_go_by_now() -> None:
 def test_each_replica_gets_so_many_and_no_more(most: int) -> None:
     world = Busy((REPLICATED,), SOURCES)
     two_replicas(world)
-    world.inserts_max = most
+    world.inflight_inserts_max = most
     run(world)
     assert world.most == {0: most, 1: most}
     assert all(world.rows_of(source) == [1] * 30 for source in SOURCES)
@@ -84,7 +84,7 @@ def test_each_replica_gets_so_many_and_no_more(most: int) -> None:
 def test_without_replicas_the_first_server_gets_all() -> None:
     world = Busy((table_text("t", ("a",)),), SOURCES)
     two_replicas(world)
-    world.inserts_max = 3
+    world.inflight_inserts_max = 3
     run(world)
     assert sum(world.most.values()) >= 3
     at_once = max(len(job.assignments) for job in world.jobs)
@@ -94,7 +94,7 @@ def test_without_replicas_the_first_server_gets_all() -> None:
 
 def test_another_table_of_the_replica_is_not_held_back() -> None:
     world = Busy((table_text("t", ("a",)), table_text("u", ("b",))), [*SOURCES, OTHER])
-    world.inserts_max = 1
+    world.inflight_inserts_max = 1
     loop = world.loop()
     held: list[int] = []
     world.at(TASK_MS // 2 + 1, lambda: held.append(loop.held_back))
@@ -112,7 +112,7 @@ def test_ranges_that_are_sent_again_wait_for_their_turn_too() -> None:
             return JobLostError("lost") if assignment.is_first else loaded
 
     world = Failing((table_text("t", ("a",)),), SOURCES)
-    world.inserts_max = 2
+    world.inflight_inserts_max = 2
     run(world)
     assert world.most == {0: 2}
     assert all(world.rows_of(source) == [1] * 30 for source in SOURCES)

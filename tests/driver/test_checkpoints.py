@@ -91,6 +91,6 @@ def test_what_a_probe_found_is_not_said_before_it_is_committed() -> None:
     loop = world.loop([world.settled(P0), world.overrun(P1, 10, 2)])
     before = loop.states[P1].background
     loop.states[P1].background = replace(before, marks={}, since_ms=before.since_ms + 5)
-    ((part,),) = [loop._checkpoints.due(world.now, {})]
+    ((part,),) = [loop._recorder.checkpoints.due(world.now, {})]
     (probed,) = [record for record in part.body["records"] if record["partition"] == 1]
     assert (probed["marks"], probed["since_ms"]) == (before.marks, before.since_ms)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from sluice.core.dead_letters import LetterLimit
+from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import DeadLetter, Loaded, Receipt, TaskReport
 from sluice.driver.counters import Counters
@@ -19,7 +19,7 @@ from tests.driver.loop_world import World
 from tests.kafka.groups import NOW, letter
 
 SOURCE = TopicPartition("events", 0)
-LIMIT = LetterLimit(max_ratio=0.5, min_letters=10, window_messages=100)
+LIMIT = DeadLetterLimit(max_ratio=0.5, min_dead_letters=10, window_messages=100)
 RECEIPT = Receipt("orders", "d.orders", "s1", "t", 1, 1, "c", "u", 1, 1)
 
 
@@ -28,7 +28,7 @@ def loaded(messages: int, bad: int, *receipts: Receipt) -> Loaded:
     return Loaded(receipts, letters, messages, 1000, 0)
 
 
-def watch(limit: LetterLimit = LIMIT) -> DeadLetterLimiter:
+def watch(limit: DeadLetterLimit = LIMIT) -> DeadLetterLimiter:
     return DeadLetterLimiter("shop.dc1", limit)
 
 

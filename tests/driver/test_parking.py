@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sluice.clickhouse.reactions import build_error, reaction_to
-from sluice.core.dead_letters import PARKED, LetterLimit
+from sluice.core.dead_letters import PARKED, DeadLetterLimit
 from sluice.core.errors import SluiceError, TerminalError
 from sluice.core.ledger import Rest
 from sluice.core.ranges import Range, TopicPartition, contains
@@ -265,7 +265,7 @@ def test_a_table_that_is_gone_is_parked_before_anybody_inserts() -> None:
 def test_too_many_dead_letters_park_their_table_and_good_rows_stay() -> None:
     """Of the range that was judged, rows that landed are found; the bad ones are parked."""
     world = ParkingWorld()
-    world.letter_limit = LetterLimit(0.5, 1, 10)
+    world.dead_letter_limit = DeadLetterLimit(0.5, 1, 10)
     world.ends[P0] = 20
 
     def mostly_bad(world: World, assignment: Assignment) -> Answer:

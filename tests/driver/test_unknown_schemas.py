@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sluice.core.budget import Site
-from sluice.core.dead_letters import LetterLimit
+from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import TerminalError
 from sluice.core.ledger import Rest
 from sluice.core.ranges import Range, TopicPartition
@@ -242,7 +242,7 @@ def test_another_topic_is_not_hurried_by_the_garbage_of_one() -> None:
 def test_more_than_may_be_dead_letters_wait() -> None:
     world = RegistryWorld(dict.fromkeys(range(8), 2), {1})
     world.ends[P0] = 10
-    world.letter_limit = LetterLimit(max_ratio=0.5, min_letters=5)
+    world.dead_letter_limit = DeadLetterLimit(max_ratio=0.5, min_dead_letters=5)
     world.at(3_600_000, lambda: world.known.add(2))
     world.rounds_left = 200_000
     run(world)

@@ -83,7 +83,7 @@ def test_a_connection_that_stays_away_ends_the_lock(
 
 
 def test_without_its_place_nobody_announces(zookeeper_port: int, name: str) -> None:
-    """Whoever took it away: then the next one has its turn, and must not be overtaken."""
+    """Whoever took it away: then the next one has the lock, and must not be overtaken."""
     locks, other = (ZooKeeperLocks(f"127.0.0.1:{zookeeper_port}", 30.0) for _ in range(2))
     held = locks.acquire(name, 30)
     other._session().ask("delete", held.place)

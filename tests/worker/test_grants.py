@@ -12,7 +12,7 @@ from sluice.core.ranges import EpochOffset, Range, TopicPartition, digest_of_res
 from sluice.core.receipts import NeedsGrant
 from sluice.core.records import Kind, Record
 from sluice.core.text import Sharding
-from sluice.driver.loop import assigned
+from sluice.driver.dispatching import assigned
 from sluice.driver.state import PartitionState, Probed
 from sluice.worker.assignment import Assignment
 from sluice.worker.bundle import Bundle

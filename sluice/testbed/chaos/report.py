@@ -128,8 +128,8 @@ class ChaosReport:
             "blocks_failed_over": receipts.failed_over,
             "replicas_passed_by": receipts.passed,
             "failed_over_in_doubt": receipts.in_doubt,
-            "blocks_in_turn": receipts.in_turn,
-            "blocks_out_of_turn": receipts.out_of_turn,
+            "locked_inserts": receipts.locked_inserts,
+            "unlocked_inserts": receipts.unlocked_inserts,
         }
 
     def _cluster_lines(self) -> list[tuple[str, object, str]]:
@@ -144,7 +144,11 @@ class ChaosReport:
             ("blocks failed over", receipts.failed_over, "went past one replica at least"),
             *((f"  {name}", count, "") for name, count in receipts.passed.items()),
             ("  in doubt there", receipts.in_doubt, ""),
-            ("blocks in turn", receipts.in_turn, f"and {receipts.out_of_turn} out of turn"),
+            (
+                "locked inserts",
+                receipts.locked_inserts,
+                f"and {receipts.unlocked_inserts} unlocked",
+            ),
         ]
 
     def lines(self) -> list[str]:

@@ -276,7 +276,7 @@ def make_configuration(world: World) -> Configuration:
             user="",
             durability="quorum" if plan.is_quorum else "single",
             zookeeper="simulated" if plan.has_locks else "",
-            max_inserts=plan.inserts_max,
+            max_inflight_inserts=plan.inflight_inserts_max,
             insert_timeout_seconds=plan.insert_seconds,
         ),
         tables=tuple(

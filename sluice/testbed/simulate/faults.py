@@ -166,8 +166,8 @@ CONTENT = (
     "schema that comes late to the registry",
     "schema that no registry knows",
     "probe of the rows of messages",
-    "a turn at a table",
-    "a turn does not come in time",
+    "an insert lock of a table",
+    "an insert lock does not come in time",
     "columns added for new fields",
     "message parked",
     "insert: slower than its time-out",
@@ -192,7 +192,7 @@ RARE = frozenset(
         "part lost before its quorum came",
         "ledger lost",
         # Once in some fifty seeds.
-        "a turn does not come in time",
+        "an insert lock does not come in time",
         "block went to another replica",
     }
 )

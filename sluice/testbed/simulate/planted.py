@@ -22,8 +22,8 @@ from sluice.core.tokens import block_token
 from sluice.driver import (
     changes,
     connector,
-    loop,
     monitor,
+    recording,
     report_handler,
     round_planner,
     schema_decision,
@@ -308,20 +308,20 @@ def _cached_watermark() -> AbstractContextManager[None]:
 
 def _range_before_intent() -> AbstractContextManager[None]:
     """A range is loaded whose record was not committed (R1)."""
-    real = loop.ConnectorLoop._record
+    real = recording.RoundRecorder.record
 
-    def record(self: Any, steps: Any, now_ms: int) -> Any:
+    def record(self: Any, steps: Any, texts: Any, now_ms: int) -> Any:
         before = {step.source: step for step in steps if step.record.kind is Kind.INTEND}
-        done = real(self, steps, now_ms)
+        done = real(self, steps, texts, now_ms)
         if not done:
             for source, step in before.items():
-                state = self.states[source]
+                state = self._states[source]
                 if state.stopped is None and state.loaded is None and not state.record.in_doubt:
                     state.record = step.record
                     done.append(state)
         return done
 
-    return patched((loop.ConnectorLoop, "_record", record))
+    return patched((recording.RoundRecorder, "record", record))
 
 
 def _unknown_commit_is_lost() -> AbstractContextManager[None]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sluice.core import bundles
 from sluice.core.bundles import Member
-from sluice.driver import bundling, loop
+from sluice.driver import bundling, recording
 from sluice.driver.state import Claims, PartitionState
 from sluice.testbed.simulate.decoding import DecodedRows, VersionedDecoder, with_rows
 from sluice.testbed.simulate.patches import patched
@@ -44,7 +44,7 @@ def _rows_in_order_of_arrival() -> AbstractContextManager[None]:
 
 def _members_are_recorded_one_by_one() -> AbstractContextManager[None]:
     """The records of a bundle are written in several transactions."""
-    return patched((loop, "bounded", lambda updates: updates[:1]))
+    return patched((recording, "bounded", lambda updates: updates[:1]))
 
 
 def _bundle_named_by_its_partitions() -> AbstractContextManager[None]:

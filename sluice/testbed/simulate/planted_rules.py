@@ -15,7 +15,7 @@ from sluice.clickhouse.reactions import nothing_sent
 from sluice.core import budget, lease
 from sluice.core.budget import Claim, WindowState
 from sluice.core.errors import SluiceError
-from sluice.driver import connector, loop, probing, record_updates, start, state
+from sluice.driver import connector, dispatching, probing, record_updates, recording, start, state
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.observing import TopicObserver
 from sluice.driver.record_updates import Budget, RecordPlanner
@@ -60,9 +60,8 @@ def _no_grace_after_the_lease() -> AbstractContextManager[None]:
     def has_expired(deadline: int, now_ms: int) -> bool:
         return lease.has_expired(deadline, now_ms, 0)
 
-    return patched(
-        *((module, "has_expired", has_expired) for module in (loop, state, record_updates))
-    )
+    modules = (dispatching, recording, state, record_updates)
+    return patched(*((module, "has_expired", has_expired) for module in modules))
 
 
 def _suspects_are_not_recorded() -> AbstractContextManager[None]:
@@ -141,7 +140,7 @@ def _probe_ignores_running_inserts() -> AbstractContextManager[None]:
     """A probe that has found the lease over looks while a server still stores."""
     return patched(
         (probing, "running_query_ids", lambda *_: []),
-        (loop, "has_expired", lambda deadline, now_ms: now_ms > deadline),
+        (dispatching, "has_expired", lambda deadline, now_ms: now_ms > deadline),
     )
 
 
