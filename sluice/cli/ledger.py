@@ -27,8 +27,10 @@ from sluice.cli.tables import cell_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_LINE = "{:<24}  {:<28}  {:<10}  {:<26}  {:>7}  {:>7}  {}"
+_LINE = "{:<24}  {:<28}  {:<11}  {:<26}  {:>7}  {:>7}  {}"
 _HEADERS = ("time", "partition", "entry", "offsets", "batch", "attempt", "details")
+#: What people read for names that stand in ledgers and stay there.
+_WORDS = {"suspect": "late_insert"}
 
 
 @command("ledger", "sluice ledger sluice.toml --table orders --since 1h")
@@ -72,12 +74,12 @@ def line_of(entry: Mapping[str, Any]) -> str:
     if "topic" in entry:
         partition = f"{partition} {entry['topic']}[{entry['partition']}]"
     offsets = f"[{entry['begin']}, {entry['end']})" if "begin" in entry else "-"
-    what = entry.get("kind", entry["type"])
+    what = str(entry.get("kind", entry["type"]))
     details = ", ".join(_details(entry))
     cells = (
         _time(int(entry["at_ms"])),
         partition,
-        what,
+        _WORDS.get(what, what),
         offsets,
         entry.get("batch", "-"),
         entry.get("attempt", "-"),

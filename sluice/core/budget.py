@@ -1,9 +1,9 @@
 """The window budget (R10): a block must still be remembered when it is repeated.
 
 A repeat of block T stores nothing iff fewer than W entries were created on that table and
-shard since T's own. Entries are counted by marks, numbers that the server raises by at
-least one for each entry of any writer, and by grants, what was allowed but may not have
-landed yet. Everything that may still be repeated is a claim on the window.
+shard since T's own. Entries are counted by insert counters, numbers that the server raises by at
+least one for each entry of any writer, and by reservations, what was allowed but may not have
+landed yet. Everything that may still be repeated is a hold on the window.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from sluice.core.lease import CLOCK_SKEW_MS_MAX
 
-#: Claims stay below this share of a window; the rest is for what cannot be counted.
+#: Holds stay below this share of a window; the rest is for what cannot be counted.
 WINDOW_SHARE = 2
 
 #: Between a table entry's window and the table that a view writes to; in no name of an entry.
@@ -45,7 +45,7 @@ class Site:
 
     @property
     def key(self) -> str:
-        """How it is called in the ledger's marks."""
+        """How it is called in the ledger's insert counters."""
         own = f"{self.entry}/{self.shard}"
         return f"{own}{_TO_TARGET}{self.target}" if self.target else own
 
@@ -58,15 +58,15 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Hold:
     """Something that may still insert into a site, or that may be repeated.
 
-    :param mark: the site's mark before the claim's first insert could begin.
-    :param grant: entries that it may yet create.
+    :param insert_counter: the site's insert counter before the hold's first insert could begin.
+    :param reservation: entries that it may yet create.
     """
 
-    mark: int
-    grant: int
+    insert_counter: int
+    reservation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ class WindowState:
     """A site's window as read from the server.
 
     :param blocks: W.
-    :param mark: the mark now.
+    :param insert_counter: the insert counter now.
     :param table: name of the table whose window it is.
     """
 
     blocks: int
-    mark: int
+    insert_counter: int
     table: str = ""
 
     @property
@@ -88,26 +88,28 @@ class WindowState:
         return self.blocks // WINDOW_SHARE
 
 
-def room(window: WindowState, claims: Iterable[Claim], ended: int = 0) -> int:
-    """How many entries may be granted now; negative when the budget is overdrawn.
+def room(window: WindowState, holds: Iterable[Hold], ended: int = 0) -> int:
+    """How many entries may be reserved now; negative when the budget is overdrawn.
 
-    The entries since the oldest claim are what the server counted, plus every grant that
+    The entries since the oldest hold are what the server counted, plus every reservation that
     may still land.
 
-    :param ended: grants of claims that ended after the mark was read; their entries may be
-        missing in it.
+    :param ended: reservations of holds that ended after the insert counter was read; their entries
+        may be missing in it.
     """
-    held = list(claims)
-    created = window.mark - min((claim.mark for claim in held), default=window.mark)
+    held = list(holds)
+    created = window.insert_counter - min(
+        (hold.insert_counter for hold in held), default=window.insert_counter
+    )
     if created < 0:
-        # A mark that fell (parts were dropped) no longer counts; nothing may be assumed.
+        # An insert counter that fell (parts were dropped) no longer counts; nothing may be assumed.
         return -1 if held else window.usable
-    return window.usable - created - ended - sum(claim.grant for claim in held)
+    return window.usable - created - ended - sum(hold.reservation for hold in held)
 
 
-def still_remembered(window: WindowState, mark: int) -> bool:
-    """Whether a block that was inserted after `mark` is surely within the window."""
-    return 0 <= window.mark - mark <= window.usable
+def still_remembered(window: WindowState, insert_counter: int) -> bool:
+    """Whether a block that was inserted after `insert_counter` is surely within the window."""
+    return 0 <= window.insert_counter - insert_counter <= window.usable
 
 
 def still_young(window_seconds: int | None, since_ms: int, now_ms: int) -> bool:

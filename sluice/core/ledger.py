@@ -17,8 +17,8 @@ from sluice.core.receipts import DeadLetter, Loaded, Receipt, Stages
 from sluice.core.records import Record, encode
 from sluice.core.server_runs import ServerRuns
 
-#: Marks of the windows, by `Site.key`.
-Marks = dict[str, int]
+#: Insert counters of the windows, by `Site.key`.
+InsertCounters = dict[str, int]
 Rest = dict[str, tuple[Interval, ...]]
 Stored = dict[str, rests.StoredRows]
 
@@ -45,18 +45,18 @@ def text_entry(digest: str, canonical: str) -> LedgerEntry:
 class Background:
     """What belongs to a record in doubt and is too long for the offset's metadata.
 
-    :param marks: of the windows, taken before the range could first be inserted.
+    :param insert_counters: of the windows, taken before the range could first be inserted.
     :param since_ms: when the range was first intended.
     :param rest: what a probe found missing, by table entry.
     :param stored: of entries whose messages have several rows, those rows of `rest` that the probe
         found.
     :param bytes_max: size above which nobody ever inserted this range (R12).
     :param servers: of shards with tables that are not replicated, the process that served them
-        when the marks were taken. One that is missing is unknown: such a table may know a block
-        of the range that it does not have.
+        when the insert counters were taken. One that is missing is unknown: such a table may know a
+        block of the range that it does not have.
     """
 
-    marks: Marks = field(default_factory=dict)
+    insert_counters: InsertCounters = field(default_factory=dict)
     since_ms: int = 0
     rest: Rest = field(default_factory=dict)
     bytes_max: int = 0
@@ -80,7 +80,7 @@ def record_entry(
         "attempt": record.attempt,
         "owner": record.owner,
         "metadata": encode(record),
-        "marks": background.marks,
+        "marks": background.insert_counters,
         "since_ms": background.since_ms,
         "bytes_max": background.bytes_max,
     }
@@ -154,14 +154,17 @@ def settled_entry(block_range: Range, batch: int, attempt: int, loaded: Loaded) 
     return LedgerEntry(block_range.source, body)
 
 
-def suspect_entry(block_range: Range, deadline_ms: int, marks: Marks) -> LedgerEntry:
+def late_insert_entry(
+    block_range: Range, deadline_ms: int, insert_counters: InsertCounters
+) -> LedgerEntry:
     """A settled range of which a lost task may still try an insert until the deadline."""
+    # "suspect" here, and "marks" here and in a record, stay: older versions wrote them.
     body = {
         "type": "suspect",
         "begin": block_range.begin,
         "end": block_range.end,
         "deadline_ms": deadline_ms,
-        "marks": marks,
+        "marks": insert_counters,
     }
     return LedgerEntry(block_range.source, body)
 
@@ -317,7 +320,7 @@ class LedgerView:
 
     :param records: last record entry of each partition.
     :param texts: canonical texts by digest.
-    :param suspects: entries whose deadline may not have passed.
+    :param late_inserts: entries whose deadline may not have passed.
     :param complete: whether the ledger was read from its very beginning.
     :param recorded: all partitions that have a record anywhere in the ledger, and perhaps more;
         None: nobody knows.
@@ -325,7 +328,7 @@ class LedgerView:
 
     records: dict[TopicPartition, dict[str, Any]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
-    suspects: list[dict[str, Any]] = field(default_factory=list)
+    late_inserts: list[dict[str, Any]] = field(default_factory=list)
     complete: bool = False
     recorded: frozenset[TopicPartition] | None = None
 
@@ -340,7 +343,9 @@ class LedgerView:
         if entry is None:
             return Background()
         return Background(
-            marks={str(name): int(mark) for name, mark in entry["marks"].items()},
+            insert_counters={
+                str(name): int(insert_counter) for name, insert_counter in entry["marks"].items()
+            },
             since_ms=int(entry["since_ms"]),
             rest={name: rests.read(offsets) for name, offsets in entry.get("rest", {}).items()},
             bytes_max=int(entry["bytes_max"]),

@@ -207,8 +207,8 @@ class BundleTooHeavy:
 
 
 @dataclass(frozen=True, slots=True)
-class NeedsGrant:
-    """A block of this table entry takes more window entries than granted (R10).
+class NeedsReservation:
+    """A block of this table entry takes more window entries than reserved (R10).
 
     :param views: how many it takes in the table of a view is not known before it is inserted: the
         server has refused it there, and other tables of the entry may have it. Else nothing of the
@@ -281,7 +281,7 @@ class Untried:
     """The task did not come to this range, and inserted nothing of it."""
 
 
-Outcome = Loaded | TooHeavy | BundleTooHeavy | NeedsGrant | Outdated | Failed | Untried
+Outcome = Loaded | TooHeavy | BundleTooHeavy | NeedsReservation | Outdated | Failed | Untried
 
 
 @pickled_by_fields

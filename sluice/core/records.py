@@ -30,7 +30,7 @@ class Kind(Enum):
     """What a record says about its range."""
 
     INTEND = "i"  # the range after the one before; that one is settled by this record
-    RENEW = "r"  # same range, new deadline or grant
+    RENEW = "r"  # same range, new deadline or reservation
     SHORTEN = "s"  # same begin, smaller end; only after "too heavy, nobody inserted"
     RETEXT = "t"  # same range, another text; only after the only task refused the text
     WIDEN = "w"  # same range, another text; only after all who were sent the range refused it
@@ -55,7 +55,7 @@ class Record:
     :param generation: raised by `sluice rewind`, so that tokens differ (H12).
     :param topic_id: 11 characters that name this incarnation of the topic (H12).
     :param text: digest of the configuration text that decides the rows.
-    :param grant: entries of a deduplication window that each block may take (R10).
+    :param reservation: entries of a deduplication window that each block may take (R10).
     :param deadline_ms: after this nobody starts an insert for this record (R9).
     :param rest: digest of the offsets that a probe found missing, "" without a probe.
     :param epoch: of the leader that vouched for all offsets below `end`.
@@ -71,7 +71,7 @@ class Record:
     generation: int
     topic_id: str
     text: str
-    grant: int
+    reservation: int
     deadline_ms: int
     rest: str = ""
     epoch: int = EPOCH_UNKNOWN
@@ -119,7 +119,7 @@ def encode(record: Record) -> str:
             str(record.generation),
             record.topic_id,
             record.text,
-            str(record.grant),
+            str(record.reservation),
             str(record.deadline_ms),
             record.rest,
             *added,
@@ -155,7 +155,7 @@ def decode(offset: int, metadata: str | None) -> Record:
             generation=int(fields[7]),
             topic_id=fields[8],
             text=fields[9],
-            grant=int(fields[10]),
+            reservation=int(fields[10]),
             deadline_ms=int(fields[11]),
             rest=fields[12],
             epoch=int(fields[13]) if len(fields) > 13 else EPOCH_UNKNOWN,

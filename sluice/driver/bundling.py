@@ -25,8 +25,8 @@ from sluice.driver.record_updates import (
     RecordUpdate,
     give_back,
     refresh,
-    sites_of,
 )
+from sluice.driver.remembering import sites_of
 from sluice.driver.state import PartitionState, Probed, ToProbe
 
 _logger = logging.getLogger("sluice.loop")
@@ -158,7 +158,7 @@ def _as_first(state: PartitionState, update: RecordUpdate, attempt: int) -> Reco
         attempt=attempt,
         owner=told.owner,
         text=told.text,
-        grant=told.grant,
+        reservation=told.reservation,
         deadline_ms=told.deadline_ms,
     )
     return replace(update, source=state.source, record=record, background=state.background)
@@ -190,12 +190,12 @@ class _Open:
     """A bundle in the making. It takes no more than one range of its own would be.
 
     :param sites: the windows that its block takes entries of.
-    :param grant: of its block, told to each member.
+    :param reservation: of its block, told to each member.
     :param bytes_max: what it may hold, as far as sizes are known.
     """
 
     sites: list[Site]
-    grant: int
+    reservation: int
     messages_max: int
     bytes_max: float
     updates: list[RecordUpdate] = field(default_factory=list)
@@ -341,9 +341,9 @@ class NewRanges:
         self._add(bundle, backlog, budget, now_ms)
 
     def begin(
-        self, backlog: Backlog, budget: Budget, sites: list[Site], grant: int, now_ms: int
+        self, backlog: Backlog, budget: Budget, sites: list[Site], reservation: int, now_ms: int
     ) -> float:
-        """A range whose grant was taken: alone, or the first of a bundle.
+        """A range whose reservation was taken: alone, or the first of a bundle.
 
         :returns: how much of a task it is.
         """
@@ -351,7 +351,7 @@ class NewRanges:
         if small is None:
             state = self._states[backlog.source]
             windows = budget.windows
-            update = self._planner.intend(state, backlog, windows, sites, grant, now_ms)
+            update = self._planner.intend(state, backlog, windows, sites, reservation, now_ms)
             self._alone.append(update)
             limits = self._planner.limits_of(backlog.source.topic)
             full = messages_of_range(limits, state.bytes_per_message)
@@ -360,14 +360,14 @@ class NewRanges:
         if together in self._open:
             self._closed.append(self._open[together])
         bytes_max = self._waiting[together].share
-        self._open[together] = _Open(sites, grant, limits.messages_max, bytes_max)
+        self._open[together] = _Open(sites, reservation, limits.messages_max, bytes_max)
         self._add(self._open[together], backlog, budget, now_ms)
         return 1.0
 
     def _add(self, bundle: _Open, backlog: Backlog, budget: Budget, now_ms: int) -> None:
         state = self._states[backlog.source]
         windows, sites = budget.windows, bundle.sites
-        update = self._planner.intend(state, backlog, windows, sites, bundle.grant, now_ms)
+        update = self._planner.intend(state, backlog, windows, sites, bundle.reservation, now_ms)
         bundle.updates.append(update)
         bundle.messages += update.record.end - update.record.begin
         bundle.bytes += self._small[backlog.source][2]

@@ -32,7 +32,7 @@ from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.refreshing import SchemaReader
 from sluice.driver.retiring import retired
 from sluice.driver.start import Started, StartParts, take_over, text_needed
-from sluice.driver.state import Claims
+from sluice.driver.state import Holds
 from sluice.driver.texts import access_of, kafka_access, read_text, read_today, registry_access
 from sluice.driver.topology import resolved
 from sluice.driver.unknown_schemas import PATIENCE_MS
@@ -291,7 +291,7 @@ class _Assembly:
             planner=self.planner,
             environment=environment,
             states=started.states,
-            claims=Claims(suspects=started.suspects),
+            holds=Holds(late_inserts=started.late_inserts),
             texts=started.texts,
             batch=started.batch,
             take_over_new=self._take_over_new,

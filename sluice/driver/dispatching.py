@@ -133,7 +133,7 @@ def assigned(state: PartitionState, now_ms: int, looks_for_fields: bool) -> Assi
         sent_at_ms=now_ms,
         is_first=state.record.attempt == 1 and not state.sent,
         looks_for_fields=looks_for_fields,
-        marks=state.background.marks,
+        insert_counters=state.background.insert_counters,
         servers=state.background.servers,
         since_ms=state.background.since_ms,
         insert_seconds=state.insert_seconds,

@@ -47,7 +47,7 @@ from sluice.driver.recording import RoundRecorder
 from sluice.driver.report_handler import ReportHandler
 from sluice.driver.round_planner import RoundPlanner
 from sluice.driver.start import Started
-from sluice.driver.state import Claims, PartitionState
+from sluice.driver.state import Holds, PartitionState
 from sluice.spark.jobs import JobResult, SparkGoneError
 from sluice.worker.assignment import TaskEnvironment
 
@@ -80,7 +80,7 @@ class ConnectorLoop:
         planner: RecordPlanner,
         environment: TaskEnvironment,
         states: list[PartitionState],
-        claims: Claims,
+        holds: Holds,
         texts: Mapping[str, ConfigurationText],
         batch: int,
         take_over_new: Callable[[list[TopicPartition]], Started],
@@ -92,7 +92,7 @@ class ConnectorLoop:
         self.stopping = threading.Event()
         self._parts = parts
         self._environment = environment
-        self._claims = claims
+        self._holds = holds
         self._reports = ReportHandler(
             name,
             self.states,
@@ -116,7 +116,7 @@ class ConnectorLoop:
         self._round_planner = RoundPlanner(
             self.states,
             planner,
-            claims,
+            holds,
             parts.windows,
             parts.jobs.slots,
             self._schema,
@@ -135,7 +135,7 @@ class ConnectorLoop:
         self._take_over_new = take_over_new
         schema, counters = self._schema, self.counters
         self._recorder = RoundRecorder(
-            name, parts, self.states, claims, schema, counters, self._apply, batch, recorded
+            name, parts, self.states, holds, schema, counters, self._apply, batch, recorded
         )
         share = partial(share_of, limits_of=planner.limits_of)
         self._dispatcher = Dispatcher(name, parts, share, schema, self._round_planner, counters)
@@ -242,7 +242,7 @@ class ConnectorLoop:
             self._observe_again_at_ms = self._recorder.again_at_ms = now_ms
             self._dispatcher.worked(now_ms)
             self._topics.clock_went_back(now_ms)
-            self._claims.clock_went_back(now_ms)
+            self._holds.clock_went_back(now_ms)
             for state in self.states.values():
                 state.clock_went_back(now_ms)
         self._round_at_ms = now_ms
@@ -323,6 +323,6 @@ class ConnectorLoop:
         self._environment = replace(
             self._environment, texts={**self._environment.texts, **started.canonical}
         )
-        self._claims.suspect(started.suspects)
+        self._holds.add_late_inserts(started.late_inserts)
         self._recorder.took_over(started)
         self.states.update({state.source: state for state in started.states})

@@ -1,7 +1,7 @@
 """Watches the deduplication windows of all sites, in a thread of its own.
 
 the connector's loop must never wait for ClickHouse, so it works with the last reading; what may
-be missing in it is counted by the loop's own claims.
+be missing in it is counted by the loop's own holds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sluice.clickhouse.parts import crowding
 from sluice.clickhouse.replicas import refuse_own_windows
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.vanishing import why_not_seen
-from sluice.clickhouse.window import read_server_run, tables_with_windows, window_mark
+from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
 from sluice.core.budget import Site, WindowState
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.planning import stretched_delay_ms
@@ -40,11 +40,11 @@ BOUNDLESS = 1 << 40
 
 
 class WindowMonitor:
-    """Reads marks; `current` and `outage` answer at once from the last reading.
+    """Reads insert counters; `current` and `outage` answer at once from the last reading.
 
-    Any replica of a shard may answer: the marks of a Replicated table are ZooKeeper's, the same
-    for all. What the window keeps is each server's own setting, and the narrowest counts, since
-    whichever replica leads clears the window. What views write to is found with the table's
+    Any replica of a shard may answer: the insert counters of a Replicated table are ZooKeeper's,
+    the same for all. What the window keeps is each server's own setting, and the narrowest counts,
+    since whichever replica leads clears the window. What views write to is found with the table's
     description, and watched like the table.
 
     :param bounded: False counts no entries; only for tables that cannot deduplicate.
@@ -159,7 +159,7 @@ class WindowMonitor:
         self, servers: ShardReader, site: Site, table: tuple[str, str], runs: dict[str, str]
     ) -> dict[Site, SiteWindow]:
         """The windows of an entry's own table and of all that views behind it write to, the
-        process that serves them before their marks.
+        process that serves them before their insert counters.
 
         :param runs: by server, who served it when this reading began; what is read is added.
         """
@@ -188,10 +188,10 @@ class WindowMonitor:
                 has_own = not on_replicas[0].replicated and on_replicas[0].deduplicates
                 if has_own and server.url not in runs:
                     runs[server.url] = read_server_run(server)
-                mark = window_mark(server, on_replicas[0])
-                self._refuse_behind(at, server.url, mark, started_ms)
+                insert_counter = read_insert_counter(server, on_replicas[0])
+                self._refuse_behind(at, server.url, insert_counter, started_ms)
                 found[at] = replace(
-                    narrowest(on_replicas, mark, started_ms),
+                    narrowest(on_replicas, insert_counter, started_ms),
                     crowding=0.0 if target else crowded,
                     server=runs[server.url] if has_own else "",
                 )
@@ -217,23 +217,24 @@ class WindowMonitor:
         self._crowding[site] = now_ms, now
         return now
 
-    def _refuse_behind(self, site: Site, url: str, mark: int, now_ms: int) -> None:
+    def _refuse_behind(self, site: Site, url: str, insert_counter: int, now_ms: int) -> None:
         """A server may ask a member of ZooKeeper's ensemble that is behind the others.
 
         :raises TransientError: another replica has said more; for a while, since a table that was
             made anew counts from the beginning.
         """
-        last_url, last = self._said.get(site, (url, mark))
-        if mark < last and url != last_url:
+        last_url, last = self._said.get(site, (url, insert_counter))
+        if insert_counter < last and url != last_url:
             since_ms = self._behind_since_ms.setdefault(site, now_ms)
             if now_ms - since_ms < BEHIND_MS_MAX:
                 raise TransientError(
-                    f"{url} says that {mark} entries of {site.name} were created, and {last_url} "
+                    f"{url} says that {insert_counter} entries of {site.name} were created, and "
+                    f"{last_url} "
                     f"said {last}",
                     "Its member of ZooKeeper's ensemble is behind; others are asked meanwhile.",
                 )
         self._behind_since_ms.pop(site, None)
-        self._said[site] = (url, mark)
+        self._said[site] = (url, insert_counter)
 
     def _report(self, outages: dict[Site, SluiceError]) -> None:
         """Say what is new; every minute again what goes on, since nothing is loaded there."""
@@ -253,7 +254,9 @@ class WindowMonitor:
             _logger.warning("table entry %s in shard %s goes on", site.entry, site.shard)
 
 
-def narrowest(replicas: Sequence[TableFacts], mark: int, read_started_ms: int) -> SiteWindow:
+def narrowest(
+    replicas: Sequence[TableFacts], insert_counter: int, read_started_ms: int
+) -> SiteWindow:
     """What a window surely keeps, whichever replica clears it.
 
     :param replicas: of one table; one at least.
@@ -261,7 +264,7 @@ def narrowest(replicas: Sequence[TableFacts], mark: int, read_started_ms: int) -
     table = min(replicas, key=lambda facts: facts.window_blocks)
     seconds = [facts.window_seconds for facts in replicas if facts.window_seconds is not None]
     return SiteWindow(
-        WindowState(table.window_blocks, mark, table.target),
+        WindowState(table.window_blocks, insert_counter, table.target),
         read_started_ms,
         min(seconds, default=None),
         is_partitioned=any(facts.partition_key for facts in replicas),

@@ -81,12 +81,12 @@ def no_cuts(points: Mapping[TopicPartition, EpochOffset]) -> Mapping[TopicPartit
 class SiteWindow:
     """A site's deduplication window as last read.
 
-    :param read_started_ms: entries created later may be missing in the mark.
+    :param read_started_ms: entries created later may be missing in the insert counter.
     :param seconds: how long the window remembers; None where time does not count.
     :param crowding: parts of the table's fullest ClickHouse partition, as a share of those from
         which the server delays inserts.
-    :param server: of a table that is not replicated, the process that served it before the mark
-        was read (`core.server_runs`); else "".
+    :param server: of a table that is not replicated, the process that served it before the insert
+        counter was read (`core.server_runs`); else "".
     :param is_partitioned: a block may take several entries.
     :param keeps_rows: a probe sees all that was inserted: the table loses no row by itself, and
         feeds no view.

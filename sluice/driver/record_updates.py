@@ -6,31 +6,32 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sluice.core.budget import Site, WindowState, room, still_remembered, still_young
+from sluice.core.budget import Site, WindowState, room
 from sluice.core.bundles import members_in
 from sluice.core.errors import TerminalError
 from sluice.core.lease import deadline_ms, has_expired, lease_seconds_max
 from sluice.core.ledger import (
     Background,
+    InsertCounters,
     LedgerEntry,
-    Marks,
+    late_insert_entry,
     receipt_entry,
     record_entry,
     settled_entry,
-    suspect_entry,
 )
 from sluice.core.planning import Backlog, Limits, in_fair_order, next_range, stretched_delay_ms
 from sluice.core.ranges import TopicPartition, digest_of_rest
 from sluice.core.receipts import DeadLetter, Loaded
 from sluice.core.records import Kind, Record
-from sluice.core.server_runs import ServerRuns, is_same_run
+from sluice.core.server_runs import ServerRuns
 from sluice.core.text import ConfigurationText
-from sluice.driver.parking import limits_of, parked_in
+from sluice.driver.parking import limits_of
 from sluice.driver.ports import SiteWindow
-from sluice.driver.state import Claims, PartitionState
+from sluice.driver.remembering import sites_of, why_forgotten
+from sluice.driver.state import Holds, PartitionState
 
-#: Entries granted to a block of a partitioned table before any was seen.
-FIRST_GRANT = 8
+#: Entries reserved for a block of a partitioned table before any was seen.
+FIRST_RESERVATION = 8
 
 #: Dead letters of one transaction; ranges beyond it are settled by the next ones.
 LETTER_BYTES_MAX = 64 * 1024 * 1024
@@ -82,22 +83,14 @@ def busy(states: Iterable[PartitionState], now_ms: int) -> list[PartitionState]:
     ]
 
 
-def sites_of(text: ConfigurationText, topic: str) -> list[Site]:
-    """Every table that a range of this topic is inserted into; see `Budget.sites`, too."""
-    return [
-        Site(table.entry, shard)
-        for table in text.tables_of(topic)
-        if not table.parked
-        for shard in table.shards
-    ]
-
-
-def marks_at(sites: Iterable[Site], windows: Mapping[Site, SiteWindow]) -> tuple[Marks, ServerRuns]:
+def insert_counters_at(
+    sites: Iterable[Site], windows: Mapping[Site, SiteWindow]
+) -> tuple[InsertCounters, ServerRuns]:
     """What the windows of these sites, as far as they were read, say of now: what a range that is
     inserted from now on is remembered by."""
     known = [(site, windows[site]) for site in sites if site in windows]
     return (
-        {site.key: window.state.mark for site, window in known},
+        {site.key: window.state.insert_counter for site, window in known},
         {site.shard: window.server for site, window in known if window.server},
     )
 
@@ -107,7 +100,7 @@ _Place = tuple[str, str]
 
 
 class Budget:
-    """The budget of one round (R10): what may still be granted at each window.
+    """The budget of one round (R10): what may still be reserved at each window.
 
     A window that several entries, or views of theirs, go to is one window: they share it.
     """
@@ -115,12 +108,12 @@ class Budget:
     def __init__(
         self,
         windows: Mapping[Site, SiteWindow],
-        claims: Claims,
+        holds: Holds,
         states: list[PartitionState],
         now_ms: int,
     ) -> None:
         self.windows = windows
-        self._claims = claims
+        self._holds = holds
         self._states = states
         self._now_ms = now_ms
         self._rooms: dict[_Place, _Room] = {}
@@ -141,91 +134,96 @@ class Budget:
             each for site in sites_of(text, topic) for each in (site, *self._behind.get(site, ()))
         ]
 
-    def affordable(self, sites: list[Site], grant: int) -> int:
-        """The grant, or the most that the narrowest window may ever give; at least one.
+    def affordable(self, sites: list[Site], reservation: int) -> int:
+        """The reservation, or the most that the narrowest window may ever give; at least one.
 
         What one block needed must not stop the partitions whose blocks need less.
         """
         known = [site for site in sites if site in self.windows]
         blocks = Counter(map(self._place, known))
         usable = [self.windows[site].state.usable // blocks[self._place(site)] for site in known]
-        return max(1, min([grant, *usable]))
+        return max(1, min([reservation, *usable]))
 
-    def take(self, sites: list[Site], grant: int, held: int = 0, entry: str = "") -> bool:
-        """Take the grant at every one of the sites, or at none.
+    def take(self, sites: list[Site], reservation: int, held: int = 0, entry: str = "") -> bool:
+        """Make the reservation at every one of the sites, or at none.
 
-        :param held: grant of the same range that is among the claims, and that this replaces.
+        :param held: reservation of the same range that is among the holds, and that this replaces.
         :param entry: the table entry whose block needs so much, where that is known.
-        :raises WindowTooSmallError: the grant can never be given; names the narrowest window.
+        :raises WindowTooSmallError: the reservation can never be given; names the narrowest window.
         """
         if any(site not in self.windows for site in sites):
             return False
-        self.require_possible(sites, grant, entry)
+        self.require_possible(sites, reservation, entry)
         blocks = Counter(self._place(site) for site in sites)
-        needed = {place: (grant - held) * count for place, count in blocks.items()}
+        needed = {place: (reservation - held) * count for place, count in blocks.items()}
         if any(self._room(place).left < needs for place, needs in needed.items()):
             return False
         for place, needs in needed.items():
             self._room(place).left -= needs
         return True
 
-    def require_possible(self, sites: list[Site], grant: int, entry: str = "") -> None:
-        """See that every window that was read could give the grant if nobody else held any.
+    def require_possible(self, sites: list[Site], reservation: int, entry: str = "") -> None:
+        """See that every window that was read could give the reservation if nobody else held any.
 
         :raises WindowTooSmallError: names the narrowest window that could not.
         """
         windows = [(site, self.windows[site]) for site in sites if site in self.windows]
-        # A range whose blocks go to one table by several ways takes the grant once for each.
+        # A range whose blocks go to one table by several ways makes the reservation once for each.
         blocks = Counter(self._place(site) for site, _ in windows)
         for site, window in sorted(windows, key=lambda item: item[1].state.usable):
-            if grant * blocks[self._place(site)] > window.state.usable:
-                raise too_small(site, grant, window, entry, blocks[self._place(site)])
+            if reservation * blocks[self._place(site)] > window.state.usable:
+                raise too_small(site, reservation, window, entry, blocks[self._place(site)])
 
-    def take_again(self, sites: list[Site], grant: int, marks: Marks) -> bool | None:
-        """Take the grant for a range that is to be repeated and that is no claim any more, since
-        its lease is over. It becomes the claim that it was: as old as its marks.
+    def take_again(
+        self, sites: list[Site], reservation: int, insert_counters: InsertCounters
+    ) -> bool | None:
+        """Make the reservation for a range that is to be repeated and that has no hold any more,
+        since its lease is over. It becomes the hold that it was: as old as its insert counters.
 
-        :param marks: from before the range's first insert.
-        :returns: False if others hold what it needs: nothing new is granted there in this round.
+        :param insert_counters: from before the range's first insert.
+        :returns: False if others hold what it needs: nothing new is reserved there in this round.
             None if it would have no room though nobody else held any.
         """
         if any(site not in self.windows for site in sites):
             return False
         oldest: dict[_Place, int] = {}
         for site in sites:
-            mark = marks.get(site.key, self.windows[site].state.mark)
-            oldest[self._place(site)] = min(mark, oldest.get(self._place(site), mark))
+            insert_counter = insert_counters.get(site.key, self.windows[site].state.insert_counter)
+            oldest[self._place(site)] = min(
+                insert_counter, oldest.get(self._place(site), insert_counter)
+            )
         needed = {
-            place: grant * count
+            place: reservation * count
             for place, count in Counter(self._place(site) for site in sites).items()
         }
         rooms = [(self._room(place), needs, oldest[place]) for place, needs in needed.items()]
-        if any(each.left_alone(mark) < needs for each, needs, mark in rooms):
+        if any(each.left_alone(insert_counter) < needs for each, needs, insert_counter in rooms):
             return None
-        if any(each.left_for(mark) < needs for each, needs, mark in rooms):
+        if any(each.left_for(insert_counter) < needs for each, needs, insert_counter in rooms):
             for each, _, _ in rooms:
                 each.left = min(each.left, 0)
             return False
-        for each, needs, mark in rooms:
-            each.left = each.left_for(mark) - needs
-            each.oldest = min(each.oldest, mark)
+        for each, needs, insert_counter in rooms:
+            each.left = each.left_for(insert_counter) - needs
+            each.oldest = min(each.oldest, insert_counter)
         return True
 
     def _room(self, place: _Place) -> _Room:
         if place not in self._rooms:
             sites = self._sharing[place]
             read = [self.windows[site] for site in sites]
-            claims = self._claims
-            held = [c for site in sites for c in claims.at(site, self._states, self._now_ms)]
+            holds = self._holds
+            held = [c for site in sites for c in holds.at(site, self._states, self._now_ms)]
             ended = sum(
-                claims.ended_since(site, window.read_started_ms)
+                holds.ended_since(site, window.read_started_ms)
                 for site, window in zip(sites, read, strict=True)
             )
             # Read one after the other: the one that was read last says most.
             window = WindowState(
-                min(each.state.blocks for each in read), max(each.state.mark for each in read)
+                min(each.state.blocks for each in read),
+                max(each.state.insert_counter for each in read),
             )
-            oldest = min((claim.mark for claim in held), default=window.mark)
+            oldest = min((hold.insert_counter for hold in held), default=window.insert_counter)
             self._rooms[place] = _Room(window, room(window, held, ended), oldest)
         return self._rooms[place]
 
@@ -234,21 +232,21 @@ class Budget:
 class _Room:
     """What is left of a window in this round.
 
-    :param left: entries that may still be granted.
-    :param oldest: the mark of the oldest claim.
+    :param left: entries that may still be reserved.
+    :param oldest: the insert counter of the oldest hold.
     """
 
     window: WindowState
     left: int
     oldest: int
 
-    def left_for(self, mark: int) -> int:
-        """The same for a claim of this mark: what was created since then counts, too."""
-        return self.left - max(0, self.oldest - mark)
+    def left_for(self, insert_counter: int) -> int:
+        """The same for a hold of this insert counter: what was created since then counts, too."""
+        return self.left - max(0, self.oldest - insert_counter)
 
-    def left_alone(self, mark: int) -> int:
-        """The same if there were no other claim."""
-        return self.window.usable - (self.window.mark - mark)
+    def left_alone(self, insert_counter: int) -> int:
+        """The same if there were no other hold."""
+        return self.window.usable - (self.window.insert_counter - insert_counter)
 
 
 @dataclass(slots=True)
@@ -259,9 +257,9 @@ class RecordPlanner:
     :param owner: this driver's owner id.
     :param lease_seconds: as configured; windows that forget early shorten it.
     :param insert_seconds: what a block may take, as configured.
-    :param grants: entries that a block of each table entry took at most, as learned.
-    :param view_grants: by table entry, the grant with which its blocks found room in the tables of
-        its views, once the server had refused a smaller one.
+    :param reservations: entries that a block of each table entry took at most, as learned.
+    :param view_reservations: by table entry, the reservation with which its blocks found room in
+        the tables of its views, once the server had refused a smaller one.
     :param members_max: ranges that are loaded as one block at most; 1: each has its own.
     """
 
@@ -270,8 +268,8 @@ class RecordPlanner:
     limits: Limits
     lease_seconds: float
     insert_seconds: float = 30.0
-    grants: dict[str, int] = field(default_factory=dict)
-    view_grants: dict[str, int] = field(default_factory=dict)
+    reservations: dict[str, int] = field(default_factory=dict)
+    view_reservations: dict[str, int] = field(default_factory=dict)
     members_max: int = 1
     _members_of: dict[tuple[str, ...], int] = field(default_factory=dict)
     #: The name of the text, worked out once: of a hundred tables it takes 8 ms [measured].
@@ -320,33 +318,35 @@ class RecordPlanner:
             self._limits_of[topic] = limits_of(self.text, topic, self.limits)
         return self._limits_of[topic]
 
-    def grant(self, topic: str, sites: Iterable[Site], windows: Mapping[Site, SiteWindow]) -> int:
-        """How many entries to grant each block of a range of this topic.
+    def reservation(
+        self, topic: str, sites: Iterable[Site], windows: Mapping[Site, SiteWindow]
+    ) -> int:
+        """How many entries to reserve for each block of a range of this topic.
 
         How many a block takes in the table that a view writes to is not known before it is
-        inserted; the server refuses what is above the grant.
+        inserted; the server refuses what is above the reservation.
 
         :param sites: all windows that its blocks go to.
         """
         wanted = 1
         for table in self.text.tables_of(topic):
             if table.partition_key and not table.parked:
-                wanted = max(wanted, 2 * self.grants.get(table.entry, FIRST_GRANT // 2))
+                wanted = max(wanted, 2 * self.reservations.get(table.entry, FIRST_RESERVATION // 2))
         for site in sites:
             if site.target and site in windows:
-                first = FIRST_GRANT if windows[site].is_partitioned else 1
-                wanted = max(wanted, self.view_grants.get(site.entry, first))
+                first = FIRST_RESERVATION if windows[site].is_partitioned else 1
+                wanted = max(wanted, self.view_reservations.get(site.entry, first))
         return wanted
 
     def learn_views(self, entry: str, entries: int) -> None:
         """Remember that the tables behind an entry's views were refused a block with less. Nobody
         counts what they take, so this does not shrink."""
-        self.view_grants[entry] = max(entries, self.view_grants.get(entry, 0))
+        self.view_reservations[entry] = max(entries, self.view_reservations.get(entry, 0))
 
     def learn(self, entry: str, entries: int) -> None:
         """Remember what a block took: growth at once, shrinkage slowly."""
-        before = self.grants.get(entry, 0)
-        self.grants[entry] = max(entries, before - 1)
+        before = self.reservations.get(entry, 0)
+        self.reservations[entry] = max(entries, before - 1)
 
     def give_time(self, state: PartitionState) -> None:
         """A block did not end in its time: what it may take doubles, up to the lease."""
@@ -411,10 +411,10 @@ class RecordPlanner:
         backlog: Backlog,
         windows: Mapping[Site, SiteWindow],
         sites: Iterable[Site],
-        grant: int,
+        reservation: int,
         now_ms: int,
     ) -> RecordUpdate:
-        """The next range of a partition whose grant was found affordable at these sites."""
+        """The next range of a partition whose reservation was found affordable at these sites."""
         limits = self.limits_of(state.source.topic)
         block_range = next_range(backlog, limits, now_ms, flush=True)
         assert block_range is not None
@@ -428,13 +428,13 @@ class RecordPlanner:
             generation=state.record.generation,
             topic_id=state.record.topic_id,
             text=self.digest,
-            grant=grant,
+            reservation=reservation,
             deadline_ms=deadline_ms(now_ms, self.lease_seconds),
             epoch=state.epoch,
         )
-        marks, servers = marks_at(sites, windows)
+        insert_counters, servers = insert_counters_at(sites, windows)
         background = Background(
-            marks=marks,
+            insert_counters=insert_counters,
             since_ms=now_ms,
             bytes_max=min(self.text.range_bytes_max, limits.range_bytes_max),
             servers=servers,
@@ -443,14 +443,16 @@ class RecordPlanner:
 
     # The same range again
 
-    def renew(self, state: PartitionState, now_ms: int, grant: int | None = None) -> RecordUpdate:
+    def renew(
+        self, state: PartitionState, now_ms: int, reservation: int | None = None
+    ) -> RecordUpdate:
         """The same range with a new lease."""
         record = replace(
             state.record,
             kind=Kind.RENEW,
             attempt=state.record.attempt + 1,
             owner=self.owner,
-            grant=grant or state.record.grant,
+            reservation=reservation or state.record.reservation,
             deadline_ms=deadline_ms(now_ms, self.lease_seconds),
         )
         return RecordUpdate(state.source, record, state.background, True)
@@ -521,35 +523,8 @@ class RecordPlanner:
         now_ms: int,
         read_since_ms: int,
     ) -> str | None:
-        """The same in words: why a block may be unknown, or known without being there; "" where
-        all are known. None if a window was not read since `read_since_ms`."""
-        background, why = state.background, ""
-        marks = {Site.of(key): mark for key, mark in background.marks.items()}
-        parked = parked_in(text, state.source.topic)
-        own = {site.own for site in marks if site.entry not in parked}
-        own.update(sites_of(text, state.source.topic))
-        for site in {*own, *(each for each in windows if each.own in own)}:
-            window = windows.get(site)
-            if window is None or window.read_started_ms < read_since_ms:
-                return None
-            # A view that was not known when the range was intended: all that its table ever took.
-            mark = marks.get(site, 0)
-            table = f"{window.state.table or site.name} in shard {site.shard}"
-            if not still_remembered(window.state, mark):
-                why = (
-                    f"{window.state.mark - mark} blocks came to {table} since, of which its "
-                    f"deduplication window keeps {window.state.blocks}"
-                )
-            elif not still_young(window.seconds, background.since_ms, now_ms):
-                why = f"the deduplication window of {table} keeps blocks for {window.seconds} s"
-            elif window.server and not is_same_run(
-                background.servers.get(site.shard), window.server
-            ):
-                why = (
-                    f"the server of {table} was started again, or failed while it stored a block, "
-                    "and a table that is not replicated may know a block then that it has lost"
-                )
-        return why
+        """The same in words; "" where all blocks are known."""
+        return why_forgotten(state, text, windows, now_ms, read_since_ms)
 
 
 def settling(
@@ -563,9 +538,11 @@ def settling(
     batch, attempt = state.record.batch, state.record.attempt
     entries = [receipt_entry(state.block_range, batch, attempt, r) for r in loaded.receipts]
     entries.append(settled_entry(state.block_range, batch, attempt, loaded))
-    if not has_expired(state.suspect_until_ms, now_ms):
+    if not has_expired(state.late_insert_until_ms, now_ms):
         entries.append(
-            suspect_entry(state.block_range, state.suspect_until_ms, state.background.marks)
+            late_insert_entry(
+                state.block_range, state.late_insert_until_ms, state.background.insert_counters
+            )
         )
     return tuple(entries), loaded.dead_letters, state.record.bundle
 
@@ -585,7 +562,7 @@ def settle(state: PartitionState, owner: str, now_ms: int) -> RecordUpdate:
         attempt=0,
         begin=state.record.end,
         owner=owner,
-        grant=0,
+        reservation=0,
         deadline_ms=0,
         rest="",
         bundle="",
@@ -598,37 +575,40 @@ def give_back(state: PartitionState, owner: str, now_ms: int) -> RecordUpdate:
     """An empty range at the begin of one of which nobody inserted anything, nor will: what it holds
     is planned anew."""
     nothing = replace(state.record, end=state.record.begin, kind=Kind.SETTLE, bundle="", rest="")
-    record = replace(nothing, attempt=0, owner=owner, grant=0, deadline_ms=0)
+    record = replace(nothing, attempt=0, owner=owner, reservation=0, deadline_ms=0)
     return RecordUpdate(state.source, record, Background(since_ms=now_ms), False)
 
 
 def too_small(
-    site: Site, grant: int, window: SiteWindow, entry: str, blocks: int = 1
+    site: Site, reservation: int, window: SiteWindow, entry: str, blocks: int = 1
 ) -> WindowTooSmallError:
     """A block needs more entries than the window of this site may give.
 
-    :param entry: whose block; may be another table's than the site's, since one grant serves
-        all tables of a topic. "" where only the recorded grant is known.
+    :param entry: whose block; may be another table's than the site's, since one reservation serves
+        all tables of a topic. "" where only the recorded reservation is known.
     :param blocks: of one range that go to this table, by several entries or views.
     """
     if blocks > 1:
-        needs = f"{blocks} blocks of a range go to it, each of which may take {grant} entries"
+        needs = f"{blocks} blocks of a range go to it, each of which may take {reservation} entries"
     elif site.target:
-        needs = f"a block of table entry {site.entry} may take {grant} entries behind its views"
+        needs = (
+            f"a block of table entry {site.entry} may take {reservation} entries behind its views"
+        )
     elif entry in ("", site.entry):
-        needs = f"a block of table entry {site.entry} takes {grant} entries"
+        needs = f"a block of table entry {site.entry} takes {reservation} entries"
     else:
         needs = (
-            f"a block of table entry {entry} takes {grant} entries, and one grant serves all "
+            f"a block of table entry {entry} takes {reservation} entries, and one reservation "
+            "serves all "
             f"tables of the topic; table entry {site.entry} has room for fewer"
         )
-    grant *= blocks
+    reservation *= blocks
     table = window.state.table or f"table entry {site.entry}"
     return WindowTooSmallError(
         f"{needs}: the deduplication window of {table} in shard {site.shard} holds "
         f"{window.state.blocks}, and half of it may be used",
         f"ALTER TABLE {window.state.table or '…'} MODIFY SETTING "
-        f"non_replicated_deduplication_window = {4 * grant} "
+        f"non_replicated_deduplication_window = {4 * reservation} "
         f"(replicated_deduplication_window for a Replicated table), or load less late data.",
     )
 

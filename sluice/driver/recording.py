@@ -18,7 +18,7 @@ from sluice.driver.loop_parts import LoopParts
 from sluice.driver.record_updates import RecordUpdate, bounded
 from sluice.driver.report_handler import backoff_ms
 from sluice.driver.start import Started
-from sluice.driver.state import Claims, PartitionState, Suspect
+from sluice.driver.state import Holds, PartitionState, PossibleLateInsert
 
 _logger = logging.getLogger("sluice.loop")
 
@@ -38,7 +38,7 @@ class RoundRecorder:
         name: str,
         parts: LoopParts,
         states: Mapping[TopicPartition, PartitionState],
-        claims: Claims,
+        holds: Holds,
         schema: SchemaChanges,
         counters: Counters,
         apply: Callable[[Iterable[Effect]], None],
@@ -55,7 +55,7 @@ class RoundRecorder:
         self._log = parts.log
         self._now_ms = parts.now_ms
         self._states = states
-        self._claims = claims
+        self._holds = holds
         self._schema = schema
         self._counters = counters
         self._apply = apply
@@ -122,12 +122,12 @@ class RoundRecorder:
         if state.loaded is not None:
             self._counters.settled(state.loaded)
             _logger.debug("%s is settled: %d rows", state.block_range, state.loaded.rows)
-            self._claims.end(now_ms, state.background.marks, state.record)
-            if not has_expired(state.suspect_until_ms, now_ms):
-                self._claims.suspects.append(
-                    Suspect(state.background.marks, state.suspect_until_ms)
+            self._holds.end(now_ms, state.background.insert_counters, state.record)
+            if not has_expired(state.late_insert_until_ms, now_ms):
+                self._holds.late_inserts.append(
+                    PossibleLateInsert(state.background.insert_counters, state.late_insert_until_ms)
                 )
-            state.suspect_until_ms = 0
+            state.late_insert_until_ms = 0
         state.recorded(update.record, update.background, now_ms)
         if state.retiring and not state.record.in_doubt:
             self._apply([LetGo(state.source)])

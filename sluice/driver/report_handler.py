@@ -22,7 +22,7 @@ from sluice.core.receipts import (
     BundleTooHeavy,
     Failed,
     Loaded,
-    NeedsGrant,
+    NeedsReservation,
     Outcome,
     Outdated,
     TaskReport,
@@ -74,7 +74,7 @@ def _refuses_all(outcome: Outcome) -> bool:
         return bool(outcome.fields or outcome.schemas)
     if isinstance(outcome, Failed):
         return outcome.is_unread
-    if isinstance(outcome, NeedsGrant):
+    if isinstance(outcome, NeedsReservation):
         return not outcome.inserted
     return isinstance(outcome, Untried | TooHeavy | BundleTooHeavy)
 
@@ -138,7 +138,9 @@ class ReportHandler:
             for assignment in result.job.assignments:
                 state = self._states[assignment.block_range.source]
                 state.untouched = False
-                state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
+                state.late_insert_until_ms = max(
+                    state.late_insert_until_ms, state.record.deadline_ms
+                )
                 if state.stopped is None:
                     effects += self._failed(state, result.error, now_ms)
             return effects
@@ -152,8 +154,8 @@ class ReportHandler:
             counters.worker_memory_bytes_max, report.worker_memory_bytes
         )
         if report.task_attempt > 0 or report.may_land:
-            # What is stored late, after the range is settled, keeps its claim on the window.
-            state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
+            # What is stored late, after the range is settled, keeps its hold on the window.
+            state.late_insert_until_ms = max(state.late_insert_until_ms, state.record.deadline_ms)
         if report.may_lack_part:
             state.distrust_servers()
         state.untouched = state.untouched and _refuses_all(report.outcome)
@@ -187,7 +189,7 @@ class ReportHandler:
                 state.untouched = state.untouched or not by_rows
                 if by_rows:
                     self._planner.narrow(state)
-            case NeedsGrant() as need:
+            case NeedsReservation() as need:
                 learn = self._planner.learn_views if need.views else self._planner.learn
                 learn(need.entry, need.entries)
                 state.answered(need)
@@ -292,7 +294,7 @@ class ReportHandler:
         if isinstance(error, StructureChangedError):
             state.refusals += 1  # a look at the table says whether it can be sent again
         if may_still_land(error):
-            state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
+            state.late_insert_until_ms = max(state.late_insert_until_ms, state.record.deadline_ms)
         # A lease that is over there and not here is a clock that runs ahead: sent again at
         # once, the range would come back at once, for ever.
         delay = min(backoff_ms(state.failures), pause_ms_max)

@@ -11,7 +11,7 @@ from sluice.core.errors import SluiceError
 from sluice.core.flights import InFlight, Place
 from sluice.core.ledger import Background
 from sluice.core.ranges import TopicPartition
-from sluice.core.receipts import NeedsGrant, TooHeavy
+from sluice.core.receipts import NeedsReservation, TooHeavy
 from sluice.core.text import ConfigurationText
 from sluice.driver.bundling import (
     NewRanges,
@@ -31,13 +31,13 @@ from sluice.driver.record_updates import (
     RecordPlanner,
     RecordUpdate,
     WindowTooSmallError,
-    marks_at,
+    insert_counters_at,
     refresh,
     settle,
-    sites_of,
 )
+from sluice.driver.remembering import sites_of
 from sluice.driver.schema_decision import Probe, Wait
-from sluice.driver.state import Answered, Claims, PartitionState, Probed, sites_gone
+from sluice.driver.state import Answered, Holds, PartitionState, Probed, sites_gone
 from sluice.driver.stopped import not_to_be_cut, unprobable
 
 _logger = logging.getLogger("sluice.loop")
@@ -73,7 +73,7 @@ class RoundPlanner:
         self,
         states: dict[TopicPartition, PartitionState],
         planner: RecordPlanner,
-        claims: Claims,
+        holds: Holds,
         windows: Windows,
         slots: int,
         schema: SchemaChanges,
@@ -82,7 +82,7 @@ class RoundPlanner:
     ) -> None:
         self._states = states
         self._planner = planner
-        self._claims = claims
+        self._holds = holds
         self._windows = windows
         self._slots = slots
         self._schema = schema
@@ -104,8 +104,8 @@ class RoundPlanner:
         """
         windows = self._windows.current()
         self._planner.see_windows(windows)
-        self._claims.forget(now_ms, min((w.read_started_ms for w in windows.values()), default=0))
-        budget = Budget(windows, self._claims, busy, now_ms)
+        self._holds.forget(now_ms, min((w.read_started_ms for w in windows.values()), default=0))
+        budget = Budget(windows, self._holds, busy, now_ms)
         updates: list[RecordUpdate] = []
         ready: list[PartitionState] = []
         self._effects, planner = [], self._planner
@@ -201,16 +201,16 @@ class RoundPlanner:
                 self.held_back += 1
                 continue
             state = self._states[backlog.source]
-            wanted = planner.grant(topic, sites, budget.windows)
-            grant = budget.affordable(sites, wanted)
+            wanted = planner.reservation(topic, sites, budget.windows)
+            reservation = budget.affordable(sites, wanted)
             try:
-                if not budget.take(sites, grant):
+                if not budget.take(sites, reservation):
                     continue
             except WindowTooSmallError as error:
                 if state.loaded is None:  # what is loaded is settled first
                     self._stop(state, error)
                 continue
-            room_left -= new.begin(backlog, budget, sites, grant, now_ms)
+            room_left -= new.begin(backlog, budget, sites, reservation, now_ms)
             self._flights.add(places)
         return new.updates()
 
@@ -251,12 +251,12 @@ class RoundPlanner:
             self._have_probed(state)
             return None, False
         match state.stage:
-            case Answered(NeedsGrant() as need):
-                return self._regrant(state, need, budget, now_ms), False
+            case Answered(NeedsReservation() as need):
+                return self._reserve_again(state, need, budget, now_ms), False
         left_ms = state.record.deadline_ms - now_ms
         if left_ms > self._planner.lease_left_ms(state) and state.outdated is None:
             return None, True
-        if not self._has_room_again(state, budget, now_ms, state.record.grant):
+        if not self._has_room_again(state, budget, now_ms, state.record.reservation):
             return None, False
         return self._schema.again(state, decision, now_ms), False
 
@@ -272,14 +272,15 @@ class RoundPlanner:
     def _shorten(
         self, state: PartitionState, end: int, budget: Budget, now_ms: int
     ) -> RecordUpdate | None:
-        """A shorter range of which nobody inserted anything. While its lease runs its grant is
-        among the claims; then it went to others, and is taken anew, under marks of now."""
+        """A shorter range of which nobody inserted anything. While its lease runs its reservation
+        is among the holds; then it went to others, and is taken anew, under insert counters of
+        now."""
         update = self._planner.shorten(state, end, now_ms)
         if state.may_insert(now_ms):
             return update
         sites = budget.sites(self.text_of(state), state.source.topic)
         try:
-            if not budget.take(sites, state.record.grant):
+            if not budget.take(sites, state.record.reservation):
                 return None
         except WindowTooSmallError as error:
             self._stop(state, error)
@@ -287,40 +288,40 @@ class RoundPlanner:
         return replace(update, background=_from_now_on(update.background, sites, budget, now_ms))
 
     def _has_room_again(
-        self, state: PartitionState, budget: Budget, now_ms: int, grant: int
+        self, state: PartitionState, budget: Budget, now_ms: int, reservation: int
     ) -> bool:
-        """Whether a range may be sent again with this grant within the budget. While its lease
-        runs it is among the claims; then its grant was given to others."""
+        """Whether a range may be sent again with this reservation within the budget. While its
+        lease runs it is among the holds; then its reservation was given to others."""
         if state.may_insert(now_ms):
             return True
         sites = budget.sites(self.text_of(state), state.source.topic)
-        has_room = budget.take_again(sites, grant, state.background.marks)
+        has_room = budget.take_again(sites, reservation, state.background.insert_counters)
         if has_room is None:
             _logger.warning(
                 "%s is probed before it is loaded again: a repeat of up to %d blocks would come "
                 "after more than half of a deduplication window",
                 state.block_range,
-                grant,
+                reservation,
             )
             self._have_probed(state)
         return bool(has_room)
 
-    def _regrant(
-        self, state: PartitionState, need: NeedsGrant, budget: Budget, now_ms: int
+    def _reserve_again(
+        self, state: PartitionState, need: NeedsReservation, budget: Budget, now_ms: int
     ) -> RecordUpdate | None:
-        """The same range with the grant that one of its blocks needs."""
-        grant, is_claim = need.entries, state.may_insert(now_ms)
+        """The same range with the reservation that one of its blocks needs."""
+        reservation, is_hold = need.entries, state.may_insert(now_ms)
         try:
             sites = budget.sites(self.text_of(state), state.source.topic)
-            budget.require_possible(sites, grant, need.entry)
+            budget.require_possible(sites, reservation, need.entry)
             # All of it at once: with only what it had, it would keep from others what they need to
             # go on, and wait for the rest for ever.
             if (
-                budget.take(sites, grant, state.record.grant, need.entry)
-                if is_claim
-                else self._has_room_again(state, budget, now_ms, grant)
+                budget.take(sites, reservation, state.record.reservation, need.entry)
+                if is_hold
+                else self._has_room_again(state, budget, now_ms, reservation)
             ):
-                return self._planner.renew(state, now_ms, grant=grant)
+                return self._planner.renew(state, now_ms, reservation=reservation)
         except WindowTooSmallError as error:
             if state.record.bundle:
                 # Each range may well have room for itself.
@@ -344,7 +345,7 @@ class RoundPlanner:
             return None
         sites = budget.sites(text, state.source.topic)
         try:
-            if not budget.take(sites, state.record.grant):
+            if not budget.take(sites, state.record.reservation):
                 return None
         except WindowTooSmallError as error:
             self._stop(state, error)
@@ -364,8 +365,8 @@ def _from_now_on(
     background: Background, sites: list[Site], budget: Budget, now_ms: int
 ) -> Background:
     """The same, for blocks that are new to the windows."""
-    marks, servers = marks_at(sites, budget.windows)
-    return replace(background, marks=marks, since_ms=now_ms, servers=servers)
+    insert_counters, servers = insert_counters_at(sites, budget.windows)
+    return replace(background, insert_counters=insert_counters, since_ms=now_ms, servers=servers)
 
 
 def _may_shorten(state: PartitionState, text: ConfigurationText) -> bool:

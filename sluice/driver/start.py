@@ -39,8 +39,8 @@ from sluice.core.replay import (
 from sluice.core.text import ConfigurationText, parse_text
 from sluice.driver.beginning import AskGroup, Held, beginnings
 from sluice.driver.ports import Clock, FindCuts, Windows, no_cuts
-from sluice.driver.record_updates import Budget, RecordPlanner, marks_at
-from sluice.driver.state import Claims, PartitionState, Suspect, sites_gone
+from sluice.driver.record_updates import Budget, RecordPlanner, insert_counters_at
+from sluice.driver.state import Holds, PartitionState, PossibleLateInsert, sites_gone
 from sluice.driver.stopped import Observed, UnresolvedError, resolved_together, stop_error
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import owner_in
@@ -89,7 +89,7 @@ class Started:
     """
 
     states: list[PartitionState] = field(default_factory=list)
-    suspects: list[Suspect] = field(default_factory=list)
+    late_inserts: list[PossibleLateInsert] = field(default_factory=list)
     texts: dict[str, ConfigurationText] = field(default_factory=dict)
     canonical: dict[str, str] = field(default_factory=dict)
     batch: int = 0
@@ -100,7 +100,9 @@ class Started:
     def add(self, more: Started) -> None:
         """Take in what a later take-over found; what is settled and retiring is let go."""
         self.states += [s for s in more.states if s.record.in_doubt or not s.retiring]
-        self.suspects += [suspect for suspect in more.suspects if suspect not in self.suspects]
+        self.late_inserts += [
+            late_insert for late_insert in more.late_inserts if late_insert not in self.late_inserts
+        ]
         self.texts |= more.texts
         self.canonical |= more.canonical
         self.batch = more.batch
@@ -154,9 +156,11 @@ def take_over(
     _refuse_change(parts, taken)
     if records:
         parts.recorder.finish_take_over(taken, Commit(records, tuple(entries)))
-    started.suspects = [
-        Suspect({str(k): int(v) for k, v in entry["marks"].items()}, int(entry["deadline_ms"]))
-        for entry in view.suspects
+    started.late_inserts = [
+        PossibleLateInsert(
+            {str(k): int(v) for k, v in entry["marks"].items()}, int(entry["deadline_ms"])
+        )
+        for entry in view.late_inserts
     ]
     started.elsewhere = [
         source
@@ -297,7 +301,7 @@ def _decide(
     elif decision is Decision.REPLAY:
         if _is_fresh(record):
             record = _fresh_probe(parts, item, state, started, now_ms)
-        state.suspect_until_ms = record.deadline_ms
+        state.late_insert_until_ms = record.deadline_ms
         state.back_at_ms = now_ms
         # Ownership changes hands, the lease does not: the budget decides who may insert again.
         owner, attempt = parts.planner.owner, record.attempt + 1
@@ -329,7 +333,7 @@ def _settled_at(parts: StartParts, item: Observed, offset: int) -> Record:
         generation=0,
         topic_id=item.topic_id,
         text=parts.planner.digest,
-        grant=0,
+        reservation=0,
         deadline_ms=0,
     )
 
@@ -398,12 +402,14 @@ def _is_fresh(record: Record) -> bool:
 def _fresh_probe(
     parts: StartParts, item: Observed, state: PartitionState, started: Started, now_ms: int
 ) -> Record:
-    """Such a record under a text that can be executed, with the marks of now."""
+    """Such a record under a text that can be executed, with the insert counters of now."""
     assert item.record is not None
     text = started.texts.get(item.record.text, parts.planner.text)
     windows = parts.windows.current()
-    sites = Budget(windows, Claims(), [], now_ms).sites(text, item.source.topic)
-    marks, servers = marks_at(sites, windows)
-    state.background = replace(state.background, marks=marks, since_ms=now_ms, servers=servers)
+    sites = Budget(windows, Holds(), [], now_ms).sites(text, item.source.topic)
+    insert_counters, servers = insert_counters_at(sites, windows)
+    state.background = replace(
+        state.background, insert_counters=insert_counters, since_ms=now_ms, servers=servers
+    )
     state.record = replace(item.record, text=text.digest())
     return state.record

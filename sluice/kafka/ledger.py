@@ -94,8 +94,9 @@ def read_view(
     has a transaction open, later entries are committed and still lie beyond the stable end.
 
     :param texts_of: digest of the text that a record's metadata names; None to need none.
-    :param since_ms: everything younger is read in any case, for the suspects; and more, where what
-        is read tells of longer leases than today's. None: suspects are of no interest.
+    :param since_ms: everything younger is read in any case, for the possible late inserts; and
+        more, where what is read tells of longer leases than today's. None: possible late inserts
+        are of no interest.
     :param uncommitted: partitions of which the group holds nothing. A checkpoint that says that
         they have no record is enough; for the others a record is looked for to the very beginning.
     """
@@ -130,8 +131,8 @@ def read_view(
 class _Times:
     """When a chunk's entries were written.
 
-    :param lease_ms: the longest lease of a record or suspect in it: today's may be shorter than
-        that of who left suspects behind.
+    :param lease_ms: the longest lease of a record or possible late insert in it: today's may be
+        shorter than that of who left possible late inserts behind.
     """
 
     oldest_ms: int = 1 << 62
@@ -172,7 +173,7 @@ def _read_chunk(
 ) -> _Times:
     """Add an older chunk to the view; what is there already is younger and stays."""
     records: dict[TopicPartition, dict[str, Any]] = {}
-    suspects: list[dict[str, Any]] = []
+    late_inserts: list[dict[str, Any]] = []
     times = _Times()
     for _, entry in entries(access, topic, begin, end):
         times.oldest_ms = min(times.oldest_ms, int(entry["at_ms"]))
@@ -188,9 +189,9 @@ def _read_chunk(
             checkpoints.take(entry)
             records |= {_source(record): record for record in entry["records"]}
         elif entry["type"] == "suspect":
-            suspects.append(entry)
+            late_inserts.append(entry)
     view.records = records | view.records
-    view.suspects = suspects + view.suspects
+    view.late_inserts = late_inserts + view.late_inserts
     return times
 
 

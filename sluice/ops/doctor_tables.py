@@ -17,11 +17,11 @@ from sluice.core.lease import LEASE_SHARE_OF_WINDOW, lease_seconds_max
 from sluice.core.replicas import majority
 from sluice.core.text import NEEDED_LINEAGE, SOURCE, lineage_types
 from sluice.driver.probing import why_no_probe
-from sluice.driver.record_updates import FIRST_GRANT
+from sluice.driver.record_updates import FIRST_RESERVATION
 from sluice.driver.texts import add_lineage_statement, lineage_columns
 from sluice.ops.doctor_findings import Examination
 
-#: Kafka partitions times grant times this: room for a range in doubt and its successor.
+#: Kafka partitions times reservation times this: room for a range in doubt and its successor.
 _ROUNDS_IN_WINDOW = 4
 _WINDOW_BLOCKS_WANTED = 10_000
 #: A range in doubt for longer than half a window is probed instead of replayed.
@@ -119,15 +119,15 @@ def _check_blocks(
             mend = "Use a ReplicatedMergeTree table, or ClickHouse 22.2 or newer."
         found.error("window", f"{name} has no deduplication window", mend)
         return
-    grant = FIRST_GRANT if facts.partition_key else 1
-    wanted = _ROUNDS_IN_WINDOW * max(1, needs.partitions) * grant
+    reservation = FIRST_RESERVATION if facts.partition_key else 1
+    wanted = _ROUNDS_IN_WINDOW * max(1, needs.partitions) * reservation
     larger = max(_WINDOW_BLOCKS_WANTED, wanted)
     mend = set_table(facts, capabilities, _setting(facts), larger)
-    if facts.window_blocks // WINDOW_SHARE < grant:
+    if facts.window_blocks // WINDOW_SHARE < reservation:
         found.error(
             "window",
             f"the window of {name} keeps {facts.window_blocks} blocks, of which half may be used; "
-            f"one range needs {grant}",
+            f"one range needs {reservation}",
             mend,
         )
     elif facts.window_blocks < wanted:

@@ -9,11 +9,11 @@ from typing import Literal
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
-from sluice.clickhouse.window import window_mark
+from sluice.clickhouse.window import read_insert_counter
 from sluice.config import Configuration, TableConfiguration
 from sluice.core.budget import Site
 from sluice.core.errors import TerminalError
-from sluice.core.ledger import Background, Marks, Rest, Stored
+from sluice.core.ledger import Background, InsertCounters, Rest, Stored
 from sluice.core.ranges import Range, digest_of_rest
 from sluice.core.records import Kind, Record
 from sluice.core.text import ConfigurationText, parse_text
@@ -164,7 +164,7 @@ def _as_rest(
         bundle="",
     )
     background = Background(
-        marks=_marks(situation, facts),
+        insert_counters=_insert_counters(situation, facts),
         since_ms=situation.now_ms,
         rest=rest,
         bytes_max=facts.background.bytes_max or situation.configuration.batch.range_bytes_max,
@@ -181,14 +181,14 @@ def _recorded_text(situation: Situation, record: Record) -> ConfigurationText | 
         return None
 
 
-def _marks(situation: Situation, facts: PartitionFacts) -> Marks:
-    """The windows' marks now.
+def _insert_counters(situation: Situation, facts: PartitionFacts) -> InsertCounters:
+    """The windows' insert counters now.
 
     :raises SluiceError: a shard does not answer.
     """
     configuration = situation.configuration
     access = access_of(configuration)
-    marks: Marks = {}
+    insert_counters: InsertCounters = {}
     for shard in access.shards:
         tables = [
             table
@@ -198,14 +198,14 @@ def _marks(situation: Situation, facts: PartitionFacts) -> Marks:
 
         def read(server: Server, tables: Sequence[TableConfiguration] = tables) -> list[int]:
             return [
-                window_mark(server, describe_table(server, table.database, table.table))
+                read_insert_counter(server, describe_table(server, table.database, table.table))
                 for table in tables
             ]
 
         if tables:
-            for table, mark in zip(tables, on_shard(access, shard, read), strict=True):
-                marks[Site(table.name, shard).key] = mark
-    return marks
+            for table, insert_counter in zip(tables, on_shard(access, shard, read), strict=True):
+                insert_counters[Site(table.name, shard).key] = insert_counter
+    return insert_counters
 
 
 def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> ProbeFound:

@@ -126,11 +126,12 @@ EXPERIMENTS = (
         forgetting.seconds,
     ),
     Experiment(
-        "mark",
-        "The mark of a window grows by at least one for each entry, never shrinks by itself, and "
+        "insert-counter",
+        "The insert counter of a window grows by at least one for each entry, never shrinks by "
+        "itself, and "
         "is the same at every replica.",
         "the budget, and the look before a block is offered to another replica (R10)",
-        forgetting.mark,
+        forgetting.insert_counter,
     ),
     Experiment(
         "server-run",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.core.ledger import Marks, Rest, Stored
+from sluice.core.ledger import InsertCounters, Rest, Stored
 from sluice.core.pickling import pickled_by_fields
 from sluice.core.ranges import Range
 from sluice.core.records import Record
@@ -50,7 +50,7 @@ class Assignment:
     :param sent_at_ms: the driver's wall time when it was sent.
     :param is_first: no other task was ever sent this range, so what this one refuses, nobody
         inserted.
-    :param marks: of the windows, from before the range could first be inserted.
+    :param insert_counters: of the windows, from before the range could first be inserted.
     :param servers: as in `Background`, from then, too.
     :param since_ms: when that was; 0: nobody knows.
     :param insert_seconds: what a block may take where `insert_timeout_seconds` was too short; 0:
@@ -66,7 +66,7 @@ class Assignment:
     sent_at_ms: int
     is_first: bool = False
     looks_for_fields: bool = False
-    marks: Marks = field(default_factory=dict)
+    insert_counters: InsertCounters = field(default_factory=dict)
     servers: ServerRuns = field(default_factory=dict)
     since_ms: int = 0
     insert_seconds: float = 0.0

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sluice.core.bundles import Member, is_whole, place_of
 from sluice.core.errors import TerminalError
-from sluice.core.ledger import Marks, Rest, Stored
+from sluice.core.ledger import InsertCounters, Rest, Stored
 from sluice.core.ranges import Interval, Range, intervals_of
 from sluice.core.receipts import Receipt
 from sluice.core.records import Record
@@ -86,9 +86,9 @@ class Bundle:
         return self.members[0].stored
 
     @property
-    def grant(self) -> int:
-        """Entries of a window that each block may take: what each member is granted."""
-        return min(member.record.grant for member in self.members)
+    def reservation(self) -> int:
+        """Entries of a window that each block may take: what each member is reserved."""
+        return min(member.record.reservation for member in self.members)
 
     @property
     def deadline_ms(self) -> int:
@@ -126,14 +126,14 @@ class Bundle:
         return min(member.since_ms for member in self.members)
 
     @property
-    def marks(self) -> Marks:
+    def insert_counters(self) -> InsertCounters:
         """Of the windows, from before any of it could be inserted. Where a member has none, nobody
         knows."""
-        first, *others = [member.marks for member in self.members]
+        first, *others = [member.insert_counters for member in self.members]
         return {
-            key: min([mark, *(marks[key] for marks in others)])
-            for key, mark in first.items()
-            if all(key in marks for marks in others)
+            key: min([insert_counter, *(insert_counters[key] for insert_counters in others)])
+            for key, insert_counter in first.items()
+            if all(key in insert_counters for insert_counters in others)
         }
 
     @property

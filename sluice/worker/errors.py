@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluice.clickhouse.reactions import ServerError
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
-from sluice.core.receipts import NeedsGrant
+from sluice.core.receipts import NeedsReservation
 
 
 class BlockRefusedError(TransientError):
@@ -18,10 +18,10 @@ class BlockRefusedError(TransientError):
         self.inserted: tuple[str, ...] = ()
 
 
-class NeedsGrantError(TransientError):
+class NeedsReservationError(TransientError):
     """Carries a refused block's need out of the table loop."""
 
-    def __init__(self, need: NeedsGrant) -> None:
+    def __init__(self, need: NeedsReservation) -> None:
         super().__init__(f"a block of {need.entry} needs {need.entries} window entries")
         self.need = need
 

@@ -21,12 +21,12 @@ from sluice.clickhouse.reactions import (
 )
 from sluice.clickhouse.replicas import refuse_other_table
 from sluice.clickhouse.schema import TableFacts, check_header, describe_table
-from sluice.clickhouse.window import read_server_run, tables_with_windows, window_mark
+from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
 from sluice.core.budget import Site, WindowState, still_remembered, still_young
 from sluice.core.bundles import replica_number
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.ranges import Range
-from sluice.core.receipts import NeedsGrant, Receipt
+from sluice.core.receipts import NeedsReservation, Receipt
 from sluice.core.replicas import turn
 from sluice.core.server_runs import is_same_run
 from sluice.core.text import TableText
@@ -34,7 +34,7 @@ from sluice.decode.messages.decoded import Block
 from sluice.worker.asking import require_same_table
 from sluice.worker.assignment import TaskEnvironment
 from sluice.worker.bundle import Bundle
-from sluice.worker.errors import BlockRefusedError, ForgottenError, NeedsGrantError
+from sluice.worker.errors import BlockRefusedError, ForgottenError, NeedsReservationError
 from sluice.worker.failover import FailoverAttempt, offer_block, wait_for_earlier
 from sluice.worker.insert_lock import InsertLock
 from sluice.worker.leases import HeldLease
@@ -155,7 +155,7 @@ def _insert_into(
             decoded.native,
             token if profile.tokens else None,
             query_id_of(token, os.urandom(4).hex()),
-            _granted(profile.settings, bundle.grant),
+            _reserved(profile.settings, bundle.reservation),
         )
 
     record_text = bundle.text
@@ -175,7 +175,7 @@ def _insert_into(
     except _RefusedValuesError as refused:
         raise _final(refused, server, table, bundle, attempt) from None
     except TerminalServerError as error:
-        raise _refused_block(error, server, table, profile, bundle.grant, attempt) from error
+        raise _refused_block(error, server, table, profile, bundle.reservation, attempt) from error
     if not is_first:
         _require_same_run(server, bundle, shard, f"{table.target} on {url} has the block")
     return Receipt(
@@ -199,13 +199,13 @@ def _refused_block(
     server: Server,
     table: TableText,
     profile: ServerProfile,
-    grant: int,
+    reservation: int,
     attempt: FailoverAttempt,
 ) -> SluiceError:
     """What a server's refusal of a block means."""
     if _PARTITIONS_MAX in profile.settings and is_too_many_partitions(error):
         # Of a view's table: the block itself was counted before.
-        return NeedsGrantError(NeedsGrant(table.entry, 2 * grant, views=True))
+        return NeedsReservationError(NeedsReservation(table.entry, 2 * reservation, views=True))
     is_unstored = attempt.is_clean and _stored_nothing(server, table, error)
     return BlockRefusedError(table.entry, error, is_unstored=is_unstored)
 
@@ -351,10 +351,10 @@ def _require_remembered(
         return  # it never deduplicates, and runs for a benchmark only
     now_ms = time.time_ns() // 1_000_000
     for target, there in tables_with_windows(facts):
-        mark = bundle.marks.get(replace(own, target=target).key, 0)
-        window = WindowState(there.window_blocks, window_mark(server, there))
+        insert_counter = bundle.insert_counters.get(replace(own, target=target).key, 0)
+        window = WindowState(there.window_blocks, read_insert_counter(server, there))
         is_young = still_young(there.window_seconds, bundle.since_ms, now_ms)
-        if not is_young or not still_remembered(window, mark):
+        if not is_young or not still_remembered(window, insert_counter):
             raise ForgottenError(f"{there.target} on {server.url} may not remember it{doubt}")
     _require_same_run(server, bundle, own.shard, f"{facts.target} on {server.url}")
 
@@ -370,10 +370,12 @@ def _require_same_run(server: Server, bundle: Bundle, shard: str, where: str) ->
         raise ForgottenError(f"{where}, and that server was started again meanwhile")
 
 
-def _granted(settings: Mapping[str, str], grant: int) -> Mapping[str, str]:
-    """The server holds blocks to the grant in the tables of views, too, where nobody else counts
-    (R10). It decides about no row: a block that was refused is sent again."""
-    return {**settings, _PARTITIONS_MAX: str(grant)} if _PARTITIONS_MAX in settings else settings
+def _reserved(settings: Mapping[str, str], reservation: int) -> Mapping[str, str]:
+    """The server holds blocks to the reservation in the tables of views, too, where nobody else
+    counts (R10). It decides about no row: a block that was refused is sent again."""
+    return (
+        {**settings, _PARTITIONS_MAX: str(reservation)} if _PARTITIONS_MAX in settings else settings
+    )
 
 
 def _stored_nothing(server: Server, table: TableText, refusal: TerminalServerError) -> bool:

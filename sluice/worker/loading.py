@@ -27,7 +27,7 @@ from sluice.core.receipts import (
     DeadLetterReason,
     Failed,
     Loaded,
-    NeedsGrant,
+    NeedsReservation,
     Outcome,
     Outdated,
     Receipt,
@@ -50,7 +50,7 @@ from sluice.kafka.readers import Reader
 from sluice.worker.asking import ask_for_fields, asked_for_columns, asked_for_schemas, words_of
 from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.bundle import Bundle
-from sluice.worker.errors import BlockRefusedError, NeedsGrantError, OutdatedTextError
+from sluice.worker.errors import BlockRefusedError, NeedsReservationError, OutdatedTextError
 from sluice.worker.fetching import Reading, fetch
 from sluice.worker.inserting import insert_block, may_go_parallel
 from sluice.worker.leases import HeldLease
@@ -102,7 +102,7 @@ def _outcome(
     try:
         bundle = Bundle(tuple(members))
         return _refused(bundle, task_attempt) or _load(_cache, environment, bundle)
-    except NeedsGrantError as error:
+    except NeedsReservationError as error:
         return error.need
     except BlockRefusedError as refused:
         is_unstored = refused.is_unstored and bundle.is_first
@@ -137,8 +137,8 @@ def _refused(bundle: Bundle, task_attempt: int) -> Outcome | None:
 def _load(
     cache: WorkerCache, environment: TaskEnvironment, bundle: Bundle
 ) -> Outcome | tuple[Outcome, ...]:
-    """1. Lease. 2. Fetch and weigh. 3. For each table: decode, split by shards, check the grant,
-    insert; nothing of any table before all were decoded that may refuse the range.
+    """1. Lease. 2. Fetch and weigh. 3. For each table: decode, split by shards, check the
+    reservation, insert; nothing of any table before all were decoded that may refuse the range.
     4. Fetch the originals of the bad messages."""
     lease = HeldLease(bundle.first, bundle.deadline_ms, bundle.sent_at_ms)
     text = cache.text(environment, bundle.text)
@@ -273,15 +273,17 @@ class _Loading:
 
     def _split(self, table: TableText, decoded: Decoded) -> list[tuple[str, Block]]:
         """The block of each shard, the last one first. Before any of them is inserted, all are
-        compared with the grant: above it, nobody inserts anything of this entry."""
+        compared with the reservation: above it, nobody inserts anything of this entry."""
         began = time.monotonic()
         splitter = self.cache.splitter(self.bundle.text, table, decoded.columns)
         parts = splitter.split(decoded, with_offsets=not self.bundle.is_alone)
         parts.reverse()
         self.clocks.decode += time.monotonic() - began
         entries = max(block.clickhouse_partitions for _, block in parts)
-        if entries > self.bundle.grant:
-            raise NeedsGrantError(NeedsGrant(table.entry, entries, inserted=bool(self.receipts)))
+        if entries > self.bundle.reservation:
+            raise NeedsReservationError(
+                NeedsReservation(table.entry, entries, inserted=bool(self.receipts))
+            )
         return parts
 
     def _insert(self, table: TableText, parts: list[tuple[str, Block]]) -> None:

@@ -57,7 +57,7 @@ class Writer:
             generation=0,
             topic_id="abcdefghijk",
             text=TEXTS[0],
-            grant=0,
+            reservation=0,
             deadline_ms=0,
         )
         self.rest: dict[str, int] = {}
@@ -160,7 +160,7 @@ class Writer:
                 begin=begin,
                 end=begin + length,
                 attempt=1,
-                grant=4,
+                reservation=4,
                 deadline_ms=1,
                 rest="",
                 text=text,
@@ -179,7 +179,7 @@ class Writer:
             "begin": offset,
             "end": offset,
             "attempt": 0,
-            "grant": 0,
+            "reservation": 0,
             "deadline_ms": 0,
             "rest": "",
         }

@@ -17,10 +17,10 @@ from sluice.core.ledger import (
     encode_entries,
     encode_entry,
     entries_in,
+    late_insert_entry,
     receipt_entry,
     record_entry,
     settled_entry,
-    suspect_entry,
     text_entry,
 )
 from sluice.core.ranges import Range, TopicPartition
@@ -49,7 +49,7 @@ NAMES = st.from_regex(r"[a-z0-9]{1,8}/[a-z0-9]{1,4}", fullmatch=True)
 OFFSETS = st.integers(0, 2**50)
 BACKGROUNDS = st.builds(
     Background,
-    marks=st.dictionaries(NAMES, OFFSETS, max_size=3),
+    insert_counters=st.dictionaries(NAMES, OFFSETS, max_size=3),
     since_ms=OFFSETS,
     rest=st.dictionaries(
         st.from_regex(r"[a-z0-9]{1,8}", fullmatch=True),
@@ -115,9 +115,9 @@ def test_the_other_entries() -> None:
     assert settled["dead_letters_by_table"] == {"orders": 1}
     counts = [settled[name] for name in ("messages", "rows", "skipped", "dead_letters")]
     assert (settled["type"], counts) == ("settled", [10, 9, 1, 1])
-    _, suspect = written(suspect_entry(RANGE, 99, {"orders/s1": 5}))
-    assert (suspect["type"], suspect["deadline_ms"]) == ("suspect", 99)
-    assert suspect["marks"] == {"orders/s1": 5}
+    _, late_insert = written(late_insert_entry(RANGE, 99, {"orders/s1": 5}))
+    assert (late_insert["type"], late_insert["deadline_ms"]) == ("suspect", 99)
+    assert late_insert["marks"] == {"orders/s1": 5}
 
 
 def test_nothing_is_known_of_a_partition_without_a_record() -> None:
@@ -146,7 +146,7 @@ def transactions(draw: st.DrawFn) -> list[LedgerEntry]:
         if draw(st.booleans()):
             found.append(settled_entry(block_range, 7, 1, LOADED))
         if draw(st.booleans()):
-            found.append(suspect_entry(block_range, 99, {"orders/s1": number}))
+            found.append(late_insert_entry(block_range, 99, {"orders/s1": number}))
         found.append(record_entry(block_range.source, a_record(), draw(BACKGROUNDS)))
     return found
 

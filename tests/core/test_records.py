@@ -38,7 +38,7 @@ def records(draw: st.DrawFn) -> Record:
         generation=draw(st.integers(0, 999)),
         topic_id=draw(st.text("ABCabc019_-", min_size=11, max_size=11)),
         text=draw(st.text("0123456789abcdef", min_size=16, max_size=16)),
-        grant=draw(st.integers(0, 10**5)),
+        reservation=draw(st.integers(0, 10**5)),
         deadline_ms=draw(st.integers(0, 2**42)),
         rest=draw(st.text("0123456789abcdef", max_size=12)),
         epoch=draw(st.integers(-1, 2**31 - 1)),
@@ -56,7 +56,7 @@ def a_record(kind: Kind = Kind.INTEND, begin: int = 10, end: int = 20, **changes
         generation=0,
         topic_id="abcdefghijk",
         text="0123456789abcdef",
-        grant=4,
+        reservation=4,
         deadline_ms=1_800_000_000_000,
     )
     return replace(record, **changes)  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def test_the_worst_record_fits() -> None:
         attempt=10**6,
         owner="o" * 24,
         generation=99_999,
-        grant=100_000,
+        reservation=100_000,
         deadline_ms=2**43,
         rest="f" * 12,
     )

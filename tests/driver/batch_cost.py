@@ -30,7 +30,7 @@ from sluice.driver.loop import ConnectorLoop
 from sluice.driver.loop_parts import LoopParts
 from sluice.driver.ports import SiteWindow
 from sluice.driver.start import Started
-from sluice.driver.state import Claims
+from sluice.driver.state import Holds
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.log import SourceLog
 from sluice.kafka.recorder import Recorder
@@ -129,7 +129,7 @@ def _loop(
         world.planner,
         environment,
         states,
-        Claims([]),
+        Holds([]),
         {world.text.digest(): world.text},
         1,
         lambda sources: Started(),

@@ -39,7 +39,7 @@ from sluice.driver.parking import Parking
 from sluice.driver.ports import ProbeFound, SiteWindow, Topics
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.start import Started
-from sluice.driver.state import Claims, PartitionState, Suspect, ToProbe
+from sluice.driver.state import Holds, PartitionState, PossibleLateInsert, ToProbe
 from sluice.driver.unknown_schemas import PATIENCE_MS
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.log import TopicMissingError
@@ -86,7 +86,7 @@ class Table:
     blocks: int
     window: OrderedDict[str, None] = field(default_factory=OrderedDict)
     rows: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
-    mark: int = 0
+    insert_counter: int = 0
     seconds: int | None = None
     server: str = ""
     is_partitioned: bool = False
@@ -101,11 +101,15 @@ class Table:
         for row in rows:
             self.rows[row] = self.rows.get(row, 0) + 1
 
+    def read(self, name: str) -> WindowState:
+        """What a look at its window says."""
+        return WindowState(self.blocks, self.insert_counter, name)
+
     def fill(self, entries: int, token: str = "") -> None:
         """Entries of a block, or of somebody else."""
         for number in range(entries):
-            self.mark += 1
-            self.window[f"{token or self.mark}#{number}"] = None
+            self.insert_counter += 1
+            self.window[f"{token or self.insert_counter}#{number}"] = None
         while len(self.window) > self.blocks:
             self.window.popitem(last=False)
 
@@ -256,7 +260,7 @@ class World(Inbox):
             self._windows_at = self.now
             self._windows = {
                 site: SiteWindow(
-                    WindowState(table.blocks, table.mark, site.target or f"d.{site.entry}"),
+                    table.read(site.target or f"d.{site.entry}"),
                     self.now,
                     table.seconds,
                     server=table.server,
@@ -372,7 +376,7 @@ class World(Inbox):
         self.group[source] = record
         return PartitionState(source, record, Background(since_ms=self.now), offset, self.now)
 
-    def overrun(self, source: TopicPartition, end: int, grant: int) -> PartitionState:
+    def overrun(self, source: TopicPartition, end: int, reservation: int) -> PartitionState:
         """A range in doubt that left the window, its lease over, as a take-over leaves it."""
         state = self.settled(source)
         state.record = self.group[source] = replace(
@@ -380,7 +384,7 @@ class World(Inbox):
             kind=Kind.RENEW,
             attempt=2,
             end=end,
-            grant=grant,
+            reservation=reservation,
             deadline_ms=self.now - 60_000,
         )
         state.stage = ToProbe()
@@ -389,7 +393,7 @@ class World(Inbox):
     def loop(
         self,
         states: list[PartitionState] | None = None,
-        suspects: list[Suspect] | None = None,
+        late_inserts: list[PossibleLateInsert] | None = None,
         take_over_new: Callable[[list[TopicPartition]], Started] | None = None,
         recorded: frozenset[TopicPartition] | None = None,
     ) -> ConnectorLoop:
@@ -422,7 +426,7 @@ class World(Inbox):
             self.planner,
             environment,
             states if states is not None else [self.settled(source) for source in self.ends],
-            Claims(suspects or []),
+            Holds(late_inserts or []),
             {self.text.digest(): self.text},
             1,
             take_over_new or (lambda sources: Started()),

@@ -14,7 +14,7 @@ from sluice.core.errors import InDoubtError, TerminalError
 from sluice.core.ledger import Background
 from sluice.core.planning import Limits
 from sluice.core.ranges import Range, TopicPartition
-from sluice.core.receipts import BundleTooHeavy, Failed, NeedsGrant, Untried
+from sluice.core.receipts import BundleTooHeavy, Failed, NeedsReservation, Untried
 from sluice.core.records import Kind, Record
 from sluice.driver.parking import Parking
 from sluice.driver.state import PartitionState
@@ -39,7 +39,7 @@ def bundling(
 
 
 def blocks_of(world: World) -> int:
-    return world.tables[Site("t", "s1")].mark
+    return world.tables[Site("t", "s1")].insert_counter
 
 
 def assert_exact(world: World) -> None:
@@ -100,7 +100,7 @@ def test_ranges_of_other_tables_are_in_other_bundles() -> None:
     run(world)
     assert [world.rows_of(s) for s in SOURCES[:3]] == [[1] * 4] * 3
     assert [world.rows_of(s, "u") for s in others] == [[1] * 4] * 3
-    assert [table.mark for table in world.tables.values()] == [1, 1]
+    assert [table.insert_counter for table in world.tables.values()] == [1, 1]
 
 
 def test_whoever_waits_goes_along() -> None:
@@ -189,12 +189,12 @@ def test_a_bundle_that_is_too_heavy_is_given_back_and_its_ranges_go_alone() -> N
     assert not world.probes
 
 
-def test_a_grant_that_one_block_needs_is_taken_once() -> None:
+def test_a_reservation_that_one_block_needs_is_taken_once() -> None:
     world = bundling(count=8, blocks=100)
 
     def script(world: World, assignment: Assignment) -> Answer:
-        if assignment.record.grant < 30:
-            return NeedsGrant("t", 30)
+        if assignment.record.reservation < 30:
+            return NeedsReservation("t", 30)
         return world.load(assignment, 30)
 
     world.script = script
@@ -294,8 +294,9 @@ def test_who_takes_over_repeats_a_whole_bundle_and_probes_a_part(missing: int) -
         state.record = world.group[source] = next(
             a.record for a in sent if a.block_range.source == source
         )
+        known = ("insert_counters", "since_ms", "bytes_max")
         state.background = next(
-            replace(state.background, marks=a.marks, since_ms=a.since_ms, bytes_max=a.bytes_max)
+            replace(state.background, **{name: getattr(a, name) for name in known})
             for a in sent
             if a.block_range.source == source
         )
@@ -374,12 +375,12 @@ def left_in_doubt(
             attempt=attempt,
             end=end,
             text=world.text.digest(),
-            grant=1,
+            reservation=1,
             deadline_ms=world.now + 100_000,
             bundle=name,
         )
-        marks = {Site(entry, "s1").key: 0 for entry in entries}
-        state.background = Background(marks=marks, since_ms=world.now, bytes_max=1 << 20)
+        counters = {Site(entry, "s1").key: 0 for entry in entries}
+        state.background = Background(counters, since_ms=world.now, bytes_max=1 << 20)
         state.stable_end, state.back_at_ms = end, world.now
         states.append(state)
     return states
@@ -426,8 +427,8 @@ def test_a_block_that_a_window_can_never_hold_is_divided() -> None:
 
     def script(world: World, assignment: Assignment) -> Answer:
         needed = members_in(assignment.record.bundle)
-        if needed > assignment.record.grant:
-            return NeedsGrant("t", needed, inserted=False)
+        if needed > assignment.record.reservation:
+            return NeedsReservation("t", needed, inserted=False)
         return world.load(assignment, needed)
 
     world.script = script

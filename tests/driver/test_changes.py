@@ -149,7 +149,7 @@ def test_a_probe_knows_that_its_table_was_partitioned(before: str, in_parts: set
         assert isinstance(world, AlteredWorld)
         tables = tuple(replace(t, partition_key="") for t in world.text.tables)
         world.now_text = replace(world.text, tables=tables)
-        world.tables[Site("a", "s1")].mark += 5_000  # so that it has to be probed
+        world.tables[Site("a", "s1")].insert_counter += 5_000  # so that it has to be probed
         return JobLostError("lost in the insert")
 
     world.script = once(lose)

@@ -86,11 +86,11 @@ def test_what_was_not_committed_is_said_again(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_a_probe_found_is_not_said_before_it_is_committed() -> None:
-    """A partition that is probed has new marks before its record has them."""
+    """A partition that is probed has new insert counters before its record has them."""
     world = World([P0, P1])
     loop = world.loop([world.settled(P0), world.overrun(P1, 10, 2)])
     before = loop.states[P1].background
-    loop.states[P1].background = replace(before, marks={}, since_ms=before.since_ms + 5)
+    loop.states[P1].background = replace(before, insert_counters={}, since_ms=before.since_ms + 5)
     ((part,),) = [loop._recorder.checkpoints.due(world.now, {})]
     (probed,) = [record for record in part.body["records"] if record["partition"] == 1]
-    assert (probed["marks"], probed["since_ms"]) == (before.marks, before.since_ms)
+    assert (probed["marks"], probed["since_ms"]) == (before.insert_counters, before.since_ms)

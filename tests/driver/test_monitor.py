@@ -35,24 +35,26 @@ class Replica:
         self.url = url
 
     def ping(self) -> None:
-        if MARKS[self.url] is None:
+        if INSERT_COUNTERS[self.url] is None:
             raise nothing_sent(self.url, "ping", "CONNECTION_REFUSED", "refused")
 
 
-MARKS: dict[str, int | None] = {}
+INSERT_COUNTERS: dict[str, int | None] = {}
 FACTS: dict[str, TableFacts] = {}
 CROWDING: dict[str, float] = {}
 #: Of tables that views write to; what processes say that they are, one after the other.
 TARGET_MARKS: dict[str, int] = {}
 RUNS: list[str] = []
-#: Called when a mark is read.
+#: Called when an insert counter is read.
 ON_READ: list[Callable[[], None]] = []
 
 
-def window_mark(server: Replica, facts: TableFacts) -> int | None:
+def read_insert_counter(server: Replica, facts: TableFacts) -> int | None:
     for each in ON_READ:
         each()
-    return TARGET_MARKS[facts.target] if facts.target in TARGET_MARKS else MARKS[server.url]
+    return (
+        TARGET_MARKS[facts.target] if facts.target in TARGET_MARKS else INSERT_COUNTERS[server.url]
+    )
 
 
 class Watched:
@@ -65,15 +67,15 @@ class Watched:
         self.monitor = WindowMonitor(access, text, lambda: self.now_ms)
         self.servers = self.monitor._servers()
 
-    def read(self, now_ms: int, **marks: int | None) -> int | None:
-        """The mark after a reading, None in an outage."""
-        MARKS.update({A: marks.get("a"), B: marks.get("b")})
+    def read(self, now_ms: int, **insert_counters: int | None) -> int | None:
+        """The insert counter after a reading, None in an outage."""
+        INSERT_COUNTERS.update({A: insert_counters.get("a"), B: insert_counters.get("b")})
         self.now_ms = now_ms
         self.monitor._read(self.servers)
         if self.monitor.outage(SITE) is not None:
             return None
         assert self.monitor.current()[SITE].read_started_ms == now_ms
-        return self.monitor.current()[SITE].state.mark
+        return self.monitor.current()[SITE].state.insert_counter
 
 
 @pytest.fixture
@@ -83,7 +85,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
         each.clear()
     monkeypatch.setattr(access, "Server", Replica)
     monkeypatch.setattr(monitor, "describe_table", lambda server, *_: FACTS[server.url])
-    monkeypatch.setattr(monitor, "window_mark", window_mark)
+    monkeypatch.setattr(monitor, "read_insert_counter", read_insert_counter)
     monkeypatch.setattr(monitor, "read_server_run", lambda server: RUNS.pop(0))
     monkeypatch.setattr(monitor, "crowding", lambda server, _: CROWDING.get(server.url, 0.0))
     return Watched()
@@ -98,7 +100,7 @@ def test_any_replica_that_answers_is_enough(watched: Watched) -> None:
 
 
 def test_a_replica_that_says_less_than_another_did_is_passed_by(watched: Watched) -> None:
-    """A mark that went back would look like a window that nobody used."""
+    """An insert counter that went back would look like a window that nobody used."""
     odd_ms = EVEN_MS + MINUTE_MS
     assert watched.read(EVEN_MS, a=10, b=10) == 10
     assert watched.read(odd_ms, a=12, b=9) == 12
@@ -139,7 +141,7 @@ def behind_view(facts: TableFacts, name: str, **changes: object) -> TableFacts:
 
 
 def test_what_views_write_to_is_watched_like_the_table(watched: Watched) -> None:
-    """However deep, each once, with its own blocks, seconds and mark."""
+    """However deep, each once, with its own blocks, seconds and insert counter."""
     bare = replace(FACTS[A], partition_key="")
     deep = behind_view(bare, "deep", window_blocks=30, window_seconds=60, partition_key="day")
     wide = replace(deep, table="wide", window_blocks=5_000)
@@ -153,7 +155,7 @@ def test_what_views_write_to_is_watched_like_the_table(watched: Watched) -> None
     current = watched.monitor.current()
     at = {site.target.rpartition(".")[2]: window for site, window in current.items()}
     assert at.keys() == {"", "wide", "deep"} and {site.own for site in current} == {SITE}
-    assert [at[t].state.mark for t in ("", "wide", "deep")] == [5, 90, 700]
+    assert [at[t].state.insert_counter for t in ("", "wide", "deep")] == [5, 90, 700]
     assert [at[t].state.blocks for t in ("wide", "deep")] == [5_000, 30]
     assert [at[t].seconds for t in ("", "deep")] == [bare.window_seconds, 60]
     assert [at[t].is_partitioned for t in ("", "deep")] == [False, True]
@@ -176,7 +178,7 @@ def test_a_view_that_is_dropped_is_watched_no_longer(watched: Watched) -> None:
     assert watched.monitor.outage(target) is not None
 
 
-def test_a_mark_counts_from_before_it_was_read(watched: Watched) -> None:
+def test_an_insert_counter_counts_from_before_it_was_read(watched: Watched) -> None:
     """Entries that are created while the server answers may be missing in it."""
 
     def late() -> None:
@@ -187,10 +189,10 @@ def test_a_mark_counts_from_before_it_was_read(watched: Watched) -> None:
     assert watched.monitor.current()[SITE].read_started_ms == EVEN_MS
 
 
-def test_who_serves_a_table_that_is_not_replicated_is_read_before_its_mark(
+def test_who_serves_a_table_that_is_not_replicated_is_read_before_its_insert_counter(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that ended in between is not the one that the mark is of."""
+    """A process that ended in between is not the one that the insert counter is of."""
     FACTS[A] = replace(facts_of(), window_blocks=100)
     access = ClickHouseAccess({"s1": (A,)}, "", "", "single")
     watched.monitor.use(access)

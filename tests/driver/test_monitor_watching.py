@@ -13,7 +13,7 @@ from sluice.core.text import ConfigurationText
 from sluice.driver import monitor
 from sluice.driver.monitor import WindowMonitor
 from tests.driver.loop_world import table_text
-from tests.driver.test_monitor import EVEN_MS, FACTS, MARKS, A, B, Watched, watched
+from tests.driver.test_monitor import EVEN_MS, FACTS, INSERT_COUNTERS, A, B, Watched, watched
 from tests.support.world import wait_for
 
 __all__ = ["watched"]
@@ -27,7 +27,7 @@ T, U = Site("t", "s1"), Site("u", "s1")
 def started(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> WindowMonitor:
     """Reads by itself, without a pause to speak of."""
     monkeypatch.setattr(monitor, "READ_EVERY_SECONDS", 0.01)
-    MARKS.update({A: 5, B: 5})
+    INSERT_COUNTERS.update({A: 5, B: 5})
     watched.monitor.start()
     return watched.monitor
 
@@ -36,18 +36,22 @@ def test_windows_are_read_before_anything_is_planned_and_then_again(
     started: WindowMonitor,
 ) -> None:
     try:
-        assert started.current()[T].state.mark == 5
-        MARKS.update({A: 6, B: 6})
-        wait_for(lambda: started.current()[T].state.mark == 6, 20, "another reading")
+        assert started.current()[T].state.insert_counter == 5
+        INSERT_COUNTERS.update({A: 6, B: 6})
+        wait_for(lambda: started.current()[T].state.insert_counter == 6, 20, "another reading")
     finally:
         started.stop()
 
 
 def test_after_a_change_of_the_replicas_the_new_ones_are_asked(started: WindowMonitor) -> None:
     try:
-        MARKS.update({A: None, B: 9})
+        INSERT_COUNTERS.update({A: None, B: 9})
         started.use(ClickHouseAccess({"s1": (B,)}, "", "", "single"))
-        wait_for(lambda: started.current()[T].state.mark == 9, 20, "a reading of the other replica")
+        wait_for(
+            lambda: started.current()[T].state.insert_counter == 9,
+            20,
+            "a reading of the other replica",
+        )
         assert started.outage(T) is None
     finally:
         started.stop()
@@ -57,9 +61,12 @@ def test_tables_of_a_recorded_text_are_watched_as_well_and_read_at_once(watched:
     assert watched.read(EVEN_MS, a=5, b=5) == 5
     watched.monitor.watch(TEXT)
     assert set(watched.monitor.current()) == {T}
-    MARKS.update({A: 7, B: 7})
+    INSERT_COUNTERS.update({A: 7, B: 7})
     watched.monitor.watch(TWO)
-    assert {site: w.state.mark for site, w in watched.monitor.current().items()} == {T: 7, U: 7}
+    assert {site: w.state.insert_counter for site, w in watched.monitor.current().items()} == {
+        T: 7,
+        U: 7,
+    }
     watched.monitor.watch(replace(TWO, tables=TWO.tables[1:]))
     watched.read(EVEN_MS + 1000, a=8, b=8)
     assert set(watched.monitor.current()) == {T, U}
@@ -97,15 +104,15 @@ def test_a_table_that_is_gone_holds_back_only_itself(
     watched.read(EVEN_MS + 1000, a=6, b=6)
     assert watched.monitor.outage(T) is None and watched.monitor.refusal(T) is None
     assert watched.monitor.refusal(U) is gone and watched.monitor.outage(U) == str(gone)
-    assert watched.monitor.current()[T].state.mark == 6
+    assert watched.monitor.current()[T].state.insert_counter == 6
 
 
 def test_outages_are_said_once_a_minute_and_their_end_once(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def said(now_ms: int, mark: int | None) -> list[str]:
+    def said(now_ms: int, insert_counter: int | None) -> list[str]:
         caplog.clear()
-        watched.read(now_ms, a=mark, b=mark)
+        watched.read(now_ms, a=insert_counter, b=insert_counter)
         return [record.getMessage().partition(":")[0] for record in caplog.records]
 
     waits, goes_on = "table entry t in shard s1 waits", "table entry t in shard s1 goes on"

@@ -16,7 +16,7 @@ from sluice.core.ranges import EpochOffset, TopicPartition
 from sluice.core.records import Kind
 from sluice.driver.beginning import StartRefusedError
 from sluice.driver.start import Started
-from sluice.driver.state import Suspect
+from sluice.driver.state import PossibleLateInsert
 from sluice.worker.assignment import Job
 from tests.driver.loop_world import START_MS, World, kinds, table_text
 
@@ -138,9 +138,9 @@ def test_who_was_succeeded_takes_no_new_partition_from_its_successor() -> None:
     assert taken == []
 
 
-def test_a_new_partition_brings_its_suspects_and_texts_along() -> None:
+def test_a_new_partition_brings_its_late_inserts_and_texts_along() -> None:
     """Another owner had it first: its text is not ours, and its lost task may still insert.
-    Of 10 entries that may be used, 12 were created since that task's claim."""
+    Of 10 entries that may be used, 12 were created since that task's hold."""
     world = World([P0], blocks=20)
     loop = world.loop(take_over_new=lambda new: another_owners(world, new))
     world.tables[Site("t", "s1")].fill(12)
@@ -154,7 +154,7 @@ def test_a_new_partition_brings_its_suspects_and_texts_along() -> None:
         assert digests <= environment.texts.keys() and digests <= loop._texts.keys()
     (sent_at,) = (job.assignments[0].sent_at_ms for job in world.jobs if sources_of(job) == {P0})
     assert sent_at > START_MS + LATE_MS
-    assert [suspect.deadline_ms for suspect in loop._claims.suspects] == []
+    assert [late_insert.deadline_ms for late_insert in loop._holds.late_inserts] == []
 
 
 def sources_of(job: Job) -> set[TopicPartition]:
@@ -171,15 +171,15 @@ def another_owners(world: World, new: list[TopicPartition]) -> Started:
         kind=Kind.RENEW,
         attempt=2,
         end=10,
-        grant=1,
+        reservation=1,
         text=text.digest(),
         deadline_ms=world.now + 600_000,
     )
-    state.background = Background(marks={"t/s1": 12}, since_ms=world.now)
+    state.background = Background(insert_counters={"t/s1": 12}, since_ms=world.now)
     state.back_at_ms = world.now
     return Started(
         states=[state],
-        suspects=[Suspect({"t/s1": 0}, START_MS + LATE_MS)] * 2,
+        late_inserts=[PossibleLateInsert({"t/s1": 0}, START_MS + LATE_MS)] * 2,
         texts={text.digest(): text},
         canonical={text.digest(): text.canonical()},
         batch=5,

@@ -22,7 +22,7 @@ from sluice.driver.record_updates import (
     settle,
     settling,
 )
-from sluice.driver.state import AsRecorded, Claims, PartitionState, Suspect
+from sluice.driver.state import AsRecorded, Holds, PartitionState, PossibleLateInsert
 from tests.driver.loop_world import START_MS, Table, World, table_text
 
 P0 = TopicPartition("a", 0)
@@ -41,11 +41,13 @@ def in_doubt(world: World) -> PartitionState:
         end=20,
         owner="before",
         generation=2,
-        grant=3,
+        reservation=3,
         deadline_ms=NOW - 1,
         rest="0123456789ab",
     )
-    state.background = Background(marks={"t/s1": 7}, since_ms=NOW - 100, rest=REST, bytes_max=99)
+    state.background = Background(
+        insert_counters={"t/s1": 7}, since_ms=NOW - 100, rest=REST, bytes_max=99
+    )
     return state
 
 
@@ -61,7 +63,7 @@ def test_a_renewed_range_is_the_same_under_a_new_lease(world: World) -> None:
         state.record, kind=Kind.RENEW, attempt=5, owner="me", deadline_ms=NOW + 600_000
     )
     assert (step.source, step.background, step.dispatch) == (P0, state.background, True)
-    assert world.planner.renew(state, NOW, grant=9).record.grant == 9
+    assert world.planner.renew(state, NOW, reservation=9).record.reservation == 9
 
 
 def test_another_text_changes_nothing_else(world: World) -> None:
@@ -116,7 +118,7 @@ def test_a_settled_range_is_empty_at_its_end_and_says_what_it_was(world: World) 
         attempt=0,
         begin=20,
         owner="me",
-        grant=0,
+        reservation=0,
         deadline_ms=0,
         rest="",
     )
@@ -130,21 +132,21 @@ def test_a_settled_range_is_empty_at_its_end_and_says_what_it_was(world: World) 
 
 
 @pytest.mark.parametrize(
-    ("until_ms", "is_suspect"),
+    ("until_ms", "may_come_late"),
     [(NOW + 1, True), (NOW - 9_000, True), (NOW - 11_000, False), (0, False)],
 )
 def test_a_settled_range_of_which_an_insert_may_come_says_so(
-    world: World, until_ms: int, is_suspect: bool
+    world: World, until_ms: int, may_come_late: bool
 ) -> None:
-    """To the driver after this one, too: with the marks from before its first insert. A server may
-    store for a while after the lease what it has wholly received."""
+    """To the driver after this one, too: with the insert counters from before its first insert. A
+    server may store for a while after the lease what it has wholly received."""
     state = in_doubt(world)
     state.answered(loaded())
-    state.suspect_until_ms = until_ms
-    suspects = [e.body for e in settling(state, NOW)[0] if e.body["type"] == "suspect"]
-    assert len(suspects) == is_suspect
-    if is_suspect:
-        assert (suspects[0]["deadline_ms"], suspects[0]["marks"]) == (until_ms, {"t/s1": 7})
+    state.late_insert_until_ms = until_ms
+    late_inserts = [e.body for e in settling(state, NOW)[0] if e.body["type"] == "suspect"]
+    assert len(late_inserts) == may_come_late
+    if may_come_late:
+        assert (late_inserts[0]["deadline_ms"], late_inserts[0]["marks"]) == (until_ms, {"t/s1": 7})
 
 
 def test_dead_letters_of_one_transaction_are_bounded(
@@ -169,8 +171,10 @@ def test_dead_letters_of_one_transaction_are_bounded(
     assert taken(0, 4) == [0, 1]
 
 
-def budget(world: World, *states: PartitionState, suspects: list[Suspect] | None = None) -> Budget:
-    return Budget(world.current(), Claims(suspects or []), list(states), world.now)
+def budget(
+    world: World, *states: PartitionState, late_inserts: list[PossibleLateInsert] | None = None
+) -> Budget:
+    return Budget(world.current(), Holds(late_inserts or []), list(states), world.now)
 
 
 def test_what_was_taken_is_not_given_twice_in_a_round(world: World) -> None:
@@ -188,7 +192,7 @@ def test_entries_that_share_a_window_can_have_half_of_it_each() -> None:
         site: replace(window, state=replace(window.state, table="d.t"))
         for site, window in world.current().items()
     }
-    one = Budget(windows, Claims([]), [], world.now)
+    one = Budget(windows, Holds([]), [], world.now)
     sites = [Site("t", "s1"), Site("u", "s1")]
     assert one.affordable(sites, 8) == 5
     assert one.take(sites, 5) and not one.take(sites[:1], 1)
@@ -204,37 +208,38 @@ def test_a_window_that_was_not_read_gives_nothing(world: World) -> None:
 
 
 def test_all_that_may_land_is_held_against_the_window() -> None:
-    """A range in doubt by its grant, a suspect by what was created since its mark."""
+    """A range in doubt by its reservation, a possible late insert by what was created since its
+    insert counter."""
     world = World([P0], blocks=20)
     world.tables[Site("t", "s1")].fill(3)
     state = world.settled(P0)
     state.record = replace(
-        state.record, kind=Kind.INTEND, attempt=1, end=10, grant=2, deadline_ms=world.now + 1
+        state.record, kind=Kind.INTEND, attempt=1, end=10, reservation=2, deadline_ms=world.now + 1
     )
-    state.background = Background(marks={"t/s1": 1}, since_ms=world.now)
-    suspect = Suspect({"t/s1": 0}, world.now + 1)
-    for suspects, room in (([], 10 - 2 - 2), ([suspect], 10 - 3 - 2)):
-        assert budget(world, state, suspects=suspects).take([Site("t", "s1")], room)
-        assert not budget(world, state, suspects=suspects).take([Site("t", "s1")], room + 1)
+    state.background = Background(insert_counters={"t/s1": 1}, since_ms=world.now)
+    late_insert = PossibleLateInsert({"t/s1": 0}, world.now + 1)
+    for late_inserts, room in (([], 10 - 2 - 2), ([late_insert], 10 - 3 - 2)):
+        assert budget(world, state, late_inserts=late_inserts).take([Site("t", "s1")], room)
+        assert not budget(world, state, late_inserts=late_inserts).take([Site("t", "s1")], room + 1)
 
 
-def test_a_grant_is_twice_what_blocks_of_a_partitioned_table_took() -> None:
+def test_a_reservation_is_twice_what_blocks_of_a_partitioned_table_took() -> None:
     world = World(
         [P0],
         (table_text("plain", ("a",)), table_text("days", ("a",), "toDate(ts)")),
     )
     planner = RecordPlanner(world.text, "me", Limits(10, 1 << 20, 1000), 600.0)
-    assert planner.grant("a", [], {}) == 8
+    assert planner.reservation("a", [], {}) == 8
     planner.learn("days", 3)
-    assert planner.grant("a", [], {}) == 6
+    assert planner.reservation("a", [], {}) == 6
     planner.learn("days", 9)
-    assert planner.grant("a", [], {}) == 18
+    assert planner.reservation("a", [], {}) == 18
     planner.learn("days", 2)
     planner.learn("plain", 50)
-    assert planner.grant("a", [], {}) == 16, "it shrinks slowly, and by its own blocks only"
+    assert planner.reservation("a", [], {}) == 16, "it shrinks slowly, and by its own blocks only"
     tables = tuple(replace(table, parked=table.entry == "days") for table in world.text.tables)
     planner.change(replace(world.text, tables=tables))
-    assert planner.grant("a", [], {}) == 1
+    assert planner.reservation("a", [], {}) == 1
 
 
 @pytest.mark.parametrize(("insert_ms", "is_kept"), [(14_999, False), (15_000, True)])
@@ -263,18 +268,19 @@ def two_tables() -> World:
 
 @pytest.mark.parametrize("full", [T, U])
 def test_a_repeat_whose_lease_is_over_needs_room_in_each_window(full: Site) -> None:
-    """Its own entries and those created since its marks; one window without room is enough."""
-    world, marks = two_tables(), {"t/s1": 0, "u/s1": 0}
+    """Its own entries and those created since its insert counters; one window without room is
+    enough."""
+    world, insert_counters = two_tables(), {"t/s1": 0, "u/s1": 0}
     world.tables[full].fill({T: 8, U: 4}[full])
-    assert budget(world).take_again([T, U], 2, marks) is True
-    assert budget(world).take_again([T, U], 3, marks) is None
+    assert budget(world).take_again([T, U], 2, insert_counters) is True
+    assert budget(world).take_again([T, U], 3, insert_counters) is None
     assert budget(world).take_again([T, U], 2, {"t/s1": -1, "u/s1": -1}) is None
-    # A window without a mark (its view came later) counts from now.
+    # A window without an insert counter (its view came later) counts from now.
     other = {T: "u/s1", U: "t/s1"}[full]
     assert budget(world).take_again([T, U], 6, {other: 0}) is True
 
 
-def test_what_a_repeat_takes_is_a_claim_as_old_as_its_marks() -> None:
+def test_what_a_repeat_takes_is_a_hold_as_old_as_its_insert_counters() -> None:
     world = two_tables()
     world.tables[T].fill(3)
     one = budget(world)
@@ -282,7 +288,8 @@ def test_what_a_repeat_takes_is_a_claim_as_old_as_its_marks() -> None:
     assert not one.take([T], 10 - 2 - 2 + 1) and one.take([T], 10 - 2 - 2)
     two = budget(world)
     assert two.take_again([T], 2, {"t/s1": 1}) is True
-    # A second one that is older shares what is left, with what was created since its marks.
+    # A second one that is older shares what is left, with what was created since its insert
+    # counters.
     assert two.take_again([T], 10 - 3 - 2 + 1, {"t/s1": 0}) is False
     three = budget(world)
     assert three.take_again([T], 2, {"t/s1": 1}) is True
@@ -291,11 +298,11 @@ def test_what_a_repeat_takes_is_a_claim_as_old_as_its_marks() -> None:
 
 
 @pytest.mark.parametrize("held", [T, U])
-def test_while_a_repeat_waits_nothing_new_is_granted_where_it_needs_room(held: Site) -> None:
-    world, marks = two_tables(), {"t/s1": 0, "u/s1": 0}
+def test_while_a_repeat_waits_nothing_new_is_reserved_where_it_needs_room(held: Site) -> None:
+    world, insert_counters = two_tables(), {"t/s1": 0, "u/s1": 0}
     one = budget(world)
     assert one.take([held], 4)
-    assert one.take_again([T, U], {T: 7, U: 3}[held], marks) in (None, False)
+    assert one.take_again([T, U], {T: 7, U: 3}[held], insert_counters) in (None, False)
     if held is U:
         assert not one.take([T], 1) and not one.take([U], 1)
 
@@ -312,6 +319,6 @@ def test_two_blocks_of_a_repeat_that_go_to_one_window_take_it_twice() -> None:
     behind = [Site(entry, "s1", "d.shared") for entry in ("t", "u")]
     for site in behind:
         world.tables[site] = Table(20)
-    marks = {site.key: 0 for site in behind}
-    assert budget(world).take_again(behind, 5, marks) is True
-    assert budget(world).take_again(behind, 6, marks) is None
+    insert_counters = {site.key: 0 for site in behind}
+    assert budget(world).take_again(behind, 5, insert_counters) is True
+    assert budget(world).take_again(behind, 6, insert_counters) is None

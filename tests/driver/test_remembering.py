@@ -9,9 +9,9 @@ from sluice.core.budget import Site
 from sluice.core.errors import TransientError
 from sluice.core.ledger import Background, LedgerView
 from sluice.core.ranges import TopicPartition
-from sluice.core.receipts import Failed, NeedsGrant
+from sluice.core.receipts import Failed, NeedsReservation
 from sluice.core.server_runs import server_run
-from sluice.driver.record_updates import FIRST_GRANT
+from sluice.driver.record_updates import FIRST_RESERVATION
 from sluice.driver.state import AsRecorded
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
@@ -97,10 +97,10 @@ def test_a_clock_that_was_ahead_when_the_range_began_makes_its_age_unknown() -> 
     world = World([P0])
     world.ends[P0] = 10
     world.tables[OWN].seconds = 3600
-    loop = world.loop([world.overrun(P0, 10, grant=1)])
+    loop = world.loop([world.overrun(P0, 10, reservation=1)])
     state = loop.states[P0]
     state.stage = AsRecorded()
-    state.background = Background(marks={OWN.key: 0}, since_ms=START_MS + 3_600_000)
+    state.background = Background(insert_counters={OWN.key: 0}, since_ms=START_MS + 3_600_000)
     run(world, loop)
     assert len(world.probes) == 1
 
@@ -135,7 +135,7 @@ def test_a_view_that_came_after_the_range_counts_all_that_its_table_took() -> No
         sent = failing_once(world)
 
         def change(world: World = world, taken: int = taken, gone: Site = gone) -> None:
-            world.tables[TARGET] = Table(100, mark=taken)
+            world.tables[TARGET] = Table(100, insert_counter=taken)
             del world.tables[gone]
 
         world.at(120, change)
@@ -146,7 +146,7 @@ def test_a_view_that_came_after_the_range_counts_all_that_its_table_took() -> No
 
 def test_entries_that_go_to_one_table_share_its_window() -> None:
     """Two topics, two tables, and one table that the views of both write to, with room for four
-    entries: never is more granted there."""
+    entries: never is more reserved there."""
     world = World([P0, OTHER], (table_text("t", ("a",)), table_text("u", ("b",))))
     world.ends.update({P0: 200, OTHER: 200})
     world.slots = 8
@@ -156,26 +156,31 @@ def test_entries_that_go_to_one_table_share_its_window() -> None:
     most = 0
     run(world)
     for commit in world.commits:
-        held.update({source: record.grant for source, record in commit.records.items()})
+        held.update({source: record.reservation for source, record in commit.records.items()})
         most = max(most, sum(held.values()))
     assert most == 1
     assert world.rows_of(P0) == [1] * 200
 
 
-def test_a_grant_for_views_grows_until_the_server_takes_the_block_and_stays() -> None:
+def test_a_reservation_for_views_grows_until_the_server_takes_the_block_and_stays() -> None:
     world = World([P0])
     world.ends[P0] = 50
     world.tables[TARGET] = Table(1000, is_partitioned=True)
 
     def script(world: World, assignment: Assignment) -> Answer:
-        if assignment.record.grant < 20:
-            return NeedsGrant("t", 2 * assignment.record.grant, views=True)
+        if assignment.record.reservation < 20:
+            return NeedsReservation("t", 2 * assignment.record.reservation, views=True)
         return world.load(assignment)
 
     world.script = script
     run(world)
-    grants = [j.assignments[0].record.grant for j in world.jobs]
-    assert grants == [FIRST_GRANT, 2 * FIRST_GRANT, 4 * FIRST_GRANT, *[4 * FIRST_GRANT] * 4]
+    reservations = [j.assignments[0].record.reservation for j in world.jobs]
+    assert reservations == [
+        FIRST_RESERVATION,
+        2 * FIRST_RESERVATION,
+        4 * FIRST_RESERVATION,
+        *[4 * FIRST_RESERVATION] * 4,
+    ]
     assert world.rows_of(P0) == [1] * 50
 
 
@@ -220,7 +225,7 @@ def test_a_failure_that_may_lack_a_part_is_in_the_ledger_before_anything_else() 
     assert (second.deadline_ms, second.attempt) == (first.deadline_ms, first.attempt)
     view = LedgerView(records={P0: world.ledger[-1].body})
     assert view.background(P0).servers == {}
-    assert view.background(P0).marks == {"t/s1": 0}
+    assert view.background(P0).insert_counters == {"t/s1": 0}
     assert loop.states[P0].has_to_be_probed and len(world.jobs) == 1
 
 

@@ -75,7 +75,7 @@ def test_a_probe_that_would_not_look_into_a_retired_shard_is_not_made() -> None:
     world = World([KEPT], (table,))
     state = world.overrun(KEPT, 10, 1)
     state.stage = AsRecorded()
-    state.background = Background(marks={"t/s1": 0, "t/s2": 0}, since_ms=world.now)
+    state.background = Background(insert_counters={"t/s1": 0, "t/s2": 0}, since_ms=world.now)
     facts: Any = {"d.t": None}
     today = Today("another decoder", "UTC", frozenset({"s1", "s2"}), facts)
     text = replace(world.text, tables=(replace(table, shards=("s1",), sharding=None),))
@@ -95,7 +95,7 @@ def test_a_probe_that_would_not_look_into_a_retired_entrys_table_is_not_made() -
     world = World([KEPT], tables)
     state = world.overrun(KEPT, 10, 1)
     state.stage = AsRecorded()
-    state.background = Background(marks={"t/s1": 0, "gone/s1": 0}, since_ms=world.now)
+    state.background = Background(insert_counters={"t/s1": 0, "gone/s1": 0}, since_ms=world.now)
     facts: Any = dict.fromkeys(("d.t", "d.gone"))
     today = Today("another decoder", "UTC", frozenset({"s1"}), facts)
     text = replace(world.text, tables=tables[:1])

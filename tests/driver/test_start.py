@@ -13,8 +13,8 @@ from sluice.core.ledger import (
     Commit,
     LedgerEntry,
     LedgerView,
+    late_insert_entry,
     record_entry,
-    suspect_entry,
     text_entry,
 )
 from sluice.core.planning import Limits
@@ -25,7 +25,7 @@ from sluice.driver.beginning import Predecessor
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.retiring import retired
 from sluice.driver.start import Started, StartParts, take_over, text_needed
-from sluice.driver.state import Suspect
+from sluice.driver.state import PossibleLateInsert
 from sluice.kafka.ledger import read_view
 from sluice.kafka.recorder import Recorder
 from tests.driver.loop_world import World, table_text
@@ -33,7 +33,7 @@ from tests.kafka.groups import NOW, Group, intend
 from tests.support.kafka import Kafka, numbered
 
 #: As a driver's windows stood before it inserted.
-BACKGROUND = Background(marks={"a/s1": 0, "b/s1": 0}, since_ms=NOW, bytes_max=1 << 20)
+BACKGROUND = Background(insert_counters={"a/s1": 0, "b/s1": 0}, since_ms=NOW, bytes_max=1 << 20)
 
 
 @pytest.fixture
@@ -189,10 +189,13 @@ def test_inserts_that_may_still_come_are_known_to_the_next_driver(group: Group) 
     """The range is settled; they may land all the same, so its windows need room for them."""
     recorded = text_of("a", "b", topic=group.topic)
     settled = Range(group.sources[0], 0, 5)
-    marks = {"a/s1": 3, "b/s1": 4}
-    leave_in_doubt(group, recorded, suspect_entry(settled, NOW + 60_000, marks))
+    insert_counters = {"a/s1": 3, "b/s1": 4}
+    leave_in_doubt(group, recorded, late_insert_entry(settled, NOW + 60_000, insert_counters))
     started, _ = start(group, recorded, why=None)
-    assert started.suspects == [Suspect(marks, NOW + 60_000)]
-    more = Started(suspects=[Suspect({"a/s1": 9}, NOW), *started.suspects])
+    assert started.late_inserts == [PossibleLateInsert(insert_counters, NOW + 60_000)]
+    more = Started(late_inserts=[PossibleLateInsert({"a/s1": 9}, NOW), *started.late_inserts])
     started.add(more)
-    assert started.suspects == [Suspect(marks, NOW + 60_000), Suspect({"a/s1": 9}, NOW)]
+    assert started.late_inserts == [
+        PossibleLateInsert(insert_counters, NOW + 60_000),
+        PossibleLateInsert({"a/s1": 9}, NOW),
+    ]

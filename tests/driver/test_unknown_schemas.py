@@ -203,7 +203,9 @@ def test_where_some_rows_of_messages_are_stored_it_waits_for_the_registry(
 
     world._probed = probed  # type: ignore[method-assign]
     if is_recorded:
-        world.tables[Site("a", "s1")].mark += 5_000  # so that it is probed before it is sent again
+        world.tables[
+            Site("a", "s1")
+        ].insert_counter += 5_000  # so that it is probed before it is sent again
     hour_ms = 3_600_000
     world.at(hour_ms, lambda: world.known.add(2))
     world.rounds_left = 200_000

@@ -60,9 +60,9 @@ def test_319_then_286_for_the_same_block_and_for_others_until_its_quorum_is_ther
     with Server(world.second.url) as server:
         server.execute(f"SYSTEM SYNC REPLICA {loader.table}", timeout_seconds=60)
     wait_for(lambda: _quorum_is_there(world, loader), 30, "the quorum of the first attempt")
-    before = loader.mark()
+    before = loader.insert_counter()
     loader.insert()
-    assert loader.mark() == before  # it was known
+    assert loader.insert_counter() == before  # it was known
     taken(loader)
 
 

@@ -127,16 +127,16 @@ def test_a_worker_that_does_not_get_the_insert_lock_has_sent_nothing(
     holder = MemoryLocks(ensemble)
     loader.cache.locks[loader.zookeeper] = MemoryLocks(ensemble)
     held = holder.acquire(loader.path, 1.0)
-    before = loader.mark()
+    before = loader.insert_counter()
     with pytest.raises(LockWaitError) as raised:
         loader.insert()
     assert isinstance(raised.value, TransientError)
-    assert loader.mark() == before
+    assert loader.insert_counter() == before
     held.release(is_over=True)
     loader.blocks -= 1
     receipt = loader.insert()
     assert receipt.queueing is not None and receipt.queueing.held
-    assert loader.mark() == before + 1 and not ensemble.queues[loader.path]
+    assert loader.insert_counter() == before + 1 and not ensemble.queues[loader.path]
     stored_once(loader, 1)
 
 

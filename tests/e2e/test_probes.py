@@ -168,13 +168,13 @@ def test_messages_of_several_rows_over_clickhouse_partitions(
     are loaded, each once."""
     name = "halves" + "_".join(map(str, lost))
     halves = halves_of(world, name)
-    assert isinstance(halves.load(grant=3).outcome, Loaded)
+    assert isinstance(halves.load(reservation=3).outcome, Loaded)
     for number in lost:
         world.execute(f"ALTER TABLE {name} DROP PARTITION {number}")
     for _ in range(2):  # after a restart of the driver it is looked for again
         found = halves.probe()
         assert found.error is None and found.rest == {name: WHOLE}, found
-        outcome = halves.load(grant=3, rest=found.rest, stored=found.stored).outcome
+        outcome = halves.load(reservation=3, rest=found.rest, stored=found.stored).outcome
         assert isinstance(outcome, Loaded), outcome
         wanted(name, world)
     assert len(found.stored[name]) == MESSAGES - 1
@@ -184,7 +184,7 @@ def test_messages_of_several_rows_over_clickhouse_partitions(
 def test_a_table_that_is_not_partitioned_any_more_may_have_parts_of_messages(world: World) -> None:
     """A part was lost, and then a table without ClickHouse partitions was put in its place."""
     halves = halves_of(world, "merged")
-    assert isinstance(halves.load(grant=3).outcome, Loaded)
+    assert isinstance(halves.load(reservation=3).outcome, Loaded)
     world.execute("ALTER TABLE merged DROP PARTITION 1")
     world.execute(
         f"CREATE TABLE whole (id UInt64, {LINEAGE}) ENGINE = MergeTree ORDER BY id "
@@ -203,19 +203,19 @@ def test_a_table_that_is_not_partitioned_any_more_may_have_parts_of_messages(wor
 
 def test_rows_that_its_messages_do_not_make_stop_a_probed_range(world: World) -> None:
     halves = halves_of(world, "strange")
-    assert isinstance(halves.load(grant=3).outcome, Loaded)
+    assert isinstance(halves.load(reservation=3).outcome, Loaded)
     world.execute(
         "INSERT INTO strange SELECT id, _topic, _partition, _offset, _row + 3, _source "
         "FROM strange WHERE _offset = 5 AND _row = 2"
     )
     found = halves.probe()
-    outcome = halves.load(grant=3, rest=found.rest, stored=found.stored).outcome
+    outcome = halves.load(reservation=3, rest=found.rest, stored=found.stored).outcome
     assert isinstance(outcome, Failed) and isinstance(outcome.error, TerminalError), outcome
     assert "has 598 rows of these messages, of which they make only 597" in str(outcome.error)
 
 
 def test_a_row_that_is_there_twice_is_not_probed_away(world: World) -> None:
     halves = halves_of(world, "twice")
-    assert isinstance(halves.load(grant=3).outcome, Loaded)
+    assert isinstance(halves.load(reservation=3).outcome, Loaded)
     world.execute("INSERT INTO twice SELECT * FROM twice WHERE _offset = 5 AND _row = 2")
     assert isinstance(halves.probe().error, DoubledRowsError)

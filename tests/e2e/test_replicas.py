@@ -17,7 +17,7 @@ from sluice.clickhouse import http
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
-from sluice.clickhouse.window import window_mark
+from sluice.clickhouse.window import read_insert_counter
 from sluice.core.budget import Site
 from sluice.core.errors import InDoubtError
 from sluice.core.ranges import Range, TopicPartition
@@ -103,14 +103,14 @@ def test_a_block_whose_answer_was_lost_is_known_to_the_next_replica(
     url = through(proxy, loader)
     loader.insert()
     proxy.strike(Fault(Kind.DROP_REPLY))
-    before = loader.mark()
+    before = loader.insert_counter()
     assert not loader.cache.may_land
     receipt = loader.insert()
     assert loader.cache.may_land
     assert proxy.counters.dropped_replies == 1
     assert receipt.replica == loader.urls[1]
     assert receipt.failed_over == (f"{url} CONNECTION_LOST",) and receipt.in_doubt
-    assert loader.mark() == before + 1  # one of the two was recognised
+    assert loader.insert_counter() == before + 1  # one of the two was recognised
     loader.assert_stored_once()
     assert loader.insert().failed_over == ()  # the first replica rests
 
@@ -122,7 +122,7 @@ def test_a_block_in_doubt_is_not_offered_on_when_the_window_moved(
     through(proxy, loader)
     loader.insert()
     proxy.strike(Fault(Kind.DROP_REPLY))
-    loader.marks_behind = 10_000  # so many entries since the look before the first insert
+    loader.insert_counters_behind = 10_000  # so many entries since the look before the first insert
     with pytest.raises(InDoubtError, match="may not remember it"):
         loader.insert()
     loader.assert_stored_once()
@@ -312,8 +312,8 @@ def test_token_mode_offers_the_same_token(
     )
     monkeypatch.setattr(
         inserting,
-        "window_mark",
-        lambda server, facts: window_mark(server, replace(facts, replicated=False)),
+        "read_insert_counter",
+        lambda server, facts: read_insert_counter(server, replace(facts, replicated=False)),
     )
     servers: list[ClickHouseServer] = [embedded_server]  # type: ignore[list-item]
     with Proxy(Inserts, ("127.0.0.1", embedded_server.port)) as way:
@@ -342,12 +342,12 @@ def test_the_window_is_read_from_any_replica_and_a_probe_names_the_one_it_lacks(
     monitor._read(servers)
     loader.insert(0)
     loader.insert(1)
-    marks = []
+    insert_counters = []
     for minute in range(2):  # each replica in its turn
         now[0] = NOW_MS + minute * 60_001
         monitor._read(servers)
-        marks.append(monitor.current()[site].state.mark)
-    assert marks == [loader.mark()] * 2 == [2, 2]
+        insert_counters.append(monitor.current()[site].state.insert_counter)
+    assert insert_counters == [loader.insert_counter()] * 2 == [2, 2]
     first.kill()
     try:
         for minute in range(2, 4):
@@ -355,7 +355,7 @@ def test_the_window_is_read_from_any_replica_and_a_probe_names_the_one_it_lacks(
             monitor._read(servers)
             assert monitor.failure() is None
             assert monitor.current()[site].read_started_ms == now[0]
-            assert monitor.current()[site].state.mark == 2
+            assert monitor.current()[site].state.insert_counter == 2
         prober = ClickHouseProber(access, "p", KafkaAccess("dc1", "127.0.0.1:1"))
         record = Record(RecordKind.INTEND, 1, 1, 0, ROWS, "a", 0, "topic", "text", 1, 0)
         with pytest.raises(ReplicaMissingError) as raised:

@@ -41,7 +41,7 @@ def of_days(number: int) -> bytes:
 
 
 def of_few_days(number: int) -> bytes:
-    """A block of these has rows of eight days: as many entries as are granted at first."""
+    """A block of these has rows of eight days: as many entries as are reserved at first."""
     return b'{"id":%d,"ts":"2025-01-%02d 00:00:00"}' % (number, 1 + number % 8)
 
 
@@ -146,7 +146,7 @@ def test_what_left_the_window_of_a_table_behind_a_view_is_for_a_person(
         assert ids_of(world, target) == (ROWS, ROWS)
 
 
-def test_blocks_get_a_grant_for_what_they_take_behind_views(world: World) -> None:
+def test_blocks_get_a_reservation_for_what_they_take_behind_views(world: World) -> None:
     """Nobody knows before that a block takes twenty entries there; the server says so."""
     create_target(world, "late", window=200, partition_by="PARTITION BY toDate(ts)")
     create_target(world, "later", window=1000, partition_by="PARTITION BY toDate(ts)")

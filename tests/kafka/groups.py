@@ -24,7 +24,7 @@ SETTLED = Record(
     generation=0,
     topic_id="abcdefghijk",
     text="0123456789abcdef",
-    grant=0,
+    reservation=0,
     deadline_ms=0,
 )
 
@@ -112,7 +112,7 @@ def intend(owner: str, begin: int, end: int, **changes: object) -> Record:
         begin=begin,
         end=end,
         attempt=1,
-        grant=1,
+        reservation=1,
         deadline_ms=NOW + 600_000,
     )
     return replace(made, **changes)  # type: ignore[arg-type]

@@ -16,8 +16,8 @@ from sluice.core.ledger import (
     LedgerEntry,
     checkpoint_entries,
     encode_entry,
+    late_insert_entry,
     record_entry,
-    suspect_entry,
     text_entry,
 )
 from sluice.core.ranges import Range, TopicPartition
@@ -49,11 +49,15 @@ def test_what_was_recorded_is_found(group: Group) -> None:
     rest, stored = {"orders": ((1, 3), (5, 6))}, {"orders": ((2, 0, 1), (5, 1, 4))}
     background = Background({"orders/s1": 5}, NOW, rest, 1000, stored=stored)
     record = intend("a", 0, 10)
-    suspect = suspect_entry(Range(source, 0, 5), NOW + 1, {"orders/s1": 2})
+    late_insert = late_insert_entry(Range(source, 0, 5), NOW + 1, {"orders/s1": 2})
     driver.record(
         Commit(
             {source: record},
-            (text_entry(record.text, '{"a":1}'), record_entry(source, record, background), suspect),
+            (
+                text_entry(record.text, '{"a":1}'),
+                record_entry(source, record, background),
+                late_insert,
+            ),
         ),
         {},
     )
@@ -61,7 +65,7 @@ def test_what_was_recorded_is_found(group: Group) -> None:
     assert view.metadata(source) == encode(record)
     assert view.background(source) == background
     assert view.texts == {record.text: '{"a":1}'}
-    assert [entry["deadline_ms"] for entry in view.suspects] == [NOW + 1]
+    assert [entry["deadline_ms"] for entry in view.late_inserts] == [NOW + 1]
     other = TopicPartition(group.topic, 77)
     assert view.metadata(other) is None and view.background(other) == Background()
 
@@ -74,14 +78,14 @@ def test_entries_of_another_connector_are_not_ours(group: Group) -> None:
     assert ours.metadata(group.sources[0]) == encode(replace(SETTLED, owner="a"))
 
 
-def test_suspects_of_longer_leases_than_todays_are_found(
+def test_late_inserts_of_longer_leases_than_todays_are_found(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lease was lowered between two drivers: what the first one left counts by its own."""
     monkeypatch.setattr(ledger_module, "FIRST_CHUNK_MESSAGES", 5)
     ledger, source, hour_ms = kafka.topic(1), TopicPartition("t", 0), 3_600_000
-    suspect = suspect_entry(Range(source, 0, 5), NOW + hour_ms, {"orders/s1": 2})
-    written = [encode_entry("dc1", NOW, suspect)]
+    late_insert = late_insert_entry(Range(source, 0, 5), NOW + hour_ms, {"orders/s1": 2})
+    written = [encode_entry("dc1", NOW, late_insert)]
     for number in range(100):
         at_ms = NOW + 1000 * number
         record = replace(intend("a", 10 * number, 10 * number + 10), deadline_ms=at_ms + hour_ms)
@@ -90,7 +94,7 @@ def test_suspects_of_longer_leases_than_todays_are_found(
     kafka.produce(ledger, written)
     since_ms = NOW + 100_000 - 2 * 10_000
     view = read_view(kafka.access(), ledger, [source], no_text, since_ms)
-    assert [entry["deadline_ms"] for entry in view.suspects] == [NOW + hour_ms]
+    assert [entry["deadline_ms"] for entry in view.late_inserts] == [NOW + hour_ms]
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 1000])

@@ -100,7 +100,7 @@ def test_a_pipeline_in_order(
     assert checks >= {
         *("kafka", "transactions", "offsets-retention", "broker-limits", "topic", "group"),
         *("cleanup-policy", "retention", "replication"),
-        *("clickhouse", "clock", "rights", "insert", "window", "window-mark", "tokens"),
+        *("clickhouse", "clock", "rights", "insert", "window", "insert-counter", "tokens"),
         *("lineage", "engine", "durability", "decoding", "partition-key"),
     }
     assert configuration.ledger_topic not in kafka.admin.list_topics(timeout=10).topics

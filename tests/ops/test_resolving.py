@@ -117,7 +117,8 @@ def test_as_not_loaded(pipeline: Pipeline) -> None:
 
 
 def test_as_not_loaded_needs_clickhouse(kafka: Kafka, tmp_path: Path) -> None:
-    """Without the windows' marks nobody could tell whether the new block is remembered."""
+    """Without the windows' insert counters nobody could tell whether the new block is
+    remembered."""
     pipeline = Pipeline(kafka, tmp_path)
     pipeline.fill(100)
     pipeline.drive(DOUBT, background=BACKGROUND)

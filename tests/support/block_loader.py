@@ -11,7 +11,7 @@ import numpy as np
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
-from sluice.clickhouse.window import window_mark
+from sluice.clickhouse.window import read_insert_counter
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Receipt
 from sluice.core.records import Kind as RecordKind
@@ -59,8 +59,8 @@ class Loader:
         self.cache = WorkerCache()
         self.blocks = 0
         self.is_first = True
-        self.marks_behind = 0
-        self.grant = 1
+        self.insert_counters_behind = 0
+        self.reservation = 1
         #: Since when the range has been in doubt, and who served it then.
         self.seconds_old = 0
         self.servers_then: dict[str, str] = {}
@@ -83,10 +83,10 @@ class Loader:
             sorting_key="id",
         )
 
-    def mark(self) -> int:
+    def insert_counter(self) -> int:
         """Of the last server."""
         with Server(self.servers[-1].url) as server:
-            return window_mark(server, describe_table(server, "default", self.table))
+            return read_insert_counter(server, describe_table(server, "default", self.table))
 
     def insert(self, partition: int = 0) -> Receipt:
         """The next block of a partition."""
@@ -110,10 +110,10 @@ class Loader:
             0,
             "topic",
             "text",
-            self.grant,
+            self.reservation,
             self.deadline_ms,
         )
-        marks = {f"{self.table}/s1": self.mark() - self.marks_behind}
+        insert_counters = {f"{self.table}/s1": self.insert_counter() - self.insert_counters_behind}
         assignment = Assignment(
             block_range,
             record,
@@ -121,7 +121,7 @@ class Loader:
             1 << 30,
             0,
             is_first=self.is_first,
-            marks=marks,
+            insert_counters=insert_counters,
             servers=self.servers_then,
             since_ms=time.time_ns() // 1_000_000 - 1000 * self.seconds_old,
         )

@@ -40,7 +40,7 @@ class Task:
     def block_range(self) -> Range:
         return Range(TopicPartition(self.topic, 0), 0, self.end)
 
-    def record(self, grant: int = 1, rest: Rest | None = None) -> Record:
+    def record(self, reservation: int = 1, rest: Rest | None = None) -> Record:
         digest, deadline_ms = self.text.digest(), time_ms() + 60_000
         record = Record(
             Kind.INTEND,
@@ -52,7 +52,7 @@ class Task:
             self.generation,
             "topicid",
             digest,
-            grant,
+            reservation,
             deadline_ms,
         )
         if rest is None:
@@ -61,7 +61,7 @@ class Task:
 
     def load(
         self,
-        grant: int = 1,
+        reservation: int = 1,
         rest: Rest | None = None,
         *,
         is_first: bool = False,
@@ -74,7 +74,7 @@ class Task:
             clickhouse=access_of(configuration),
             texts={self.text.digest(): self.text.canonical()},
         )
-        record = self.record(grant, rest)
+        record = self.record(reservation, rest)
         if stored:
             record = replace(record, rest=digest_of_rest(rest or {}, stored=stored))
         assignment = Assignment(

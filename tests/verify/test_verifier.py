@@ -93,7 +93,9 @@ class Driving:
     def settle(self, rows: int | None = None, letters: tuple[DeadLetter, ...] = ()) -> None:
         """Settle what is in doubt."""
         end = self.record.end
-        record = self.next(kind=Kind.SETTLE, begin=end, end=end, attempt=0, grant=0, deadline_ms=0)
+        record = self.next(
+            kind=Kind.SETTLE, begin=end, end=end, attempt=0, reservation=0, deadline_ms=0
+        )
         self.commit(record, self.loaded(rows, letters), letters)
 
     def loaded(self, rows: int | None, letters: tuple[DeadLetter, ...]) -> tuple[LedgerEntry, ...]:

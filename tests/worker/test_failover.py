@@ -97,7 +97,7 @@ def test_a_replica_that_answers_is_the_only_one() -> None:
 def test_the_next_replica_takes_what_one_does_not(
     error: SluiceError, name: str, in_doubt: bool
 ) -> None:
-    """Whether the first may still store it is for the driver to know: it counts the claim."""
+    """Whether the first may still store it is for the driver to know: it counts the hold."""
     shard = Shard(a=[error])
     receipt = shard.offer()
     assert shard.sent == [A, B]

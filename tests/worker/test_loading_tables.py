@@ -20,7 +20,7 @@ from sluice.core.receipts import (
     DeadLetterReason,
     Failed,
     Loaded,
-    NeedsGrant,
+    NeedsReservation,
     Outcome,
     Outdated,
     Receipt,
@@ -105,7 +105,7 @@ class Task:
     tables: tuple[TableText, ...]
     reader: Listed
     unrouted: str = "ignore"
-    grant: int = 1
+    reservation: int = 1
     rest: Rest = field(default_factory=dict)
     stored: Stored = field(default_factory=dict)
     is_first: bool = True
@@ -124,7 +124,7 @@ class Task:
             dead_letter_bytes_max=self.letter_bytes_max,
         )
         record = Record(
-            Kind.INTEND, 7, 1, 0, end, "me", 0, "topicid", text.digest(), self.grant, 1 << 50
+            Kind.INTEND, 7, 1, 0, end, "me", 0, "topicid", text.digest(), self.reservation, 1 << 50
         )
         shop = WorkerCache()
         key = f"{environment.kafka.connector}@{environment.kafka.brokers}"
@@ -311,12 +311,14 @@ def test_every_shard_gets_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome.rows == 5
 
 
-def test_a_block_above_its_grant_is_inserted_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_above_its_reservation_is_inserted_by_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     key = a_table("one", partition_key="a % 3")
-    task = Task((key,), Listed([(good(n), "") for n in range(4)]), grant=2)
-    assert task.load(monkeypatch) == NeedsGrant("one", 3, inserted=False)
+    task = Task((key,), Listed([(good(n), "") for n in range(4)]), reservation=2)
+    assert task.load(monkeypatch) == NeedsReservation("one", 3, inserted=False)
     assert task.inserted == []
-    task.grant = 3
+    task.reservation = 3
     assert isinstance(task.load(monkeypatch), Loaded)
 
 

@@ -53,7 +53,9 @@ class BundleRules:
                 if name and list(records) != sorted(self._members[name]):
                     bundle = ", ".join(map(str, sorted(self._members[name])))
                     self._violate(first, f"{in_words(records)} is sent, but {name} is {bundle}")
-                leases = {(r.attempt, r.deadline_ms, r.text, r.grant) for r in records.values()}
+                leases = {
+                    (r.attempt, r.deadline_ms, r.text, r.reservation) for r in records.values()
+                }
                 if len(leases) > 1:
                     self._violate(first, f"{in_words(records)} is sent under several leases")
 

@@ -65,7 +65,7 @@ class Checks:
         self._parked.update(parked)
         if parked:
             self._world.faults.note("message parked")
-        suspects: dict[TopicPartition, list[int]] = {}
+        late_inserts: dict[TopicPartition, list[int]] = {}
         ledger = (
             entry
             for topic, stored in transaction.messages
@@ -79,11 +79,11 @@ class Checks:
                 self._world.invariants.background_recorded(entry)
             elif entry["type"] == "suspect":
                 of = TopicPartition(entry["topic"], entry["partition"])
-                suspects.setdefault(of, []).append(entry["deadline_ms"])
+                late_inserts.setdefault(of, []).append(entry["deadline_ms"])
         for source, offset in transaction.offsets.items():
             before = self.recorded(self._world.broker.group.get(source))
             self._world.invariants.committed(
-                source, before, decode(*offset), suspects.get(source, [])
+                source, before, decode(*offset), late_inserts.get(source, [])
             )
             if source not in self._world.excused:
                 self._check_record(source, offset, transaction, letters, parked)
@@ -92,7 +92,7 @@ class Checks:
         self._check_texts(TRANSACTIONS_OVERTAKE_MS)
 
     def _check_budget(self, transaction: Transaction) -> None:
-        """What is granted together has room."""
+        """What is reserved together has room."""
         group = {**self._world.broker.group, **transaction.offsets}
         for source, later in self._world.broker.pending.items():
             if later is not transaction and later.state == "committing":
@@ -101,7 +101,7 @@ class Checks:
         records = {source: record for source, record in recorded.items() if record is not None}
         for source in transaction.offsets:
             if records[source].kind is Kind.INTEND:
-                self._world.invariants.check_grants(source, records)
+                self._world.invariants.check_reservations(source, records)
 
     def _written(self, transaction: Transaction, topic: str) -> Counter[Place]:
         """Where the messages are from that a transaction writes to a topic of letters."""

@@ -147,7 +147,7 @@ CONTENT = (
     "own transaction timed out",
     "lease over before the insert",
     "range refused as too heavy",
-    "range refused for its grant",
+    "range refused for its reservation",
     "range given back untried",
     "probe",
     "range that only a person resolves",

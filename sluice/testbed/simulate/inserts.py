@@ -79,9 +79,10 @@ class Insertion:
         self._timeout_ms = int(timeout_seconds * 1000)
         self._end_ms = connection.checked_at + self._timeout_ms
         parts = self._parts()
-        if parts > record.grant:
+        if parts > record.reservation:
             world.checks.violate(
-                f"a block of {parts} entries was sent with a grant of {record.grant} (I5)"
+                f"a block of {parts} entries was sent with a reservation of {record.reservation} "
+                "(I5)"
             )
         self._landing: object = None
         #: Something of it may still be stored.

@@ -421,7 +421,7 @@ class Nemesis:
         )
 
     def _drop_newest(self) -> None:
-        """No more than others may write: a mark that is as before says that nothing came."""
+        """No more than others may write: an insert counter as before says that nothing came."""
         table = self._world.rng.choice(list(self._world.clickhouse.tables()))
         written = table.shape.window_blocks // 2 - 1 - self._world.adversary.allowance(table)
         table.drop_newest(written)

@@ -137,7 +137,7 @@ class Plan:
 
 
 #: Tiny on purpose. One block of the partitioned table takes up to six entries, and what it is
-#: granted must fit into the other table too.
+#: reserved must fit into the other table too.
 _WINDOWS = {"plain": (12, 12, 14, 24, 60), "parted": (12, 12, 16, 24, 60)}
 
 #: Where the world is calm, a window passes several times within a lease, if the budget lets it.

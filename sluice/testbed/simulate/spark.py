@@ -12,7 +12,7 @@ from sluice.core.receipts import (
     BundleTooHeavy,
     Failed,
     Loaded,
-    NeedsGrant,
+    NeedsReservation,
     Outdated,
     TaskReport,
     TooHeavy,
@@ -313,8 +313,8 @@ class _JobRun:
             why = "range refused for its new fields" if outcome.fields else why
             why = "range refused for unknown schemas" if outcome.schemas else why
             self._world.faults.note(why)
-        elif isinstance(outcome, NeedsGrant):
-            self._world.faults.note("range refused for its grant")
+        elif isinstance(outcome, NeedsReservation):
+            self._world.faults.note("range refused for its reservation")
         elif isinstance(outcome, Untried):
             self._world.faults.note("range given back untried")
         elif isinstance(outcome, Failed) and "This is a bug" in outcome.error.hint:

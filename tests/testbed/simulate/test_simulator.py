@@ -17,7 +17,7 @@ SEEDS, STEPS = 60, 2_500
 
 #: Faults that a seed may draw, and what they are called here.
 HAZARDS = {
-    "eviction counted in ClickHouse partitions": "range refused for its grant",
+    "eviction counted in ClickHouse partitions": "range refused for its reservation",
     "a foreign writer filling the window": "foreign writer fills the window",
     "lease expiry between ping and POST": "lease over before the insert",
     "a worker that sleeps between check and POST": "paused between lease check and insert",
@@ -37,7 +37,7 @@ HAZARDS = {
     "re-created topic": "topic created again",
     "oversize dead letter": "oversize dead letter",
     "a server that knows a block and lost its part": "insert: server dies between token and part",
-    "a mark that fell": "newest foreign parts are dropped",
+    "an insert counter that fell": "newest foreign parts are dropped",
     "an answer that is older than it looks": "answer of a query is slow",
     "a block whose quorum never came": "insert: quorum error after storing",
 }

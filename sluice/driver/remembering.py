@@ -1,0 +1,62 @@
+"""Whether deduplication windows still know the blocks of a range in doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sluice.core.budget import Site, still_remembered, still_young
+from sluice.core.server_runs import is_same_run
+from sluice.core.text import ConfigurationText
+from sluice.driver.parking import parked_in
+from sluice.driver.ports import SiteWindow
+from sluice.driver.state import PartitionState
+
+
+def sites_of(text: ConfigurationText, topic: str) -> list[Site]:
+    """Every table that a range of this topic is inserted into; see `Budget.sites`, too."""
+    return [
+        Site(table.entry, shard)
+        for table in text.tables_of(topic)
+        if not table.parked
+        for shard in table.shards
+    ]
+
+
+def why_forgotten(
+    state: PartitionState,
+    text: ConfigurationText,
+    windows: Mapping[Site, SiteWindow],
+    now_ms: int,
+    read_since_ms: int,
+) -> str | None:
+    """Why a block of a range may be unknown, or known without being there; "" where all are known.
+
+    :param text: under which it is sent again; what is parked in it is not.
+    :returns: None if a window was not read since `read_since_ms`.
+    """
+    background, why = state.background, ""
+    insert_counters = {Site.of(key): count for key, count in background.insert_counters.items()}
+    parked = parked_in(text, state.source.topic)
+    own = {site.own for site in insert_counters if site.entry not in parked}
+    own.update(sites_of(text, state.source.topic))
+    for site in {*own, *(each for each in windows if each.own in own)}:
+        window = windows.get(site)
+        if window is None or window.read_started_ms < read_since_ms:
+            return None
+        # A view that was not known when the range was intended: all that its table ever took.
+        insert_counter = insert_counters.get(site, 0)
+        table = f"{window.state.table or site.name} in shard {site.shard}"
+        if not still_remembered(window.state, insert_counter):
+            why = (
+                f"{window.state.insert_counter - insert_counter} blocks came to {table} "
+                "since, of which its "
+                f"deduplication window keeps {window.state.blocks}"
+            )
+        elif not still_young(window.seconds, background.since_ms, now_ms):
+            why = f"the deduplication window of {table} keeps blocks for {window.seconds} s"
+        elif window.server and not is_same_run(background.servers.get(site.shard), window.server):
+            why = (
+                f"the server of {table} was started again, or failed while it stored a block, "
+                "and a table that is not replicated may know a block then that it has lost"
+            )
+    return why
