@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 _LINE = "{:<24}  {:<28}  {:<11}  {:<26}  {:>7}  {:>7}  {}"
 _HEADERS = ("time", "partition", "entry", "offsets", "batch", "attempt", "details")
-#: What people read for names that stand in ledgers and stay there.
-_WORDS = {"suspect": "late_insert"}
 
 
 @command("ledger", "sluice ledger sluice.toml --table orders --since 1h")
@@ -74,12 +72,15 @@ def line_of(entry: Mapping[str, Any]) -> str:
     if "topic" in entry:
         partition = f"{partition} {entry['topic']}[{entry['partition']}]"
     offsets = f"[{entry['begin']}, {entry['end']})" if "begin" in entry else "-"
+    from sluice.core.records import KIND_WORDS  # here, so that the help stays quick
+
+    words = {**KIND_WORDS, "text": "load_spec", "suspect": "late_insert"}
     what = str(entry.get("kind", entry["type"]))
     details = ", ".join(_details(entry))
     cells = (
         _time(int(entry["at_ms"])),
         partition,
-        _WORDS.get(what, what),
+        words.get(what, what),
         offsets,
         entry.get("batch", "-"),
         entry.get("attempt", "-"),

@@ -1,4 +1,4 @@
-"""What the ledger holds: every text, record, receipt and settle, each exactly once.
+"""What the ledger holds: every load spec, record, receipt and settle, each exactly once.
 
 Every entry is one JSON object. All entries are written in the transaction that also
 commits the offsets they speak about. Pure: `sluice.kafka.ledger` reads and writes them.
@@ -36,8 +36,8 @@ class LedgerEntry:
     body: dict[str, Any]
 
 
-def text_entry(digest: str, canonical: str) -> LedgerEntry:
-    """A configuration text; written by every owner that uses it, so that it stays near."""
+def spec_entry(digest: str, canonical: str) -> LedgerEntry:
+    """A load spec; written by every owner that uses it, so that it stays near."""
     return LedgerEntry(None, {"type": "text", "digest": digest, "text": canonical})
 
 
@@ -73,7 +73,7 @@ def record_entry(
     """
     body: dict[str, Any] = {
         "type": "record",
-        "kind": record.kind.name.lower(),
+        "kind": record.kind.in_ledger,
         "begin": record.begin,
         "end": record.end,
         "batch": record.batch,
@@ -319,7 +319,7 @@ class LedgerView:
     """What a connector needs from the ledger when it takes partitions over.
 
     :param records: last record entry of each partition.
-    :param texts: canonical texts by digest.
+    :param specs: canonical load specs by digest.
     :param late_inserts: entries whose deadline may not have passed.
     :param complete: whether the ledger was read from its very beginning.
     :param recorded: all partitions that have a record anywhere in the ledger, and perhaps more;
@@ -327,7 +327,7 @@ class LedgerView:
     """
 
     records: dict[TopicPartition, dict[str, Any]] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)
+    specs: dict[str, str] = field(default_factory=dict)
     late_inserts: list[dict[str, Any]] = field(default_factory=list)
     complete: bool = False
     recorded: frozenset[TopicPartition] | None = None

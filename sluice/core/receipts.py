@@ -99,7 +99,7 @@ class DeadLetter(NamedTuple):
     :param attempt: 1 for a message that was never replayed.
     :param attempted_at_ms: when the driver heard of it; 0 if that was not recorded.
     :param lane: pipeline and connector that read it, as `pipeline.connector`.
-    :param text: digest of the configuration text that it was read under.
+    :param spec: digest of the load spec that it was read under.
     """
 
     topic: str
@@ -118,7 +118,7 @@ class DeadLetter(NamedTuple):
     attempt: int = 1
     attempted_at_ms: int = 0
     lane: str = ""
-    text: str = ""
+    spec: str = ""
 
     @property
     def first(self) -> Origin:
@@ -185,8 +185,8 @@ class TooHeavy:
     """Its task inserted nothing: the range is above the limit of bytes or rows at `end` (R12).
 
     :param end: the largest end that keeps the range within the limit, above its begin.
-    :param by_rows: how many there are is a function of the text, too: under another one somebody
-        may have inserted it. Its bytes are what they are.
+    :param by_rows: how many there are is a function of the load spec, too: under another one
+        somebody may have inserted it. Its bytes are what they are.
     """
 
     end: int
@@ -240,12 +240,12 @@ class UnknownSchemas:
 
 @dataclass(frozen=True, slots=True)
 class Outdated:
-    """The task refused the text: a newer one may make other rows of it.
+    """The task refused the load spec: a newer one may make other rows of it.
 
     :param entry: of the tables after this one nothing was inserted, nor of this one into the shard
         that refused.
     :param inserted: table entries of which a block was inserted before, into one shard at least.
-    :param fields: by table entry, fields that are to get columns. Whoever executes the text
+    :param fields: by table entry, fields that are to get columns. Whoever executes the load spec
         refuses the range for them, so nobody inserted these entries. Empty: only the first
         attempt's task may refuse.
     :param schemas: by table entry, schemas that the registry does not know now; nothing of any

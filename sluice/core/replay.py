@@ -51,7 +51,7 @@ class Memory(Enum):
 
 
 class Executable(Enum):
-    """Whether the recorded configuration text can be executed today (R8)."""
+    """Whether the recorded load spec can be executed today (R8)."""
 
     YES = "yes"
     NO = "no"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sluice.core.dead_letters import TABLE_HEADER
-from sluice.core.text import Route
+from sluice.core.load_spec import Route
 
 #: Names of the header that says the table, unless the route names another.
 TABLE_HEADERS = ("table", "__table_name")

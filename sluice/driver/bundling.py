@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from sluice.core.budget import Site
 from sluice.core.bundles import OFFSET_BITS, Member, bundle_name, is_whole
+from sluice.core.load_spec import lacking_lineage
 from sluice.core.packing import share_of_task
 from sluice.core.planning import (
     BYTES_PER_MESSAGE_UNKNOWN,
@@ -17,7 +18,6 @@ from sluice.core.planning import (
     next_range,
 )
 from sluice.core.ranges import Range, TopicPartition
-from sluice.core.text import lacking_lineage
 from sluice.driver.ports import SiteWindow
 from sluice.driver.record_updates import (
     Budget,
@@ -157,7 +157,7 @@ def _as_first(state: PartitionState, update: RecordUpdate, attempt: int) -> Reco
         kind=told.kind,
         attempt=attempt,
         owner=told.owner,
-        text=told.text,
+        spec=told.spec,
         reservation=told.reservation,
         deadline_ms=told.deadline_ms,
     )
@@ -305,10 +305,10 @@ class NewRanges:
         """Whether a probe could tell what is missing of a range of this topic: else a member that
         stops would stop all others, which could be neither repeated nor probed."""
         if topic not in self._probed:
-            text, windows = self._planner.text, self._windows
+            spec, windows = self._planner.spec, self._windows
             self._probed[topic] = all(
-                not lacking_lineage(table.lineage, table.rows) for table in text.tables_of(topic)
-            ) and all(windows[site].keeps_rows for site in sites_of(text, topic) if site in windows)
+                not lacking_lineage(table.lineage, table.rows) for table in spec.tables_of(topic)
+            ) and all(windows[site].keeps_rows for site in sites_of(spec, topic) if site in windows)
         return self._probed[topic]
 
     def fills(self, source: TopicPartition) -> bool:

@@ -55,10 +55,10 @@ class DeadLetterLimiter:
         self._limit = limit
         self._warned_at_ms: dict[tuple[TopicPartition, str], int] = {}
 
-    def take(self, block_range: Range, text: str, loaded: Loaded, now_ms: int) -> Loaded:
+    def take(self, block_range: Range, spec: str, loaded: Loaded, now_ms: int) -> Loaded:
         """The report with dead letters that say when and under what they were made.
 
-        :param text: digest of the configuration text that the range was read under.
+        :param spec: digest of the load spec that the range was read under.
         :raises TooManyLettersError: it must not be settled.
         """
         source = block_range.source
@@ -77,7 +77,7 @@ class DeadLetterLimiter:
             self.counts[key] = self.counts.get(key, 0) + 1
         self._warn(source, window, loaded, letters, now_ms)
         signed = tuple(
-            letter._replace(attempted_at_ms=now_ms, lane=self._lane, text=text)
+            letter._replace(attempted_at_ms=now_ms, lane=self._lane, spec=spec)
             for letter in loaded.dead_letters
         )
         return replace(loaded, dead_letters=signed)

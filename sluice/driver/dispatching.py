@@ -84,11 +84,11 @@ class Dispatcher:
             if state.out or not has_expired(state.record.deadline_ms, now_ms):
                 continue
             state.become(Probing(state.outdated))
-            text, known = self._round_planner.text_of(state), self._schema.known_rest(state)
+            spec, known = self._round_planner.spec_of(state), self._schema.known_rest(state)
             self._prober.submit(
                 state.block_range,
                 state.record,
-                text,
+                spec,
                 self._inbox.put,
                 known,
                 state.background.since_ms,

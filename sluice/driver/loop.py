@@ -21,8 +21,8 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.budget import Site
 from sluice.core.errors import TransientError
 from sluice.core.flights import InFlight
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
-from sluice.core.text import ConfigurationText
 from sluice.driver.bundling import share_of
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.counters import Counters, Waits
@@ -67,7 +67,7 @@ class ConnectorLoop:
 
     :param name: shown in Spark's UI and in logs.
     :param states: from `sluice.driver.start`.
-    :param texts: the texts that can be executed, by digest.
+    :param specs: the load specs that can be executed, by digest.
     :param batch: number of the last batch that is committed.
     :param take_over_new: called for partitions that appeared; takes them over.
     :param recorded: all partitions that have a record in the ledger; None: nobody knows.
@@ -81,7 +81,7 @@ class ConnectorLoop:
         environment: TaskEnvironment,
         states: list[PartitionState],
         holds: Holds,
-        texts: Mapping[str, ConfigurationText],
+        specs: Mapping[str, LoadSpec],
         batch: int,
         take_over_new: Callable[[list[TopicPartition]], Started],
         recorded: frozenset[TopicPartition] | None = None,
@@ -105,10 +105,10 @@ class ConnectorLoop:
         )
         self.letters = self._reports.letters
         self.replicas = parts.replicas
-        self._texts = dict(texts)
+        self._specs = dict(specs)
         is_read = parts.read_schema is not None
         self._schema = SchemaChanges(
-            self.states, planner, self._texts, parts.parking, is_read=is_read
+            self.states, planner, self._specs, parts.parking, is_read=is_read
         )
         shards = environment.clickhouse.shards
         self._flights = InFlight(parts.inflight_inserts_max, shards, parts.jobs.slots)
@@ -203,13 +203,13 @@ class ConnectorLoop:
         planned = self._round_planner.plan(self._busy, now_ms, flush=flush, stopping=stopping)
         self._apply(planned.effects)
         updates, ready = planned.updates, planned.ready
-        texts = self._schema.with_unrecorded(self._environment.texts)
-        if texts is not self._environment.texts:
-            self._environment = replace(self._environment, texts=texts)
+        specs = self._schema.with_unrecorded(self._environment.specs)
+        if specs is not self._environment.specs:
+            self._environment = replace(self._environment, specs=specs)
         if not self._topics.is_answered:
             ready = []  # they would wait for messages, in slots that other connectors need
         if updates and now_ms >= self._recorder.again_at_ms:
-            ready += self._recorder.record(updates, self._environment.texts, now_ms)
+            ready += self._recorder.record(updates, self._environment.specs, now_ms)
         self._dispatcher.dispatch(ready, self._environment)
         self._dispatcher.cancel_hung(now_ms)
         self._dispatcher.probe(self._busy, now_ms)
@@ -257,8 +257,8 @@ class ConnectorLoop:
                     where = f"{source} of connector {self.name} stops at {state.settled}"
                     _logger.error("%s: %s. Try: %s", where, error, error.hint)
                 case ParkEntry(entry, why):
-                    texts = self._schema.park(entry, why, self._environment.texts)
-                    self._environment = replace(self._environment, texts=texts)
+                    specs = self._schema.park(entry, why, self._environment.specs)
+                    self._environment = replace(self._environment, specs=specs)
                 case LetGo(source):
                     del self.states[source]
                 case ReadTables():
@@ -273,8 +273,8 @@ class ConnectorLoop:
     def _gather(self, timeout_seconds: float) -> None:
         for event in self._parts.inbox.take(timeout_seconds):
             if isinstance(event, SchemaRead):
-                texts = self._schema.take(event, self._environment.texts)
-                self._environment = replace(self._environment, texts=texts)
+                specs = self._schema.take(event, self._environment.specs)
+                self._environment = replace(self._environment, specs=specs)
                 continue
             if isinstance(event, ClusterRead):
                 self._use(event.access)
@@ -311,7 +311,7 @@ class ConnectorLoop:
 
     def _take_in(self, new: list[TopicPartition]) -> None:
         """Partitions that appeared, with everything that a start takes in with them: another
-        owner may have had them, so they may be in doubt under a text of its own, and late
+        owner may have had them, so they may be in doubt under a load spec of its own, and late
         inserts of its tasks may hold on to the windows.
 
         :raises OwnerChangedError: a successor has the others; to take these over would fence it.
@@ -319,9 +319,9 @@ class ConnectorLoop:
         going = {s: state.record for s, state in self.states.items() if state.stopped is None}
         self._parts.log.differences(going)
         started = self._take_over_new(new)
-        self._texts.update(started.texts)
+        self._specs.update(started.specs)
         self._environment = replace(
-            self._environment, texts={**self._environment.texts, **started.canonical}
+            self._environment, specs={**self._environment.specs, **started.canonical}
         )
         self._holds.add_late_inserts(started.late_inserts)
         self._recorder.took_over(started)

@@ -20,8 +20,8 @@ from sluice.clickhouse.vanishing import why_not_seen
 from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
 from sluice.core.budget import Site, WindowState
 from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import stretched_delay_ms
-from sluice.core.text import ConfigurationText
 from sluice.driver.ports import Clock, SiteWindow
 from sluice.driver.shards import ShardReader
 
@@ -53,7 +53,7 @@ class WindowMonitor:
     def __init__(
         self,
         access: ClickHouseAccess,
-        text: ConfigurationText,
+        spec: LoadSpec,
         now_ms: Clock,
         *,
         bounded: bool = True,
@@ -61,7 +61,7 @@ class WindowMonitor:
         self._access = access
         self._now_ms = now_ms
         self._bounded = bounded
-        self._tables = self._sites(text)
+        self._tables = self._sites(spec)
         self._facts: dict[Site, dict[str, tuple[int, TableFacts]]] = {}
         self._said: dict[Site, tuple[str, int]] = {}
         self._crowding: dict[Site, tuple[int, float]] = {}
@@ -79,9 +79,9 @@ class WindowMonitor:
         self._read(servers)
         self._thread.start()
 
-    def watch(self, text: ConfigurationText) -> None:
-        """Watch the sites of a recorded text too; they are read before this returns."""
-        new = self._sites(text)
+    def watch(self, spec: LoadSpec) -> None:
+        """Watch the sites of a recorded load spec too; they are read before this returns."""
+        new = self._sites(spec)
         if not new.keys() <= self._tables.keys():
             self._tables = {**new, **self._tables}
             self._read(self._servers())
@@ -112,10 +112,10 @@ class WindowMonitor:
         """The error of the first site whose window cannot be read now."""
         return next(iter(self._outages.values()), None)
 
-    def _sites(self, text: ConfigurationText) -> dict[Site, tuple[str, str]]:
+    def _sites(self, spec: LoadSpec) -> dict[Site, tuple[str, str]]:
         return {
             Site(table.entry, shard): (table.database, table.table)
-            for table in text.tables
+            for table in spec.tables
             for shard in table.shards
             if shard in self._access.shards
         }

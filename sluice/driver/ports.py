@@ -12,9 +12,9 @@ from sluice.core.budget import Site, WindowState
 from sluice.core.errors import SluiceError
 from sluice.core.health import ReplicaHealth
 from sluice.core.ledger import Commit, Rest, Stored
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import EpochOffset, Range, TopicPartition
 from sluice.core.records import Record
-from sluice.core.text import ConfigurationText
 from sluice.worker.assignment import Job, TaskEnvironment
 
 
@@ -152,9 +152,9 @@ class SchemaRead:
     """The tables were read.
 
     :param started_ms: what was altered later may be missing.
-    :param today: what recorded texts are compared with; None if nothing has changed since the
+    :param today: what recorded load specs are compared with; None if nothing has changed since the
         reading before.
-    :param text: the text that new ranges are loaded under from now on.
+    :param spec: the load spec that new ranges are loaded under from now on.
     :param barred: why nothing can be loaded any more, by table entry.
     :param altered: the same of table entries that may be parked.
     :param asked: a person asked for it: what was refused may be tried again.
@@ -162,7 +162,7 @@ class SchemaRead:
 
     started_ms: int
     today: Today | None
-    text: ConfigurationText
+    spec: LoadSpec
     barred: Mapping[str, SluiceError]
     altered: Mapping[str, SluiceError] = field(default_factory=dict)
     asked: bool = False
@@ -210,7 +210,7 @@ class Prober(Protocol):
         self,
         block_range: Range,
         record: Record,
-        text: ConfigurationText,
+        spec: LoadSpec,
         finished: Callable[[ProbeFound], None],
         known: Rest,
         since_ms: int,

@@ -31,11 +31,11 @@ from sluice.clickhouse.vanishing import (
 )
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.ledger import Rest, Stored
+from sluice.core.load_spec import LoadSpec, TableSpec, lacking_lineage
 from sluice.core.ranges import Interval, Range, contains, intervals_of, subtract
 from sluice.core.records import Record
 from sluice.core.rests import StoredRows, written_rows
 from sluice.core.routing import Looked, looked, takes
-from sluice.core.text import ConfigurationText, TableText, lacking_lineage
 from sluice.core.tokens import block_token, row_source
 from sluice.driver.ports import ProbeFound
 from sluice.driver.shards import on_shard
@@ -80,9 +80,9 @@ def why_no_probe(facts: TableFacts, lineage: Collection[str], rows: str) -> str 
     return why_not_seen(facts)
 
 
-def why_no_probe_now(access: ClickHouseAccess, text: ConfigurationText, topic: str) -> str | None:
+def why_no_probe_now(access: ClickHouseAccess, spec: LoadSpec, topic: str) -> str | None:
     """The same for all tables of a topic, as they are now."""
-    for table in text.tables_of(topic):
+    for table in spec.tables_of(topic):
         for shard in table.shards:
             if shard not in access.shards:
                 return f"shard {shard} of table entry {table.entry} is not configured any more"
@@ -120,7 +120,7 @@ class _Found:
     rows: list[tuple[int, int, int]]
 
 
-def _bounded(block_range: Range, table: TableText, rows: StoredRows) -> StoredRows:
+def _bounded(block_range: Range, table: TableSpec, rows: StoredRows) -> StoredRows:
     """:raises CannotTellError: they are more than the ledger takes."""
     if len(written_rows(rows)) > STORED_BYTES_MAX:
         raise CannotTellError(
@@ -148,14 +148,14 @@ class ClickHouseProber:
         self,
         block_range: Range,
         record: Record,
-        text: ConfigurationText,
+        spec: LoadSpec,
         finished: Callable[[ProbeFound], None],
         known: Rest,
         since_ms: int,
         in_parts: Collection[str] = (),
     ) -> None:
         """See `sluice.driver.ports.Prober`."""
-        self._pool.submit(self._run, block_range, record, text, finished, known, since_ms, in_parts)
+        self._pool.submit(self._run, block_range, record, spec, finished, known, since_ms, in_parts)
 
     def use(self, access: ClickHouseAccess) -> None:
         """Ask these replicas from now on; called from any thread."""
@@ -172,7 +172,7 @@ class ClickHouseProber:
         self,
         block_range: Range,
         record: Record,
-        text: ConfigurationText,
+        spec: LoadSpec,
         finished: Callable[[ProbeFound], None],
         known: Rest,
         since_ms: int,
@@ -181,7 +181,7 @@ class ClickHouseProber:
         try:
             rest: Rest = {}
             stored: Stored = {}
-            for table in text.tables_of(block_range.source.topic):
+            for table in spec.tables_of(block_range.source.topic):
                 if table.entry in known:
                     rest[table.entry] = known[table.entry]
                     continue
@@ -202,7 +202,7 @@ class ClickHouseProber:
         self,
         block_range: Range,
         record: Record,
-        table: TableText,
+        table: TableSpec,
         since_ms: int,
         *,
         was_in_parts: bool = False,
@@ -253,7 +253,7 @@ class ClickHouseProber:
         self,
         block_range: Range,
         record: Record,
-        table: TableText,
+        table: TableSpec,
         shard: str,
         since_ms: int,
         *,
@@ -313,7 +313,7 @@ class ClickHouseProber:
                 f"{shard}, and {len(away)} of them cannot be reached: {'; '.join(away)}"
             )
 
-    def _still_serves(self, url: str, table: TableText) -> bool:
+    def _still_serves(self, url: str, table: TableSpec) -> bool:
         """Whether a replica that is gone from the cluster is there all the same, with the table:
         an insert may be on its way into it."""
         try:
@@ -324,7 +324,7 @@ class ClickHouseProber:
             return False
         return True
 
-    def _routed(self, block_range: Range, table: TableText) -> list[int]:
+    def _routed(self, block_range: Range, table: TableSpec) -> list[int]:
         """The offsets of a range that an entry's route takes."""
         seen: list[Looked] = []
         found: list[int] = []
@@ -344,7 +344,7 @@ class ClickHouseProber:
         return found
 
     def _require_ended(
-        self, url: str, block_range: Range, record: Record, table: TableText, shard: str
+        self, url: str, block_range: Range, record: Record, table: TableSpec, shard: str
     ) -> None:
         """:raises StillRunningError: somebody may still insert this block."""
         with self._access.connect(url) as server:
@@ -365,7 +365,7 @@ class ClickHouseProber:
                 if running:
                     raise StillRunningError(f"{url} still runs {running[0]} for {block_range}")
 
-    def _require_fetched(self, url: str, table: TableText) -> None:
+    def _require_fetched(self, url: str, table: TableSpec) -> None:
         """:raises StillRunningError: this replica may lack what another one has."""
         with self._access.connect(url) as server:
             facts = describe_table(server, table.database, table.table)

@@ -19,12 +19,12 @@ from sluice.core.ledger import (
     record_entry,
     settled_entry,
 )
+from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import Backlog, Limits, in_fair_order, next_range, stretched_delay_ms
 from sluice.core.ranges import TopicPartition, digest_of_rest
 from sluice.core.receipts import DeadLetter, Loaded
 from sluice.core.records import Kind, Record
 from sluice.core.server_runs import ServerRuns
-from sluice.core.text import ConfigurationText
 from sluice.driver.parking import limits_of
 from sluice.driver.ports import SiteWindow
 from sluice.driver.remembering import sites_of, why_forgotten
@@ -127,11 +127,11 @@ class Budget:
     def _place(self, site: Site) -> _Place:
         return self.windows[site].state.table or site.name, site.shard
 
-    def sites(self, text: ConfigurationText, topic: str) -> list[Site]:
+    def sites(self, spec: LoadSpec, topic: str) -> list[Site]:
         """Every window that a range of this topic takes entries of: those of its tables, and of
         all that the views behind them write to."""
         return [
-            each for site in sites_of(text, topic) for each in (site, *self._behind.get(site, ()))
+            each for site in sites_of(spec, topic) for each in (site, *self._behind.get(site, ()))
         ]
 
     def affordable(self, sites: list[Site], reservation: int) -> int:
@@ -253,7 +253,7 @@ class _Room:
 class RecordPlanner:
     """Makes updates for a loop.
 
-    :param text: today's configuration text; new ranges are intended under it.
+    :param spec: today's load spec; new ranges are intended under it.
     :param owner: this driver's owner id.
     :param lease_seconds: as configured; windows that forget early shorten it.
     :param insert_seconds: what a block may take, as configured.
@@ -263,7 +263,7 @@ class RecordPlanner:
     :param members_max: ranges that are loaded as one block at most; 1: each has its own.
     """
 
-    text: ConfigurationText
+    spec: LoadSpec
     owner: str
     limits: Limits
     lease_seconds: float
@@ -272,14 +272,14 @@ class RecordPlanner:
     view_reservations: dict[str, int] = field(default_factory=dict)
     members_max: int = 1
     _members_of: dict[tuple[str, ...], int] = field(default_factory=dict)
-    #: The name of the text, worked out once: of a hundred tables it takes 8 ms [measured].
+    #: The name of the load spec, worked out once: of a hundred tables it takes 8 ms [measured].
     digest: str = field(init=False)
     _limits_of: dict[str, Limits] = field(default_factory=dict)
     _sites_of: dict[str, list[Site]] = field(default_factory=dict)
     _configured_seconds: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.digest = self.text.digest()
+        self.digest = self.spec.digest()
         self._configured_seconds = self.lease_seconds
 
     def see_windows(self, windows: Mapping[Site, SiteWindow]) -> None:
@@ -289,16 +289,16 @@ class RecordPlanner:
         known = [seconds for seconds in longest if seconds is not None]
         self.lease_seconds = min([self._configured_seconds, *known])
 
-    def change(self, text: ConfigurationText) -> None:
-        """Intend new ranges under another text from now on."""
-        self.text, self.digest = text, text.digest()
+    def change(self, spec: LoadSpec) -> None:
+        """Intend new ranges under another load spec from now on."""
+        self.spec, self.digest = spec, spec.digest()
         self._members_of.clear()
         self._limits_of.clear()
         self._sites_of.clear()
 
     def entries_of(self, topic: str) -> tuple[str, ...]:
         """The table entries that a topic goes to."""
-        return tuple(table.entry for table in self.text.tables_of(topic))
+        return tuple(table.entry for table in self.spec.tables_of(topic))
 
     def members_of(self, entries: tuple[str, ...]) -> int:
         """How many ranges one block of these table entries may be of."""
@@ -315,7 +315,7 @@ class RecordPlanner:
         """How large a new range of this topic may be; kept, since every round asks for each
         partition."""
         if topic not in self._limits_of:
-            self._limits_of[topic] = limits_of(self.text, topic, self.limits)
+            self._limits_of[topic] = limits_of(self.spec, topic, self.limits)
         return self._limits_of[topic]
 
     def reservation(
@@ -329,7 +329,7 @@ class RecordPlanner:
         :param sites: all windows that its blocks go to.
         """
         wanted = 1
-        for table in self.text.tables_of(topic):
+        for table in self.spec.tables_of(topic):
             if table.partition_key and not table.parked:
                 wanted = max(wanted, 2 * self.reservations.get(table.entry, FIRST_RESERVATION // 2))
         for site in sites:
@@ -400,7 +400,7 @@ class RecordPlanner:
         """The limits of a topic while the servers of its tables are crowded with parts."""
         limits = self.limits_of(topic)
         if topic not in self._sites_of:
-            self._sites_of[topic] = sites_of(self.text, topic)
+            self._sites_of[topic] = sites_of(self.spec, topic)
         known = [windows[site] for site in self._sites_of[topic] if site in windows]
         crowding = max((window.crowding for window in known), default=0.0)
         return replace(limits, delay_ms_max=stretched_delay_ms(limits.delay_ms_max, crowding))
@@ -427,7 +427,7 @@ class RecordPlanner:
             owner=self.owner,
             generation=state.record.generation,
             topic_id=state.record.topic_id,
-            text=self.digest,
+            spec=self.digest,
             reservation=reservation,
             deadline_ms=deadline_ms(now_ms, self.lease_seconds),
             epoch=state.epoch,
@@ -436,7 +436,7 @@ class RecordPlanner:
         background = Background(
             insert_counters=insert_counters,
             since_ms=now_ms,
-            bytes_max=min(self.text.range_bytes_max, limits.range_bytes_max),
+            bytes_max=min(self.spec.range_bytes_max, limits.range_bytes_max),
             servers=servers,
         )
         return RecordUpdate(state.source, record, background, True, *settling(state, now_ms))
@@ -457,32 +457,32 @@ class RecordPlanner:
         )
         return RecordUpdate(state.source, record, state.background, True)
 
-    def retext(self, state: PartitionState, now_ms: int) -> RecordUpdate:
-        """The same range under today's text: the only task that was ever allowed to insert for
-        it refused the text that it was intended under."""
+    def change_spec(self, state: PartitionState, now_ms: int) -> RecordUpdate:
+        """The same range under today's load spec: the only task that was ever allowed to insert for
+        it refused the load spec that it was intended under."""
         update = self.renew(state, now_ms)
-        record = replace(update.record, kind=Kind.RETEXT, text=self.digest)
+        record = replace(update.record, kind=Kind.CHANGE_SPEC, spec=self.digest)
         return replace(update, record=record)
 
-    def widen(self, state: PartitionState, text: str, now_ms: int) -> RecordUpdate:
-        """The same range under a text with columns for its fields: whoever executes the one
+    def add_columns(self, state: PartitionState, spec: str, now_ms: int) -> RecordUpdate:
+        """The same range under a load spec with columns for its fields: whoever executes the one
         before refuses the range for them, so that nobody inserted it.
 
-        :param text: the digest of that text.
+        :param spec: the digest of that load spec.
         """
         update = self.renew(state, now_ms)
-        return replace(update, record=replace(update.record, kind=Kind.WIDEN, text=text))
+        return replace(update, record=replace(update.record, kind=Kind.ADD_COLUMNS, spec=spec))
 
     def probed(
-        self, state: PartitionState, text: str, background: Background, now_ms: int
+        self, state: PartitionState, spec: str, background: Background, now_ms: int
     ) -> RecordUpdate:
         """The same range, of which a probe has told what is missing, alone from now on.
 
-        :param text: digest of the text under which the rest is loaded.
+        :param spec: digest of the load spec under which the rest is loaded.
         """
         renewed = self.renew(state, now_ms).record
         rest = digest_of_rest(background.rest, renewed.attempt, background.stored)
-        record = replace(renewed, kind=Kind.PROBE, text=text, rest=rest, bundle="")
+        record = replace(renewed, kind=Kind.PROBE, spec=spec, rest=rest, bundle="")
         return RecordUpdate(state.source, record, background, True)
 
     def shorten(self, state: PartitionState, end: int, now_ms: int) -> RecordUpdate:
@@ -501,7 +501,7 @@ class RecordPlanner:
     def remembered(
         self,
         state: PartitionState,
-        text: ConfigurationText,
+        spec: LoadSpec,
         windows: Mapping[Site, SiteWindow],
         now_ms: int,
         read_since_ms: int,
@@ -509,22 +509,22 @@ class RecordPlanner:
         """Whether the windows surely still know the blocks of a range in doubt, and have the parts
         that they know.
 
-        :param text: under which it is sent again; what is parked in it is not.
+        :param spec: under which it is sent again; what is parked in it is not.
         :returns: None if a window was not read since `read_since_ms`.
         """
-        why = self.why_forgotten(state, text, windows, now_ms, read_since_ms)
+        why = self.why_forgotten(state, spec, windows, now_ms, read_since_ms)
         return None if why is None else why == ""
 
     def why_forgotten(
         self,
         state: PartitionState,
-        text: ConfigurationText,
+        spec: LoadSpec,
         windows: Mapping[Site, SiteWindow],
         now_ms: int,
         read_since_ms: int,
     ) -> str | None:
         """The same in words; "" where all blocks are known."""
-        return why_forgotten(state, text, windows, now_ms, read_since_ms)
+        return why_forgotten(state, spec, windows, now_ms, read_since_ms)
 
 
 def settling(

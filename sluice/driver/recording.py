@@ -66,11 +66,11 @@ class RoundRecorder:
         self.checkpoints.took_over(started.states, started.recorded)
 
     def record(
-        self, updates: list[RecordUpdate], texts: Mapping[str, str], now_ms: int
+        self, updates: list[RecordUpdate], specs: Mapping[str, str], now_ms: int
     ) -> list[PartitionState]:
         """Commit the updates; gives the partitions that are to be loaded now.
 
-        :param texts: canonical texts by digest.
+        :param specs: canonical load specs by digest.
         """
         try:
             updates = self._unchanged(bounded(updates))
@@ -83,8 +83,8 @@ class RoundRecorder:
             commit = Commit(
                 {update.source: update.record for update in numbered},
                 (
-                    *self.checkpoints.due(now_ms, texts),
-                    *self._schema.entries(update.record.text for update in numbered),
+                    *self.checkpoints.due(now_ms, specs),
+                    *self._schema.entries(update.record.spec for update in numbered),
                     *(entry for update in numbered for entry in update.entries),
                 ),
                 tuple(letter for update in numbered for letter in update.dead_letters),
@@ -103,7 +103,7 @@ class RoundRecorder:
             return []
         self.batch += 1
         self.checkpoints.committed(commit.entries)
-        self._schema.recorded(update.record.text for update in numbered)
+        self._schema.recorded(update.record.spec for update in numbered)
         self.failures = 0
         self._counters.batches += 1
         return [state for update in numbered if (state := self._committed(update)) is not None]

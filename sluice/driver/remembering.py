@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sluice.core.budget import Site, still_remembered, still_young
+from sluice.core.load_spec import LoadSpec
 from sluice.core.server_runs import is_same_run
-from sluice.core.text import ConfigurationText
 from sluice.driver.parking import parked_in
 from sluice.driver.ports import SiteWindow
 from sluice.driver.state import PartitionState
 
 
-def sites_of(text: ConfigurationText, topic: str) -> list[Site]:
+def sites_of(spec: LoadSpec, topic: str) -> list[Site]:
     """Every table that a range of this topic is inserted into; see `Budget.sites`, too."""
     return [
         Site(table.entry, shard)
-        for table in text.tables_of(topic)
+        for table in spec.tables_of(topic)
         if not table.parked
         for shard in table.shards
     ]
@@ -24,21 +24,21 @@ def sites_of(text: ConfigurationText, topic: str) -> list[Site]:
 
 def why_forgotten(
     state: PartitionState,
-    text: ConfigurationText,
+    spec: LoadSpec,
     windows: Mapping[Site, SiteWindow],
     now_ms: int,
     read_since_ms: int,
 ) -> str | None:
     """Why a block of a range may be unknown, or known without being there; "" where all are known.
 
-    :param text: under which it is sent again; what is parked in it is not.
+    :param spec: under which it is sent again; what is parked in it is not.
     :returns: None if a window was not read since `read_since_ms`.
     """
     background, why = state.background, ""
     insert_counters = {Site.of(key): count for key, count in background.insert_counters.items()}
-    parked = parked_in(text, state.source.topic)
+    parked = parked_in(spec, state.source.topic)
     own = {site.own for site in insert_counters if site.entry not in parked}
-    own.update(sites_of(text, state.source.topic))
+    own.update(sites_of(spec, state.source.topic))
     for site in {*own, *(each for each in windows if each.own in own)}:
         window = windows.get(site)
         if window is None or window.read_started_ms < read_since_ms:

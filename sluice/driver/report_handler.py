@@ -165,7 +165,7 @@ class ReportHandler:
             case Loaded() as loaded:
                 try:
                     state.answered(
-                        self.letters.take(state.block_range, state.record.text, loaded, now_ms)
+                        self.letters.take(state.block_range, state.record.spec, loaded, now_ms)
                     )
                 except TooManyLettersError as error:
                     if self._parking.allows(error.table):
@@ -208,7 +208,7 @@ class ReportHandler:
 
     def _too_heavy(self, state: PartitionState, heavy: TooHeavy) -> None:
         """A range that is too heavy is shortened, if surely nobody inserted anything of it. By its
-        rows it may be so under this text, and was not under another one."""
+        rows it may be so under this load spec, and was not under another one."""
         if heavy.by_rows and not (state.untouched or state.record.rest):
             state.probe()
         else:
@@ -217,8 +217,8 @@ class ReportHandler:
     def _unknown_schemas(
         self, state: PartitionState, outdated: Outdated, now_ms: int
     ) -> list[Effect]:
-        """The registry is asked again for a while. Then the text says which schemas there are: at
-        once, where nobody ever inserted anything of the range; else a probe tells what is there,
+        """The registry is asked again for a while. Then the load spec says which schemas there are:
+        at once, where nobody ever inserted anything of the range; else a probe tells what is there,
         since the registry may have known them before. Where it found some rows of messages that
         have several, the registry has known the schemas, and is waited for."""
         if stored_in_part(outdated, state.background.stored):

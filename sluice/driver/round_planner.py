@@ -10,9 +10,9 @@ from sluice.core.budget import Site
 from sluice.core.errors import SluiceError
 from sluice.core.flights import InFlight, Place
 from sluice.core.ledger import Background
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import NeedsReservation, TooHeavy
-from sluice.core.text import ConfigurationText
 from sluice.driver.bundling import (
     NewRanges,
     again_together,
@@ -148,10 +148,10 @@ class RoundPlanner:
 
     def _places(self, state: PartitionState) -> frozenset[Place]:
         """Where the blocks of a recorded range go."""
-        text = self.text_of(state)
-        is_new = text is self._planner.text
-        digest = self._planner.digest if is_new else state.record.text
-        return self._flights.places(text, digest, state.source, state.record.bundle)
+        spec = self.spec_of(state)
+        is_new = spec is self._planner.spec
+        digest = self._planner.digest if is_new else state.record.spec
+        return self._flights.places(spec, digest, state.source, state.record.bundle)
 
     def _may_go(self, state: PartitionState) -> bool:
         """Whether the replicas that a range in doubt goes to have room for it now."""
@@ -193,10 +193,10 @@ class RoundPlanner:
                 continue
             if room_left <= 0 or not (backlog.source in due or new.fills(backlog.source)):
                 continue
-            sites = budget.sites(planner.text, topic)
+            sites = budget.sites(planner.spec, topic)
             if self._outage(sites):
                 continue
-            places = self._flights.places(planner.text, planner.digest, backlog.source)
+            places = self._flights.places(planner.spec, planner.digest, backlog.source)
             if not self._flights.has_room(places):
                 self.held_back += 1
                 continue
@@ -223,12 +223,12 @@ class RoundPlanner:
         if state.has_to_be_probed or now_ms < state.retry_at_ms:
             return None, False
         match state.stage:
-            case Answered(TooHeavy(end=end)) if not _may_shorten(state, self.text_of(state)):
+            case Answered(TooHeavy(end=end)) if not _may_shorten(state, self.spec_of(state)):
                 self._stop(state, not_to_be_cut(state.block_range, end))
                 return None, False
             case Answered(TooHeavy(end=end)):
                 return self._shorten(state, end, budget, now_ms), False
-        if self._outage(sites_of(self.text_of(state), state.source.topic)):
+        if self._outage(sites_of(self.spec_of(state), state.source.topic)):
             return None, False
         if isinstance(state.stage, Probed):
             return self._record_probe(state, budget, now_ms), False
@@ -241,7 +241,7 @@ class RoundPlanner:
                 self._have_probed(state)
                 return None, False
         read_since_ms = max(state.back_at_ms, now_ms - LOOK_AGE_MS_MAX)
-        look = (state, self.text_of(state), budget.windows, now_ms, read_since_ms)
+        look = (state, self.spec_of(state), budget.windows, now_ms, read_since_ms)
         remembered = self._planner.remembered(*look)
         if remembered is None:
             return None, False
@@ -263,7 +263,7 @@ class RoundPlanner:
     def _have_probed(self, state: PartitionState) -> None:
         """Have a range looked for. Where a table or shard of it is not configured any more nobody
         would look there, so it stops."""
-        gone = sites_gone(state.background, self.text_of(state), state.source.topic)
+        gone = sites_gone(state.background, self.spec_of(state), state.source.topic)
         if gone:
             self._stop(state, unprobable(state.block_range, gone[0]))
         else:
@@ -278,7 +278,7 @@ class RoundPlanner:
         update = self._planner.shorten(state, end, now_ms)
         if state.may_insert(now_ms):
             return update
-        sites = budget.sites(self.text_of(state), state.source.topic)
+        sites = budget.sites(self.spec_of(state), state.source.topic)
         try:
             if not budget.take(sites, state.record.reservation):
                 return None
@@ -294,7 +294,7 @@ class RoundPlanner:
         lease runs it is among the holds; then its reservation was given to others."""
         if state.may_insert(now_ms):
             return True
-        sites = budget.sites(self.text_of(state), state.source.topic)
+        sites = budget.sites(self.spec_of(state), state.source.topic)
         has_room = budget.take_again(sites, reservation, state.background.insert_counters)
         if has_room is None:
             _logger.warning(
@@ -312,7 +312,7 @@ class RoundPlanner:
         """The same range with the reservation that one of its blocks needs."""
         reservation, is_hold = need.entries, state.may_insert(now_ms)
         try:
-            sites = budget.sites(self.text_of(state), state.source.topic)
+            sites = budget.sites(self.spec_of(state), state.source.topic)
             budget.require_possible(sites, reservation, need.entry)
             # All of it at once: with only what it had, it would keep from others what they need to
             # go on, and wait for the rest for ever.
@@ -336,14 +336,14 @@ class RoundPlanner:
     ) -> RecordUpdate | None:
         """What a probe found is recorded before it is loaded (R11). Its blocks are new to
         the window, so they need room in it like those of a new range."""
-        text = self.text_of(state)
-        waits = why_not_parked(text, state.block_range, state.background.stored)
+        spec = self.spec_of(state)
+        waits = why_not_parked(spec, state.block_range, state.background.stored)
         if waits is not None:
             _logger.warning("%s", waits)
             state.probe()
             state.retry_at_ms = now_ms + PARTLY_STORED_MS
             return None
-        sites = budget.sites(text, state.source.topic)
+        sites = budget.sites(spec, state.source.topic)
         try:
             if not budget.take(sites, state.record.reservation):
                 return None
@@ -351,11 +351,11 @@ class RoundPlanner:
             self._stop(state, error)
             return None
         background = _from_now_on(state.background, sites, budget, now_ms)
-        return self._planner.probed(state, text.digest(), background, now_ms)
+        return self._planner.probed(state, spec.digest(), background, now_ms)
 
-    def text_of(self, state: PartitionState) -> ConfigurationText:
-        """The recorded text if it can be executed; else today's, under a probe (R8)."""
-        return self._schema.text_of(state)
+    def spec_of(self, state: PartitionState) -> LoadSpec:
+        """The recorded load spec if it can be executed; else today's, under a probe (R8)."""
+        return self._schema.spec_of(state)
 
     def _outage(self, sites: list[Site]) -> bool:
         return any(self._windows.outage(site) for site in sites)
@@ -369,10 +369,10 @@ def _from_now_on(
     return replace(background, insert_counters=insert_counters, since_ms=now_ms, servers=servers)
 
 
-def _may_shorten(state: PartitionState, text: ConfigurationText) -> bool:
-    """Whether surely nobody inserted anything of a range that is too heavy: under its own text
+def _may_shorten(state: PartitionState, spec: LoadSpec) -> bool:
+    """Whether surely nobody inserted anything of a range that is too heavy: under its own load spec
     nobody did, but a probe may have found rows of another one (R12)."""
-    tables = text.tables_of(state.source.topic)
+    tables = spec.tables_of(state.source.topic)
     whole = ((state.record.begin, state.record.end),)
     rest, stored = state.background.rest, state.background.stored
     return not state.record.rest or (

@@ -9,10 +9,10 @@ from sluice.core.budget import Hold, Site
 from sluice.core.errors import SluiceError
 from sluice.core.lease import has_expired
 from sluice.core.ledger import Background, InsertCounters
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, Range, TopicPartition
 from sluice.core.receipts import Loaded, NeedsReservation, Outdated, TooHeavy
 from sluice.core.records import Kind, Record
-from sluice.core.text import ConfigurationText
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Answered:
 class ToProbe:
     """The range has to be looked for in its tables (R11).
 
-    :param outdated: why its text is not executed as it is, where that is why.
+    :param outdated: why its load spec is not executed as it is, where that is why.
     """
 
     outdated: Outdated | None = None
@@ -49,7 +49,7 @@ class Probing(ToProbe):
 @dataclass(frozen=True, slots=True)
 class Probed(ToProbe):
     """What the probe found is not recorded yet. It may well be what an earlier probe found, and is
-    recorded again all the same: under insert counters of now, and under a text that can be
+    recorded again all the same: under insert counters of now, and under a load spec that can be
     executed."""
 
 
@@ -144,7 +144,7 @@ class PartitionState:
 
     @property
     def outdated(self) -> Outdated | None:
-        """Why a task refused the recorded text; see `core.receipts.Outdated`."""
+        """Why a task refused the recorded load spec; see `core.receipts.Outdated`."""
         match self.stage:
             case Answered(Outdated() as outdated) | ToProbe(outdated):
                 return outdated
@@ -171,7 +171,7 @@ class PartitionState:
         self.become(Answered(answer))
 
     def probe(self) -> None:
-        """Have the range looked for; why its text is not executed stays known."""
+        """Have the range looked for; why its load spec is not executed stays known."""
         self.become(ToProbe(self.outdated))
 
     def recorded(self, record: Record, background: Background, now_ms: int) -> None:
@@ -309,14 +309,14 @@ class Holds:
         return held
 
 
-def sites_gone(background: Background, text: ConfigurationText, topic: str) -> list[str]:
-    """Where a range in doubt may have blocks and a text does not insert, in words: table entries,
-    and shards of those that it has.
+def sites_gone(background: Background, spec: LoadSpec, topic: str) -> list[str]:
+    """Where a range in doubt may have blocks and a load spec does not insert, in words: table
+    entries, and shards of those that it has.
 
-    A probe under that text would not look there: rows of a table entry would count as loaded, rows
-    in a shard as missing.
+    A probe under that load spec would not look there: rows of a table entry would count as loaded,
+    rows in a shard as missing.
     """
-    shards = {table.entry: table.shards for table in text.tables_of(topic)}
+    shards = {table.entry: table.shards for table in spec.tables_of(topic)}
     sites = sorted({(site.entry, site.shard) for site in map(Site.of, background.insert_counters)})
     held = {entry for entry, _ in sites} | set(background.rest)
     gone = [f"table entry {entry}" for entry in sorted(held - shards.keys())]

@@ -1,8 +1,8 @@
 """How long a loop waits for a registry that does not know a schema (R15).
 
 A schema may be on its way to the registry that is asked, or the bytes are no header of a
-registry. Nobody can tell, so it is asked again for a while; then the text says which schemas there
-are, and messages of all others are dead letters.
+registry. Nobody can tell, so it is asked again for a while; then the load spec says which schemas
+there are, and messages of all others are dead letters.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class SchemaPatience:
         self._known: dict[str, frozenset[int]] = {}
 
     def judge(self, block_range: Range, outdated: Outdated, now_ms: int) -> Outdated:
-        """The refusal, if the text is to say by now which schemas there are.
+        """The refusal, if the load spec is to say by now which schemas there are.
 
-        What it says is the same for as many ranges as possible, so that there are few texts.
+        What it says is the same for as many ranges as possible, so that there are few load specs.
 
         :raises UnknownSchemaError: the registry is to be asked again.
         """

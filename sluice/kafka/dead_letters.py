@@ -123,7 +123,7 @@ def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
         (ATTEMPT_HEADER, b"%d" % letter.attempt),
         ("sluice.attempted-at", b"%d" % letter.attempted_at_ms),
         ("sluice.lane", letter.lane.encode()),
-        ("sluice.text", letter.text.encode()),
+        ("sluice.text", letter.spec.encode()),
         ("sluice.version", __version__.encode()),
     ]
     return Envelope(key, value, headers + original)
@@ -155,7 +155,7 @@ def unwrap(message: ck.Message) -> DeadLetter:
         attempt=int(own.get(ATTEMPT_HEADER, b"1")),
         attempted_at_ms=int(own.get("sluice.attempted-at", b"0")),
         lane=own.get("sluice.lane", b"").decode(),
-        text=own.get("sluice.text", b"").decode(),
+        spec=own.get("sluice.text", b"").decode(),
     )
     origin = _read_origin(own) if ORIGIN_HEADER in own else letter.first
     return letter if origin == letter.first else letter._replace(origin=origin)

@@ -84,7 +84,7 @@ def read_view(
     access: KafkaAccess,
     topic: str,
     sources: Iterable[TopicPartition],
-    texts_of: Callable[[str], str | None],
+    specs_of: Callable[[str], str | None],
     since_ms: int | None,
     uncommitted: Iterable[TopicPartition] = (),
 ) -> LedgerView:
@@ -93,7 +93,7 @@ def read_view(
     From its very end, not from its stable one: while another producer of the same ledger
     has a transaction open, later entries are committed and still lie beyond the stable end.
 
-    :param texts_of: digest of the text that a record's metadata names; None to need none.
+    :param specs_of: digest of the load spec that a record's metadata names; None to need none.
     :param since_ms: everything younger is read in any case, for the possible late inserts; and
         more, where what is read tells of longer leases than today's. None: possible late inserts
         are of no interest.
@@ -119,8 +119,8 @@ def read_view(
         if view.recorded is not None or view.complete:
             view.recorded = (view.recorded or frozenset()) | view.records.keys()
         new = set() if view.recorded is None else uncommitted - view.recorded
-        needed = {texts_of(str(entry["metadata"])) for entry in view.records.values()} - {None}
-        found = wanted <= view.records.keys() | new and needed <= view.texts.keys()
+        needed = {specs_of(str(entry["metadata"])) for entry in view.records.values()} - {None}
+        found = wanted <= view.records.keys() | new and needed <= view.specs.keys()
         is_past = since_ms is None or times.oldest_ms < since_ms
         if view.complete or (found and is_past):
             return view
@@ -182,7 +182,7 @@ def _read_chunk(
             continue
         times.lease_ms = max(times.lease_ms, _lease_ms(entry))
         if entry["type"] == "text":
-            view.texts.setdefault(entry["digest"], entry["text"])
+            view.specs.setdefault(entry["digest"], entry["text"])
         elif entry["type"] == "record":
             records[_source(entry)] = entry
         elif entry["type"] == "checkpoint":

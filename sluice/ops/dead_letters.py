@@ -9,7 +9,7 @@ from sluice.config import Configuration
 from sluice.core.dead_letters import PARKED
 from sluice.core.errors import TerminalError
 from sluice.core.receipts import DeadLetter, Origin
-from sluice.driver.texts import kafka_access
+from sluice.driver.specs import kafka_access
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.dead_letters import StoredLetter, read_records
 from sluice.kafka.letter_marks import Replayed

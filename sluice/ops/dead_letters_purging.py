@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from sluice.config import Configuration
 from sluice.core.errors import TerminalError
 from sluice.core.ranges import Interval
-from sluice.driver.texts import kafka_access
+from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import StoredLetter, read_records
 from sluice.kafka.letter_marks import LetterKey, Purged, Replayed, intervals_of, joined

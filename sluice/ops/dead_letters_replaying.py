@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from sluice.config import Configuration
 from sluice.core.errors import InDoubtError, TransientError
-from sluice.driver.texts import kafka_access
+from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letters import StoredLetter, read_records
 from sluice.kafka.letter_marks import Replayed

@@ -179,7 +179,7 @@ def settle(situation: Situation, facts: PartitionFacts, offset: int, why: str) -
         owner=situation.operator,
         generation=generation_at(facts, offset),
         topic_id=facts.topic_id,
-        text="" if known is None else known.text,
+        spec="" if known is None else known.spec,
         reservation=0,
         deadline_ms=0,
     )

@@ -15,7 +15,7 @@ from sluice.config import Configuration, ConnectorConfiguration, TableConfigurat
 from sluice.core.errors import SluiceError
 from sluice.core.topics import matches
 from sluice.decode.version import decoder_version
-from sluice.driver.texts import access_of, build_text, tables_of_connector
+from sluice.driver.specs import access_of, build_spec, tables_of_connector
 from sluice.kafka.wire.native import library
 from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
 from sluice.ops.doctor_cluster import look_at_cluster
@@ -246,10 +246,10 @@ def _look_at_decoding(
             facts.setdefault(table.target, table)
         if look.capabilities is not None and not zone:
             zone = look.capabilities.time_zone
-    texts = [
-        text
+    specs = [
+        spec
         for connector in connectors
-        if (text := _text(configuration, connector.name, facts, zone)) is not None
+        if (spec := _spec(configuration, connector.name, facts, zone)) is not None
     ]
     is_hashed = any(look.capabilities and not look.capabilities.tokens for look in looks)
     keys = {}
@@ -266,20 +266,20 @@ def _look_at_decoding(
                     is_hashed,
                 ),
             )
-    return look_at_decoding(texts, keys.values())
+    return look_at_decoding(specs, keys.values())
 
 
-def _text(
+def _spec(
     configuration: Configuration, connector: str, facts: Mapping[str, TableFacts], zone: str
 ) -> str | None:
-    """The canonical text; None where a table is missing or its lineage is, which is found
+    """The canonical load spec; None where a table is missing or its lineage is, which is found
     elsewhere."""
     tables = tables_of_connector(configuration, connector)
     if any(table.target not in facts for table in tables):
         return None
     by_entry = {table.name: facts[table.target] for table in tables}
     try:
-        text = build_text(configuration, connector, by_entry, zone, decoder_version())
+        spec = build_spec(configuration, connector, by_entry, zone, decoder_version())
     except SluiceError:
         return None
-    return text.canonical()
+    return spec.canonical()

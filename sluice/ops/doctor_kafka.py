@@ -11,7 +11,7 @@ from sluice.core.errors import SluiceError, TransientError
 from sluice.core.records import RECORD_BYTES_MAX
 from sluice.core.topics import is_reserved, matches
 from sluice.driver.record_updates import RESETTLE_MS
-from sluice.driver.texts import kafka_access
+from sluice.driver.specs import kafka_access
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.topics import TopicFacts
 from sluice.kafka.transactions import SEND_BYTES_MAX, RecorderNames

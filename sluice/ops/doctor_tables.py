@@ -14,11 +14,11 @@ from sluice.core.budget import WINDOW_SHARE
 from sluice.core.dynamic import room_for_columns
 from sluice.core.errors import SluiceError
 from sluice.core.lease import LEASE_SHARE_OF_WINDOW, lease_seconds_max
+from sluice.core.load_spec import NEEDED_LINEAGE, SOURCE, lineage_types
 from sluice.core.replicas import majority
-from sluice.core.text import NEEDED_LINEAGE, SOURCE, lineage_types
 from sluice.driver.probing import why_no_probe
 from sluice.driver.record_updates import FIRST_RESERVATION
-from sluice.driver.texts import add_lineage_statement, lineage_columns
+from sluice.driver.specs import add_lineage_statement, lineage_columns
 from sluice.ops.doctor_findings import Examination
 
 #: Kafka partitions times reservation times this: room for a range in doubt and its successor.

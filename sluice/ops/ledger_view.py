@@ -13,7 +13,7 @@ from sluice.config import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.ledger import entries_in
 from sluice.core.ranges import TopicPartition
-from sluice.driver.texts import kafka_access
+from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import make_admin
 from sluice.kafka.log import SourceLog
 from sluice.kafka.tail import LogMessage, Tail, partition_count

@@ -28,7 +28,7 @@ from sluice.config import Configuration
 from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.core.quorum import OwnView, TableQuorum
 from sluice.core.stuck import Action, Judgement, judge
-from sluice.driver.texts import access_of
+from sluice.driver.specs import access_of
 
 _logger = logging.getLogger("sluice.quorum")
 

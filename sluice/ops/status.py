@@ -112,7 +112,7 @@ def status_of(connector: str, facts: PartitionFacts) -> PartitionStatus:
     state = _state(facts)
     intent: IntentStatus | None = None
     if record is not None:
-        intent = IntentStatus(record.kind.name.lower(), record.begin, record.end, state)
+        intent = IntentStatus(record.kind.word, record.begin, record.end, state)
     elif facts.found is not None or facts.recorded is not None:
         intent = IntentStatus(None, None, None, state)
     lag: int | None = None

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from sluice.config import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, SluiceError
+from sluice.core.load_spec import NEEDED_LINEAGE, Route, Sharding
 from sluice.core.ranges import Interval, TopicPartition
-from sluice.core.text import NEEDED_LINEAGE, Route, Sharding
-from sluice.driver.texts import access_of, lineage_columns, tables_of_connector
+from sluice.driver.specs import access_of, lineage_columns, tables_of_connector
 from sluice.verify.audit_chunk import EXAMPLES_MAX, Tally
 from sluice.verify.audit_piece import Judge, Judged, Piece, PieceTable, judge_in_worker
 from sluice.verify.audit_source import Letters, PartitionLog, SourceReader

@@ -15,7 +15,7 @@ from sluice.core.ranges import Interval, TopicPartition, subtract
 from sluice.core.records import InvalidRecordError, decode
 from sluice.core.tokens import row_source
 from sluice.driver.discovering import topics_to_load
-from sluice.driver.texts import kafka_access
+from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import make_admin
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.dead_letters import read_dead_letters

@@ -21,7 +21,7 @@ from sluice.core.anomalies import Anomaly, AnomalyKind, Chain, Judge
 from sluice.core.errors import TransientError
 from sluice.core.instances import Event, Forgotten, Instance
 from sluice.core.ranges import TopicPartition
-from sluice.driver.texts import kafka_access
+from sluice.driver.specs import kafka_access
 from sluice.kafka.offsets_topic import OFFSETS_TOPIC
 from sluice.verify.history import History, open_ledger, open_offsets
 from sluice.verify.merging import SKEW_ALLOWANCE_MS, Merge

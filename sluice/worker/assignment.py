@@ -22,7 +22,7 @@ _SHOWN_MAX = 4
 class TaskEnvironment:
     """What all tasks of one job share.
 
-    :param texts: canonical configuration texts by digest.
+    :param specs: canonical load specs by digest.
     :param registry: of schemas; None: no format needs one.
     :param insert_timeout_seconds: what a block may take; never longer than its lease.
     :param dead_letter_bytes_max: payload bytes that one task may send to the driver; what
@@ -32,7 +32,7 @@ class TaskEnvironment:
     pipeline: str
     kafka: KafkaAccess
     clickhouse: ClickHouseAccess
-    texts: Mapping[str, str]
+    specs: Mapping[str, str]
     insert_timeout_seconds: float = 30.0
     registry: RegistryAccess | None = None
     dead_letter_bytes_max: int = 8 * 1024 * 1024

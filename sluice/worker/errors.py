@@ -56,7 +56,7 @@ def took_too_long(error: SluiceError) -> bool:
 
 
 class OutdatedTextError(TransientError):
-    """The first attempt's task refused the text, and inserted nothing of this entry."""
+    """The first attempt's task refused the load spec, and inserted nothing of this entry."""
 
     def __init__(self, entry: str, why: str) -> None:
         super().__init__(why, "The driver looks at the table; no action is needed.")

@@ -25,11 +25,11 @@ from sluice.clickhouse.window import read_insert_counter, read_server_run, table
 from sluice.core.budget import Site, WindowState, still_remembered, still_young
 from sluice.core.bundles import replica_number
 from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.core.load_spec import TableSpec
 from sluice.core.ranges import Range
 from sluice.core.receipts import NeedsReservation, Receipt
 from sluice.core.replicas import turn
 from sluice.core.server_runs import is_same_run
-from sluice.core.text import TableText
 from sluice.decode.messages.decoded import Block
 from sluice.worker.asking import require_same_table
 from sluice.worker.assignment import TaskEnvironment
@@ -54,7 +54,7 @@ def insert_block(
     cache: WorkerCache,
     environment: TaskEnvironment,
     bundle: Bundle,
-    table: TableText,
+    table: TableSpec,
     shard: str,
     decoded: Block,
     lease: HeldLease,
@@ -130,7 +130,7 @@ def _insert_into(
     environment: TaskEnvironment,
     url: str,
     bundle: Bundle,
-    table: TableText,
+    table: TableSpec,
     shard: str,
     decoded: Block,
     token: str,
@@ -158,12 +158,12 @@ def _insert_into(
             _reserved(profile.settings, bundle.reservation),
         )
 
-    record_text = bundle.text
+    record_spec = bundle.spec
     if profile.one_by_one:
         mine.take(min(most, lease.check()))
     seconds = max(_SECONDS_MIN, attempt.seconds_left())
 
-    is_bound = cache.checked[url, record_text, table.entry, shard] or not profile.tokens
+    is_bound = cache.checked[url, record_spec, table.entry, shard] or not profile.tokens
 
     def check() -> float:
         told = {"tokens": profile.tokens, "zone_matters": is_bound, "is_first": is_first}
@@ -197,7 +197,7 @@ def _insert_into(
 def _refused_block(
     error: TerminalServerError,
     server: Server,
-    table: TableText,
+    table: TableSpec,
     profile: ServerProfile,
     reservation: int,
     attempt: FailoverAttempt,
@@ -244,7 +244,7 @@ def _insert_surely(
 def _final(
     refused: _RefusedValuesError,
     server: Server,
-    table: TableText,
+    table: TableSpec,
     bundle: Bundle,
     attempt: FailoverAttempt,
 ) -> BlockRefusedError:
@@ -265,7 +265,7 @@ class _Rows:
     is_unstored: bool
 
 
-def _rows_of(server: Server, table: TableText, bundle: Bundle) -> _Rows:
+def _rows_of(server: Server, table: TableSpec, bundle: Bundle) -> _Rows:
     """Look into the table. One view behind it has stored nothing if it refused the block; of
     several, the others may have."""
     facts = describe_table(server, table.database, table.table)
@@ -279,7 +279,7 @@ def _rows_of(server: Server, table: TableText, bundle: Bundle) -> _Rows:
     return _Rows(words, count == 0 and len(views) <= 1)
 
 
-def _count_of(server: Server, table: TableText, block_range: Range) -> int:
+def _count_of(server: Server, table: TableSpec, block_range: Range) -> int:
     """The rows that a table has of a range, by its lineage columns."""
     source = block_range.source
     (found,) = server.query(
@@ -298,9 +298,9 @@ def _count_of(server: Server, table: TableText, block_range: Range) -> int:
     return int(found["n"])
 
 
-def quorum_of(environment: TaskEnvironment, table: TableText, shard: str) -> int:
+def quorum_of(environment: TaskEnvironment, table: TableSpec, shard: str) -> int:
     """How many replicas have to have a block: never fewer than an attempt before this one may
-    have waited for. See `TableText.quorums`."""
+    have waited for. See `TableSpec.quorums`."""
     return max(dict(table.quorums).get(shard, 1), environment.clickhouse.quorum_of(shard))
 
 
@@ -309,18 +309,18 @@ def _look(
     environment: TaskEnvironment,
     url: str,
     bundle: Bundle,
-    table: TableText,
+    table: TableSpec,
     shard: str,
     decoded: Block,
     attempt: FailoverAttempt,
 ) -> None:
-    """Before the first insert of a text at a replica, and before each that may not be the first
-    of its block.
+    """Before the first insert of a load spec at a replica, and before each that may not be the
+    first of its block.
 
     :raises BlockRefusedError: this replica's table is not what the block is for.
     :raises ForgottenError: it may not remember the block any more.
     """
-    key = (url, bundle.text, table.entry, shard)
+    key = (url, bundle.spec, table.entry, shard)
     is_first = bundle.is_first and attempt.is_clean
     if key in cache.checked and is_first:
         return
@@ -378,7 +378,7 @@ def _reserved(settings: Mapping[str, str], reservation: int) -> Mapping[str, str
     )
 
 
-def _stored_nothing(server: Server, table: TableText, refusal: TerminalServerError) -> bool:
+def _stored_nothing(server: Server, table: TableSpec, refusal: TerminalServerError) -> bool:
     """Whether a refused insert has surely stored nothing of its block.
 
     A view that cannot take it may be told of only when the block is in the table already.

@@ -16,7 +16,7 @@ from sluice.cli.exit import ExitStatus
 from sluice.cli.ledger import line_of
 from sluice.config.example import EXAMPLE
 from sluice.core.anomalies import Anomaly, AnomalyKind, Judge
-from sluice.core.ledger import Background, encode_entry, late_insert_entry, record_entry, text_entry
+from sluice.core.ledger import Background, encode_entry, late_insert_entry, record_entry, spec_entry
 from sluice.core.ranges import Range
 from sluice.core.records import Kind
 from sluice.verify import verifier
@@ -182,15 +182,15 @@ def test_entries_are_lines() -> None:
     }
     for line, words in expected.items():
         assert " ".join(line.split()) == f"2026-01-31T00:00:00.123Z dc1 orders[3] {words}"
-    text = line_of(body(text_entry("0123456789abcdef", "{}")))
-    assert text.split()[:4] == ["2026-01-31T00:00:00.123Z", "dc1", "text", "-"]
+    text = line_of(body(spec_entry("0123456789abcdef", "{}")))
+    assert text.split()[:4] == ["2026-01-31T00:00:00.123Z", "dc1", "load_spec", "-"]
     assert text.endswith("0123456789abcdef, 2 characters")
 
 
 def test_the_ledger_is_printed_as_it_is_read(
     config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    entry = body(text_entry("d", "{}"))
+    entry = body(spec_entry("d", "{}"))
     asked: list[Any] = []
 
     def read_ledger(configuration: Any, selection: Any, stop: Any) -> list[dict[str, Any]]:

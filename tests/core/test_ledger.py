@@ -21,7 +21,7 @@ from sluice.core.ledger import (
     receipt_entry,
     record_entry,
     settled_entry,
-    text_entry,
+    spec_entry,
 )
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import DeadLetter, Loaded, Queueing, Receipt
@@ -99,9 +99,9 @@ def test_a_record_can_be_read_without_sluice() -> None:
 
 
 def test_the_other_entries() -> None:
-    key, text = written(text_entry("0123456789abcdef", '{"a":1}'))
+    key, spec = written(spec_entry("0123456789abcdef", '{"a":1}'))
     assert key == "dc1"
-    assert (text["type"], text["digest"], text["text"]) == ("text", "0123456789abcdef", '{"a":1}')
+    assert (spec["type"], spec["digest"], spec["text"]) == ("text", "0123456789abcdef", '{"a":1}')
     _, receipt = written(receipt_entry(RANGE, 7, 1, RECEIPT))
     assert (receipt["type"], receipt["begin"], receipt["end"]) == ("receipt", 10, 20)
     assert (receipt["token"], receipt["rows"], receipt["entries"]) == ("a/token", 9, 2)
@@ -136,7 +136,7 @@ def test_a_receipt_says_how_its_block_came_to_its_turn_where_there_are_turns() -
 @st.composite
 def transactions(draw: st.DrawFn) -> list[LedgerEntry]:
     """The entries of a few partitions, in the order in which a driver plans them."""
-    found = [text_entry("0123456789abcdef", "{}")]
+    found = [spec_entry("0123456789abcdef", "{}")]
     for number in range(draw(st.integers(0, 8))):
         block_range = replace(RANGE, source=TopicPartition(draw(st.sampled_from("ab")), number))
         for rows in draw(st.lists(st.integers(1, 3), max_size=2)):

@@ -112,7 +112,7 @@ def _loop(
         "p",
         access,
         ClickHouseAccess({"s1": ("http://h",)}, "", "", "single"),
-        {world.text.digest(): world.text.canonical()},
+        {world.spec.digest(): world.spec.canonical()},
     )
     parts = LoopParts(
         log=recorder,
@@ -130,7 +130,7 @@ def _loop(
         environment,
         states,
         Holds([]),
-        {world.text.digest(): world.text},
+        {world.spec.digest(): world.spec},
         1,
         lambda sources: Started(),
     )

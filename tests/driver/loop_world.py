@@ -19,6 +19,7 @@ from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
 from sluice.core.flights import INFLIGHT_INSERTS_MAX
 from sluice.core.ledger import Background, Commit, LedgerEntry, Rest
+from sluice.core.load_spec import LINEAGE_TYPES, LoadSpec, TableSpec
 from sluice.core.planning import Limits
 from sluice.core.ranges import (
     EPOCH_UNKNOWN,
@@ -30,7 +31,6 @@ from sluice.core.ranges import (
 )
 from sluice.core.receipts import DeadLetter, Loaded, Outcome, Receipt, TaskReport
 from sluice.core.records import Kind, Record
-from sluice.core.text import LINEAGE_TYPES, ConfigurationText, TableText
 from sluice.core.tokens import block_token
 from sluice.driver.effects import Wanted
 from sluice.driver.loop import ConnectorLoop
@@ -56,9 +56,9 @@ class EndlessLoopError(Exception):
     """The loop went round too often: it is busy, or wedged."""
 
 
-def table_text(entry: str, topics: tuple[str, ...], partition_key: str = "") -> TableText:
+def table_spec(entry: str, topics: tuple[str, ...], partition_key: str = "") -> TableSpec:
     """A table entry that takes these topics."""
-    return TableText(
+    return TableSpec(
         entry=entry,
         database="d",
         table=entry,
@@ -127,7 +127,7 @@ class World(Inbox):
     def __init__(
         self,
         sources: Iterable[TopicPartition],
-        tables: tuple[TableText, ...] = (),
+        tables: tuple[TableSpec, ...] = (),
         blocks: int = 1000,
         rounds_max: int = 20_000,
     ) -> None:
@@ -136,14 +136,14 @@ class World(Inbox):
         self.rounds_left = rounds_max
         self.ends = dict.fromkeys(sources, 0)
         self.ids = {source.topic: TOPIC_ID for source in self.ends}
-        self.text = ConfigurationText(
+        self.spec = LoadSpec(
             "p",
             "c",
             "chdb 1",
             1 << 20,
-            tables or (table_text("t", tuple({s.topic: None for s in self.ends})),),
+            tables or (table_spec("t", tuple({s.topic: None for s in self.ends})),),
         )
-        self.tables = {Site(t.entry, "s1"): Table(blocks) for t in self.text.tables}
+        self.tables = {Site(t.entry, "s1"): Table(blocks) for t in self.spec.tables}
         self.group: dict[TopicPartition, Record] = {}
         self.ledger: list[LedgerEntry] = []
         self.letters: list[DeadLetter] = []
@@ -175,7 +175,7 @@ class World(Inbox):
         self._sequence = self._windows_at = 0
         self._members, self._inserted = dict[str, list[Assignment]](), set[str]()
         self._windows: dict[Site, SiteWindow] = {}
-        self.planner = RecordPlanner(self.text, "me", Limits(10, 1 << 20, 1000), 600.0)
+        self.planner = RecordPlanner(self.spec, "me", Limits(10, 1 << 20, 1000), 600.0)
 
     # The clock
 
@@ -285,10 +285,10 @@ class World(Inbox):
             self.environments.append(parts[1])
             self._submit_job(parts[0])
         else:
-            block_range, _, text, finished, known, _, in_parts = parts
+            block_range, _, spec, finished, known, _, in_parts = parts
             self.probes.append((self.now, block_range))
             self.probed_in_parts.append(in_parts)
-            self.at(TASK_MS, lambda: finished(self._probed(block_range, text, known)))
+            self.at(TASK_MS, lambda: finished(self._probed(block_range, spec, known)))
 
     def _submit_job(self, job: Job) -> None:
         self.jobs.append(job)
@@ -330,7 +330,7 @@ class World(Inbox):
         block_range, record = assignment.block_range, assignment.record
         members = self._members[record.bundle] if record.bundle else [assignment]
         receipts = []
-        for table in self.text.tables_of(block_range.source.topic):
+        for table in self.spec.tables_of(block_range.source.topic):
             token = block_token(
                 pipeline="p",
                 generation=record.generation,
@@ -356,9 +356,9 @@ class World(Inbox):
                 )
         return Loaded(tuple(receipts), (), block_range.span, 100 * block_range.span, 0)
 
-    def _probed(self, block_range: Range, text: ConfigurationText, known: Rest) -> ProbeFound:
+    def _probed(self, block_range: Range, spec: LoadSpec, known: Rest) -> ProbeFound:
         rest = {**known}
-        for table in text.tables_of(block_range.source.topic):
+        for table in spec.tables_of(block_range.source.topic):
             if table.entry in known:
                 continue
             rows = self.tables[Site(table.entry, "s1")].rows
@@ -371,7 +371,7 @@ class World(Inbox):
     def settled(self, source: TopicPartition, offset: int = 0) -> PartitionState:
         """A partition as a take-over leaves it."""
         record = Record(
-            Kind.SETTLE, 1, 0, offset, offset, "me", 0, TOPIC_ID, self.text.digest(), 0, 0
+            Kind.SETTLE, 1, 0, offset, offset, "me", 0, TOPIC_ID, self.spec.digest(), 0, 0
         )
         self.group[source] = record
         return PartitionState(source, record, Background(since_ms=self.now), offset, self.now)
@@ -402,7 +402,7 @@ class World(Inbox):
             "p",
             KafkaAccess("c", ""),
             ClickHouseAccess(self.shards, "", "", "single"),
-            {self.text.digest(): self.text.canonical()},
+            {self.spec.digest(): self.spec.canonical()},
         )
         return ConnectorLoop(
             "loop",
@@ -427,18 +427,18 @@ class World(Inbox):
             environment,
             states if states is not None else [self.settled(source) for source in self.ends],
             Holds(late_inserts or []),
-            {self.text.digest(): self.text},
+            {self.spec.digest(): self.spec},
             1,
             take_over_new or (lambda sources: Started()),
             recorded,
         )
 
     def canonical(self, digest: str) -> str:
-        """A text that some job was sent with."""
+        """A load spec that some job was sent with."""
         return next(
-            environment.texts[digest]
+            environment.specs[digest]
             for environment in self.environments
-            if digest in environment.texts
+            if digest in environment.specs
         )
 
     def rows_of(self, source: TopicPartition, entry: str = "t") -> list[int]:

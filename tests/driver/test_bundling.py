@@ -20,7 +20,7 @@ from sluice.driver.parking import Parking
 from sluice.driver.state import PartitionState
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
-from tests.driver.loop_world import START_MS, TOPIC_ID, Answer, World, kinds, run, table_text
+from tests.driver.loop_world import START_MS, TOPIC_ID, Answer, World, kinds, run, table_spec
 
 SOURCES = [TopicPartition("a", number) for number in range(20)]
 
@@ -90,7 +90,7 @@ def test_large_ranges_go_alone() -> None:
 
 
 def test_ranges_of_other_tables_are_in_other_bundles() -> None:
-    tables = (table_text("t", ("a",)), table_text("u", ("b",)))
+    tables = (table_spec("t", ("a",)), table_spec("u", ("b",)))
     others = [TopicPartition("b", number) for number in range(3)]
     world = World([*SOURCES[:3], *others], tables)
     world.slots = 1
@@ -374,7 +374,7 @@ def left_in_doubt(
             kind=Kind.RENEW,
             attempt=attempt,
             end=end,
-            text=world.text.digest(),
+            spec=world.spec.digest(),
             reservation=1,
             deadline_ms=world.now + 100_000,
             bundle=name,
@@ -400,18 +400,18 @@ def test_attempts_of_members_never_go_down() -> None:
 def test_a_range_that_leaves_is_not_probed_where_nobody_would_look() -> None:
     """Its other table entry is not configured any more: it stops, like the one that was decided
     for."""
-    tables = (table_text("t", ("a",)), table_text("u", ("a",)))
+    tables = (table_spec("t", ("a",)), table_spec("u", ("a",)))
     world = World(SOURCES[:3], tables)
     world.slots, world.rounds_left = 1, 10**6
     world.ends.update(dict.fromkeys(SOURCES[:3], 5))
-    recorded = world.text
+    recorded = world.spec
     states = left_in_doubt(world, [2, 2, 2], ("t", "u"))
     today = replace(recorded, tables=tables[:1])
     limits = Limits(1000, 1 << 20, 1000)
-    world.planner = replace(world.planner, text=today, limits=limits, members_max=500)
+    world.planner = replace(world.planner, spec=today, limits=limits, members_max=500)
     world.parking = Parking({"t"})
     loop = world.loop(states)
-    loop._texts[recorded.digest()], loop._texts[today.digest()] = recorded, today
+    loop._specs[recorded.digest()], loop._specs[today.digest()] = recorded, today
     world.at(3000, lambda: world.gone.update({"t": "table t is gone"}))
     world.script = lambda world, assignment: Failed(InDoubtError("no answer", ""))
     world.at(1_500_000, loop.stopping.set)
@@ -444,7 +444,7 @@ def test_a_block_that_a_window_can_never_hold_is_divided() -> None:
 
 
 def test_rows_that_are_too_many_only_now_are_not_loaded_again() -> None:
-    """The block was stored under another text, under which it had fewer rows."""
+    """The block was stored under another load spec, under which it had fewer rows."""
     world = bundling(count=3)
     stored: set[TopicPartition] = set()
 

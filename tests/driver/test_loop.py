@@ -20,7 +20,7 @@ from sluice.driver.ports import ClusterRead
 from sluice.driver.record_updates import RecordPlanner
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
-from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_text
+from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_spec
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 OTHER = TopicPartition("b", 0)
@@ -62,7 +62,7 @@ def test_too_heavy_after_a_lost_job_is_shortened_and_loses_nothing() -> None:
 def test_a_block_that_needs_more_gets_it_and_stops_nobody_else() -> None:
     """Half of the window is 50. One range of partition 0 needs 40 entries, so that twice as
     much, the next reservation, could never be given; partition 1 needs 1."""
-    world = World([P0, P1], (table_text("t", ("a",), "day"),), blocks=100)
+    world = World([P0, P1], (table_spec("t", ("a",), "day"),), blocks=100)
     world.ends.update({P0: 30, P1: 200})
     needs = {(P0, 0): 40}
 
@@ -85,7 +85,7 @@ def test_a_block_that_needs_more_gets_it_and_stops_nobody_else() -> None:
 
 
 def test_a_block_that_no_window_holds_stops_its_partition_only() -> None:
-    world = World([P0, P1], (table_text("t", ("a",), "day"),), blocks=100)
+    world = World([P0, P1], (table_spec("t", ("a",), "day"),), blocks=100)
     world.ends.update({P0: 30, P1: 60})
 
     def script(world: World, assignment: Assignment) -> Answer:
@@ -122,7 +122,7 @@ def test_what_is_loaded_is_settled_before_its_partition_stops_for_a_window() -> 
 def test_a_window_that_is_too_small_is_named_whoever_needs_the_entries() -> None:
     """One reservation serves both tables; the block of the one does not fit the window of the
     other, and a third one is narrower than it needs to be for that."""
-    world = World([P0], tuple(table_text(entry, ("a",), "day") for entry in ("t", "u", "v")))
+    world = World([P0], tuple(table_spec(entry, ("a",), "day") for entry in ("t", "u", "v")))
     world.ends[P0] = 30
     world.tables[Site("u", "s1")].blocks = 100
     world.tables[Site("v", "s1")].blocks = 90
@@ -156,7 +156,7 @@ def test_what_left_the_window_is_probed_after_its_lease_and_loaded_once() -> Non
 def test_probed_ranges_share_the_window_like_new_ones() -> None:
     """Six ranges, reserved 8 each, left a window of which 10 entries may be used."""
     sources = [TopicPartition("a", number) for number in range(6)]
-    world = World(sources, (table_text("t", ("a",), "day"),), blocks=20)
+    world = World(sources, (table_spec("t", ("a",), "day"),), blocks=20)
     world.ends.update(dict.fromkeys(sources, 10))
     loop = world.loop([world.overrun(source, 10, reservation=8) for source in sources])
     run(world, loop)
@@ -253,7 +253,7 @@ def test_a_job_that_hangs_is_ended_after_its_lease_and_sent_again() -> None:
 
 def test_who_is_slow_each_time_is_given_more_time() -> None:
     world = World([P0])
-    world.planner = RecordPlanner(world.text, "me", Limits(10, 1 << 20, 1000), 20.0)
+    world.planner = RecordPlanner(world.spec, "me", Limits(10, 1 << 20, 1000), 20.0)
     world.ends[P0] = 10
     world.script = lambda world, assignment: None if len(world.jobs) < 4 else world.load(assignment)
     run(world)

@@ -14,11 +14,11 @@ from sluice.clickhouse.reactions import nothing_sent
 from sluice.clickhouse.schema import Dependent, TableFacts
 from sluice.core.budget import Site
 from sluice.core.errors import TerminalError
-from sluice.core.text import ConfigurationText
+from sluice.core.load_spec import LoadSpec
 from sluice.driver import monitor
 from sluice.driver.monitor import BEHIND_MS_MAX, DESCRIBE_EVERY_MS, WindowMonitor
-from tests.driver.loop_world import START_MS, table_text
-from tests.driver.test_texts import facts_of
+from tests.driver.loop_world import START_MS, table_spec
+from tests.driver.test_specs import facts_of
 from tests.worker.test_failover import replica_of
 
 A, B = "http://a:8123", "http://b:8123"
@@ -62,9 +62,9 @@ class Watched:
 
     def __init__(self) -> None:
         access = ClickHouseAccess({"s1": (A, B)}, "", "", "single")
-        text = ConfigurationText("p", "c", "chdb", 1, (table_text("t", ("a",)),))
+        spec = LoadSpec("p", "c", "chdb", 1, (table_spec("t", ("a",)),))
         self.now_ms = EVEN_MS
-        self.monitor = WindowMonitor(access, text, lambda: self.now_ms)
+        self.monitor = WindowMonitor(access, spec, lambda: self.now_ms)
         self.servers = self.monitor._servers()
 
     def read(self, now_ms: int, **insert_counters: int | None) -> int | None:

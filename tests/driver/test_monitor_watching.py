@@ -9,17 +9,17 @@ import pytest
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.budget import Site
 from sluice.core.errors import TerminalError
-from sluice.core.text import ConfigurationText
+from sluice.core.load_spec import LoadSpec
 from sluice.driver import monitor
 from sluice.driver.monitor import WindowMonitor
-from tests.driver.loop_world import table_text
+from tests.driver.loop_world import table_spec
 from tests.driver.test_monitor import EVEN_MS, FACTS, INSERT_COUNTERS, A, B, Watched, watched
 from tests.support.world import wait_for
 
 __all__ = ["watched"]
 
-TEXT = ConfigurationText("p", "c", "chdb", 1, (table_text("t", ("a",)),))
-TWO = replace(TEXT, tables=(*TEXT.tables, table_text("u", ("a",))))
+TEXT = LoadSpec("p", "c", "chdb", 1, (table_spec("t", ("a",)),))
+TWO = replace(TEXT, tables=(*TEXT.tables, table_spec("u", ("a",))))
 T, U = Site("t", "s1"), Site("u", "s1")
 
 
@@ -57,7 +57,7 @@ def test_after_a_change_of_the_replicas_the_new_ones_are_asked(started: WindowMo
         started.stop()
 
 
-def test_tables_of_a_recorded_text_are_watched_as_well_and_read_at_once(watched: Watched) -> None:
+def test_tables_of_a_recorded_spec_are_watched_as_well_and_read_at_once(watched: Watched) -> None:
     assert watched.read(EVEN_MS, a=5, b=5) == 5
     watched.monitor.watch(TEXT)
     assert set(watched.monitor.current()) == {T}
@@ -124,7 +124,7 @@ def test_outages_are_said_once_a_minute_and_their_end_once(
 
 
 def test_a_shard_that_is_not_configured_any_more_is_not_asked(watched: Watched) -> None:
-    elsewhere = replace(TEXT, tables=(replace(table_text("v", ("a",)), shards=("s9",)),))
+    elsewhere = replace(TEXT, tables=(replace(table_spec("v", ("a",)), shards=("s9",)),))
     watched.monitor.watch(elsewhere)
     watched.read(EVEN_MS, a=5, b=5)
     assert set(watched.monitor.current()) == {T}

@@ -18,7 +18,7 @@ from sluice.driver.beginning import StartRefusedError
 from sluice.driver.start import Started
 from sluice.driver.state import PossibleLateInsert
 from sluice.worker.assignment import Job
-from tests.driver.loop_world import START_MS, World, kinds, table_text
+from tests.driver.loop_world import START_MS, World, kinds, table_spec
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 OTHER = TopicPartition("b", 0)
@@ -138,8 +138,8 @@ def test_who_was_succeeded_takes_no_new_partition_from_its_successor() -> None:
     assert taken == []
 
 
-def test_a_new_partition_brings_its_late_inserts_and_texts_along() -> None:
-    """Another owner had it first: its text is not ours, and its lost task may still insert.
+def test_a_new_partition_brings_its_late_inserts_and_specs_along() -> None:
+    """Another owner had it first: its load spec is not ours, and its lost task may still insert.
     Of 10 entries that may be used, 12 were created since that task's hold."""
     world = World([P0], blocks=20)
     loop = world.loop(take_over_new=lambda new: another_owners(world, new))
@@ -150,8 +150,8 @@ def test_a_new_partition_brings_its_late_inserts_and_texts_along() -> None:
     loop.run(None, 5.0)
     assert world.rows_of(P0) == world.rows_of(P1) == [1] * 10
     for job, environment in zip(world.jobs, world.environments, strict=True):
-        digests = {assignment.record.text for assignment in job.assignments}
-        assert digests <= environment.texts.keys() and digests <= loop._texts.keys()
+        digests = {assignment.record.spec for assignment in job.assignments}
+        assert digests <= environment.specs.keys() and digests <= loop._specs.keys()
     (sent_at,) = (job.assignments[0].sent_at_ms for job in world.jobs if sources_of(job) == {P0})
     assert sent_at > START_MS + LATE_MS
     assert [late_insert.deadline_ms for late_insert in loop._holds.late_inserts] == []
@@ -162,9 +162,9 @@ def sources_of(job: Job) -> set[TopicPartition]:
 
 
 def another_owners(world: World, new: list[TopicPartition]) -> Started:
-    """What a take-over finds of a partition that another owner's text has in doubt."""
+    """What a take-over finds of a partition that another owner's load spec has in doubt."""
     (source,) = new
-    text = replace(world.text, range_bytes_max=2 << 20)
+    spec = replace(world.spec, range_bytes_max=2 << 20)
     state = world.settled(source)
     state.record = world.group[source] = replace(
         state.record,
@@ -172,7 +172,7 @@ def another_owners(world: World, new: list[TopicPartition]) -> Started:
         attempt=2,
         end=10,
         reservation=1,
-        text=text.digest(),
+        spec=spec.digest(),
         deadline_ms=world.now + 600_000,
     )
     state.background = Background(insert_counters={"t/s1": 12}, since_ms=world.now)
@@ -180,8 +180,8 @@ def another_owners(world: World, new: list[TopicPartition]) -> Started:
     return Started(
         states=[state],
         late_inserts=[PossibleLateInsert({"t/s1": 0}, START_MS + LATE_MS)] * 2,
-        texts={text.digest(): text},
-        canonical={text.digest(): text.canonical()},
+        specs={spec.digest(): spec},
+        canonical={spec.digest(): spec.canonical()},
         batch=5,
     )
 
@@ -201,7 +201,7 @@ class Finder:
 
 def found_world(*sources: TopicPartition) -> World:
     """A world whose one entry takes topics by an expression."""
-    table = replace(table_text("t", ("a",)), topic_pattern="[b-z]")
+    table = replace(table_spec("t", ("a",)), topic_pattern="[b-z]")
     world = World(sources, (table,))
     world.topic_finder = Finder(world)
     return world

@@ -23,7 +23,7 @@ from sluice.driver.record_updates import (
     settling,
 )
 from sluice.driver.state import AsRecorded, Holds, PartitionState, PossibleLateInsert
-from tests.driver.loop_world import START_MS, Table, World, table_text
+from tests.driver.loop_world import START_MS, Table, World, table_spec
 
 P0 = TopicPartition("a", 0)
 NOW = START_MS + 5_000
@@ -66,18 +66,18 @@ def test_a_renewed_range_is_the_same_under_a_new_lease(world: World) -> None:
     assert world.planner.renew(state, NOW, reservation=9).record.reservation == 9
 
 
-def test_another_text_changes_nothing_else(world: World) -> None:
+def test_another_spec_changes_nothing_else(world: World) -> None:
     state = in_doubt(world)
     renewed = world.planner.renew(state, NOW)
-    today = replace(world.text, range_bytes_max=1)
+    today = replace(world.spec, range_bytes_max=1)
     world.planner.change(today)
-    retext = world.planner.retext(state, NOW)
-    assert retext == replace(
-        renewed, record=replace(renewed.record, kind=Kind.RETEXT, text=today.digest())
+    change_spec = world.planner.change_spec(state, NOW)
+    assert change_spec == replace(
+        renewed, record=replace(renewed.record, kind=Kind.CHANGE_SPEC, spec=today.digest())
     )
-    widened = world.planner.widen(state, "fedcba9876543210", NOW)
+    widened = world.planner.add_columns(state, "fedcba9876543210", NOW)
     assert widened == replace(
-        renewed, record=replace(renewed.record, kind=Kind.WIDEN, text="fedcba9876543210")
+        renewed, record=replace(renewed.record, kind=Kind.ADD_COLUMNS, spec="fedcba9876543210")
     )
 
 
@@ -187,7 +187,7 @@ def test_what_was_taken_is_not_given_twice_in_a_round(world: World) -> None:
 
 def test_entries_that_share_a_window_can_have_half_of_it_each() -> None:
     """What one block needed must not stop the partitions whose blocks need less."""
-    world = World([P0], tuple(table_text(name, ("a",)) for name in ("t", "u")), blocks=20)
+    world = World([P0], tuple(table_spec(name, ("a",)) for name in ("t", "u")), blocks=20)
     windows = {
         site: replace(window, state=replace(window.state, table="d.t"))
         for site, window in world.current().items()
@@ -226,9 +226,9 @@ def test_all_that_may_land_is_held_against_the_window() -> None:
 def test_a_reservation_is_twice_what_blocks_of_a_partitioned_table_took() -> None:
     world = World(
         [P0],
-        (table_text("plain", ("a",)), table_text("days", ("a",), "toDate(ts)")),
+        (table_spec("plain", ("a",)), table_spec("days", ("a",), "toDate(ts)")),
     )
-    planner = RecordPlanner(world.text, "me", Limits(10, 1 << 20, 1000), 600.0)
+    planner = RecordPlanner(world.spec, "me", Limits(10, 1 << 20, 1000), 600.0)
     assert planner.reservation("a", [], {}) == 8
     planner.learn("days", 3)
     assert planner.reservation("a", [], {}) == 6
@@ -237,8 +237,8 @@ def test_a_reservation_is_twice_what_blocks_of_a_partitioned_table_took() -> Non
     planner.learn("days", 2)
     planner.learn("plain", 50)
     assert planner.reservation("a", [], {}) == 16, "it shrinks slowly, and by its own blocks only"
-    tables = tuple(replace(table, parked=table.entry == "days") for table in world.text.tables)
-    planner.change(replace(world.text, tables=tables))
+    tables = tuple(replace(table, parked=table.entry == "days") for table in world.spec.tables)
+    planner.change(replace(world.spec, tables=tables))
     assert planner.reservation("a", [], {}) == 1
 
 
@@ -261,7 +261,7 @@ T, U = Site("t", "s1"), Site("u", "s1")
 
 def two_tables() -> World:
     """Ten entries of the one window may be used, six of the other one."""
-    world = World([P0], (table_text("t", ("a",)), table_text("u", ("a",))), blocks=20)
+    world = World([P0], (table_spec("t", ("a",)), table_spec("u", ("a",))), blocks=20)
     world.tables[U].blocks = 12
     return world
 

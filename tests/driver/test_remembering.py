@@ -15,7 +15,7 @@ from sluice.driver.record_updates import FIRST_RESERVATION
 from sluice.driver.state import AsRecorded
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
-from tests.driver.loop_world import START_MS, Answer, Table, World, kinds, run, table_text
+from tests.driver.loop_world import START_MS, Answer, Table, World, kinds, run, table_spec
 
 OWN, TARGET = Site("t", "s1"), Site("t", "s1", "d.sums")
 P0, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -147,7 +147,7 @@ def test_a_view_that_came_after_the_range_counts_all_that_its_table_took() -> No
 def test_entries_that_go_to_one_table_share_its_window() -> None:
     """Two topics, two tables, and one table that the views of both write to, with room for four
     entries: never is more reserved there."""
-    world = World([P0, OTHER], (table_text("t", ("a",)), table_text("u", ("b",))))
+    world = World([P0, OTHER], (table_spec("t", ("a",)), table_spec("u", ("b",))))
     world.ends.update({P0: 200, OTHER: 200})
     world.slots = 8
     for entry in ("t", "u"):

@@ -26,7 +26,7 @@ from sluice.driver.report_handler import ReportHandler
 from sluice.driver.state import Answered, PartitionState
 from sluice.spark.jobs import JobLostError, JobResult
 from sluice.worker.assignment import Assignment, Job
-from tests.driver.loop_world import World, table_text
+from tests.driver.loop_world import World, table_spec
 
 P0 = TopicPartition("a", 0)
 RECEIPT = Receipt("t", "d.t", "s1", "token", 8, 99, "sum", "http://h", 5, 5)
@@ -165,14 +165,15 @@ def test_an_entry_that_is_parked_takes_its_range_out_only_if_nothing_is_stored(
 
 
 def test_every_altered_table_is_parked_and_no_other() -> None:
-    """Of entries that are parked, a text that inserts them was unparked; of others it was not."""
-    world = World([P0], tuple(table_text(name, ("a",)) for name in ("x", "y", "z")))
+    """Of entries that are parked, a load spec that inserts them was unparked; of others it was
+    not."""
+    world = World([P0], tuple(table_spec(name, ("a",)) for name in ("x", "y", "z")))
     parking, why = Parking(("x", "y")), TerminalError("altered")
-    assert not parking.was_unparked(world.text, "a")
+    assert not parking.was_unparked(world.spec, "a")
     parking.take({"x": why, "y": why}, asked=False)
     assert parking.entries == {"x", "y"}
-    assert parking.was_unparked(world.text, "a")
-    applied = parking.applied(world.text)
+    assert parking.was_unparked(world.spec, "a")
+    applied = parking.applied(world.spec)
     assert [table.parked for table in applied.tables] == [True, True, False]
     assert not parking.was_unparked(applied, "a")
     assert parking.applied(applied) is applied

@@ -22,7 +22,7 @@ from sluice.driver.state import (
     ToProbe,
     sites_gone,
 )
-from tests.driver.loop_world import START_MS, World, table_text
+from tests.driver.loop_world import START_MS, World, table_spec
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 SITE, OTHER = Site("t", "s1"), Site("u", "s1")
@@ -186,17 +186,17 @@ def test_reservations_that_ended_count_until_an_insert_counter_was_read_after_th
     assert holds.ended_since(SITE, 0) == 2
 
 
-def test_tables_and_shards_that_a_text_leaves_out_are_named() -> None:
-    tables = (replace(table_text("t", ("a",)), shards=("s1", "s2")), table_text("u", ("a",)))
-    text = World([P0], tables).text
+def test_tables_and_shards_that_a_spec_leaves_out_are_named() -> None:
+    tables = (replace(table_spec("t", ("a",)), shards=("s1", "s2")), table_spec("u", ("a",)))
+    spec = World([P0], tables).spec
     insert_counters = {Site("t", "s1").key: 1, Site("t", "s3").key: 1, Site("v", "s1").key: 1}
-    assert sites_gone(Background(insert_counters=insert_counters), text, "a") == [
+    assert sites_gone(Background(insert_counters=insert_counters), spec, "a") == [
         "table entry v",
         "shard s3 of table entry t",
     ]
-    assert sites_gone(Background(rest={"w": ()}), text, "a") == ["table entry w"]
+    assert sites_gone(Background(rest={"w": ()}), spec, "a") == ["table entry w"]
     assert (
-        sites_gone(Background(insert_counters={Site("t", "s2").key: 1}, rest={"u": ()}), text, "a")
+        sites_gone(Background(insert_counters={Site("t", "s2").key: 1}, rest={"u": ()}), spec, "a")
         == []
     )
-    assert sites_gone(Background(rest={"t": ()}), text, "other") == ["table entry t"]
+    assert sites_gone(Background(rest={"t": ()}), spec, "other") == ["table entry t"]

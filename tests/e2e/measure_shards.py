@@ -18,7 +18,7 @@ from unittest import mock
 
 from sluice.config import load
 from sluice.core.receipts import Loaded
-from sluice.driver.texts import read_text
+from sluice.driver.specs import read_spec
 from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
 from sluice.testbed.chaos.requests import Inserts
 from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
@@ -42,7 +42,7 @@ def load_once(world: World, cluster: Cluster, shards: str, topic: str, messages:
     if len(cluster.servers) > len(cluster.shards):
         path.write_text(path.read_text().replace('"single"', '"quorum"'))
     configuration = load(path, {})
-    outcome = Task(configuration, topic, messages, read_text(configuration, "dc1")).load().outcome
+    outcome = Task(configuration, topic, messages, read_spec(configuration, "dc1")).load().outcome
     assert isinstance(outcome, Loaded), outcome
     assert outcome.rows == messages and len(outcome.receipts) == len(cluster.shards)
     cluster.execute(f"DROP TABLE {table}")

@@ -70,7 +70,9 @@ def test_a_mended_table_gets_its_messages_and_a_bad_one_keeps_its_origin(world: 
     world.drain(configuration)
     found = letters(world, configuration)
     assert [(each["offset"], each["attempt"]) for each in found] == [(20, 1), (21, 1), (22, 1)]
-    assert {each["text"] for each in found} != {""} and all(e["attempted_at_ms"] for e in found)
+    assert {each["load_spec"] for each in found} != {""} and all(
+        e["attempted_at_ms"] for e in found
+    )
     world.execute("ALTER TABLE dl_one MODIFY COLUMN quantity UInt32")
     assert replayed(world, configuration) == (3, 0)
     assert replayed(world, configuration) == (0, 3)

@@ -12,7 +12,7 @@ from sluice.config import Configuration, load
 from sluice.core.errors import TerminalError
 from sluice.core.receipts import Failed, Loaded
 from sluice.driver.probing import DoubledRowsError
-from sluice.driver.texts import read_text
+from sluice.driver.specs import read_spec
 from tests.support.range_task import Task, time_ms
 from tests.support.world import COLUMNS, LINEAGE, Truth, World
 
@@ -39,7 +39,7 @@ def configured(world: World, entries: list[str], table: str, topic: str) -> Conf
 
 
 def task(configuration: Configuration, topic: str) -> Task:
-    return Task(configuration, topic, MESSAGES, read_text(configuration, "dc1"))
+    return Task(configuration, topic, MESSAGES, read_spec(configuration, "dc1"))
 
 
 def loaded(one: Task) -> None:
@@ -193,7 +193,7 @@ def test_a_table_that_is_not_partitioned_any_more_may_have_parts_of_messages(wor
     world.execute("INSERT INTO whole SELECT * FROM merged")
     world.execute("DROP TABLE merged")
     world.execute("RENAME TABLE whole TO merged")
-    today = replace(halves, text=read_text(halves.configuration, "dc1"))
+    today = replace(halves, text=read_spec(halves.configuration, "dc1"))
     found = today.probe(in_parts=["merged"])
     assert found.error is None and found.rest == {"merged": WHOLE}, found
     outcome = today.load(rest=found.rest, stored=found.stored).outcome

@@ -20,11 +20,11 @@ from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import read_insert_counter
 from sluice.core.budget import Site
 from sluice.core.errors import InDoubtError
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind as RecordKind
 from sluice.core.records import Record
 from sluice.core.replicas import REST_SECONDS_MAX
-from sluice.core.text import ConfigurationText
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.probing import ClickHouseProber, ReplicaMissingError
 from sluice.kafka.clients import KafkaAccess
@@ -335,7 +335,7 @@ def test_the_window_is_read_from_any_replica_and_a_probe_names_the_one_it_lacks(
     first, _ = cluster.servers
     site = Site(loader.table, "s1")
     access = ClickHouseAccess({"s1": loader.urls}, "default", "", "single")
-    text = ConfigurationText("p", "dc1", "chdb", 1 << 30, (loader.text,))
+    text = LoadSpec("p", "dc1", "chdb", 1 << 30, (loader.text,))
     now = [NOW_MS]
     monitor = WindowMonitor(access, text, lambda: now[0])
     servers = monitor._servers()

@@ -16,7 +16,7 @@ from sluice.config import load
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
 from sluice.core.receipts import Failed, Loaded, NeedsReservation
 from sluice.driver.probing import DoubledRowsError
-from sluice.driver.texts import read_text
+from sluice.driver.specs import read_spec
 from sluice.testbed.local.children import free_ports
 from sluice.testbed.local.running import ClickHouse, running_clickhouse
 from tests.support.losing import run_losing
@@ -182,7 +182,7 @@ ENGINE = "ENGINE = MergeTree ORDER BY id SETTINGS non_replicated_deduplication_w
 def task(shards: Shards, table: str, truth: Truth, **more: object) -> Task:
     topic = f"orders-{table}"
     configuration = load(shards.configure({table: [topic]}, **more), {})
-    return Task(configuration, topic, len(truth.good[0]), read_text(configuration, "dc1"))
+    return Task(configuration, topic, len(truth.good[0]), read_spec(configuration, "dc1"))
 
 
 def produced(shards: Shards, table: str, count: int = 3_000) -> Truth:

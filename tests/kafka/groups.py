@@ -23,7 +23,7 @@ SETTLED = Record(
     owner="",
     generation=0,
     topic_id="abcdefghijk",
-    text="0123456789abcdef",
+    spec="0123456789abcdef",
     reservation=0,
     deadline_ms=0,
 )

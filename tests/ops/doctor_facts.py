@@ -8,7 +8,7 @@ from sluice.clickhouse.capabilities import Capabilities
 from sluice.clickhouse.schema import TableFacts
 from sluice.config import TableConfiguration
 from sluice.core.errors import TransientError
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.ops.doctor_clickhouse import ReplicaLook
 from sluice.ops.doctor_findings import Examination, Finding
 from sluice.ops.doctor_tables import TableNeeds, check_table

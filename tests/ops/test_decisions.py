@@ -110,7 +110,7 @@ def test_adopt_where_only_foreign_hands_were(pipeline: Pipeline) -> None:
     plan = adopt(pipeline, 0)
     assert "nothing is known of what was loaded before" in said(plan)
     apply(pipeline.configuration, plan)
-    assert (pipeline.record().begin, pipeline.record().text) == (0, "")
+    assert (pipeline.record().begin, pipeline.record().spec) == (0, "")
 
 
 def test_adopt_after_lost_offsets(pipeline: Pipeline) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.kafka.wire import native
 from sluice.ops import doctor, doctor_clickhouse, doctor_decode
 from sluice.ops.doctor import Finding, examine, refusal

@@ -10,7 +10,7 @@ from sluice.clickhouse.capabilities import Capabilities
 from sluice.clickhouse.schema import Dependent, TableFacts
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import TerminalError, TransientError
-from sluice.core.text import Column, ConfigurationText, Route, Sharding, TableText
+from sluice.core.load_spec import Column, LoadSpec, Route, Sharding, TableSpec
 from sluice.ops.doctor_decode import answer
 from sluice.ops.doctor_findings import Examination, Finding, refusal
 from sluice.ops.doctor_tables import check_dynamic, check_entry, check_shared, check_table
@@ -172,7 +172,7 @@ def test_without_tokens_rows_must_carry_their_offset() -> None:
     ],
 )
 def test_sharding_is_compiled(expression: str, level: str, words: str) -> None:
-    table = TableText(
+    table = TableSpec(
         entry="orders",
         database="shop",
         table="orders",
@@ -188,7 +188,7 @@ def test_sharding_is_compiled(expression: str, level: str, words: str) -> None:
         shards=("s1", "s2"),
         sharding=Sharding("expression", expression=expression),
     )
-    text = ConfigurationText("orders", "dc1", "chdb", 1000, (table,))
+    text = LoadSpec("orders", "dc1", "chdb", 1000, (table,))
     found = {one.check: one for one in answer({"texts": [text.canonical()], "keys": []})}
     assert found["sharding"].level == level and words in found["sharding"].what
 

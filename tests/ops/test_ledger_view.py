@@ -23,7 +23,7 @@ from sluice.core.ledger import (
     receipt_entry,
     record_entry,
     settled_entry,
-    text_entry,
+    spec_entry,
 )
 from sluice.core.ranges import Range
 from sluice.core.receipts import Loaded
@@ -42,7 +42,7 @@ def pipeline(kafka: Kafka, tmp_path: Path) -> Iterator[Pipeline]:
     one = made.sources[1]
     record = intend("run-1", 0, 10, batch=2)
     driver.record(
-        Commit({one: record}, (text_entry("d", "{}"), record_entry(one, record, Background()))), {}
+        Commit({one: record}, (spec_entry("d", "{}"), record_entry(one, record, Background()))), {}
     )
     settled = intend("run-1", 10, 20, batch=3)
     entries = (*loaded(Range(one, 0, 10), 2, LOADED), record_entry(one, settled, Background()))

@@ -12,11 +12,11 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import read_insert_counter
+from sluice.core.load_spec import TableSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Receipt
 from sluice.core.records import Kind as RecordKind
 from sluice.core.records import Record
-from sluice.core.text import TableText
 from sluice.decode.messages.decoded import Decoded
 from sluice.kafka.clients import KafkaAccess
 from sluice.testbed.local.cluster.server import ClickHouseServer
@@ -26,7 +26,7 @@ from sluice.worker.inserting import insert_block
 from sluice.worker.leases import HeldLease
 from sluice.worker.worker_cache import WorkerCache
 from tests.clickhouse.helpers import native
-from tests.driver.loop_world import table_text
+from tests.driver.loop_world import table_spec
 
 COLUMNS = ("id", "_topic", "_partition", "_offset", "_row")
 
@@ -47,7 +47,7 @@ class Loader:
     quorum_timeout_seconds: float = 25.0
     zookeeper: str = ""
     user: str = "default"
-    #: As the recorded text says; None: what is configured.
+    #: As the recorded load spec says; None: what is configured.
     recorded_quorum: int | None = None
     insert_timeout_seconds: float = 30.0
     preferred: frozenset[str] = frozenset()
@@ -66,14 +66,14 @@ class Loader:
         self.servers_then: dict[str, str] = {}
 
     @property
-    def text(self) -> TableText:
+    def spec(self) -> TableSpec:
         with Server(self.servers[-1].url) as server:
             columns = describe_table(server, "default", self.table).columns
             zone = str(server.query("SELECT timezone() AS zone")[0]["zone"])
         paths = (("s1", self.path),) if self.path else ()
         quorum = self.recorded_quorum or (self.quorum if self.durability == "quorum" else 1)
         return replace(
-            table_text(self.table, ("a",)),
+            table_spec(self.table, ("a",)),
             database="default",
             columns=columns,
             time_zone=zone,
@@ -90,7 +90,7 @@ class Loader:
 
     def insert(self, partition: int = 0) -> Receipt:
         """The next block of a partition."""
-        text = self.text
+        spec = self.spec
         begin, self.blocks = self.blocks * ROWS, self.blocks + 1
         select = (
             f"SELECT number + {begin} AS id, 'a' AS _topic, toUInt32({partition}) AS _partition, "
@@ -153,7 +153,7 @@ class Loader:
             insert_timeout_seconds=self.insert_timeout_seconds,
         )
         return insert_block(
-            self.cache, environment, Bundle((assignment,)), text, "s1", decoded, lease
+            self.cache, environment, Bundle((assignment,)), spec, "s1", decoded, lease
         )
 
     def assert_stored_once(self, blocks: int | None = None) -> None:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 
 from sluice.config import Configuration
 from sluice.core.ledger import Rest, Stored
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import Range, TopicPartition, digest_of_rest
 from sluice.core.receipts import TaskReport
 from sluice.core.records import Kind, Record
-from sluice.core.text import ConfigurationText
 from sluice.driver.ports import ProbeFound
 from sluice.driver.probing import ClickHouseProber
-from sluice.driver.texts import access_of, kafka_access
+from sluice.driver.specs import access_of, kafka_access
 from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.loading import load_bundle
 
@@ -31,7 +31,7 @@ class Task:
     configuration: Configuration
     topic: str
     end: int
-    text: ConfigurationText
+    spec: LoadSpec
     #: When its range was first intended.
     since_ms: int = field(default_factory=time_ms)
     generation: int = 0
@@ -41,7 +41,7 @@ class Task:
         return Range(TopicPartition(self.topic, 0), 0, self.end)
 
     def record(self, reservation: int = 1, rest: Rest | None = None) -> Record:
-        digest, deadline_ms = self.text.digest(), time_ms() + 60_000
+        digest, deadline_ms = self.spec.digest(), time_ms() + 60_000
         record = Record(
             Kind.INTEND,
             1,
@@ -72,7 +72,7 @@ class Task:
             pipeline=configuration.pipeline,
             kafka=kafka_access(configuration, "dc1"),
             clickhouse=access_of(configuration),
-            texts={self.text.digest(): self.text.canonical()},
+            specs={self.spec.digest(): self.spec.canonical()},
         )
         record = self.record(reservation, rest)
         if stored:
@@ -98,7 +98,7 @@ class Task:
         )
         try:
             record, since_ms = self.record(), self.since_ms
-            prober.submit(self.block_range, record, self.text, found.put, {}, since_ms, in_parts)
+            prober.submit(self.block_range, record, self.spec, found.put, {}, since_ms, in_parts)
             return found.get(timeout=60)
         finally:
             prober.close()

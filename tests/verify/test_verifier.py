@@ -24,12 +24,12 @@ from sluice.core.ledger import (
     receipt_entry,
     record_entry,
     settled_entry,
-    text_entry,
+    spec_entry,
 )
+from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.ranges import Range
 from sluice.core.receipts import DeadLetter, Loaded, Receipt
 from sluice.core.records import Kind, Record
-from sluice.core.text import ConfigurationText, TableText
 from sluice.kafka.errors import kafka_error
 from sluice.kafka.recorder import Recorder
 from sluice.ops import decisions
@@ -71,7 +71,7 @@ class Driving:
                 record = replace(record, kind=Kind.RENEW, attempt=last.attempt + 1)
         self.record = replace(record, text=self.text.digest())
         entries = (
-            text_entry(self.text.digest(), self.text.canonical()),
+            spec_entry(self.text.digest(), self.text.canonical()),
             record_entry(self.source, self.record, Background()),
             *checkpoint_entries([record_entry(self.source, self.record, Background())], []),
         )
@@ -135,8 +135,8 @@ class Driving:
         self.record = record
 
 
-def text_of(pipeline: Pipeline) -> ConfigurationText:
-    table = TableText(
+def text_of(pipeline: Pipeline) -> LoadSpec:
+    table = TableSpec(
         entry="orders",
         database="shop",
         table="orders",
@@ -151,7 +151,7 @@ def text_of(pipeline: Pipeline) -> ConfigurationText:
         time_zone="UTC",
         shards=("s1",),
     )
-    return ConfigurationText(pipeline.pipeline, "dc1", "chdb", 1000, (table,))
+    return LoadSpec(pipeline.pipeline, "dc1", "chdb", 1000, (table,))
 
 
 def found(report: VerifyReport) -> list[str]:

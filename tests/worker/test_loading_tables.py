@@ -14,6 +14,7 @@ from sluice.core.dead_letters import PARKED
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import InDoubtError, TerminalError, TransientError
 from sluice.core.ledger import Rest, Stored
+from sluice.core.load_spec import Column, LoadSpec, Route, Sharding, TableSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import (
     DeadLetter,
@@ -27,7 +28,6 @@ from sluice.core.receipts import (
     TooHeavy,
 )
 from sluice.core.records import Kind, Record
-from sluice.core.text import Column, ConfigurationText, Route, Sharding, TableText
 from sluice.decode.messages.decoded import Block
 from sluice.decode.version import decoder_version
 from sluice.kafka.reader import RangeReader, ReadResult, Wanted
@@ -35,7 +35,7 @@ from sluice.worker import loading
 from sluice.worker.assignment import Assignment
 from sluice.worker.errors import BlockRefusedError, OutdatedTextError
 from sluice.worker.worker_cache import WorkerCache
-from tests.driver.loop_world import table_text
+from tests.driver.loop_world import table_spec
 from tests.worker.test_loading import NOWHERE
 
 SOURCE = TopicPartition("t", 3)
@@ -49,8 +49,8 @@ COLUMNS = (
 )
 
 
-def a_table(entry: str, **changes: Any) -> TableText:
-    made = replace(table_text(entry, ("t",)), columns=COLUMNS, lineage=LINEAGE)
+def a_table(entry: str, **changes: Any) -> TableSpec:
+    made = replace(table_spec(entry, ("t",)), columns=COLUMNS, lineage=LINEAGE)
     return replace(made, **changes)
 
 
@@ -102,7 +102,7 @@ class Listed(RangeReader):
 class Task:
     """Loads the whole list as one range."""
 
-    tables: tuple[TableText, ...]
+    tables: tuple[TableSpec, ...]
     reader: Listed
     unrouted: str = "ignore"
     reservation: int = 1
@@ -115,16 +115,14 @@ class Task:
 
     def load(self, monkeypatch: pytest.MonkeyPatch, attempt: int = 0) -> Outcome:
         end = len(self.reader.messages)
-        text = ConfigurationText(
-            "p", "dc1", decoder_version(), 1 << 20, self.tables, unrouted=self.unrouted
-        )
+        spec = LoadSpec("p", "dc1", decoder_version(), 1 << 20, self.tables, unrouted=self.unrouted)
         environment = replace(
             NOWHERE,
-            texts={text.digest(): text.canonical()},
+            specs={spec.digest(): spec.canonical()},
             dead_letter_bytes_max=self.letter_bytes_max,
         )
         record = Record(
-            Kind.INTEND, 7, 1, 0, end, "me", 0, "topicid", text.digest(), self.reservation, 1 << 50
+            Kind.INTEND, 7, 1, 0, end, "me", 0, "topicid", spec.digest(), self.reservation, 1 << 50
         )
         shop = WorkerCache()
         key = f"{environment.kafka.connector}@{environment.kafka.brokers}"
@@ -145,7 +143,7 @@ class Task:
         return report.outcome
 
     def insert(
-        self, cache: Any, environment: Any, assignment: Any, table: TableText, *more: Any
+        self, cache: Any, environment: Any, assignment: Any, table: TableSpec, *more: Any
     ) -> Receipt:
         shard: str = more[0]
         block: Block = more[1]
@@ -263,7 +261,7 @@ def test_messages_of_several_rows_and_of_none(monkeypatch: pytest.MonkeyPatch) -
 def test_rows_that_are_stored_are_compared_when_no_field_waits_for_a_column(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Until then their message makes no rows under this text."""
+    """Until then their message makes no rows under this load spec."""
     dynamic = DynamicColumns(allow=("n.*",), deny=())
     many = a_table("many", rows="many", dynamic=dynamic, unknown_fields="refuse")
     values = [b'[{"a":1,"new":1},{"a":2,"new":2}]', b'[{"a":3}]']
@@ -335,7 +333,7 @@ def test_a_refused_block_says_what_was_inserted_before(
     assert outcome == Failed(why, "two", is_first and is_unstored, ("one",))
 
 
-def test_an_outdated_text_says_what_was_inserted_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outdated_spec_says_what_was_inserted_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = (a_table("one"), a_table("two"), a_table("three"))
     task = Task(tables, Listed([(good(1), "")]))
     task.refuses["three"] = OutdatedTextError("three", "it has another column")

@@ -9,10 +9,10 @@ import pytest
 
 from sluice.core.budget import Site
 from sluice.core.ledger import Background
+from sluice.core.load_spec import Sharding
 from sluice.core.ranges import EpochOffset, Range, TopicPartition, digest_of_rest
 from sluice.core.receipts import NeedsReservation
 from sluice.core.records import Kind, Record
-from sluice.core.text import Sharding
 from sluice.driver.dispatching import assigned
 from sluice.driver.state import PartitionState, Probed
 from sluice.worker.assignment import Assignment
@@ -111,8 +111,8 @@ def test_the_block_of_every_shard_is_compared_with_the_reservation(reservation: 
         for shard in range(3)
         for day in range(shard + 1)
     ]
-    text = sharded(Sharding("key", "user"), partition_key="toDate(at)")
-    decoded = decoded_of(text, rows)
+    spec = sharded(Sharding("key", "user"), partition_key="toDate(at)")
+    decoded = decoded_of(spec, rows)
     record = Record(Kind.INTEND, 1, 1, 0, 6, "a", 0, "topic", "text", reservation, 1 << 50)
     block_range = Range(P0, 0, 6)
     loading = _Loading(
@@ -120,14 +120,14 @@ def test_the_block_of_every_shard_is_compared_with_the_reservation(reservation: 
         NOWHERE,
         Bundle((Assignment(block_range, record, {}, 1 << 26, 0),)),
         HeldLease(block_range, 1 << 50, 0),
-        World([P0]).text,
+        World([P0]).spec,
     )
     if reservation < 3:
         with pytest.raises(NeedsReservationError) as refused:
-            loading._split(text, decoded)
-        assert refused.value.need == NeedsReservation(text.entry, 3, inserted=False)
+            loading._split(spec, decoded)
+        assert refused.value.need == NeedsReservation(spec.entry, 3, inserted=False)
         return
-    parts = {shard: part.clickhouse_partitions for shard, part in loading._split(text, decoded)}
+    parts = {shard: part.clickhouse_partitions for shard, part in loading._split(spec, decoded)}
     assert parts == dict(zip(SHARDS, (1, 2, 3), strict=True))
 
 

@@ -110,12 +110,12 @@ class Checks:
         )
 
     def _check_texts(self, patience_ms: int) -> None:
-        """The ledger holds a text no later than the first record that names it (R8)."""
+        """The ledger holds a load spec no later than the first record that names it (R8)."""
         for digest in self._texts & self._unknown.keys():
             del self._unknown[digest]
         for since_ms, record in self._unknown.values():
             if self._world.now - since_ms >= patience_ms:
-                self.violate(f"{record} names a text that is not in the ledger")
+                self.violate(f"{record} names a load spec that is not in the ledger")
 
     def _check_record(
         self,
@@ -128,7 +128,7 @@ class Checks:
         before = self.recorded(self._world.broker.group.get(source))
         record = decode(*offset)
         if record.in_doubt:
-            self._unknown.setdefault(record.text, (self._world.now, f"{source}: {record}"))
+            self._unknown.setdefault(record.spec, (self._world.now, f"{source}: {record}"))
         owner = GENESIS if before is None else before.owner
         if transaction.identity.rpartition(".")[2] != owner:
             self.violate(

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from sluice.core.load_spec import Column
 from sluice.core.ranges import TopicPartition
-from sluice.core.text import Column
 from sluice.decode.messages.origins import Origins
 
 

@@ -20,9 +20,9 @@ from sluice.config import (
 )
 from sluice.core.errors import OwnerChangedError, SluiceError
 from sluice.core.ledger import Rest
+from sluice.core.load_spec import LoadSpec, Sharding
 from sluice.core.ranges import Range
 from sluice.core.records import Record
-from sluice.core.text import ConfigurationText, Sharding
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.ports import Clock, ProbeFound
@@ -81,12 +81,12 @@ class SimulatedMonitor(WindowMonitor):
     def __init__(
         self,
         access: ClickHouseAccess,
-        text: ConfigurationText,
+        spec: LoadSpec,
         now_ms: Clock,
         *,
         bounded: bool = True,
     ) -> None:
-        super().__init__(access, text, now_ms, bounded=bounded)
+        super().__init__(access, spec, now_ms, bounded=bounded)
         self._reading = VirtualLock(self.world)  # type: ignore[assignment]
         self._ended = VirtualEvent(self.world)
 
@@ -114,10 +114,10 @@ class SimulatedSchemaReader(SchemaReader):
         self.world.scheduler.spawn(self.world.process, self._run)
 
     def _read(self) -> bool:
-        before = self._text
+        before = self._spec
         has_read = super()._read()
-        if self._text is not before:
-            self.world.faults.note("new text while the driver runs")
+        if self._spec is not before:
+            self.world.faults.note("new load spec while the driver runs")
         return has_read
 
 
@@ -140,7 +140,7 @@ class SimulatedProber(ClickHouseProber):
         self,
         block_range: Range,
         record: Record,
-        text: ConfigurationText,
+        spec: LoadSpec,
         finished: Callable[[ProbeFound], None],
         known: Rest,
         since_ms: int,
@@ -148,7 +148,7 @@ class SimulatedProber(ClickHouseProber):
     ) -> None:
         self.world.scheduler.spawn(
             self.world.process,
-            lambda: self._run(block_range, record, text, finished, known, since_ms, in_parts),
+            lambda: self._run(block_range, record, spec, finished, known, since_ms, in_parts),
         )
 
 

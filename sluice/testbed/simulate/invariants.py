@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from sluice.core.anomalies import Judge
 from sluice.core.budget import Site
 from sluice.core.instances import Place
+from sluice.core.load_spec import Column
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record, decode, encode
-from sluice.core.text import Column
 from sluice.kafka.tail import LogMessage
 from sluice.testbed.simulate.bundle_rules import BundleRules, Records, in_words
 from sluice.testbed.simulate.clickhouse import Block, Table

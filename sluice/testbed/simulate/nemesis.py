@@ -264,7 +264,7 @@ class Nemesis:
             world.start_driver(is_in_step=True)
 
     def _add_partition_under_zombie(self) -> None:
-        """A partition that only a former owner sees at first. It loads it under a text of its
+        """A partition that only a former owner sees at first. It loads it under a load spec of its
         own, and dies; the present owner takes a range in doubt over while it runs.
 
         The former owner's other tasks sleep: whoever records for them finds the successor."""

@@ -315,9 +315,9 @@ def _range_before_intent() -> AbstractContextManager[None]:
     """A range is loaded whose record was not committed (R1)."""
     real = recording.RoundRecorder.record
 
-    def record(self: Any, steps: Any, texts: Any, now_ms: int) -> Any:
+    def record(self: Any, steps: Any, specs: Any, now_ms: int) -> Any:
         before = {step.source: step for step in steps if step.record.kind is Kind.INTEND}
-        done = real(self, steps, texts, now_ms)
+        done = real(self, steps, specs, now_ms)
         if not done:
             for source, step in before.items():
                 state = self._states[source]

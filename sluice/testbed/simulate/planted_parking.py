@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from sluice.core.load_spec import TableSpec
 from sluice.core.ranges import Range
 from sluice.core.receipts import Failed
 from sluice.core.records import Record
-from sluice.core.text import TableText
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.report_handler import ReportHandler
 from sluice.testbed.simulate.patches import patched
@@ -21,7 +21,7 @@ def _stored_is_parked() -> AbstractContextManager[None]:
     real = ClickHouseProber._missing
 
     def missing(
-        self: Any, block_range: Range, record: Record, table: TableText, since_ms: int
+        self: Any, block_range: Range, record: Record, table: TableSpec, since_ms: int
     ) -> Any:
         if table.parked:
             return ((block_range.begin, block_range.end),), ()

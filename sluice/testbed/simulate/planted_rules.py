@@ -256,8 +256,8 @@ def _old_looks_are_good_enough() -> AbstractContextManager[None]:
     """A range is repeated on what the windows held before it came back."""
     real = RecordPlanner.why_forgotten
 
-    def why_forgotten(self: Any, found: Any, text: Any, windows: Any, now: int, _: int) -> Any:
-        return real(self, found, text, windows, now, 0)
+    def why_forgotten(self: Any, found: Any, spec: Any, windows: Any, now: int, _: int) -> Any:
+        return real(self, found, spec, windows, now, 0)
 
     return patched(
         (RecordPlanner, "why_forgotten", why_forgotten),

@@ -21,7 +21,7 @@ from sluice.driver.start import Started, StartParts
 from sluice.driver.state import PartitionState, Probed
 from sluice.kafka.errors import KafkaUnavailableError
 from sluice.kafka.recorder import Recorder, TakeOver
-from tests.driver.loop_world import World, table_text
+from tests.driver.loop_world import World, table_spec
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("b", 0)
 
@@ -31,7 +31,7 @@ def probed(world: World) -> PartitionState:
     state = world.overrun(P0, 10, reservation=1)
     rest = {"t": ((0, 10),)}
     state.record = world.group[P0] = replace(
-        state.record, kind=Kind.PROBE, text="f" * 16, rest=digest_of_rest(rest)
+        state.record, kind=Kind.PROBE, spec="f" * 16, rest=digest_of_rest(rest)
     )
     state.stage = Probed()
     state.background = Background(since_ms=world.now, rest=rest)
@@ -39,7 +39,7 @@ def probed(world: World) -> PartitionState:
 
 
 def test_a_probe_that_finds_the_same_again_is_recorded_again() -> None:
-    """Else the record keeps a text that cannot be executed, and a background without insert
+    """Else the record keeps a load spec that cannot be executed, and a background without insert
     counters."""
     world = World([P0])
     world.ends[P0] = 10
@@ -47,7 +47,7 @@ def test_a_probe_that_finds_the_same_again_is_recorded_again() -> None:
     loop.run({P0: 10}, 5.0)
     first = world.commits[0].records[P0]
     assert first.kind is Kind.PROBE
-    assert first.text == world.text.digest()
+    assert first.spec == world.spec.digest()
     assert world.commits[0].entries[-1].body["marks"] == {"t/s1": 0}
     assert world.rows_of(P0) == [1] * 10
 
@@ -82,24 +82,24 @@ def test_a_driver_that_slept_looks_again_before_it_repeats() -> None:
     assert step.record.kind is Kind.RENEW and ready == []
 
 
-def test_a_text_is_executable_for_all_topics_that_need_it_or_for_none() -> None:
-    recorded = replace(World([P0, P1]).text, decoder="chdb 0")
-    today = replace(recorded, tables=(table_text("t", ("a", "b")),), decoder="chdb 1")
+def test_a_spec_is_executable_for_all_topics_that_need_it_or_for_none() -> None:
+    recorded = replace(World([P0, P1]).spec, decoder="chdb 0")
+    today = replace(recorded, tables=(table_spec("t", ("a", "b")),), decoder="chdb 1")
     record = World([P0]).settled(P0).record
-    doubt = replace(record, kind=Kind.INTEND, end=5, text=recorded.digest())
+    doubt = replace(record, kind=Kind.INTEND, end=5, spec=recorded.digest())
     view = LedgerView(
         records={source: {"metadata": encode(doubt), "topic": source.topic} for source in (P0, P1)},
-        texts={recorded.digest(): recorded.canonical()},
+        specs={recorded.digest(): recorded.canonical()},
     )
     watched: list[Any] = []
     parts = SimpleNamespace(
-        planner=SimpleNamespace(text=today),
-        why_not_executable=lambda text, topic: "its key changed" if topic == "a" else None,
+        planner=SimpleNamespace(spec=today),
+        why_not_executable=lambda spec, topic: "its key changed" if topic == "a" else None,
         watch=watched.append,
     )
     started = Started()
-    start._load_texts(cast(StartParts, parts), view, started)
-    assert list(started.texts) == [today.digest()]
+    start._load_specs(cast(StartParts, parts), view, started)
+    assert list(started.specs) == [today.digest()]
     assert watched == []
 
 

@@ -29,7 +29,7 @@ HAZARDS = {
     "a partition key that changes": "ClickHouse partition key changes",
     "a column added under ranges in doubt": "column added to a table",
     "a task that wakes up after it": "job lost, its task wakes after a column was added",
-    "a text that its first task refuses": "text refused by its first task",
+    "a load spec that its first task refuses": "load spec refused by its first task",
     "a range that waits for columns of its fields": "range refused for its new fields",
     "commit time-out followed by success": "commit: request late",
     "fenced by one's own time-out": "own transaction timed out",
