@@ -98,7 +98,7 @@ class DeadLetter(NamedTuple):
     :param origin: of a replayed message, where it stood before its first replay.
     :param attempt: 1 for a message that was never replayed.
     :param attempted_at_ms: when the driver heard of it; 0 if that was not recorded.
-    :param lane: pipeline and connector that read it, as `pipeline.connector`.
+    :param connector: pipeline and connector that read it, as `pipeline.connector`.
     :param spec: digest of the load spec that it was read under.
     """
 
@@ -117,7 +117,7 @@ class DeadLetter(NamedTuple):
     origin: Origin | None = None
     attempt: int = 1
     attempted_at_ms: int = 0
-    lane: str = ""
+    connector: str = ""
     spec: str = ""
 
     @property

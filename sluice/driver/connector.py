@@ -137,7 +137,7 @@ class ConnectorRun:
             if until_caught_up:
                 going = [s.source for s in loop.states.values() if not s.retiring]
                 targets = self._patiently(
-                    "reading stable ends", lambda: assembled.log.stable_ends(going)
+                    "reading last stable offsets", lambda: assembled.log.stable_ends(going)
                 )
             loop.stopping = self._stopping
             loop.run(targets, grace_seconds)

@@ -28,7 +28,8 @@ class Waits:
     """What a loop waits for without sending anything, so that no failure is counted.
 
     :param windows: whether the window of a table in a shard cannot be read now: its ranges wait.
-    :param kafka: Kafka did not answer when it was asked for stable ends last: all ranges wait.
+    :param kafka: Kafka did not answer when it was last asked for last stable offsets: all ranges
+        wait.
     :param records: transactions in a row that could not be committed: nothing is settled.
     """
 

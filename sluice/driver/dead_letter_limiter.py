@@ -42,16 +42,16 @@ class TooManyLettersError(TerminalError):
 
 
 class DeadLetterLimiter:
-    """Judges the ranges of one lane. One thread uses it; others may read the counts.
+    """Judges the ranges of one connector's loop. One thread uses it; others may read the counts.
 
-    :param lane: as dead letters name it.
+    :param connector: as dead letters name it.
     """
 
-    def __init__(self, lane: str, limit: DeadLetterLimit) -> None:
+    def __init__(self, connector: str, limit: DeadLetterLimit) -> None:
         self.windows: dict[TopicPartition, LetterWindow] = {}
         #: Dead letters of loaded ranges, by table entry and reason.
         self.counts: dict[tuple[str, str], int] = {}
-        self._lane = lane
+        self._connector = connector
         self._limit = limit
         self._warned_at_ms: dict[tuple[TopicPartition, str], int] = {}
 
@@ -77,7 +77,7 @@ class DeadLetterLimiter:
             self.counts[key] = self.counts.get(key, 0) + 1
         self._warn(source, window, loaded, letters, now_ms)
         signed = tuple(
-            letter._replace(attempted_at_ms=now_ms, lane=self._lane, spec=spec)
+            letter._replace(attempted_at_ms=now_ms, connector=self._connector, spec=spec)
             for letter in loaded.dead_letters
         )
         return replace(loaded, dead_letters=signed)
@@ -99,7 +99,7 @@ class DeadLetterLimiter:
             "dead-letters replay` loads them once the cause is mended."
         )
         if not loaded.receipts:
-            connector = self._lane.rpartition(".")[2]
+            connector = self._connector.rpartition(".")[2]
             hint += (
                 " No row of the range was inserted: an altered table can also have it from "
                 f"`sluice resolve CONFIG --connector {connector} --topic {source.topic} "

@@ -2,7 +2,7 @@
 
 One round (docs/ARCHITECTURE.md, "One round"):
 1. Gather: take finished jobs in.
-2. Observe: stable ends, windows.
+2. Observe: last stable offsets, windows.
 3. Plan: each partition's next record, within the budget.
 4. Check: the committed offsets are still what we wrote (R5).
 5. Record: one transaction settles what is loaded and intends what is next.
@@ -53,8 +53,8 @@ from sluice.worker.assignment import TaskEnvironment
 
 _logger = logging.getLogger("sluice.loop")
 
-#: Fresh stable ends are read at most so often, and take at most a tenth of the loop's time; but a
-#: look that waited for a silent broker puts the next one off for no longer than this.
+#: Fresh last stable offsets are read at most so often, and take at most a tenth of the loop's time;
+#: but a look that waited for a silent broker puts the next one off for no longer than this.
 OBSERVE_EVERY_MS = 50
 OBSERVE_SHARE = 10
 OBSERVE_PAUSE_MS_MAX = 5_000
@@ -149,7 +149,7 @@ class ConnectorLoop:
     def run(self, targets: Mapping[TopicPartition, int] | None, grace_seconds: float) -> None:
         """Run until stopped, or until every partition that goes on is settled to its target.
 
-        :param targets: stable ends to reach; None to run for ever.
+        :param targets: last stable offsets to reach; None to run for ever.
         :raises OwnerChangedError: another driver owns the loop now.
         """
         grace_until_ms: int | None = None

@@ -81,8 +81,8 @@ class PartitionState:
     :param out: a task of this record may be running.
     :param stage: what is known of the range that its record does not say.
     :param late_insert_until_ms: until then a lost task of this range may still insert.
-    :param waiting_since_ms: when the stable end was first seen beyond the record's end.
-    :param held_back_at: the stable end at the last look for open transactions.
+    :param waiting_since_ms: when the last stable offset was first seen beyond the record's end.
+    :param held_back_at: the last stable offset at the last look for open transactions.
     :param back_at_ms: when its task last came back; a repeat needs a younger look at the
         windows, since entries that are younger than the look may have pushed its block out.
     :param sent: some task was sent this range.
@@ -203,7 +203,7 @@ class PartitionState:
             self.is_unrecorded = True
 
     def knows(self, end: EpochOffset) -> bool:
-        """Whether a stable end says nothing new."""
+        """Whether a last stable offset says nothing new."""
         return (
             end.offset == self.stable_end
             and end.epoch in (self.epoch, EPOCH_UNKNOWN)
@@ -212,8 +212,8 @@ class PartitionState:
         )
 
     def see_end(self, end: EpochOffset, now_ms: int) -> None:
-        """Take a fresh stable end in. In another epoch than before it may be less: nobody vouches
-        any more for what was seen above it."""
+        """Take a fresh last stable offset in. In another epoch than before it may be less: nobody
+        vouches any more for what was seen above it."""
         is_same = end.epoch in (self.epoch, EPOCH_UNKNOWN)
         self.stable_end = max(end.offset, self.stable_end if is_same else 0)
         if end.epoch != EPOCH_UNKNOWN:

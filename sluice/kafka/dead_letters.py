@@ -122,7 +122,8 @@ def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
         (ORIGIN_TIMESTAMP_HEADER, first_timestamp),
         (ATTEMPT_HEADER, b"%d" % letter.attempt),
         ("sluice.attempted-at", b"%d" % letter.attempted_at_ms),
-        ("sluice.lane", letter.lane.encode()),
+        # "sluice.lane" and "sluice.text" are what older versions wrote, so they stay.
+        ("sluice.lane", letter.connector.encode()),
         ("sluice.text", letter.spec.encode()),
         ("sluice.version", __version__.encode()),
     ]
@@ -154,7 +155,7 @@ def unwrap(message: ck.Message) -> DeadLetter:
         truncated=own.get("sluice.truncated", b"") != b"",
         attempt=int(own.get(ATTEMPT_HEADER, b"1")),
         attempted_at_ms=int(own.get("sluice.attempted-at", b"0")),
-        lane=own.get("sluice.lane", b"").decode(),
+        connector=own.get("sluice.lane", b"").decode(),
         spec=own.get("sluice.text", b"").decode(),
     )
     origin = _read_origin(own) if ORIGIN_HEADER in own else letter.first
@@ -208,7 +209,7 @@ def _own_headers(message: ck.Message) -> dict[str, bytes]:
 
 
 def read_dead_letters(access: KafkaAccess, topic: str) -> Iterator[DeadLetter]:
-    """All committed dead letters up to the topic's stable end, oldest first.
+    """All committed dead letters up to the topic's last stable offset, oldest first.
 
     Those that were purged are among them, with their place and the reason "purged" only.
 
@@ -239,8 +240,8 @@ def read_records(
     """Everything that the topic holds, each partition in its order.
 
     :param since_ms: only what was written since then.
-    :param to_log_end: also what is committed beyond the stable end, where another producer's
-        open transaction holds it back; waits for that one to end.
+    :param to_log_end: also what is committed beyond the last stable offset, where another
+        producer's open transaction holds it back; waits for that one to end.
     :param marks_only: leave the letters out; it costs a fraction.
     :raises KafkaTerminalError: it holds something else.
     :raises StalledError: it cannot be read to its end.

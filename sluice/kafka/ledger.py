@@ -28,8 +28,8 @@ _READ_TIMEOUT_SECONDS = 90.0
 def entries(
     access: KafkaAccess, topic: str, begin: int | None = None, end: int | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Committed entries of the ledger in order, with their offsets, up to its stable end. Several
-    may have one offset.
+    """Committed entries of the ledger in order, with their offsets, up to its last stable offset.
+    Several may have one offset.
 
     :param end: read up to here instead; waits for open transactions below it.
     :raises StalledError: the ledger exists but cannot be read to its end.
@@ -91,7 +91,7 @@ def read_view(
     """Read the ledger backwards until it answers for all partitions.
 
     From its very end, not from its stable one: while another producer of the same ledger
-    has a transaction open, later entries are committed and still lie beyond the stable end.
+    has a transaction open, later entries are committed and still lie beyond the last stable offset.
 
     :param specs_of: digest of the load spec that a record's metadata names; None to need none.
     :param since_ms: everything younger is read in any case, for the possible late inserts; and

@@ -168,7 +168,7 @@ def find(configuration: Configuration, selection: Selection) -> Iterator[Found]:
 
 def is_of(configuration: Configuration, connector: str, letter: DeadLetter) -> bool:
     """Whether a letter was written by this connector; several may share one topic."""
-    return letter.lane in ("", f"{configuration.pipeline}.{connector}")
+    return letter.connector in ("", f"{configuration.pipeline}.{connector}")
 
 
 def find_one(configuration: Configuration, selection: Selection) -> list[Found]:

@@ -180,7 +180,7 @@ def _one_for_each_cluster(configuration: Configuration, selection: Selection) ->
     return [each.name for each in configuration.connectors if each.name in by_brokers.values()]
 
 
-def _lanes(configuration: Configuration, connector: str, selection: Selection) -> set[str]:
+def _connectors_of(configuration: Configuration, connector: str, selection: Selection) -> set[str]:
     """Whose letters are meant: a connector's, or those of all that share its cluster."""
     brokers = configuration.connector(connector).brokers
     names = [each.name for each in configuration.connectors if each.brokers == brokers]
@@ -217,12 +217,12 @@ def _choose(
         for record in read_records(access, topic, to_log_end=True, marks_only=True)
         if isinstance(record, Replayed)
     }
-    lanes = _lanes(configuration, connector, selection)
+    connectors = _connectors_of(configuration, connector, selection)
     for record in read_records(access, topic, to_log_end=True):
         is_meant = False
         if isinstance(record, StoredLetter):
             is_replayed = (record.partition, record.offset) in marks
-            is_meant = record.letter.lane in lanes and selection.takes(
+            is_meant = record.letter.connector in connectors and selection.takes(
                 record, is_replayed=is_replayed
             )
             if befores is not None and record.offset >= befores.get(record.partition, 0):

@@ -50,8 +50,8 @@ def read_ledger(
 ) -> Iterator[Entry]:
     """The chosen entries, committed ones only, each with its offset in the ledger.
 
-    One connector's after the other's, up to the ledger's stable end as it is now; with `stop`
-    they go on as they come until it is set, and what does not answer is asked again.
+    One connector's after the other's, up to the ledger's last stable offset as it is now; with
+    `stop` they go on as they come until it is set, and what does not answer is asked again.
 
     :raises ConfigurationError: there is no such connector, topic or table.
     :raises SluiceError: a ledger cannot be read.

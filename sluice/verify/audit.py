@@ -405,7 +405,7 @@ class _Auditor:
         return np.sort(np.concatenate(found))
 
     def _outside(self, log: PartitionLog, group: _Group, tally: Tally) -> TableAudit:
-        """Add what lies outside the log. A row beyond the stable end may be of a message
+        """Add what lies outside the log. A row beyond the last stable offset may be of a message
         that came meanwhile, so the end is read again until it stands still or none is."""
         source, end = log.source, log.stable_end
         outside = group.reader.outside(source, log.log_begin, end, group.whose)

@@ -106,7 +106,7 @@ class SourceReader:
         self._admin = make_admin(self.access)
         self._log = SourceLog(self._admin)
         self._group = configuration.group(connector.name)
-        self._lane = f"{configuration.pipeline}.{connector.name}"
+        self._connector = f"{configuration.pipeline}.{connector.name}"
         found = self._log.topics(
             topics_to_load(configuration, connector.name, self._log, told_apart)
         )
@@ -182,7 +182,7 @@ class SourceReader:
             if topic not in self._cluster.topics:
                 continue
             for letter in read_dead_letters(self.access, topic):
-                if letter.lane and letter.lane != self._lane:
+                if letter.connector and letter.connector != self._connector:
                     continue  # of somebody else who reads a topic of this name
                 key = (TopicPartition(letter.topic, letter.partition), letter.table)
                 found.setdefault(key, array("Q")).append(letter.offset)

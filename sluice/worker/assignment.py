@@ -80,7 +80,7 @@ class Job:
     :param tasks: the ranges of each task, which loads one after the other.
     """
 
-    lane: str
+    connector: str
     batch: int
     tasks: tuple[tuple[Assignment, ...], ...]
 
@@ -96,4 +96,4 @@ class Job:
         shown = ", ".join(str(assignment.block_range) for assignment in assignments[:_SHOWN_MAX])
         more = len(assignments) - _SHOWN_MAX
         rest = f" and {more} more ranges" if more > 0 else ""
-        return f"{self.lane} batch {self.batch}: {shown}{rest}"
+        return f"{self.connector} batch {self.batch}: {shown}{rest}"

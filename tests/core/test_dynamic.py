@@ -18,7 +18,7 @@ from sluice.core.dynamic import (
     why_no_answer,
 )
 from sluice.core.load_spec import parse_spec
-from tests.core.test_text import TEXT
+from tests.core.test_load_spec import TEXT
 
 RULES = DynamicColumns(allow=("attr_.*", "x"), deny=("attr_tmp.*", "trace"), columns_max=3)
 

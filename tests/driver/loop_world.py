@@ -442,7 +442,7 @@ class World(Inbox):
         )
 
     def rows_of(self, source: TopicPartition, entry: str = "t") -> list[int]:
-        """How often each offset is in the table, up to the stable end."""
+        """How often each offset is in the table, up to the last stable offset."""
         rows = self.tables[Site(entry, "s1")].rows
         return [rows.get((source, offset), 0) for offset in range(self.ends[source])]
 

@@ -36,7 +36,7 @@ def test_letters_say_when_and_under_what() -> None:
     watching = watch()
     report = watching.take(Range(SOURCE, 0, 100), "0123456789abcdef", loaded(100, 2), NOW)
     for each in report.dead_letters:
-        assert (each.attempted_at_ms, each.lane) == (NOW, "shop.dc1")
+        assert (each.attempted_at_ms, each.connector) == (NOW, "shop.dc1")
         assert each.spec == "0123456789abcdef"
     assert watching.counts == {("orders", "syntax"): 2}
     assert watching.windows[SOURCE].ratio("orders") == 0.02

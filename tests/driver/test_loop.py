@@ -262,7 +262,7 @@ def test_who_is_slow_each_time_is_given_more_time() -> None:
     assert [round(wait / PATIENCE_MS) for wait in waits] == [1, 2, 4]
 
 
-def test_another_owner_ends_the_lane() -> None:
+def test_another_owner_ends_the_loop() -> None:
     world = World([P0])
     world.ends[P0] = 10
     loop = world.loop()

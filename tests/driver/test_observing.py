@@ -38,7 +38,7 @@ def test_a_deleted_topic_and_a_silent_partition_hold_nobody_else() -> None:
     assert world.rows_of(P0) == world.rows_of(P1) == [1] * 20
 
 
-def test_a_topic_that_is_created_again_while_the_lane_runs_is_not_read() -> None:
+def test_a_topic_that_is_created_again_while_the_loop_runs_is_not_read() -> None:
     world = World([P0])
     world.ends[P0] = 20
     loop = world.loop()
@@ -54,7 +54,7 @@ def test_a_topic_that_is_created_again_while_the_lane_runs_is_not_read() -> None
     assert kinds(world, P0)[-1] == ("SETTLE", 20, 20)
 
 
-def test_a_log_that_was_cut_and_filled_again_while_the_lane_runs_is_not_read() -> None:
+def test_a_log_that_was_cut_and_filled_again_while_the_loop_runs_is_not_read() -> None:
     """Its end is beyond what is recorded: only the leader's epoch tells."""
     world = World([P0, P1])
     world.epoch = 3

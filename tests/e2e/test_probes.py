@@ -50,7 +50,7 @@ def test_two_entries_on_one_table_are_told_apart(world: World) -> None:
     """Of a range the first entry's block landed and the second's did not; or both did."""
     topic = produced(world, "two")
     both = task(configured(world, ["first", "second"], "two", topic), topic)
-    first = replace(both, text=replace(both.text, tables=both.text.tables[:1]))
+    first = replace(both, spec=replace(both.spec, tables=both.spec.tables[:1]))
     loaded(first)
     assert both.probe().rest == {"first": (), "second": WHOLE}
     loaded(both)
@@ -193,7 +193,7 @@ def test_a_table_that_is_not_partitioned_any_more_may_have_parts_of_messages(wor
     world.execute("INSERT INTO whole SELECT * FROM merged")
     world.execute("DROP TABLE merged")
     world.execute("RENAME TABLE whole TO merged")
-    today = replace(halves, text=read_spec(halves.configuration, "dc1"))
+    today = replace(halves, spec=read_spec(halves.configuration, "dc1"))
     found = today.probe(in_parts=["merged"])
     assert found.error is None and found.rest == {"merged": WHOLE}, found
     outcome = today.load(rest=found.rest, stored=found.stored).outcome

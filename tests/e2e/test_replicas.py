@@ -224,7 +224,7 @@ def test_a_replica_of_another_table_gets_nothing(cluster: Cluster) -> None:
 
 def test_a_block_in_doubt_is_never_said_to_be_unstored(cluster: Cluster, proxy: Proxy) -> None:
     """Neither where the next replica refuses the table, nor where it was altered meanwhile: the
-    range would be loaded under another text, or parked, beside what the first has stored."""
+    range would be loaded under another load spec, or parked, beside what the first has stored."""
     first, second = cluster.servers
     table, path = create([first])
     with Server(second.url) as server:
@@ -319,8 +319,8 @@ def test_token_mode_offers_the_same_token(
     with Proxy(Inserts, ("127.0.0.1", embedded_server.port)) as way:
         loader = Loader(servers, table, "", (embedded_server.url, embedded_server.url))
         through(way, loader)
-        text = replace(loader.text, zookeeper_paths=(("s1", "/t"),))
-        monkeypatch.setattr(Loader, "text", text)
+        spec = replace(loader.spec, zookeeper_paths=(("s1", "/t"),))
+        monkeypatch.setattr(Loader, "spec", spec)
         loader.insert()
         way.strike(Fault(Kind.DROP_REPLY))
         receipt = loader.insert()
@@ -335,9 +335,9 @@ def test_the_window_is_read_from_any_replica_and_a_probe_names_the_one_it_lacks(
     first, _ = cluster.servers
     site = Site(loader.table, "s1")
     access = ClickHouseAccess({"s1": loader.urls}, "default", "", "single")
-    text = LoadSpec("p", "dc1", "chdb", 1 << 30, (loader.text,))
+    spec = LoadSpec("p", "dc1", "chdb", 1 << 30, (loader.spec,))
     now = [NOW_MS]
-    monitor = WindowMonitor(access, text, lambda: now[0])
+    monitor = WindowMonitor(access, spec, lambda: now[0])
     servers = monitor._servers()
     monitor._read(servers)
     loader.insert(0)
@@ -359,7 +359,7 @@ def test_the_window_is_read_from_any_replica_and_a_probe_names_the_one_it_lacks(
         prober = ClickHouseProber(access, "p", KafkaAccess("dc1", "127.0.0.1:1"))
         record = Record(RecordKind.INTEND, 1, 1, 0, ROWS, "a", 0, "topic", "text", 1, 0)
         with pytest.raises(ReplicaMissingError) as raised:
-            prober._missing(Range(TopicPartition("a", 0), 0, ROWS), record, loader.text, NOW_MS)
+            prober._missing(Range(TopicPartition("a", 0), 0, ROWS), record, loader.spec, NOW_MS)
         prober.close()
         assert "all 2 replicas of shard s1, and 1 of them" in raised.value.message
         assert first.url in raised.value.message

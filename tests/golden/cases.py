@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sluice.core.load_spec import TEXT_VERSION, TableSpec, parse_spec
+from sluice.core.load_spec import SPEC_VERSION, TableSpec, parse_spec
 from sluice.decode.messages.facts import Headers, MessageFacts
 from sluice.decode.messages.origins import alone
 from sluice.decode.schema.registry import RegisteredSchema, provide
@@ -126,7 +126,7 @@ def _kept(table_format: str) -> Iterator[Case]:
 def _text(table_format: str, changes: dict[str, Any]) -> TableSpec:
     whole = asdict(table(format=table_format)) | changes
     head = {"pipeline": "p", "connector": "c", "decoder": "", "range_bytes_max": 1}
-    raw = json.dumps({"version": TEXT_VERSION, "tables": [whole], **head})
+    raw = json.dumps({"version": SPEC_VERSION, "tables": [whole], **head})
     return parse_spec(raw).tables[0]
 
 

@@ -34,7 +34,7 @@ class Letters(Pipeline):
                 offset,
                 value=b"%d" % offset,
                 attempted_at_ms=NOW + offset,
-                lane=f"{self.pipeline}.dc1",
+                connector=f"{self.pipeline}.dc1",
                 topic=self.topic,
             )
             wrapped = wrap(made._replace(**changes), self.letters_max)  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ __all__ = ["pipeline"]
 def test_filters(pipeline: Letters) -> None:
     pipeline.write(1, 2, reason="cannot-parse")
     pipeline.write(3, table="other", column="")
-    pipeline.write(4, lane="elsewhere.dc1")  # of another pipeline with the same topic
+    pipeline.write(4, connector="elsewhere.dc1")  # of another pipeline with the same topic
     pipeline.write(9, origin=Origin(pipeline.topic, 0, 5, NOW), attempt=2)
     assert offsets_of(pipeline, ALL) == [1, 2, 3, 9]
     assert offsets_of(pipeline, Selection(reason="cannot-parse")) == [1, 2]

@@ -87,7 +87,7 @@ def test_connectors_of_one_cluster_are_purged_together(pipeline: Letters) -> Non
     pipeline.path.write_text(text.replace("[batch]", f"{second}[batch]") + entry)
     configuration = load(pipeline.path, {})
     pipeline.write(1)
-    pipeline.write(2, lane=f"{pipeline.pipeline}.dc2", topic=other, table="more")
+    pipeline.write(2, connector=f"{pipeline.pipeline}.dc2", topic=other, table="more")
     pipeline.write(3)
     alone = plan_purge(configuration, Selection(connector="dc1"))
     assert (alone.letters, alone.kept) == (1, 1)

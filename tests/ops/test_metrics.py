@@ -33,7 +33,7 @@ def values_of(loop: ConnectorLoop, name: str) -> dict[tuple[str, str, str], floa
     }
 
 
-def test_what_a_lane_waits_for_shows_although_nothing_fails() -> None:
+def test_what_a_loop_waits_for_shows_although_nothing_fails() -> None:
     world = World([P0], (table_spec("t", ("a",)), table_spec("u", ("a",))))
     world.ends.update({P0: 30})
     loop = run(world)

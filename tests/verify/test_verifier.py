@@ -59,7 +59,7 @@ class Driving:
     def __init__(self, pipeline: Pipeline, owner: str = "run-1") -> None:
         self.pipeline = pipeline
         self.source = pipeline.sources[0]
-        self.text = text_of(pipeline)
+        self.spec = spec_of(pipeline)
         taken = (recorder := pipeline.recorder(owner)).take_over([self.source])
         found = taken.found[self.source]
         if found is None:
@@ -69,9 +69,9 @@ class Driving:
             record = replace(last, batch=last.batch + 1, owner=owner)
             if last.in_doubt:
                 record = replace(record, kind=Kind.RENEW, attempt=last.attempt + 1)
-        self.record = replace(record, text=self.text.digest())
+        self.record = replace(record, spec=self.spec.digest())
         entries = (
-            spec_entry(self.text.digest(), self.text.canonical()),
+            spec_entry(self.spec.digest(), self.spec.canonical()),
             record_entry(self.source, self.record, Background()),
             *checkpoint_entries([record_entry(self.source, self.record, Background())], []),
         )
@@ -135,7 +135,7 @@ class Driving:
         self.record = record
 
 
-def text_of(pipeline: Pipeline) -> LoadSpec:
+def spec_of(pipeline: Pipeline) -> LoadSpec:
     table = TableSpec(
         entry="orders",
         database="shop",

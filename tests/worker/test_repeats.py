@@ -149,7 +149,7 @@ def test_an_error_that_may_lack_a_part_is_reported_whatever_becomes_of_the_block
             what="insert",
             status=500,
             header_code="1001",
-            spec="Code: 1001. filesystem error: in rename",
+            text="Code: 1001. filesystem error: in rename",
             read_only=False,
         ),
     ]

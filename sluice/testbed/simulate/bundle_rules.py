@@ -73,8 +73,8 @@ class BundleRules:
         stopped = {
             stopped
             for driver in self._world.drivers
-            if driver.lane_run.loop is not None
-            for stopped, state in driver.lane_run.loop.states.items()
+            if driver.connector_run.loop is not None
+            for stopped, state in driver.connector_run.loop.states.items()
             if state.stopped is not None
         }
         for other, offset in self._world.broker.group.items():

@@ -148,7 +148,7 @@ class Checks:
             self._world.invariants.bundles.check_given_back(source, before, record)
         stable_end = self._world.broker.log(source).stable_end
         if record.end > stable_end:
-            self.violate(f"{source}: {record} ends beyond the stable end {stable_end}")
+            self.violate(f"{source}: {record} ends beyond the last stable offset {stable_end}")
 
     def _check_foreign(
         self, source: TopicPartition, offset: Offset, transaction: Transaction
@@ -242,7 +242,7 @@ class Checks:
 
     def look_at_stops(self, driver: Driver) -> None:
         """A partition may stop only for a reason that the world really caused."""
-        loop = driver.lane_run.loop
+        loop = driver.connector_run.loop
         for source, state in loop.states.items() if loop is not None else ():
             if state.stopped is None or source in self._world.excused:
                 continue
@@ -278,7 +278,7 @@ class Checks:
         return all(p.paused_until <= world.now for p in world.scheduler.processes())
 
     def what_is_left(self) -> list[str]:
-        """Partitions that are not settled up to their stable end."""
+        """Partitions that are not settled up to their last stable offset."""
         world = self._world
         left = []
         for source in world.sources():

@@ -206,7 +206,7 @@ class SimulatedProducer:
         waited_ms = self._world.now - driver.fenced_at
         if self._identity.endswith(driver.owner) and driver.fenced_at:
             driver.fenced_at = 0
-            if waited_ms < SUCCESSOR_MS and not driver.lane_run._stopping.is_set():
+            if waited_ms < SUCCESSOR_MS and not driver.connector_run._stopping.is_set():
                 self._world.checks.violate(
                     f"{driver.name} fences its successor {waited_ms} ms after it was fenced itself"
                 )

@@ -233,7 +233,7 @@ class Driver(Process):
         self.decoder = world.plan.decoder
         self.owner = f"run-{world.named():010d}"
         self.application = Application(world, self, self.decoder)
-        self.lane_run = SimulatedRun(world, self.application)
+        self.connector_run = SimulatedRun(world, self.application)
         self.has_ended = False
         #: When it last heard that its id was initialised again; 0: never, or it took it back since.
         self.fenced_at = 0
@@ -245,12 +245,12 @@ class Driver(Process):
         world.faults.note("take-over")
         try:
             world.sleep(world.rng.randrange(1, 60 if self.is_in_step else 2_000))
-            self.lane_run.run(False, 5.0)
-            world.say(f"ends: {self.lane_run.ending}")
-            if "owner changed" in self.lane_run.ending:
+            self.connector_run.run(False, 5.0)
+            world.say(f"ends: {self.connector_run.ending}")
+            if "owner changed" in self.connector_run.ending:
                 world.faults.note("owner fenced")
         except KilledError:
-            self.lane_run.ending = "killed"
+            self.connector_run.ending = "killed"
             raise
         finally:
             self.has_ended = True

@@ -179,7 +179,7 @@ class Invariants:
 
     def _check_holds(self, driver: Driver) -> None:
         """Who reserves entries counts every late insert of what is settled (R10)."""
-        loop, world = driver.lane_run.loop, self._world
+        loop, world = driver.connector_run.loop, self._world
         assert loop is not None
         held = max((s.deadline_ms for s in loop._holds.late_inserts), default=0)
         for each in self.inserters():
@@ -365,7 +365,7 @@ class Invariants:
     def _check_size(self, source: TopicPartition, record: Record) -> None:
         driver = self._driver_of(record)
         if driver is not None:
-            most = driver.lane_run._configuration.batch.max_messages
+            most = driver.connector_run._configuration.batch.max_messages
             if record.end - record.begin > most:
                 self._violate(source, f"{record} has more than {most} messages")
 

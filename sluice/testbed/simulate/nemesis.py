@@ -296,7 +296,7 @@ class Nemesis:
     def _stop_driver(self) -> None:
         driver = self._a_driver()
         if driver is not None:
-            driver.lane_run._stopping.set()
+            driver.connector_run._stopping.set()
 
     def _pause_worker(self) -> None:
         driver = self._a_driver()
@@ -397,7 +397,7 @@ class Nemesis:
         tables = self._world.clickhouse.of_name(PARKABLE)
         is_mended = all(table.refuses_until <= self._world.now for table in tables)
         for driver in self._world.drivers if is_mended else ():
-            driver.lane_run.refresh()
+            driver.connector_run.refresh()
 
     def _fill_window(self) -> None:
         """As much as others may write within one lease: less than half of the window."""

@@ -225,7 +225,7 @@ class World:
             return
         del self.drivers[driver]
         self.checks.look_at_stops(driver)
-        if "has another columns" in driver.lane_run.ending:
+        if "has another columns" in driver.connector_run.ending:
             self.faults.note("shards left with different columns")
             self.nemesis.align_columns()
         driver.application.end(tasks_live_on=tasks_live_on)
