@@ -88,7 +88,7 @@ def _configuration(path: Path, parked: bool) -> Configuration:
 @click.option("--waiting", is_flag=True, help="only those that were not")
 @click.option("--summary", is_flag=True, help="only how many of which table and reason")
 @json_option
-def list_letters(
+def list_dead_letters(
     config: Path,
     parked: bool,
     limit: int | None,
@@ -104,32 +104,32 @@ def list_letters(
     if replayed and waiting:
         raise UsageError("--waiting contradicts --replayed", "Leave one of them out.")
     selection = Selection(**selected, replayed=replayed if replayed or waiting else None)
-    letters = _first(find(_configuration(config, parked), selection), limit)
+    dead_letters = _first(find(_configuration(config, parked), selection), limit)
     if summary:
-        counts = summarise(letters)
+        counts = summarise(dead_letters)
         if as_json:
             print_json(counts)
             return ExitStatus.DONE
-        headers = ("connector", "table", "reason", "letters", "waiting", "first", "last")
+        headers = ("connector", "table", "reason", "dead letters", "waiting", "first", "last")
         rows = [
             (
-                *(each.connector, each.table, each.reason, each.letters, each.waiting),
+                *(each.connector, each.table, each.reason, each.dead_letters, each.waiting),
                 *(_time(each.first_ms), _time(each.last_ms)),
             )
             for each in counts
         ]
         print_table(headers, rows)
     elif as_json:
-        print_json_list(_fields(found) for found in letters)
+        print_json_list(_fields(found) for found in dead_letters)
     else:
-        for found in letters:  # not a table: there may be millions
+        for found in dead_letters:  # not a table: there may be millions
             print(_line(found))
             print(f"    {_preview(found.letter.value)}")
     return ExitStatus.DONE
 
 
-def _first(letters: Iterator[Found], limit: int | None) -> Iterator[Found]:
-    for number, found in enumerate(letters, 1):
+def _first(dead_letters: Iterator[Found], limit: int | None) -> Iterator[Found]:
+    for number, found in enumerate(dead_letters, 1):
         yield found
         if number == limit:
             return
@@ -272,7 +272,7 @@ def replay(
     configuration = _configuration(config, parked)
     plan = replaying.plan_replay(configuration, Selection(**selected), limit)
     report = replaying.ReplayReport(replayed_before=plan.replayed_before)
-    if plan.letters:
+    if plan.dead_letters:
         if not confirm(plan.steps(), yes):
             return ExitStatus.BROKEN
         done = replaying.replay(configuration, plan)
@@ -340,9 +340,9 @@ def purge(
         return ExitStatus.BROKEN
     done = purging.purge(configuration, selection, plan)
     if as_json:
-        print_json({"purged": done.letters, "kept": plan.kept})
+        print_json({"purged": done.dead_letters, "kept": plan.kept})
     else:
-        print_table(("", ""), [("purged", done.letters), ("kept", plan.kept)])
+        print_table(("", ""), [("purged", done.dead_letters), ("kept", plan.kept)])
     return ExitStatus.DONE
 
 

@@ -159,7 +159,7 @@ def _what(error: ErrorDetails) -> str:
 
 def _completed(file: _File, path: Path) -> Configuration:
     """With what follows from other sections where the file is silent."""
-    pipeline, letters = file.pipeline.name, file.dead_letters
+    pipeline, dead_letters = file.pipeline.name, file.dead_letters
     own = f"sluice.{pipeline}"
     return Configuration(
         path=path,
@@ -169,8 +169,8 @@ def _completed(file: _File, path: Path) -> Configuration:
         batch=file.batch,
         clickhouse=file.clickhouse,
         tables=tuple(_completed_table(each, file.clickhouse.database) for each in file.table),
-        dead_letters_topic=letters.topic or f"{own}.dead-letters",
-        dead_letter_limit=DeadLetterLimit(letters.max_ratio, letters.min_dead_letters),
+        dead_letters_topic=dead_letters.topic or f"{own}.dead-letters",
+        dead_letter_limit=DeadLetterLimit(dead_letters.max_ratio, dead_letters.min_dead_letters),
         ledger_topic=file.ledger.topic or f"{own}.ledger",
         parking_topic=file.parking.topic or f"{own}.parking",
         metrics=file.metrics,

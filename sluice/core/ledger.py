@@ -124,9 +124,9 @@ def receipt_entry(block_range: Range, batch: int, attempt: int, receipt: Receipt
 
 def settled_entry(block_range: Range, batch: int, attempt: int, loaded: Loaded) -> LedgerEntry:
     """A settled range with its counts, and where its task's time went."""
-    letters: dict[str, int] = {}
+    dead_letters: dict[str, int] = {}
     for letter in loaded.dead_letters:
-        letters[letter.table] = letters.get(letter.table, 0) + 1
+        dead_letters[letter.table] = dead_letters.get(letter.table, 0) + 1
     body: dict[str, Any] = {
         "type": "settled",
         "begin": block_range.begin,
@@ -138,7 +138,7 @@ def settled_entry(block_range: Range, batch: int, attempt: int, loaded: Loaded) 
         "rows": loaded.rows,
         "skipped": loaded.skipped,
         "dead_letters": len(loaded.dead_letters),
-        "dead_letters_by_table": letters,
+        "dead_letters_by_table": dead_letters,
         "seconds": {name: round(getattr(loaded.stages, name), 4) for name in _OF_STAGES},
     }
     if loaded.passed:

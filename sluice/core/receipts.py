@@ -143,7 +143,7 @@ class Stages:
     decode: float = 0.0
     insert: float = 0.0
     wait: float = 0.0
-    letters: float = 0.0
+    letters: float = 0.0  # so named in ledgers
     total: float = 0.0
     cpu: float = 0.0
 

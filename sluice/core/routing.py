@@ -31,7 +31,7 @@ class Looked:
 def looked(key: bytes | None, headers: Headers, envelope: bytes | None = None) -> Looked:
     """The facts of a message. The first header of a name counts."""
     only = next((content for name, content in headers if name == TABLE_HEADER), None)
-    # A letter of no entry has an empty name: it is routed anew.
+    # A dead letter of no entry has an empty name: it is routed anew.
     return Looked(only.decode(errors="replace") if only else None, key or b"", headers, envelope)
 
 

@@ -103,7 +103,7 @@ class ConnectorLoop:
             parts.parking,
             parts.schema_patience_ms,
         )
-        self.letters = self._reports.letters
+        self.dead_letters = self._reports.dead_letters
         self.replicas = parts.replicas
         self._specs = dict(specs)
         is_read = parts.read_schema is not None

@@ -34,7 +34,7 @@ from sluice.driver.state import Holds, PartitionState
 FIRST_RESERVATION = 8
 
 #: Dead letters of one transaction; ranges beyond it are settled by the next ones.
-LETTER_BYTES_MAX = 64 * 1024 * 1024
+DEAD_LETTER_BYTES_MAX = 64 * 1024 * 1024
 
 #: A look at the windows is too old to repeat a range on after so long: a driver that slept
 #: would repeat on what the windows held before it slept, and with a new lease.
@@ -623,9 +623,9 @@ def bounded(updates: list[RecordUpdate]) -> list[RecordUpdate]:
     taken: list[RecordUpdate] = []
     size = 0
     for group in groups.values():
-        letters = (letter for update in group for letter in update.dead_letters)
-        weight = sum(len(letter.value or b"") + 1024 for letter in letters)
-        if size and weight and size + weight > LETTER_BYTES_MAX:
+        dead_letters = (letter for update in group for letter in update.dead_letters)
+        weight = sum(len(letter.value or b"") + 1024 for letter in dead_letters)
+        if size and weight and size + weight > DEAD_LETTER_BYTES_MAX:
             continue
         size += weight
         taken += group

@@ -31,7 +31,7 @@ from sluice.core.receipts import (
 )
 from sluice.driver.bundling import FAILURES_ALONE_MAX
 from sluice.driver.counters import Counters
-from sluice.driver.dead_letter_limiter import DeadLetterLimiter, TooManyLettersError
+from sluice.driver.dead_letter_limiter import DeadLetterLimiter, TooManyDeadLettersError
 from sluice.driver.effects import Effect, ParkEntry, StopPartition
 from sluice.driver.parking import Parking
 from sluice.driver.ports import Clock, ProbeFound
@@ -105,8 +105,8 @@ class ReportHandler:
         parking: Parking | None = None,
         schema_patience_ms: int = PATIENCE_MS,
     ) -> None:
-        self.letters = DeadLetterLimiter(loop, dead_letter_limit or DeadLetterLimit())
-        self._patience = SchemaPatience(self.letters, schema_patience_ms)
+        self.dead_letters = DeadLetterLimiter(loop, dead_letter_limit or DeadLetterLimit())
+        self._patience = SchemaPatience(self.dead_letters, schema_patience_ms)
         self._states = states
         self._planner = planner
         self._counters = counters
@@ -165,9 +165,9 @@ class ReportHandler:
             case Loaded() as loaded:
                 try:
                     state.answered(
-                        self.letters.take(state.block_range, state.record.spec, loaded, now_ms)
+                        self.dead_letters.take(state.block_range, state.record.spec, loaded, now_ms)
                     )
-                except TooManyLettersError as error:
+                except TooManyDeadLettersError as error:
                     if self._parking.allows(error.table):
                         return [ParkEntry(error.table, error)]
                     return [StopPartition(state.source, error)]

@@ -55,11 +55,11 @@ class UnknownSchemaError(TransientError):
 class SchemaPatience:
     """Judges the refusals of one connector.
 
-    :param letters: knows how many dead letters are too many.
+    :param dead_letters: knows how many dead letters are too many.
     """
 
-    def __init__(self, letters: DeadLetterLimiter, patience_ms: int = PATIENCE_MS) -> None:
-        self._letters = letters
+    def __init__(self, dead_letters: DeadLetterLimiter, patience_ms: int = PATIENCE_MS) -> None:
+        self._dead_letters = dead_letters
         self._patience_ms = patience_ms
         self._since: dict[TopicPartition, tuple[int, int]] = {}
         self._waited_for: set[int] = set()
@@ -76,7 +76,7 @@ class SchemaPatience:
         if not self._is_over(block_range, outdated, now_ms):
             raise UnknownSchemaError(outdated.why)
         for entry, found in outdated.schemas.items():
-            if self._letters.would_stop(block_range.source, entry, found.messages, found.of):
+            if self._dead_letters.would_stop(block_range.source, entry, found.messages, found.of):
                 raise UnknownSchemaError(
                     f"{outdated.why}; so many dead letters are more than [dead_letters] max_ratio "
                     "allows, so the range waits",

@@ -162,7 +162,7 @@ class LoopCollector(Collector):
         yield from _waits(loops)
         yield from _crowding(loops)
         yield from _inserted(loops)
-        yield from _letters(loops)
+        yield from _dead_letters(loops)
 
     def _partitions(self, loops: list[ConnectorLoop]) -> Iterator[Metric]:
         families = {
@@ -238,7 +238,7 @@ def _inserted(loops: list[ConnectorLoop]) -> Iterator[Metric]:
         yield family
 
 
-def _letters(loops: list[ConnectorLoop]) -> Iterator[Metric]:
+def _dead_letters(loops: list[ConnectorLoop]) -> Iterator[Metric]:
     """How many dead letters of what, and how near each partition is to its limit."""
     counts = CounterMetricFamily(
         "sluice_dead_letters_by_reason",
@@ -251,10 +251,10 @@ def _letters(loops: list[ConnectorLoop]) -> Iterator[Metric]:
         labels=["connector", "topic", "partition", "table"],
     )
     for loop in loops:
-        for (table, reason), count in list(loop.letters.counts.items()):
+        for (table, reason), count in list(loop.dead_letters.counts.items()):
             counts.add_metric([loop.name, table, reason], float(count))
-        for source, window in list(loop.letters.windows.items()):
-            for table in list(window.letters):
+        for source, window in list(loop.dead_letters.windows.items()):
+            for table in list(window.dead_letters):
                 labels = [loop.name, source.topic, str(source.partition), table]
                 ratios.add_metric(labels, window.ratio(table))
     yield counts

@@ -29,7 +29,7 @@ _OPEN_PATIENCE_SECONDS = 3.0
 #: Decisions of a person that move a partition's position.
 _MOVES = ("adopt", "rewind")
 
-Letters = dict[tuple[TopicPartition, str], NDArray[np.uint64]]
+DeadLetters = dict[tuple[TopicPartition, str], NDArray[np.uint64]]
 
 
 @dataclass(slots=True)
@@ -175,7 +175,7 @@ class SourceReader:
         """Last stable offset, fresh."""
         return self._log.stable_ends([source])[source]
 
-    def letters(self) -> Letters:
+    def dead_letters(self) -> DeadLetters:
         """Sorted offsets of the dead letters, by partition and table entry."""
         found: dict[tuple[TopicPartition, str], array[int]] = {}
         for topic in (self._configuration.dead_letters_topic, self._configuration.parking_topic):

@@ -314,7 +314,7 @@ class _Loading:
             raise error
 
     def _park(self, table: TableSpec, router: Router) -> None:
-        """All that the entry takes becomes letters of the parking topic."""
+        """All that the entry takes becomes dead letters of the parking topic."""
         fault = DeadLetterReason(table.entry, PARKED, f"{table.target} takes no blocks for now")
         with router.messages_of(table.entry) as buffer:
             for offset in map(int, buffer.offsets):
@@ -351,20 +351,20 @@ class _Loading:
                 break
             self.values[one.offset] = value
 
-    def _letters(
+    def _dead_letters(
         self, reader: Reader, faults: Sequence[Mapping[int, Sequence[DeadLetterReason]]]
     ) -> list[tuple[DeadLetter, ...]]:
         """The dead letters of each member, which share what a task may send."""
         environment, left = self.environment, self.environment.dead_letter_bytes_max
         found: list[tuple[DeadLetter, ...]] = []
         for member, wanted in zip(self.bundle.members, faults, strict=True):
-            letters: tuple[DeadLetter, ...] = ()
+            dead_letters: tuple[DeadLetter, ...] = ()
             if wanted and self.bundle.is_alone and isinstance(reader, RangeReader):
-                letters = reader.letters(member.block_range, wanted, self.values, left)
+                dead_letters = reader.dead_letters(member.block_range, wanted, self.values, left)
             elif wanted:
-                letters = read_originals(environment.kafka, member.block_range, wanted, left)
-            left -= sum(len(letter.value or b"") for letter in letters)
-            found.append(letters)
+                dead_letters = read_originals(environment.kafka, member.block_range, wanted, left)
+            left -= sum(len(letter.value or b"") for letter in dead_letters)
+            found.append(dead_letters)
         return found
 
     def loaded(self, reading: Reading, router: Router) -> tuple[Loaded, ...]:
@@ -376,10 +376,12 @@ class _Loading:
                     DeadLetterReason("", NO_ROUTE, "no table entry takes this message")
                 ]
         faults = self._faults_of_members()
-        letters: list[tuple[DeadLetter, ...]] = [() for _ in bundle.members]
+        dead_letters: list[tuple[DeadLetter, ...]] = [() for _ in bundle.members]
         if self.faults:
             began = time.monotonic()
-            letters = self._letters(self.cache.reader(self.environment, looks=router.looks), faults)
+            dead_letters = self._dead_letters(
+                self.cache.reader(self.environment, looks=router.looks), faults
+            )
             self.clocks.letters = time.monotonic() - began
         unrouted = bundle.divided(router.unrouted)
         empty = bundle.divided_intervals(self.empty)
@@ -387,7 +389,7 @@ class _Loading:
         return tuple(
             Loaded(
                 receipts=tuple(one for shares in self.shares if (one := shares[n]) is not None),
-                dead_letters=letters[n],
+                dead_letters=dead_letters[n],
                 messages=result.messages,
                 bytes=result.bytes,
                 skipped=result.skipped,

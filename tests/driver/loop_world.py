@@ -146,7 +146,7 @@ class World(Inbox):
         self.tables = {Site(t.entry, "s1"): Table(blocks) for t in self.spec.tables}
         self.group: dict[TopicPartition, Record] = {}
         self.ledger: list[LedgerEntry] = []
-        self.letters: list[DeadLetter] = []
+        self.dead_letters: list[DeadLetter] = []
         self.commits: list[Commit] = []
         self.jobs: list[Job] = []
         self.cancelled: list[tuple[int, Job]] = []
@@ -215,7 +215,7 @@ class World(Inbox):
         self.commits.append(commit)
         self.group.update(commit.records)
         self.ledger += commit.entries
-        self.letters += commit.dead_letters
+        self.dead_letters += commit.dead_letters
 
     # Source offsets
 

@@ -61,7 +61,7 @@ class GrowingWorld(AlteredWorld):
         self.wanted: list[Wanted] = []
         self.want_columns = self._want
         self.script = type(self).task  # type: ignore[assignment]
-        self.letters_of: set[int] = set()
+        self.dead_letters_of: set[int] = set()
 
     def _want(self, wanted: Wanted) -> None:
         self.wanted.append(wanted)
@@ -91,7 +91,7 @@ class GrowingWorld(AlteredWorld):
                 if answer:
                     new.append(NewField(name, "Int" if answer == "add" else ""))
                 elif name not in names and name not in table.dynamic.passed_over:
-                    self.letters_of.add(offset)
+                    self.dead_letters_of.add(offset)
         return Outdated("a", "new fields", (), {"a": tuple(new)}) if new else None
 
 
@@ -130,7 +130,7 @@ def test_a_range_waits_for_its_columns_and_is_loaded_with_them() -> None:
     names = {column.name for column in world.now_spec.tables[0].columns}
     assert {"x1", "x2"} <= names
     assert world.now_spec.tables[0].dynamic == replace(RULES, passed_over=("d1",))
-    assert world.letters_of == set()
+    assert world.dead_letters_of == set()
     assert_loaded(world)
     # While it waited, the columns were asked for again, once a second.
     assert 4 <= sum("a" in wanted and wanted["a"][0].name == "x1" for wanted in world.wanted) <= 6
@@ -140,7 +140,7 @@ def test_where_there_is_no_room_the_field_is_a_dead_letter() -> None:
     world = GrowingWorld({1: "x1", 2: "x2", 3: "x3", 4: "x4"})
     world.ends[P0] = 20
     run(world)
-    assert world.letters_of == {4}
+    assert world.dead_letters_of == {4}
     assert [kind for kind, _, _ in kinds(world, P0)] == [
         "INTEND",
         "ADD_COLUMNS",
@@ -157,7 +157,7 @@ def test_a_repeated_attempt_is_refused_as_the_first_one_was() -> None:
     world.script = once(lambda world, assignment: JobLostError("lost"))
     run(world)
     assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "ADD_COLUMNS", "SETTLE"]
-    assert len(world.jobs) == 3 and world.letters_of == set()
+    assert len(world.jobs) == 3 and world.dead_letters_of == set()
     assert_loaded(world)
 
 
@@ -174,7 +174,7 @@ def test_a_shortened_range() -> None:
         "ADD_COLUMNS",
         "SETTLE",
     ]
-    assert world.letters_of == set()
+    assert world.dead_letters_of == set()
     assert_loaded(world)
 
 
@@ -188,7 +188,7 @@ def test_a_probed_range_keeps_what_the_probe_found() -> None:
     assert [kind for kind, _, _ in kinds(world, P0)] == ["PROBE", "ADD_COLUMNS", "SETTLE"]
     probe, add_columns = (c.records[P0] for c in world.commits[:2])
     assert probe.rest == add_columns.rest != ""
-    assert world.letters_of == set()
+    assert world.dead_letters_of == set()
     assert_loaded(world)
 
 
@@ -329,7 +329,7 @@ def test_where_rows_are_hashed_and_another_table_was_altered_the_range_is_probed
     assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "PROBE", "SETTLE"]
     probed = next(r for c in world.commits for r in c.records.values() if r.kind.name == "PROBE")
     assert probed.spec == world.now_spec.digest()
-    assert world.letters_of == set()
+    assert world.dead_letters_of == set()
     assert_loaded(world)
 
 

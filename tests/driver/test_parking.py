@@ -50,14 +50,14 @@ class ParkingWorld(World):
             error = build_error(reaction_to(RIGHTS), RIGHTS, "http://h", "no rights")
             names = tuple(t.entry for t in inserted)
             return Failed(error, self.bad, assignment.is_first, names)
-        letters = [
+        dead_letters = [
             letter(offset, table.entry, PARKED)
             for table in tables
             if table.parked
             for offset in range(assignment.block_range.begin, assignment.block_range.end)
             if not assignment.rest or contains(assignment.rest[table.entry], offset)
         ]
-        return replace(loaded, dead_letters=tuple(letters))
+        return replace(loaded, dead_letters=tuple(dead_letters))
 
     def load_into(self, assignment: Assignment, spec: LoadSpec) -> Loaded:
         """Insert into the tables of this load spec only."""
@@ -73,7 +73,7 @@ class ParkingWorld(World):
 
     def parked(self) -> list[int]:
         """Offsets in the parking topic."""
-        return [one.offset for one in self.letters if one.reason == PARKED]
+        return [one.offset for one in self.dead_letters if one.reason == PARKED]
 
 
 def stored(world: World, entry: str) -> list[int]:
@@ -279,14 +279,14 @@ def test_too_many_dead_letters_park_their_table_and_good_rows_stay() -> None:
         good = replace(spec, tables=tuple(t for t in spec.tables if t.entry == "good"))
         loaded = world.load_into(assignment, good)
         bad = range(begin + 2, assignment.block_range.end)
-        letters = tuple(letter(offset, "bad", "cannot-parse") for offset in bad)
-        return replace(loaded, dead_letters=letters)
+        dead_letters = tuple(letter(offset, "bad", "cannot-parse") for offset in bad)
+        return replace(loaded, dead_letters=dead_letters)
 
     world.script = mostly_bad
     loop = run(world)
     assert loop.states[P0].stopped is None and loop.states[P0].settled == 20
     assert stored(world, "bad") == [0, 1] and stored(world, "good") == span(20)
-    assert sorted(world.parked()) == span(2, 20) == sorted(x.offset for x in world.letters)
+    assert sorted(world.parked()) == span(2, 20) == sorted(x.offset for x in world.dead_letters)
 
 
 def test_without_leave_the_partition_stops() -> None:
@@ -295,4 +295,4 @@ def test_without_leave_the_partition_stops() -> None:
     loop = run(world)
     stopped = loop.states[P0].stopped
     assert isinstance(stopped, TerminalError) and "no rights" in str(stopped)
-    assert world.letters == []
+    assert world.dead_letters == []

@@ -99,9 +99,9 @@ def test_what_is_recorded_again_gives_nobody_more_time(world: World) -> None:
     assert (step.background, step.dispatch) == (state.background, False)
 
 
-def loaded(*letters: DeadLetter) -> Loaded:
+def loaded(*dead_letters: DeadLetter) -> Loaded:
     receipt = Receipt("t", "d.t", "s1", "token", 8, 99, "sum", "http://h", 1, 5)
-    return Loaded((receipt,), letters, 10, 1000, 2)
+    return Loaded((receipt,), dead_letters, 10, 1000, 2)
 
 
 def letter(value: bytes | None = b"{") -> DeadLetter:
@@ -153,16 +153,16 @@ def test_dead_letters_of_one_transaction_are_bounded(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At least one range that has any is settled; those without any always are."""
-    monkeypatch.setattr(steps_module, "LETTER_BYTES_MAX", 3 * 1024)
+    monkeypatch.setattr(steps_module, "DEAD_LETTER_BYTES_MAX", 3 * 1024)
     record = world.settled(P0).record
 
-    def step(partition: int, letters: int) -> RecordUpdate:
+    def step(partition: int, dead_letters: int) -> RecordUpdate:
         source = TopicPartition("a", partition)
-        many = (letter(b""),) * letters
+        many = (letter(b""),) * dead_letters
         return RecordUpdate(source, record, Background(), False, (), many)
 
-    def taken(*letters: int) -> list[int]:
-        steps = [step(place, count) for place, count in enumerate(letters)]
+    def taken(*dead_letters: int) -> list[int]:
+        steps = [step(place, count) for place, count in enumerate(dead_letters)]
         return [each.source.partition for each in bounded(steps)]
 
     assert taken(5, 0, 1) == [0, 1]

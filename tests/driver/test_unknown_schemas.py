@@ -73,11 +73,11 @@ class RegistryWorld(World):
             if (P0, offset) not in before and assignment.block_range.source == P0:
                 rows.pop((P0, offset), None)
             self.dead.append((assignment.record.attempt, offset))
-        letters = tuple(
+        dead_letters = tuple(
             DeadLetter("a", 0, o, None, None, b"", (), "unknown-schema", "no", "a")
             for o in sorted(bad)
         )
-        return replace(loaded, dead_letters=letters)
+        return replace(loaded, dead_letters=dead_letters)
 
     def text_of_last(self, source: TopicPartition) -> TableSpec:
         last = [r for c in self.commits for s, r in c.records.items() if s == source]
@@ -111,7 +111,7 @@ def test_a_schema_that_the_registry_learns_in_time_costs_no_row() -> None:
     world.at(30_000, lambda: world.known.add(2))
     run(world)
     assert world.rows_of(P0, "a") == world.rows_of(P0, "z") == [1] * 10
-    assert world.letters == [] and world.text_of_last(P0).schemas is None
+    assert world.dead_letters == [] and world.text_of_last(P0).schemas is None
     assert "ADD_COLUMNS" not in [kind for kind, _, _ in kinds(world, P0)]
     assert world.now < START_MS + 40_000, "it is asked again often enough"
 
@@ -135,7 +135,7 @@ def test_one_that_it_does_not_learn_stands_in_the_spec_whatever_it_says_later() 
     run(world)
     assert world.rows_of(P0, "a") == [1, 1, 1, 0, 1, 0, 1, 1, 1, 1]
     assert world.rows_of(P0, "z") == [1] * 10
-    assert [letter.offset for letter in world.letters] == [3, 5]
+    assert [letter.offset for letter in world.dead_letters] == [3, 5]
     assert world.text_of_last(P0).schemas is None or kinds(world, P0)[-1][0] == "SETTLE"
     widened = [r for c in world.commits for r in c.records.values() if r.kind.name == "ADD_COLUMNS"]
     assert parse_spec(world.canonical(widened[0].spec)).tables[0].schemas == (1,)
@@ -152,7 +152,7 @@ def test_where_an_attempt_may_have_inserted_a_probe_tells_what_is_there() -> Non
     run(world)
     assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "PROBE", "SETTLE"]
     assert world.rows_of(P0, "a") == world.rows_of(P0, "z") == [1] * 10
-    assert world.letters == []
+    assert world.dead_letters == []
     assert_specs_are_recorded(world)
 
 
@@ -162,7 +162,7 @@ def test_what_such_a_probe_does_not_find_becomes_dead_letters() -> None:
     world.script = first(lambda world, assignment: JobLostError("the worker is gone"))
     run(world)
     assert world.rows_of(P0, "a") == [1, 1, 1, 0, 1, 0, 1, 1, 1, 1]
-    assert [letter.offset for letter in world.letters] == [3, 5]
+    assert [letter.offset for letter in world.dead_letters] == [3, 5]
     assert_specs_are_recorded(world)
 
 
@@ -184,7 +184,7 @@ def test_where_it_cannot_be_probed_it_waits_for_the_registry(doubled: bool) -> N
         return
     assert world.now > START_MS + hour_ms and loop.states[P0].stopped is None
     assert "PROBE" not in [kind for kind, _, _ in kinds(world, P0)]
-    assert world.rows_of(P0, "a") == [1] * 10 and world.letters == []
+    assert world.rows_of(P0, "a") == [1] * 10 and world.dead_letters == []
 
 
 @pytest.mark.parametrize("is_recorded", [False, True])
@@ -211,7 +211,7 @@ def test_where_some_rows_of_messages_are_stored_it_waits_for_the_registry(
     world.rounds_left = 200_000
     loop = run(world)
     assert world.now > START_MS + hour_ms and loop.states[P0].stopped is None
-    assert world.letters == []
+    assert world.dead_letters == []
 
 
 def test_garbage_holds_nobody_back_for_long_and_makes_no_specs() -> None:
@@ -222,7 +222,7 @@ def test_garbage_holds_nobody_back_for_long_and_makes_no_specs() -> None:
     assert world.now < START_MS + 60_000 + 60_000, "one patience, and not one for each range"
     specs = {e.body["digest"] for e in world.ledger if e.body["type"] == "text"}
     assert len(specs - {world.spec.digest()}) == 1
-    assert sorted(letter.offset for letter in world.letters) == sorted(world.names)
+    assert sorted(letter.offset for letter in world.dead_letters) == sorted(world.names)
 
 
 def test_another_topic_is_not_hurried_by_the_garbage_of_one() -> None:
@@ -238,7 +238,9 @@ def test_another_topic_is_not_hurried_by_the_garbage_of_one() -> None:
     world.at(200_000, loop.stopping.set)
     loop.run(None, 5.0)
     assert world.rows_of(b0, "a") == [1] * 10
-    assert {letter.partition for letter in world.letters} == {0} and len(world.letters) == 40
+    assert {letter.partition for letter in world.dead_letters} == {0} and len(
+        world.dead_letters
+    ) == 40
 
 
 def test_more_than_may_be_dead_letters_wait() -> None:
@@ -248,7 +250,7 @@ def test_more_than_may_be_dead_letters_wait() -> None:
     world.at(3_600_000, lambda: world.known.add(2))
     world.rounds_left = 200_000
     run(world)
-    assert world.rows_of(P0, "a") == [1] * 10 and world.letters == []
+    assert world.rows_of(P0, "a") == [1] * 10 and world.dead_letters == []
     assert kinds(world, P0)[-1] == ("SETTLE", 10, 10)
 
 
@@ -258,7 +260,7 @@ def test_patience_can_be_none() -> None:
     world.schema_patience_ms = 0
     run(world)
     assert world.now < START_MS + 20 * TASK_MS
-    assert [letter.offset for letter in world.letters] == [3]
+    assert [letter.offset for letter in world.dead_letters] == [3]
 
 
 def test_a_schema_that_is_deleted_while_its_spec_is_loaded_is_taken_out_of_it() -> None:
@@ -278,6 +280,6 @@ def test_a_schema_that_is_deleted_while_its_spec_is_loaded_is_taken_out_of_it() 
         run(world)
     except EndlessLoopError:
         pytest.fail(str(kinds(world, P0)[:20]))
-    assert [letter.offset for letter in world.letters] == [3, 5]
+    assert [letter.offset for letter in world.dead_letters] == [3, 5]
     assert world.rows_of(P0, "z") == [1] * 10
     assert_specs_are_recorded(world)

@@ -13,8 +13,8 @@ from tests.support.world import (
     LINEAGE,
     Truth,
     World,
+    assert_dead_letters,
     assert_exact,
-    assert_letters,
     wait_for,
 )
 
@@ -34,7 +34,7 @@ def test_a_replay_after_the_window_was_overrun_is_probed(world: World) -> None:
     second = world.drain(configuration)
     assert "is probed" in second.text()
     assert_exact_besides_foreign(world, "probe", truth)
-    assert_letters(world, truth)
+    assert_dead_letters(world, truth)
     assert any(entry.get("kind") == "probe" for entry in world.ledger())
 
 

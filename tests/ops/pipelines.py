@@ -39,7 +39,7 @@ topics = ["{topic}"]
 [ledger]
 topic = "{ledger}"
 [dead_letters]
-topic = "{letters}"
+topic = "{dead_letters}"
 """
 
 
@@ -62,7 +62,7 @@ class Pipeline(Group):
                 brokers=kafka.brokers,
                 topic=self.topic,
                 ledger=self.ledger,
-                letters=self.letters,
+                dead_letters=self.dead_letters,
                 url=url,
                 database=database,
             )

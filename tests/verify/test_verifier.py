@@ -84,21 +84,23 @@ class Driving:
         return replace(made, **changes)
 
     def intend(
-        self, end: int, rows: int | None = None, letters: tuple[DeadLetter, ...] = ()
+        self, end: int, rows: int | None = None, dead_letters: tuple[DeadLetter, ...] = ()
     ) -> None:
         """Settle what is in doubt; intend what comes next."""
         record = self.next(kind=Kind.INTEND, begin=self.record.end, end=end, rest="")
-        self.commit(record, self.loaded(rows, letters), letters)
+        self.commit(record, self.loaded(rows, dead_letters), dead_letters)
 
-    def settle(self, rows: int | None = None, letters: tuple[DeadLetter, ...] = ()) -> None:
+    def settle(self, rows: int | None = None, dead_letters: tuple[DeadLetter, ...] = ()) -> None:
         """Settle what is in doubt."""
         end = self.record.end
         record = self.next(
             kind=Kind.SETTLE, begin=end, end=end, attempt=0, reservation=0, deadline_ms=0
         )
-        self.commit(record, self.loaded(rows, letters), letters)
+        self.commit(record, self.loaded(rows, dead_letters), dead_letters)
 
-    def loaded(self, rows: int | None, letters: tuple[DeadLetter, ...]) -> tuple[LedgerEntry, ...]:
+    def loaded(
+        self, rows: int | None, dead_letters: tuple[DeadLetter, ...]
+    ) -> tuple[LedgerEntry, ...]:
         """Ledger entries of the range in doubt."""
         record, source = self.record, self.source
         if not record.in_doubt:
@@ -109,14 +111,14 @@ class Driving:
             target="shop.orders",
             shard="s1",
             token=f"any/{record.begin}-{record.end}",
-            rows=messages - len(letters) if rows is None else rows,
+            rows=messages - len(dead_letters) if rows is None else rows,
             bytes=9,
             checksum="c",
             replica="http://one:8123",
             entries=1,
             insert_ms=1,
         )
-        loaded = Loaded((receipt,), letters, messages, bytes=100, skipped=0)
+        loaded = Loaded((receipt,), dead_letters, messages, bytes=100, skipped=0)
         block_range = Range(source, record.begin, record.end)
         return (
             receipt_entry(block_range, record.batch, record.attempt, receipt),
@@ -127,11 +129,11 @@ class Driving:
         self,
         record: Record,
         entries: tuple[LedgerEntry, ...] = (),
-        letters: tuple[DeadLetter, ...] = (),
+        dead_letters: tuple[DeadLetter, ...] = (),
     ) -> None:
         """One transaction."""
         own = record_entry(self.source, record, Background())
-        self.recorder.record(Commit({self.source: record}, (*entries, own), letters), {})
+        self.recorder.record(Commit({self.source: record}, (*entries, own), dead_letters), {})
         self.record = record
 
 
@@ -162,7 +164,7 @@ def test_a_real_history_is_clean_from_both_sources(pipeline: Pipeline) -> None:
     """Ranges, dead letters, a take-over in doubt, a person's decisions."""
     first = Driving(pipeline)
     first.intend(10)
-    first.intend(20, letters=(letter(offset=3), letter(offset=4)))
+    first.intend(20, dead_letters=(letter(offset=3), letter(offset=4)))
     second = Driving(pipeline, "run-2")
     second.intend(30)
     second.settle()

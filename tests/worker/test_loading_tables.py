@@ -81,7 +81,7 @@ class Listed(RangeReader):
         size = sum(len(value or b"") for _, value, _ in there)
         return (ReadResult(len(inside), size, len(inside) - len(there), self.heavy_at),)
 
-    def letters(
+    def dead_letters(
         self,
         block_range: Range,
         wanted: Mapping[int, Sequence[DeadLetterReason]],
@@ -169,12 +169,12 @@ def good(number: int) -> bytes:
     return b'{"a":%d}' % number
 
 
-def letters(outcome: Outcome) -> list[tuple[int, str, str]]:
+def dead_letters(outcome: Outcome) -> list[tuple[int, str, str]]:
     assert isinstance(outcome, Loaded), outcome
     return [(letter.offset, letter.table, letter.reason) for letter in outcome.dead_letters]
 
 
-def test_rows_letters_and_tombstones_account_for_every_message(
+def test_rows_dead_letters_and_tombstones_account_for_every_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     messages = [(good(1), ""), (None, ""), (b"{", ""), (b'{"a":300}', ""), (good(2), "")]
@@ -182,20 +182,24 @@ def test_rows_letters_and_tombstones_account_for_every_message(
     outcome = task.load(monkeypatch)
     assert isinstance(outcome, Loaded)
     assert task.inserted == [("one", "s1", 2)]
-    assert [offset for offset, _, _ in letters(outcome)] == [2, 3]
+    assert [offset for offset, _, _ in dead_letters(outcome)] == [2, 3]
     assert (outcome.messages, outcome.skipped, outcome.rows) == (5, 1, 2)
     assert (outcome.passed, outcome.empty, outcome.dropped_rows) == ({}, {}, {})
     assert outcome.stages.wait == 1.5
 
 
-def test_each_entry_has_its_own_rows_and_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_entry_has_its_own_rows_and_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message may be bad for one and good for the other."""
     wide = replace(COLUMNS[0], type="UInt16")
     other = a_table("two", columns=(wide, *COLUMNS[1:]))
     task = Task((a_table("one"), other), Listed([(b'{"a":300}', ""), (good(1), ""), (b"x", "")]))
     outcome = task.load(monkeypatch)
     assert task.inserted == [("one", "s1", 1), ("two", "s1", 2)]
-    assert [(o, table) for o, table, _ in letters(outcome)] == [(0, "one"), (2, "one"), (2, "two")]
+    assert [(o, table) for o, table, _ in dead_letters(outcome)] == [
+        (0, "one"),
+        (2, "one"),
+        (2, "two"),
+    ]
 
 
 @pytest.mark.parametrize("unrouted", ["ignore", "dead-letter"])
@@ -208,7 +212,7 @@ def test_routes_say_what_is_passed_over(monkeypatch: pytest.MonkeyPatch, unroute
     assert task.inserted == [("one", "s1", 1), ("two", "s1", 2)]
     assert (outcome.passed, outcome.unrouted) == ({"one": 3, "two": 2}, 1)
     letter = [(3, "", "no-route")] if unrouted == "dead-letter" else []
-    assert [(o, table) for o, table, _ in letters(outcome)] == [(o, t) for o, t, _ in letter]
+    assert [(o, table) for o, table, _ in dead_letters(outcome)] == [(o, t) for o, t, _ in letter]
 
 
 def test_of_a_rest_nothing_else_is_loaded_or_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +234,7 @@ def test_of_a_rest_nothing_is_counted_as_passed_over_by_a_parked_entry(
     for rest, passed in (({}, {"one": 1}), ({"one": ((0, 1),)}, {})):
         outcome = Task(tables, Listed(messages), rest=rest).load(monkeypatch)
         assert isinstance(outcome, Loaded) and outcome.passed == passed
-        assert [o for o, _, reason in letters(outcome) if reason == PARKED] == (
+        assert [o for o, _, reason in dead_letters(outcome) if reason == PARKED] == (
             [0] if rest else [0, 1]
         )
 
@@ -241,7 +245,7 @@ def test_a_parked_entry_takes_nothing_and_the_others_go_on(
     task = Task((a_table("one", parked=True), a_table("two")), Listed([(good(1), "")] * 3))
     outcome = task.load(monkeypatch)
     assert task.inserted == [("two", "s1", 3)]
-    assert letters(outcome) == [(offset, "one", PARKED) for offset in range(3)]
+    assert dead_letters(outcome) == [(offset, "one", PARKED) for offset in range(3)]
     assert isinstance(outcome, Loaded) and outcome.passed == {}
 
 
@@ -255,7 +259,7 @@ def test_messages_of_several_rows_and_of_none(monkeypatch: pytest.MonkeyPatch) -
     assert outcome.empty == {"many": ((1, 2), (3, 4))}
     assert outcome.passed == {"many": 2}
     assert outcome.dropped_rows == {"many": 1}
-    assert [(o, table) for o, table, _ in letters(outcome)] == [(o, "one") for o in range(4)]
+    assert [(o, table) for o, table, _ in dead_letters(outcome)] == [(o, "one") for o in range(4)]
 
 
 def test_rows_that_are_stored_are_compared_when_no_field_waits_for_a_column(
@@ -359,5 +363,5 @@ def test_originals_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> No
     """Those beyond it are read again."""
     reader = Listed([(b"bad-%d" % n, "") for n in range(6)])
     task = Task((a_table("one"), a_table("two")), reader, letter_bytes_max=15)
-    assert len(letters(task.load(monkeypatch))) == 12
+    assert len(dead_letters(task.load(monkeypatch))) == 12
     assert reader.kept == {0: b"bad-0", 1: b"bad-1", 2: b"bad-2"}

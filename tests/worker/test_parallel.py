@@ -97,7 +97,7 @@ def refused(is_unstored: bool = True) -> BlockRefusedError:
 
 
 def test_what_may_be_stored_decides_in_any_order() -> None:
-    """Another load spec would make other rows beside it, and a parked entry letters."""
+    """Another load spec would make other rows beside it, and a parked entry dead letters."""
     errors: list[SluiceError] = [
         InDoubtError("no answer"),
         refused(is_unstored=False),

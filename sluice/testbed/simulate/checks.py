@@ -43,7 +43,7 @@ class Checks:
         self.commits = 0
         self.foreign_commits: dict[TopicPartition, int] = {}
         self._world = world
-        self._letters: Counter[Place] = Counter()
+        self._dead_letters: Counter[Place] = Counter()
         self._parked: Counter[Place] = Counter()
         self._tokens: dict[str, tuple[str, tuple[str, ...], tuple[Row, ...]]] = {}
         self._texts: set[str] = set()
@@ -59,9 +59,9 @@ class Checks:
         self.commits += 1
         for source, offset in transaction.offsets.items():
             self._world.say(f"committed {source} {offset}")
-        letters = self._written(transaction, self._world.plan.letters)
+        dead_letters = self._written(transaction, self._world.plan.dead_letters)
         parked = self._written(transaction, self._world.plan.parking)
-        self._letters.update(letters)
+        self._dead_letters.update(dead_letters)
         self._parked.update(parked)
         if parked:
             self._world.faults.note("message parked")
@@ -86,7 +86,7 @@ class Checks:
                 source, before, decode(*offset), late_inserts.get(source, [])
             )
             if source not in self._world.excused:
-                self._check_record(source, offset, transaction, letters, parked)
+                self._check_record(source, offset, transaction, dead_letters, parked)
             self._check_foreign(source, offset, transaction)
         self._check_budget(transaction)
         self._check_texts(TRANSACTIONS_OVERTAKE_MS)
@@ -104,7 +104,7 @@ class Checks:
                 self._world.invariants.check_reservations(source, records)
 
     def _written(self, transaction: Transaction, topic: str) -> Counter[Place]:
-        """Where the messages are from that a transaction writes to a topic of letters."""
+        """Where the messages are from that a transaction writes to a topic of dead letters."""
         return Counter(
             _origin(dict(stored.headers)) for name, stored in transaction.messages if name == topic
         )
@@ -122,7 +122,7 @@ class Checks:
         source: TopicPartition,
         offset: Offset,
         transaction: Transaction,
-        letters: Counter[Place],
+        dead_letters: Counter[Place],
         parked: Counter[Place],
     ) -> None:
         before = self.recorded(self._world.broker.group.get(source))
@@ -141,7 +141,7 @@ class Checks:
         if record.begin == before.end:
             self._world.invariants.bundles.settled(source, before, transaction)
             if before.begin < before.end:
-                self._check_rows(source, before.begin, before.end, letters, parked)
+                self._check_rows(source, before.begin, before.end, dead_letters, parked)
         elif record.begin != before.begin:
             self.violate(f"{source}: {record} follows {before} (R2)")
         elif record.end != before.end and record.kind is not Kind.SHORTEN:
@@ -181,7 +181,7 @@ class Checks:
         source: TopicPartition,
         begin: int,
         end: int,
-        letters: Counter[Place],
+        dead_letters: Counter[Place],
         parked: Counter[Place],
     ) -> None:
         """Each good message is one row of each table, each bad one one dead letter; of a table
@@ -201,7 +201,7 @@ class Checks:
                         if (number > AGAIN_NUMBERS // 2) == (name == AGAIN):
                             found[number] += count
                 place = (source, offset, name)
-                rows, dead, waits = found.total(), letters[place], parked[place]
+                rows, dead, waits = found.total(), dead_letters[place], parked[place]
                 wanted = {(0, 0, 0)}
                 if message is not None and message.value is not None and not gone:
                     wanted, numbers = self._wanted(name, message.value)
@@ -305,7 +305,7 @@ class Checks:
         for source in world.sources():
             if source not in world.excused:
                 end = world.broker.log(source).stable_end
-                self._check_rows(source, 0, end, self._letters, self._parked)
+                self._check_rows(source, 0, end, self._dead_letters, self._parked)
         sources = set(world.sources())
         for table in world.clickhouse.tables():
             name = table.shape.name
@@ -319,7 +319,7 @@ class Checks:
                     self.violate(f"{source} {offset} in {name} is foreign")
             for view in table.views:
                 self._compare_view(table, view)
-        for (source, offset, name), count in self._letters.items():
+        for (source, offset, name), count in self._dead_letters.items():
             if count > 1 and source not in world.excused:
                 self.violate(f"{source} {offset} has {count} dead letters of {name}")
 

@@ -295,7 +295,7 @@ def make_configuration(world: World) -> Configuration:
             )
             for entry, name in sorted(plan.entries.items())
         ),
-        dead_letters_topic=plan.letters,
+        dead_letters_topic=plan.dead_letters,
         ledger_topic=plan.ledger,
         parking_topic=plan.parking,
         metrics=None,

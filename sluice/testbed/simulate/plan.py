@@ -96,7 +96,7 @@ class Plan:
     decoder: int = 0
     letter_bytes_max: int = 6_000
     ledger: str = "sluice.ledger"
-    letters: str = "sluice.letters"
+    dead_letters: str = "sluice.letters"
     parking: str = "sluice.parking"
 
     def topics_of(self, entry: str) -> tuple[str, ...]:

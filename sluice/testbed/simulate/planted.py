@@ -183,7 +183,7 @@ def _no_read_before_record() -> AbstractContextManager[None]:
     return patched((recorder.Recorder, "differences", lambda self, expected: {}))
 
 
-def _letters_outside_transaction() -> AbstractContextManager[None]:
+def _dead_letters_outside_transaction() -> AbstractContextManager[None]:
     """Dead letters are sent by themselves before the settle."""
     real = transactions._write
 
@@ -197,7 +197,7 @@ def _letters_outside_transaction() -> AbstractContextManager[None]:
     return patched((transactions, "_write", write))
 
 
-def _letters_uncut() -> AbstractContextManager[None]:
+def _dead_letters_uncut() -> AbstractContextManager[None]:
     """A dead letter larger than its topic takes is not cut (H21)."""
 
     def uncut(letter: DeadLetter, message_bytes_max: int) -> Any:
@@ -381,8 +381,8 @@ PLANTED: dict[str, Plant] = {
     "take-over-without-fencing": _take_over_without_fencing,
     "unstable-reads": _unstable_reads,
     "no-read-before-record": _no_read_before_record,
-    "letters-outside-transaction": _letters_outside_transaction,
-    "letters-uncut": _letters_uncut,
+    "dead-letters-outside-transaction": _dead_letters_outside_transaction,
+    "dead-letters-uncut": _dead_letters_uncut,
     "begin-instead-of-end": _begin_instead_of_end,
     "lease-checked-too-early": _lease_checked_too_early,
     "servers-clock-is-not-asked": _servers_clock_is_not_asked,

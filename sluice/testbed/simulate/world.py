@@ -294,7 +294,7 @@ class World:
             self.broker.topics[topic] = [Log() for _ in range(count)]
             self.broker.ids[topic] = f"AAAAAAAAAA{number}"
         self.broker.topics[self.plan.ledger] = [Log()]
-        self.broker.topics[self.plan.letters] = [Log()]
+        self.broker.topics[self.plan.dead_letters] = [Log()]
         self.broker.topics[self.plan.parking] = [Log()]
 
     def sources(self) -> list[TopicPartition]:

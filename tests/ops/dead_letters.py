@@ -21,11 +21,11 @@ from tests.support.kafka import Kafka
 ALL = Selection()
 
 
-class Letters(Pipeline):
+class DeadLetters(Pipeline):
     """A pipeline with dead letters of its topic's messages."""
 
     def write(self, *offsets: int, **changes: object) -> None:
-        """Letters of these messages of partition 0."""
+        """Dead letters of these messages of partition 0."""
         producer = ck.Producer(
             {"bootstrap.servers": self.kafka.brokers, "enable.idempotence": True}
         )
@@ -37,9 +37,9 @@ class Letters(Pipeline):
                 connector=f"{self.pipeline}.dc1",
                 topic=self.topic,
             )
-            wrapped = wrap(made._replace(**changes), self.letters_max)  # type: ignore[arg-type]
+            wrapped = wrap(made._replace(**changes), self.dead_letters_max)  # type: ignore[arg-type]
             producer.produce(
-                self.letters,
+                self.dead_letters,
                 value=wrapped.value,
                 key=wrapped.key,
                 headers=wrapped.headers,
@@ -57,17 +57,19 @@ class Letters(Pipeline):
 
     def audited(self) -> list[int]:
         """Offsets that an audit counts as dead letters."""
-        return sorted(each.offset for each in read_dead_letters(self.kafka.access(), self.letters))
+        return sorted(
+            each.offset for each in read_dead_letters(self.kafka.access(), self.dead_letters)
+        )
 
 
 @pytest.fixture
-def pipeline(kafka: Kafka, tmp_path: Path) -> Iterator[Letters]:
-    made = Letters(kafka, tmp_path)
+def pipeline(kafka: Kafka, tmp_path: Path) -> Iterator[DeadLetters]:
+    made = DeadLetters(kafka, tmp_path)
     yield made
     made.close()
 
 
-def offsets_of(pipeline: Letters, selection: Selection) -> list[int]:
+def offsets_of(pipeline: DeadLetters, selection: Selection) -> list[int]:
     return [found.letter.offset for found in find(pipeline.configuration, selection)]
 
 
