@@ -16,8 +16,8 @@ from sluice.core.server_runs import server_run
 
 
 def tables_with_windows(facts: TableFacts) -> Iterator[tuple[str, TableFacts]]:
-    """A table and what the views behind it write to (H13), each once; with the name that a site
-    has for it (`Site.target`)."""
+    """A table and what the views behind it write to (H13), each once; with the name that a target
+    shard has for it (`TargetShard.target`)."""
     yield "", facts
     seen = set[str]()
     for dependent in facts.all_dependents():

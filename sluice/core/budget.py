@@ -21,7 +21,7 @@ _TO_TARGET = ">"
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class TargetShard:
     """A deduplication window that the blocks of a table entry take entries of, in one shard: that
     of the entry's own table, or that of a table that a materialized view behind it writes to.
 
@@ -34,7 +34,7 @@ class Site:
     target: str = ""
 
     @property
-    def own(self) -> Site:
+    def own(self) -> TargetShard:
         """The window of the entry's own table."""
         return replace(self, target="") if self.target else self
 
@@ -50,18 +50,19 @@ class Site:
         return f"{own}{_TO_TARGET}{self.target}" if self.target else own
 
     @staticmethod
-    def of(key: str) -> Site:
-        """The site of a key."""
+    def of(key: str) -> TargetShard:
+        """The target shard of a key."""
         own, _, target = key.partition(_TO_TARGET)
         entry, _, shard = own.rpartition("/")
-        return Site(entry, shard, target)
+        return TargetShard(entry, shard, target)
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Something that may still insert into a site, or that may be repeated.
+    """Something that may still insert into a target shard, or that may be repeated.
 
-    :param insert_counter: the site's insert counter before the hold's first insert could begin.
+    :param insert_counter: the target shard's insert counter before the hold's first insert could
+        begin.
     :param reservation: entries that it may yet create.
     """
 
@@ -71,7 +72,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class WindowState:
-    """A site's window as read from the server.
+    """A target shard's window as read from the server.
 
     :param blocks: W.
     :param insert_counter: the insert counter now.

@@ -17,7 +17,7 @@ from sluice.core.receipts import DeadLetter, Loaded, Receipt, Stages
 from sluice.core.records import Record, encode
 from sluice.core.server_runs import ServerRuns
 
-#: Insert counters of the windows, by `Site.key`.
+#: Insert counters of the windows, by `TargetShard.key`.
 InsertCounters = dict[str, int]
 Rest = dict[str, tuple[Interval, ...]]
 Stored = dict[str, rests.StoredRows]

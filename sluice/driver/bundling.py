@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.bundles import OFFSET_BITS, Member, bundle_name, is_whole
 from sluice.core.load_spec import lacking_lineage
 from sluice.core.packing import share_of_task
@@ -18,7 +18,7 @@ from sluice.core.planning import (
     next_range,
 )
 from sluice.core.ranges import Range, TopicPartition
-from sluice.driver.ports import SiteWindow
+from sluice.driver.ports import ShardWindow
 from sluice.driver.record_updates import (
     Budget,
     RecordPlanner,
@@ -26,7 +26,7 @@ from sluice.driver.record_updates import (
     give_back,
     refresh,
 )
-from sluice.driver.remembering import sites_of
+from sluice.driver.remembering import target_shards_of
 from sluice.driver.state import PartitionState, Probed, ToProbe
 
 _logger = logging.getLogger("sluice.loop")
@@ -189,12 +189,12 @@ class _Waiting:
 class _Open:
     """A bundle in the making. It takes no more than one range of its own would be.
 
-    :param sites: the windows that its block takes entries of.
+    :param target_shards: the windows that its block takes entries of.
     :param reservation: of its block, told to each member.
     :param bytes_max: what it may hold, as far as sizes are known.
     """
 
-    sites: list[Site]
+    target_shards: list[TargetShard]
     reservation: int
     messages_max: int
     bytes_max: float
@@ -247,7 +247,7 @@ class NewRanges:
     def __init__(
         self,
         planner: RecordPlanner,
-        windows: Mapping[Site, SiteWindow],
+        windows: Mapping[TargetShard, ShardWindow],
         slots: int,
         backlogs: Iterable[Backlog],
         states: Mapping[TopicPartition, PartitionState],
@@ -308,7 +308,11 @@ class NewRanges:
             spec, windows = self._planner.spec, self._windows
             self._probed[topic] = all(
                 not lacking_lineage(table.lineage, table.rows) for table in spec.tables_of(topic)
-            ) and all(windows[site].keeps_rows for site in sites_of(spec, topic) if site in windows)
+            ) and all(
+                windows[target_shard].keeps_rows
+                for target_shard in target_shards_of(spec, topic)
+                if target_shard in windows
+            )
         return self._probed[topic]
 
     def fills(self, source: TopicPartition) -> bool:
@@ -341,7 +345,12 @@ class NewRanges:
         self._add(bundle, backlog, budget, now_ms)
 
     def begin(
-        self, backlog: Backlog, budget: Budget, sites: list[Site], reservation: int, now_ms: int
+        self,
+        backlog: Backlog,
+        budget: Budget,
+        target_shards: list[TargetShard],
+        reservation: int,
+        now_ms: int,
     ) -> float:
         """A range whose reservation was taken: alone, or the first of a bundle.
 
@@ -351,7 +360,9 @@ class NewRanges:
         if small is None:
             state = self._states[backlog.source]
             windows = budget.windows
-            update = self._planner.intend(state, backlog, windows, sites, reservation, now_ms)
+            update = self._planner.intend(
+                state, backlog, windows, target_shards, reservation, now_ms
+            )
             self._alone.append(update)
             limits = self._planner.limits_of(backlog.source.topic)
             full = messages_of_range(limits, state.bytes_per_message)
@@ -360,14 +371,16 @@ class NewRanges:
         if together in self._open:
             self._closed.append(self._open[together])
         bytes_max = self._waiting[together].share
-        self._open[together] = _Open(sites, reservation, limits.messages_max, bytes_max)
+        self._open[together] = _Open(target_shards, reservation, limits.messages_max, bytes_max)
         self._add(self._open[together], backlog, budget, now_ms)
         return 1.0
 
     def _add(self, bundle: _Open, backlog: Backlog, budget: Budget, now_ms: int) -> None:
         state = self._states[backlog.source]
-        windows, sites = budget.windows, bundle.sites
-        update = self._planner.intend(state, backlog, windows, sites, bundle.reservation, now_ms)
+        windows, target_shards = budget.windows, bundle.target_shards
+        update = self._planner.intend(
+            state, backlog, windows, target_shards, bundle.reservation, now_ms
+        )
         bundle.updates.append(update)
         bundle.messages += update.record.end - update.record.begin
         bundle.bytes += self._small[backlog.source][2]

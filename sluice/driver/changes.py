@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from sluice.clickhouse.comparing import Today, why_not_executable
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import SluiceError
 from sluice.core.ledger import LedgerEntry, Rest, spec_entry
 from sluice.core.load_spec import LoadSpec
@@ -107,9 +107,9 @@ class SchemaChanges:
                 self._unrepeatable.add((state.record.spec, topic))
         return self._needed(canonical)
 
-    def parkable_sites(self) -> list[Site]:
+    def parkable_target_shards(self) -> list[TargetShard]:
         """Where new ranges insert into entries that may be parked."""
-        return self._parking.sites(self._planner.spec)
+        return self._parking.target_shards(self._planner.spec)
 
     def park(self, entry: str, why: SluiceError, canonical: Mapping[str, str]) -> Mapping[str, str]:
         """Park an entry that may be parked; gives the load specs as `take` does."""

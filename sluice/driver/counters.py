@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.receipts import Loaded
 
 
@@ -33,7 +33,7 @@ class Waits:
     :param records: transactions in a row that could not be committed: nothing is settled.
     """
 
-    windows: Mapping[Site, bool]
+    windows: Mapping[TargetShard, bool]
     kafka: bool
     records: int
 

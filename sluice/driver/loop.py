@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import TransientError
 from sluice.core.flights import InFlight
 from sluice.core.load_spec import LoadSpec
@@ -40,7 +40,7 @@ from sluice.driver.observing import TopicObserver
 from sluice.driver.ports import (
     ClusterRead,
     SchemaRead,
-    SiteWindow,
+    ShardWindow,
 )
 from sluice.driver.record_updates import RecordPlanner, busy
 from sluice.driver.recording import RoundRecorder
@@ -177,7 +177,7 @@ class ConnectorLoop:
         return self._round_planner.held_back
 
     @property
-    def windows(self) -> Mapping[Site, SiteWindow]:
+    def windows(self) -> Mapping[TargetShard, ShardWindow]:
         """What is known of each table in each shard."""
         return self._parts.windows.current()
 
@@ -185,7 +185,10 @@ class ConnectorLoop:
     def waits(self) -> Waits:
         """What it waits for, without an attempt that could fail."""
         windows = self._parts.windows
-        unread = {site: windows.outage(site) is not None for site in windows.current()}
+        unread = {
+            target_shard: windows.outage(target_shard) is not None
+            for target_shard in windows.current()
+        }
         return Waits(unread, not self._topics.is_answered, self._recorder.failures)
 
     def in_doubt(self) -> list[PartitionState]:
@@ -194,10 +197,10 @@ class ConnectorLoop:
 
     def _round(self, now_ms: int, *, flush: bool) -> None:
         stopping = self.stopping.is_set()
-        for site in self._schema.parkable_sites():
-            refusal = self._parts.windows.refusal(site)
+        for target_shard in self._schema.parkable_target_shards():
+            refusal = self._parts.windows.refusal(target_shard)
             if refusal is not None:
-                self._apply([ParkEntry(site.entry, refusal)])
+                self._apply([ParkEntry(target_shard.entry, refusal)])
         self._apply(self._schema.barred())
         self._busy = busy(self.states.values(), now_ms)
         planned = self._round_planner.plan(self._busy, now_ms, flush=flush, stopping=stopping)

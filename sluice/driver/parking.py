@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import SluiceError
 from sluice.core.ledger import Rest, Stored
 from sluice.core.load_spec import LoadSpec
@@ -47,10 +47,10 @@ class Parking:
         """What is parked."""
         return frozenset(self._refused) | frozenset(self._altered)
 
-    def sites(self, spec: LoadSpec) -> list[Site]:
+    def target_shards(self, spec: LoadSpec) -> list[TargetShard]:
         """Where entries insert that may be parked, and are not."""
         return [
-            Site(table.entry, shard)
+            TargetShard(table.entry, shard)
             for table in spec.tables
             if table.entry in self._allowed and not table.parked
             for shard in table.shards

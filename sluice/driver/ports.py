@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import Today
-from sluice.core.budget import Site, WindowState
+from sluice.core.budget import TargetShard, WindowState
 from sluice.core.errors import SluiceError
 from sluice.core.health import ReplicaHealth
 from sluice.core.ledger import Commit, Rest, Stored
@@ -78,8 +78,8 @@ def no_cuts(points: Mapping[TopicPartition, EpochOffset]) -> Mapping[TopicPartit
 
 
 @dataclass(frozen=True, slots=True)
-class SiteWindow:
-    """A site's deduplication window as last read.
+class ShardWindow:
+    """A target shard's deduplication window as last read.
 
     :param read_started_ms: entries created later may be missing in the insert counter.
     :param seconds: how long the window remembers; None where time does not count.
@@ -102,17 +102,17 @@ class SiteWindow:
 
 
 class Windows(Protocol):
-    """Knows the windows of all sites; `sluice.driver.monitor` for real."""
+    """Knows the windows of all target shards; `sluice.driver.monitor` for real."""
 
-    def current(self) -> Mapping[Site, SiteWindow]:
-        """The last reading of each site; a site that never answered is missing. The targets of
-        views are read together with the entry's own table, by which they are found: one that is
-        missing is fed by no view. A mapping that was given out never changes."""
+    def current(self) -> Mapping[TargetShard, ShardWindow]:
+        """The last reading of each target shard; a target shard that never answered is missing. The
+        targets of views are read together with the entry's own table, by which they are found: one
+        that is missing is fed by no view. A mapping that was given out never changes."""
 
-    def outage(self, site: Site) -> str | None:
-        """Why a site's window cannot be read now, None if it can."""
+    def outage(self, target_shard: TargetShard) -> str | None:
+        """Why a target shard's window cannot be read now, None if it can."""
 
-    def refusal(self, site: Site) -> SluiceError | None:
+    def refusal(self, target_shard: TargetShard) -> SluiceError | None:
         """The same where only a person can mend it, as for a table that is gone."""
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sluice.core.budget import Site, WindowState, room
+from sluice.core.budget import TargetShard, WindowState, room
 from sluice.core.bundles import members_in
 from sluice.core.errors import TerminalError
 from sluice.core.lease import deadline_ms, has_expired, lease_seconds_max
@@ -26,8 +26,8 @@ from sluice.core.receipts import DeadLetter, Loaded
 from sluice.core.records import Kind, Record
 from sluice.core.server_runs import ServerRuns
 from sluice.driver.parking import limits_of
-from sluice.driver.ports import SiteWindow
-from sluice.driver.remembering import sites_of, why_forgotten
+from sluice.driver.ports import ShardWindow
+from sluice.driver.remembering import target_shards_of, why_forgotten
 from sluice.driver.state import Holds, PartitionState
 
 #: Entries reserved for a block of a partitioned table before any was seen.
@@ -84,14 +84,18 @@ def busy(states: Iterable[PartitionState], now_ms: int) -> list[PartitionState]:
 
 
 def insert_counters_at(
-    sites: Iterable[Site], windows: Mapping[Site, SiteWindow]
+    target_shards: Iterable[TargetShard], windows: Mapping[TargetShard, ShardWindow]
 ) -> tuple[InsertCounters, ServerRuns]:
-    """What the windows of these sites, as far as they were read, say of now: what a range that is
-    inserted from now on is remembered by."""
-    known = [(site, windows[site]) for site in sites if site in windows]
+    """What the windows of these target shards, as far as they were read, say of now: what a range
+    that is inserted from now on is remembered by."""
+    known = [
+        (target_shard, windows[target_shard])
+        for target_shard in target_shards
+        if target_shard in windows
+    ]
     return (
-        {site.key: window.state.insert_counter for site, window in known},
-        {site.shard: window.server for site, window in known if window.server},
+        {target_shard.key: window.state.insert_counter for target_shard, window in known},
+        {target_shard.shard: window.server for target_shard, window in known if window.server},
     )
 
 
@@ -107,7 +111,7 @@ class Budget:
 
     def __init__(
         self,
-        windows: Mapping[Site, SiteWindow],
+        windows: Mapping[TargetShard, ShardWindow],
         holds: Holds,
         states: list[PartitionState],
         now_ms: int,
@@ -117,44 +121,51 @@ class Budget:
         self._states = states
         self._now_ms = now_ms
         self._rooms: dict[_Place, _Room] = {}
-        self._behind: dict[Site, list[Site]] = {}
-        self._sharing: dict[_Place, list[Site]] = {}
-        for site in windows:
-            self._sharing.setdefault(self._place(site), []).append(site)
-            if site.target:
-                self._behind.setdefault(site.own, []).append(site)
+        self._behind: dict[TargetShard, list[TargetShard]] = {}
+        self._sharing: dict[_Place, list[TargetShard]] = {}
+        for target_shard in windows:
+            self._sharing.setdefault(self._place(target_shard), []).append(target_shard)
+            if target_shard.target:
+                self._behind.setdefault(target_shard.own, []).append(target_shard)
 
-    def _place(self, site: Site) -> _Place:
-        return self.windows[site].state.table or site.name, site.shard
+    def _place(self, target_shard: TargetShard) -> _Place:
+        return self.windows[target_shard].state.table or target_shard.name, target_shard.shard
 
-    def sites(self, spec: LoadSpec, topic: str) -> list[Site]:
+    def target_shards(self, spec: LoadSpec, topic: str) -> list[TargetShard]:
         """Every window that a range of this topic takes entries of: those of its tables, and of
         all that the views behind them write to."""
         return [
-            each for site in sites_of(spec, topic) for each in (site, *self._behind.get(site, ()))
+            each
+            for target_shard in target_shards_of(spec, topic)
+            for each in (target_shard, *self._behind.get(target_shard, ()))
         ]
 
-    def affordable(self, sites: list[Site], reservation: int) -> int:
+    def affordable(self, target_shards: list[TargetShard], reservation: int) -> int:
         """The reservation, or the most that the narrowest window may ever give; at least one.
 
         What one block needed must not stop the partitions whose blocks need less.
         """
-        known = [site for site in sites if site in self.windows]
+        known = [target_shard for target_shard in target_shards if target_shard in self.windows]
         blocks = Counter(map(self._place, known))
-        usable = [self.windows[site].state.usable // blocks[self._place(site)] for site in known]
+        usable = [
+            self.windows[target_shard].state.usable // blocks[self._place(target_shard)]
+            for target_shard in known
+        ]
         return max(1, min([reservation, *usable]))
 
-    def take(self, sites: list[Site], reservation: int, held: int = 0, entry: str = "") -> bool:
-        """Make the reservation at every one of the sites, or at none.
+    def take(
+        self, target_shards: list[TargetShard], reservation: int, held: int = 0, entry: str = ""
+    ) -> bool:
+        """Make the reservation at every one of the target shards, or at none.
 
         :param held: reservation of the same range that is among the holds, and that this replaces.
         :param entry: the table entry whose block needs so much, where that is known.
         :raises WindowTooSmallError: the reservation can never be given; names the narrowest window.
         """
-        if any(site not in self.windows for site in sites):
+        if any(target_shard not in self.windows for target_shard in target_shards):
             return False
-        self.require_possible(sites, reservation, entry)
-        blocks = Counter(self._place(site) for site in sites)
+        self.require_possible(target_shards, reservation, entry)
+        blocks = Counter(self._place(target_shard) for target_shard in target_shards)
         needed = {place: (reservation - held) * count for place, count in blocks.items()}
         if any(self._room(place).left < needs for place, needs in needed.items()):
             return False
@@ -162,20 +173,28 @@ class Budget:
             self._room(place).left -= needs
         return True
 
-    def require_possible(self, sites: list[Site], reservation: int, entry: str = "") -> None:
+    def require_possible(
+        self, target_shards: list[TargetShard], reservation: int, entry: str = ""
+    ) -> None:
         """See that every window that was read could give the reservation if nobody else held any.
 
         :raises WindowTooSmallError: names the narrowest window that could not.
         """
-        windows = [(site, self.windows[site]) for site in sites if site in self.windows]
+        windows = [
+            (target_shard, self.windows[target_shard])
+            for target_shard in target_shards
+            if target_shard in self.windows
+        ]
         # A range whose blocks go to one table by several ways makes the reservation once for each.
-        blocks = Counter(self._place(site) for site, _ in windows)
-        for site, window in sorted(windows, key=lambda item: item[1].state.usable):
-            if reservation * blocks[self._place(site)] > window.state.usable:
-                raise too_small(site, reservation, window, entry, blocks[self._place(site)])
+        blocks = Counter(self._place(target_shard) for target_shard, _ in windows)
+        for target_shard, window in sorted(windows, key=lambda item: item[1].state.usable):
+            if reservation * blocks[self._place(target_shard)] > window.state.usable:
+                raise too_small(
+                    target_shard, reservation, window, entry, blocks[self._place(target_shard)]
+                )
 
     def take_again(
-        self, sites: list[Site], reservation: int, insert_counters: InsertCounters
+        self, target_shards: list[TargetShard], reservation: int, insert_counters: InsertCounters
     ) -> bool | None:
         """Make the reservation for a range that is to be repeated and that has no hold any more,
         since its lease is over. It becomes the hold that it was: as old as its insert counters.
@@ -184,17 +203,21 @@ class Budget:
         :returns: False if others hold what it needs: nothing new is reserved there in this round.
             None if it would have no room though nobody else held any.
         """
-        if any(site not in self.windows for site in sites):
+        if any(target_shard not in self.windows for target_shard in target_shards):
             return False
         oldest: dict[_Place, int] = {}
-        for site in sites:
-            insert_counter = insert_counters.get(site.key, self.windows[site].state.insert_counter)
-            oldest[self._place(site)] = min(
-                insert_counter, oldest.get(self._place(site), insert_counter)
+        for target_shard in target_shards:
+            insert_counter = insert_counters.get(
+                target_shard.key, self.windows[target_shard].state.insert_counter
+            )
+            oldest[self._place(target_shard)] = min(
+                insert_counter, oldest.get(self._place(target_shard), insert_counter)
             )
         needed = {
             place: reservation * count
-            for place, count in Counter(self._place(site) for site in sites).items()
+            for place, count in Counter(
+                self._place(target_shard) for target_shard in target_shards
+            ).items()
         }
         rooms = [(self._room(place), needs, oldest[place]) for place, needs in needed.items()]
         if any(each.left_alone(insert_counter) < needs for each, needs, insert_counter in rooms):
@@ -210,13 +233,17 @@ class Budget:
 
     def _room(self, place: _Place) -> _Room:
         if place not in self._rooms:
-            sites = self._sharing[place]
-            read = [self.windows[site] for site in sites]
+            target_shards = self._sharing[place]
+            read = [self.windows[target_shard] for target_shard in target_shards]
             holds = self._holds
-            held = [c for site in sites for c in holds.at(site, self._states, self._now_ms)]
+            held = [
+                c
+                for target_shard in target_shards
+                for c in holds.at(target_shard, self._states, self._now_ms)
+            ]
             ended = sum(
-                holds.ended_since(site, window.read_started_ms)
-                for site, window in zip(sites, read, strict=True)
+                holds.ended_since(target_shard, window.read_started_ms)
+                for target_shard, window in zip(target_shards, read, strict=True)
             )
             # Read one after the other: the one that was read last says most.
             window = WindowState(
@@ -275,14 +302,14 @@ class RecordPlanner:
     #: The name of the load spec, worked out once: of a hundred tables it takes 8 ms [measured].
     digest: str = field(init=False)
     _limits_of: dict[str, Limits] = field(default_factory=dict)
-    _sites_of: dict[str, list[Site]] = field(default_factory=dict)
+    _target_shards_of: dict[str, list[TargetShard]] = field(default_factory=dict)
     _configured_seconds: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.digest = self.spec.digest()
         self._configured_seconds = self.lease_seconds
 
-    def see_windows(self, windows: Mapping[Site, SiteWindow]) -> None:
+    def see_windows(self, windows: Mapping[TargetShard, ShardWindow]) -> None:
         """Windows may be altered while a driver runs: no new lease is longer than what they
         remember allows (`core.lease`)."""
         longest = [lease_seconds_max(window.seconds) for window in windows.values()]
@@ -294,7 +321,7 @@ class RecordPlanner:
         self.spec, self.digest = spec, spec.digest()
         self._members_of.clear()
         self._limits_of.clear()
-        self._sites_of.clear()
+        self._target_shards_of.clear()
 
     def entries_of(self, topic: str) -> tuple[str, ...]:
         """The table entries that a topic goes to."""
@@ -319,23 +346,26 @@ class RecordPlanner:
         return self._limits_of[topic]
 
     def reservation(
-        self, topic: str, sites: Iterable[Site], windows: Mapping[Site, SiteWindow]
+        self,
+        topic: str,
+        target_shards: Iterable[TargetShard],
+        windows: Mapping[TargetShard, ShardWindow],
     ) -> int:
         """How many entries to reserve for each block of a range of this topic.
 
         How many a block takes in the table that a view writes to is not known before it is
         inserted; the server refuses what is above the reservation.
 
-        :param sites: all windows that its blocks go to.
+        :param target_shards: all windows that its blocks go to.
         """
         wanted = 1
         for table in self.spec.tables_of(topic):
             if table.partition_key and not table.parked:
                 wanted = max(wanted, 2 * self.reservations.get(table.entry, FIRST_RESERVATION // 2))
-        for site in sites:
-            if site.target and site in windows:
-                first = FIRST_RESERVATION if windows[site].is_partitioned else 1
-                wanted = max(wanted, self.view_reservations.get(site.entry, first))
+        for target_shard in target_shards:
+            if target_shard.target and target_shard in windows:
+                first = FIRST_RESERVATION if windows[target_shard].is_partitioned else 1
+                wanted = max(wanted, self.view_reservations.get(target_shard.entry, first))
         return wanted
 
     def learn_views(self, entry: str, entries: int) -> None:
@@ -369,7 +399,7 @@ class RecordPlanner:
     def waiting(
         self,
         states: list[PartitionState],
-        windows: Mapping[Site, SiteWindow],
+        windows: Mapping[TargetShard, ShardWindow],
         now_ms: int,
         *,
         flush: bool,
@@ -396,12 +426,16 @@ class RecordPlanner:
                 due.add(state.source)
         return in_fair_order(backlogs), due
 
-    def _stretched(self, topic: str, windows: Mapping[Site, SiteWindow]) -> Limits:
+    def _stretched(self, topic: str, windows: Mapping[TargetShard, ShardWindow]) -> Limits:
         """The limits of a topic while the servers of its tables are crowded with parts."""
         limits = self.limits_of(topic)
-        if topic not in self._sites_of:
-            self._sites_of[topic] = sites_of(self.spec, topic)
-        known = [windows[site] for site in self._sites_of[topic] if site in windows]
+        if topic not in self._target_shards_of:
+            self._target_shards_of[topic] = target_shards_of(self.spec, topic)
+        known = [
+            windows[target_shard]
+            for target_shard in self._target_shards_of[topic]
+            if target_shard in windows
+        ]
         crowding = max((window.crowding for window in known), default=0.0)
         return replace(limits, delay_ms_max=stretched_delay_ms(limits.delay_ms_max, crowding))
 
@@ -409,12 +443,13 @@ class RecordPlanner:
         self,
         state: PartitionState,
         backlog: Backlog,
-        windows: Mapping[Site, SiteWindow],
-        sites: Iterable[Site],
+        windows: Mapping[TargetShard, ShardWindow],
+        target_shards: Iterable[TargetShard],
         reservation: int,
         now_ms: int,
     ) -> RecordUpdate:
-        """The next range of a partition whose reservation was found affordable at these sites."""
+        """The next range of a partition whose reservation was found affordable at these target
+        shards."""
         limits = self.limits_of(state.source.topic)
         block_range = next_range(backlog, limits, now_ms, flush=True)
         assert block_range is not None
@@ -432,7 +467,7 @@ class RecordPlanner:
             deadline_ms=deadline_ms(now_ms, self.lease_seconds),
             epoch=state.epoch,
         )
-        insert_counters, servers = insert_counters_at(sites, windows)
+        insert_counters, servers = insert_counters_at(target_shards, windows)
         background = Background(
             insert_counters=insert_counters,
             since_ms=now_ms,
@@ -502,7 +537,7 @@ class RecordPlanner:
         self,
         state: PartitionState,
         spec: LoadSpec,
-        windows: Mapping[Site, SiteWindow],
+        windows: Mapping[TargetShard, ShardWindow],
         now_ms: int,
         read_since_ms: int,
     ) -> bool | None:
@@ -519,7 +554,7 @@ class RecordPlanner:
         self,
         state: PartitionState,
         spec: LoadSpec,
-        windows: Mapping[Site, SiteWindow],
+        windows: Mapping[TargetShard, ShardWindow],
         now_ms: int,
         read_since_ms: int,
     ) -> str | None:
@@ -580,32 +615,33 @@ def give_back(state: PartitionState, owner: str, now_ms: int) -> RecordUpdate:
 
 
 def too_small(
-    site: Site, reservation: int, window: SiteWindow, entry: str, blocks: int = 1
+    target_shard: TargetShard, reservation: int, window: ShardWindow, entry: str, blocks: int = 1
 ) -> WindowTooSmallError:
-    """A block needs more entries than the window of this site may give.
+    """A block needs more entries than the window of this target shard may give.
 
-    :param entry: whose block; may be another table's than the site's, since one reservation serves
-        all tables of a topic. "" where only the recorded reservation is known.
+    :param entry: whose block; may be another table's than the target shard's, since one reservation
+        serves all tables of a topic. "" where only the recorded reservation is known.
     :param blocks: of one range that go to this table, by several entries or views.
     """
     if blocks > 1:
         needs = f"{blocks} blocks of a range go to it, each of which may take {reservation} entries"
-    elif site.target:
+    elif target_shard.target:
         needs = (
-            f"a block of table entry {site.entry} may take {reservation} entries behind its views"
+            f"a block of table entry {target_shard.entry} may take {reservation} entries "
+            "behind its views"
         )
-    elif entry in ("", site.entry):
-        needs = f"a block of table entry {site.entry} takes {reservation} entries"
+    elif entry in ("", target_shard.entry):
+        needs = f"a block of table entry {target_shard.entry} takes {reservation} entries"
     else:
         needs = (
             f"a block of table entry {entry} takes {reservation} entries, and one reservation "
             "serves all "
-            f"tables of the topic; table entry {site.entry} has room for fewer"
+            f"tables of the topic; table entry {target_shard.entry} has room for fewer"
         )
     reservation *= blocks
-    table = window.state.table or f"table entry {site.entry}"
+    table = window.state.table or f"table entry {target_shard.entry}"
     return WindowTooSmallError(
-        f"{needs}: the deduplication window of {table} in shard {site.shard} holds "
+        f"{needs}: the deduplication window of {table} in shard {target_shard.shard} holds "
         f"{window.state.blocks}, and half of it may be used",
         f"ALTER TABLE {window.state.table or '…'} MODIFY SETTING "
         f"non_replicated_deduplication_window = {4 * reservation} "

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import SluiceError
 from sluice.core.flights import InFlight, Place
 from sluice.core.ledger import Background
@@ -35,9 +35,9 @@ from sluice.driver.record_updates import (
     refresh,
     settle,
 )
-from sluice.driver.remembering import sites_of
+from sluice.driver.remembering import target_shards_of
 from sluice.driver.schema_decision import Probe, Wait
-from sluice.driver.state import Answered, Holds, PartitionState, Probed, sites_gone
+from sluice.driver.state import Answered, Holds, PartitionState, Probed, target_shards_gone
 from sluice.driver.stopped import not_to_be_cut, unprobable
 
 _logger = logging.getLogger("sluice.loop")
@@ -193,24 +193,24 @@ class RoundPlanner:
                 continue
             if room_left <= 0 or not (backlog.source in due or new.fills(backlog.source)):
                 continue
-            sites = budget.sites(planner.spec, topic)
-            if self._outage(sites):
+            target_shards = budget.target_shards(planner.spec, topic)
+            if self._outage(target_shards):
                 continue
             places = self._flights.places(planner.spec, planner.digest, backlog.source)
             if not self._flights.has_room(places):
                 self.held_back += 1
                 continue
             state = self._states[backlog.source]
-            wanted = planner.reservation(topic, sites, budget.windows)
-            reservation = budget.affordable(sites, wanted)
+            wanted = planner.reservation(topic, target_shards, budget.windows)
+            reservation = budget.affordable(target_shards, wanted)
             try:
-                if not budget.take(sites, reservation):
+                if not budget.take(target_shards, reservation):
                     continue
             except WindowTooSmallError as error:
                 if state.loaded is None:  # what is loaded is settled first
                     self._stop(state, error)
                 continue
-            room_left -= new.begin(backlog, budget, sites, reservation, now_ms)
+            room_left -= new.begin(backlog, budget, target_shards, reservation, now_ms)
             self._flights.add(places)
         return new.updates()
 
@@ -228,7 +228,7 @@ class RoundPlanner:
                 return None, False
             case Answered(TooHeavy(end=end)):
                 return self._shorten(state, end, budget, now_ms), False
-        if self._outage(sites_of(self.spec_of(state), state.source.topic)):
+        if self._outage(target_shards_of(self.spec_of(state), state.source.topic)):
             return None, False
         if isinstance(state.stage, Probed):
             return self._record_probe(state, budget, now_ms), False
@@ -263,7 +263,7 @@ class RoundPlanner:
     def _have_probed(self, state: PartitionState) -> None:
         """Have a range looked for. Where a table or shard of it is not configured any more nobody
         would look there, so it stops."""
-        gone = sites_gone(state.background, self.spec_of(state), state.source.topic)
+        gone = target_shards_gone(state.background, self.spec_of(state), state.source.topic)
         if gone:
             self._stop(state, unprobable(state.block_range, gone[0]))
         else:
@@ -278,14 +278,15 @@ class RoundPlanner:
         update = self._planner.shorten(state, end, now_ms)
         if state.may_insert(now_ms):
             return update
-        sites = budget.sites(self.spec_of(state), state.source.topic)
+        target_shards = budget.target_shards(self.spec_of(state), state.source.topic)
         try:
-            if not budget.take(sites, state.record.reservation):
+            if not budget.take(target_shards, state.record.reservation):
                 return None
         except WindowTooSmallError as error:
             self._stop(state, error)
             return None
-        return replace(update, background=_from_now_on(update.background, sites, budget, now_ms))
+        background = _from_now_on(update.background, target_shards, budget, now_ms)
+        return replace(update, background=background)
 
     def _has_room_again(
         self, state: PartitionState, budget: Budget, now_ms: int, reservation: int
@@ -294,14 +295,13 @@ class RoundPlanner:
         lease runs it is among the holds; then its reservation was given to others."""
         if state.may_insert(now_ms):
             return True
-        sites = budget.sites(self.spec_of(state), state.source.topic)
-        has_room = budget.take_again(sites, reservation, state.background.insert_counters)
+        target_shards = budget.target_shards(self.spec_of(state), state.source.topic)
+        has_room = budget.take_again(target_shards, reservation, state.background.insert_counters)
         if has_room is None:
             _logger.warning(
                 "%s is probed before it is loaded again: a repeat of up to %d blocks would come "
                 "after more than half of a deduplication window",
-                state.block_range,
-                reservation,
+                *(state.block_range, reservation),
             )
             self._have_probed(state)
         return bool(has_room)
@@ -312,12 +312,12 @@ class RoundPlanner:
         """The same range with the reservation that one of its blocks needs."""
         reservation, is_hold = need.entries, state.may_insert(now_ms)
         try:
-            sites = budget.sites(self.spec_of(state), state.source.topic)
-            budget.require_possible(sites, reservation, need.entry)
+            target_shards = budget.target_shards(self.spec_of(state), state.source.topic)
+            budget.require_possible(target_shards, reservation, need.entry)
             # All of it at once: with only what it had, it would keep from others what they need to
             # go on, and wait for the rest for ever.
             if (
-                budget.take(sites, reservation, state.record.reservation, need.entry)
+                budget.take(target_shards, reservation, state.record.reservation, need.entry)
                 if is_hold
                 else self._has_room_again(state, budget, now_ms, reservation)
             ):
@@ -343,29 +343,29 @@ class RoundPlanner:
             state.probe()
             state.retry_at_ms = now_ms + PARTLY_STORED_MS
             return None
-        sites = budget.sites(spec, state.source.topic)
+        target_shards = budget.target_shards(spec, state.source.topic)
         try:
-            if not budget.take(sites, state.record.reservation):
+            if not budget.take(target_shards, state.record.reservation):
                 return None
         except WindowTooSmallError as error:
             self._stop(state, error)
             return None
-        background = _from_now_on(state.background, sites, budget, now_ms)
+        background = _from_now_on(state.background, target_shards, budget, now_ms)
         return self._planner.probed(state, spec.digest(), background, now_ms)
 
     def spec_of(self, state: PartitionState) -> LoadSpec:
         """The recorded load spec if it can be executed; else today's, under a probe (R8)."""
         return self._schema.spec_of(state)
 
-    def _outage(self, sites: list[Site]) -> bool:
-        return any(self._windows.outage(site) for site in sites)
+    def _outage(self, target_shards: list[TargetShard]) -> bool:
+        return any(self._windows.outage(target_shard) for target_shard in target_shards)
 
 
 def _from_now_on(
-    background: Background, sites: list[Site], budget: Budget, now_ms: int
+    background: Background, target_shards: list[TargetShard], budget: Budget, now_ms: int
 ) -> Background:
     """The same, for blocks that are new to the windows."""
-    insert_counters, servers = insert_counters_at(sites, budget.windows)
+    insert_counters, servers = insert_counters_at(target_shards, budget.windows)
     return replace(background, insert_counters=insert_counters, since_ms=now_ms, servers=servers)
 
 

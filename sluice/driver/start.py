@@ -40,7 +40,7 @@ from sluice.core.replay import (
 from sluice.driver.beginning import AskGroup, Held, beginnings
 from sluice.driver.ports import Clock, FindCuts, Windows, no_cuts
 from sluice.driver.record_updates import Budget, RecordPlanner, insert_counters_at
-from sluice.driver.state import Holds, PartitionState, PossibleLateInsert, sites_gone
+from sluice.driver.state import Holds, PartitionState, PossibleLateInsert, target_shards_gone
 from sluice.driver.stopped import Observed, UnresolvedError, resolved_together, stop_error
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import owner_in
@@ -55,7 +55,7 @@ class StartParts:
 
     :param read_ledger: the view for these partitions, of the second ones of which the group holds
         nothing; see `sluice.kafka.ledger.read_view`.
-    :param watch: makes `windows` watch the sites of a recorded load spec too.
+    :param watch: makes `windows` watch the target shards of a recorded load spec too.
     :param why_not_executable: why a recorded load spec cannot be executed for a topic, or None.
     :param why_no_probe: why a load spec's tables of a topic cannot be probed, or None.
     :param start: where a topic begins that never existed here.
@@ -390,7 +390,7 @@ def _entry_missing(state: PartitionState, spec: LoadSpec) -> str | None:
     topic = state.source.topic
     if not spec.tables_of(topic):
         return "no table entry takes this topic any more"
-    gone = sites_gone(state.background, spec, topic)
+    gone = target_shards_gone(state.background, spec, topic)
     return f"{gone[0]} is not configured any more" if gone else None
 
 
@@ -407,8 +407,8 @@ def _fresh_probe(
     assert item.record is not None
     spec = started.specs.get(item.record.spec, parts.planner.spec)
     windows = parts.windows.current()
-    sites = Budget(windows, Holds(), [], now_ms).sites(spec, item.source.topic)
-    insert_counters, servers = insert_counters_at(sites, windows)
+    target_shards = Budget(windows, Holds(), [], now_ms).target_shards(spec, item.source.topic)
+    insert_counters, servers = insert_counters_at(target_shards, windows)
     state.background = replace(
         state.background, insert_counters=insert_counters, since_ms=now_ms, servers=servers
     )

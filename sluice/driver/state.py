@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sluice.core.budget import Hold, Site
+from sluice.core.budget import Hold, TargetShard
 from sluice.core.errors import SluiceError
 from sluice.core.lease import has_expired
 from sluice.core.ledger import Background, InsertCounters
@@ -285,17 +285,19 @@ class Holds:
         self.late_inserts = [s for s in self.late_inserts if not has_expired(s.deadline_ms, now_ms)]
         self.ended = [item for item in self.ended if item[0] >= read_started_ms]
 
-    def ended_since(self, site: Site, read_started_ms: int) -> int:
+    def ended_since(self, target_shard: TargetShard, read_started_ms: int) -> int:
         """Reservations that ended after an insert counter's reading began."""
         return sum(
             record.reservation
             for at, insert_counters, record in self.ended
-            if at >= read_started_ms and site.key in insert_counters
+            if at >= read_started_ms and target_shard.key in insert_counters
         )
 
-    def at(self, site: Site, states: list[PartitionState], now_ms: int) -> list[Hold]:
-        """The holds on one site's window."""
-        key, bundles = site.key, set[str]()
+    def at(
+        self, target_shard: TargetShard, states: list[PartitionState], now_ms: int
+    ) -> list[Hold]:
+        """The holds on one target shard's window."""
+        key, bundles = target_shard.key, set[str]()
         held = [
             Hold(s.insert_counters[key], 0) for s in self.late_inserts if key in s.insert_counters
         ]
@@ -309,7 +311,7 @@ class Holds:
         return held
 
 
-def sites_gone(background: Background, spec: LoadSpec, topic: str) -> list[str]:
+def target_shards_gone(background: Background, spec: LoadSpec, topic: str) -> list[str]:
     """Where a range in doubt may have blocks and a load spec does not insert, in words: table
     entries, and shards of those that it has.
 
@@ -317,10 +319,15 @@ def sites_gone(background: Background, spec: LoadSpec, topic: str) -> list[str]:
     rows in a shard as missing.
     """
     shards = {table.entry: table.shards for table in spec.tables_of(topic)}
-    sites = sorted({(site.entry, site.shard) for site in map(Site.of, background.insert_counters)})
-    held = {entry for entry, _ in sites} | set(background.rest)
+    target_shards = sorted(
+        {
+            (target_shard.entry, target_shard.shard)
+            for target_shard in map(TargetShard.of, background.insert_counters)
+        }
+    )
+    held = {entry for entry, _ in target_shards} | set(background.rest)
     gone = [f"table entry {entry}" for entry in sorted(held - shards.keys())]
-    for entry, shard in sites:
+    for entry, shard in target_shards:
         if entry in shards and shard not in shards[entry]:
             gone.append(f"shard {shard} of table entry {entry}")
     return gone

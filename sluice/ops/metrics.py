@@ -206,8 +206,10 @@ def _waits(loops: list[ConnectorLoop]) -> Iterator[Metric]:
     )
     for loop in loops:
         waits = loop.waits
-        for site, is_unreadable in waits.windows.items():
-            windows.add_metric([loop.name, site.name, site.shard], float(is_unreadable))
+        for target_shard, is_unreadable in waits.windows.items():
+            windows.add_metric(
+                [loop.name, target_shard.name, target_shard.shard], float(is_unreadable)
+            )
         kafka.add_metric([loop.name], float(waits.kafka))
         records.add_metric([loop.name], float(waits.records))
     yield from (windows, kafka, records)
@@ -222,9 +224,11 @@ def _crowding(loops: list[ConnectorLoop]) -> Iterator[Metric]:
         labels=["connector", "table", "shard"],
     )
     for loop in loops:
-        for site, window in loop.windows.items():
-            if not site.target:
-                family.add_metric([loop.name, site.entry, site.shard], window.crowding)
+        for target_shard, window in loop.windows.items():
+            if not target_shard.target:
+                family.add_metric(
+                    [loop.name, target_shard.entry, target_shard.shard], window.crowding
+                )
     yield family
 
 

@@ -11,7 +11,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import read_insert_counter
 from sluice.config import Configuration, TableConfiguration
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import TerminalError
 from sluice.core.ledger import Background, InsertCounters, Rest, Stored
 from sluice.core.load_spec import LoadSpec, parse_spec
@@ -204,7 +204,7 @@ def _insert_counters(situation: Situation, facts: PartitionFacts) -> InsertCount
 
         if tables:
             for table, insert_counter in zip(tables, on_shard(access, shard, read), strict=True):
-                insert_counters[Site(table.name, shard).key] = insert_counter
+                insert_counters[TargetShard(table.name, shard).key] = insert_counter
     return insert_counters
 
 

@@ -22,7 +22,7 @@ from sluice.clickhouse.reactions import (
 from sluice.clickhouse.replicas import refuse_other_table
 from sluice.clickhouse.schema import TableFacts, check_header, describe_table
 from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
-from sluice.core.budget import Site, WindowState, still_remembered, still_young
+from sluice.core.budget import TargetShard, WindowState, still_remembered, still_young
 from sluice.core.bundles import replica_number
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import TableSpec
@@ -335,12 +335,12 @@ def _look(
         raise BlockRefusedError(table.entry, error, is_unstored=attempt.is_clean) from error
     if not is_first:
         doubt = f": {attempt.doubt}" if attempt.doubt else ""
-        _require_remembered(server, facts, bundle, Site(table.entry, shard), doubt)
+        _require_remembered(server, facts, bundle, TargetShard(table.entry, shard), doubt)
     cache.checked[key] = zone_matters(table, facts, tokens=True)
 
 
 def _require_remembered(
-    server: Server, facts: TableFacts, bundle: Bundle, own: Site, doubt: str
+    server: Server, facts: TableFacts, bundle: Bundle, own: TargetShard, doubt: str
 ) -> None:
     """As the driver does before it sends a range again (R10), since then tasks queue.
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sluice.core.budget import (
     WINDOW_SHARE,
     Hold,
-    Site,
+    TargetShard,
     WindowState,
     room,
     still_remembered,
@@ -21,16 +21,17 @@ from sluice.core.budget import (
 
 
 @pytest.mark.parametrize(
-    "site", [Site("t", "s1"), Site("a.b-c", "s.1", "d.t"), Site("t", "s1", "d.x>y/z")]
+    "target_shard",
+    [TargetShard("t", "s1"), TargetShard("a.b-c", "s.1", "d.t"), TargetShard("t", "s1", "d.x>y/z")],
 )
-def test_a_site_is_known_by_its_key(site: Site) -> None:
-    assert Site.of(site.key) == site
-    assert site.own == Site(site.entry, site.shard)
+def test_a_target_shard_is_known_by_its_key(target_shard: TargetShard) -> None:
+    assert TargetShard.of(target_shard.key) == target_shard
+    assert target_shard.own == TargetShard(target_shard.entry, target_shard.shard)
 
 
 def test_a_table_of_an_entry_is_called_as_ever() -> None:
     """In ledgers that older versions wrote."""
-    assert Site("t", "s1").key == "t/s1"
+    assert TargetShard("t", "s1").key == "t/s1"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.core.budget import Site, WindowState
+from sluice.core.budget import TargetShard, WindowState
 from sluice.core.bundles import Member, is_whole
 from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
@@ -36,7 +36,7 @@ from sluice.driver.effects import Wanted
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.loop_parts import LoopParts
 from sluice.driver.parking import Parking
-from sluice.driver.ports import ProbeFound, SiteWindow, Topics
+from sluice.driver.ports import ProbeFound, ShardWindow, Topics
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.start import Started
 from sluice.driver.state import Holds, PartitionState, PossibleLateInsert, ToProbe
@@ -143,7 +143,7 @@ class World(Inbox):
             1 << 20,
             tables or (table_spec("t", tuple({s.topic: None for s in self.ends})),),
         )
-        self.tables = {Site(t.entry, "s1"): Table(blocks) for t in self.spec.tables}
+        self.tables = {TargetShard(t.entry, "s1"): Table(blocks) for t in self.spec.tables}
         self.group: dict[TopicPartition, Record] = {}
         self.ledger: list[LedgerEntry] = []
         self.dead_letters: list[DeadLetter] = []
@@ -174,7 +174,7 @@ class World(Inbox):
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = self._windows_at = 0
         self._members, self._inserted = dict[str, list[Assignment]](), set[str]()
-        self._windows: dict[Site, SiteWindow] = {}
+        self._windows: dict[TargetShard, ShardWindow] = {}
         self.planner = RecordPlanner(self.spec, "me", Limits(10, 1 << 20, 1000), 600.0)
 
     # The clock
@@ -255,26 +255,26 @@ class World(Inbox):
 
     # Windows
 
-    def current(self) -> Mapping[Site, SiteWindow]:
+    def current(self) -> Mapping[TargetShard, ShardWindow]:
         if self.now - self._windows_at >= MARK_EVERY_MS or self.now < self._windows_at:
             self._windows_at = self.now
             self._windows = {
-                site: SiteWindow(
-                    table.read(site.target or f"d.{site.entry}"),
+                target_shard: ShardWindow(
+                    table.read(target_shard.target or f"d.{target_shard.entry}"),
                     self.now,
                     table.seconds,
                     server=table.server,
                     is_partitioned=table.is_partitioned,
                 )
-                for site, table in self.tables.items()
+                for target_shard, table in self.tables.items()
             }
         return self._windows
 
-    def outage(self, site: Site) -> str | None:
-        return self.outages.get(site.shard) or self.gone.get(site.entry)
+    def outage(self, target_shard: TargetShard) -> str | None:
+        return self.outages.get(target_shard.shard) or self.gone.get(target_shard.entry)
 
-    def refusal(self, site: Site) -> SluiceError | None:
-        why = self.gone.get(site.entry)
+    def refusal(self, target_shard: TargetShard) -> SluiceError | None:
+        why = self.gone.get(target_shard.entry)
         return None if why is None else TerminalError(why)
 
     # Jobs
@@ -347,7 +347,7 @@ class World(Inbox):
             wanted = _wanted(assignment, table.entry)
             if rows and token not in self._inserted:
                 self._inserted |= {token} if record.bundle else set()
-                self.tables[Site(table.entry, "s1")].insert(token, rows, entries)
+                self.tables[TargetShard(table.entry, "s1")].insert(token, rows, entries)
             if wanted:
                 receipts.append(
                     Receipt(
@@ -361,7 +361,7 @@ class World(Inbox):
         for table in spec.tables_of(block_range.source.topic):
             if table.entry in known:
                 continue
-            rows = self.tables[Site(table.entry, "s1")].rows
+            rows = self.tables[TargetShard(table.entry, "s1")].rows
             present = [(o, o + 1) for s, o in rows if s == block_range.source]
             rest[table.entry] = subtract((block_range.begin, block_range.end), present)
         return ProbeFound(block_range.source, rest)
@@ -443,7 +443,7 @@ class World(Inbox):
 
     def rows_of(self, source: TopicPartition, entry: str = "t") -> list[int]:
         """How often each offset is in the table, up to the last stable offset."""
-        rows = self.tables[Site(entry, "s1")].rows
+        rows = self.tables[TargetShard(entry, "s1")].rows
         return [rows.get((source, offset), 0) for offset in range(self.ends[source])]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.dynamic import DynamicColumns, NewField, answer_to, type_of
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import Column, LoadSpec, TableSpec, parse_spec
@@ -182,7 +182,7 @@ def test_a_probed_range_keeps_what_the_probe_found() -> None:
     world = GrowingWorld({3: "x1"})
     world.ends[P0] = 10
     state = world.overrun(P0, 10, 1)
-    world.tables[Site("z", "s1")].rows = {(P0, offset): 1 for offset in range(10)}
+    world.tables[TargetShard("z", "s1")].rows = {(P0, offset): 1 for offset in range(10)}
     loop = world.loop([state, world.settled(P1)])
     run(world, loop)
     assert [kind for kind, _, _ in kinds(world, P0)] == ["PROBE", "ADD_COLUMNS", "SETTLE"]

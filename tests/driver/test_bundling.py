@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.bundles import Member, bundle_name, members_in
 from sluice.core.errors import InDoubtError, TerminalError
 from sluice.core.ledger import Background
@@ -39,7 +39,7 @@ def bundling(
 
 
 def blocks_of(world: World) -> int:
-    return world.tables[Site("t", "s1")].insert_counter
+    return world.tables[TargetShard("t", "s1")].insert_counter
 
 
 def assert_exact(world: World) -> None:
@@ -354,7 +354,7 @@ def test_whatever_fails_each_row_is_there_once(seed: int) -> None:
     world.script = script
     for delay in (4_000, 9_000):
         world.at(delay, lambda: world.ends.update({s: e + 3 for s, e in world.ends.items()}))
-    world.at(1_200, lambda: world.tables[Site("t", "s1")].fill(dice.choice([0, 40])))
+    world.at(1_200, lambda: world.tables[TargetShard("t", "s1")].fill(dice.choice([0, 40])))
     loop = world.loop()
     world.at(900_000, loop.stopping.set)
     loop.run(None, 60.0)
@@ -379,7 +379,7 @@ def left_in_doubt(
             deadline_ms=world.now + 100_000,
             bundle=name,
         )
-        counters = {Site(entry, "s1").key: 0 for entry in entries}
+        counters = {TargetShard(entry, "s1").key: 0 for entry in entries}
         state.background = Background(counters, since_ms=world.now, bytes_max=1 << 20)
         state.stable_end, state.back_at_ms = end, world.now
         states.append(state)
@@ -467,7 +467,7 @@ def test_what_is_distrusted_is_recorded_when_a_bundle_ends_too() -> None:
     """A server may know the block without having it; who comes next has to know that."""
     world = bundling(count=3)
     world.rounds_left = 10**6
-    world.tables[Site("t", "s1")].server = "11111111-1111-1111-1111-111111111111 100"
+    world.tables[TargetShard("t", "s1")].server = "11111111-1111-1111-1111-111111111111 100"
     world.may_lack_part = True
 
     def script(world: World, assignment: Assignment) -> Answer:

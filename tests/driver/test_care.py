@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.flights import InFlight
 from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.planning import Backlog, Limits, next_range, stretched_delay_ms
 from sluice.core.ranges import TopicPartition
-from sluice.driver.ports import SiteWindow
+from sluice.driver.ports import ShardWindow
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import TASK_MS, Answer, World, kinds, run, table_spec
@@ -127,10 +127,10 @@ def test_small_ranges_wait_for_company_while_merges_fall_behind(
     """One message every second, `max_delay` of one second, for ten seconds."""
 
     class Crowded(World):
-        def current(self) -> Mapping[Site, SiteWindow]:
+        def current(self) -> Mapping[TargetShard, ShardWindow]:
             return {
-                site: replace(window, crowding=crowding)
-                for site, window in super().current().items()
+                target_shard: replace(window, crowding=crowding)
+                for target_shard, window in super().current().items()
             }
 
     source = SOURCES[0]

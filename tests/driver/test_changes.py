@@ -9,7 +9,7 @@ import pytest
 
 from sluice.clickhouse.comparing import Today
 from sluice.clickhouse.reactions import build_error, reaction_to
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import SluiceError, TerminalError
 from sluice.core.load_spec import Column, LoadSpec
 from sluice.core.ranges import TopicPartition
@@ -149,7 +149,7 @@ def test_a_probe_knows_that_its_table_was_partitioned(before: str, in_parts: set
         assert isinstance(world, AlteredWorld)
         tables = tuple(replace(t, partition_key="") for t in world.spec.tables)
         world.now_spec = replace(world.spec, tables=tables)
-        world.tables[Site("a", "s1")].insert_counter += 5_000  # so that it has to be probed
+        world.tables[TargetShard("a", "s1")].insert_counter += 5_000  # so that it has to be probed
         return JobLostError("lost in the insert")
 
     world.script = once(lose)
@@ -166,7 +166,7 @@ def test_where_rows_are_hashed_a_range_in_doubt_is_probed_after_a_column_was_add
         assert isinstance(world, AlteredWorld)
         world.load(assignment)
         world.now_spec = altered(world.now_spec, "x")  # nobody tells: the loop has to look
-        world.tables[Site("a", "s1")].window.clear()  # what hashing comes to
+        world.tables[TargetShard("a", "s1")].window.clear()  # what hashing comes to
         return JobLostError("lost after the insert")
 
     world.script = once(lose)
@@ -258,7 +258,7 @@ def test_what_was_inserted_before_the_refusal_has_to_be_the_same_under_both_spec
         world.spec, tables=(table_spec("a", ("a",)), table_spec("z", ("a",)))
     )
     world.planner.change(world.spec)
-    world.tables[Site("z", "s1")] = type(world.tables[Site("a", "s1")])(1000)
+    world.tables[TargetShard("z", "s1")] = type(world.tables[TargetShard("a", "s1")])(1000)
     world.ends[P0] = 10
     world.now_spec = altered(world.spec, "x")
 

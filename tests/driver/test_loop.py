@@ -9,7 +9,7 @@ import pytest
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.reactions import build_error, reaction_to
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import InDoubtError, OwnerChangedError, TransientError
 from sluice.core.lease import LeaseOverError, has_expired
 from sluice.core.planning import Limits
@@ -109,7 +109,7 @@ def test_what_is_loaded_is_settled_before_its_partition_stops_for_a_window() -> 
 
     def script(world: World, assignment: Assignment) -> Answer:
         world.now += 2_000
-        world.tables[Site("t", "s1")].blocks = 1
+        world.tables[TargetShard("t", "s1")].blocks = 1
         return world.load(assignment)
 
     world.script = script
@@ -124,8 +124,8 @@ def test_a_window_that_is_too_small_is_named_whoever_needs_the_entries() -> None
     other, and a third one is narrower than it needs to be for that."""
     world = World([P0], tuple(table_spec(entry, ("a",), "day") for entry in ("t", "u", "v")))
     world.ends[P0] = 30
-    world.tables[Site("u", "s1")].blocks = 100
-    world.tables[Site("v", "s1")].blocks = 90
+    world.tables[TargetShard("u", "s1")].blocks = 100
+    world.tables[TargetShard("v", "s1")].blocks = 90
     world.script = lambda world, assignment: NeedsReservation("t", 51)
     stopped = run(world).states[P0].stopped
     assert "a block of table entry t takes 51 entries" in str(stopped)
@@ -141,7 +141,7 @@ def test_what_left_the_window_is_probed_after_its_lease_and_loaded_once() -> Non
     def script(world: World, assignment: Assignment) -> Answer:
         loaded = world.load(assignment)
         if lost.pop() if lost else False:
-            world.tables[Site("t", "s1")].fill(30)
+            world.tables[TargetShard("t", "s1")].fill(30)
             return JobLostError("lost after the insert")
         return loaded
 

@@ -12,7 +12,7 @@ from sluice.clickhouse import access
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.reactions import nothing_sent
 from sluice.clickhouse.schema import Dependent, TableFacts
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import LoadSpec
 from sluice.driver import monitor
@@ -22,7 +22,7 @@ from tests.driver.test_specs import facts_of
 from tests.worker.test_failover import replica_of
 
 A, B = "http://a:8123", "http://b:8123"
-SITE = Site("t", "s1")
+TARGET_SHARD = TargetShard("t", "s1")
 MINUTE_MS = DESCRIBE_EVERY_MS
 #: The turn of the first replica.
 EVEN_MS = START_MS - START_MS % (2 * MINUTE_MS)
@@ -72,10 +72,10 @@ class Watched:
         INSERT_COUNTERS.update({A: insert_counters.get("a"), B: insert_counters.get("b")})
         self.now_ms = now_ms
         self.monitor._read(self.servers)
-        if self.monitor.outage(SITE) is not None:
+        if self.monitor.outage(TARGET_SHARD) is not None:
             return None
-        assert self.monitor.current()[SITE].read_started_ms == now_ms
-        return self.monitor.current()[SITE].state.insert_counter
+        assert self.monitor.current()[TARGET_SHARD].read_started_ms == now_ms
+        return self.monitor.current()[TARGET_SHARD].state.insert_counter
 
 
 @pytest.fixture
@@ -121,17 +121,17 @@ def test_the_narrowest_window_of_all_replicas_counts(watched: Watched) -> None:
     """Whichever of them leads clears the window, by its own setting."""
     FACTS[B] = replace(FACTS[B], window_blocks=40, window_seconds=600)
     watched.read(EVEN_MS, a=1, b=1)
-    assert watched.monitor.current()[SITE].state.blocks == FACTS[A].window_blocks > 40
+    assert watched.monitor.current()[TARGET_SHARD].state.blocks == FACTS[A].window_blocks > 40
     for minute in (1, 2, 3):  # it is the other's turn, and then it is still known
         watched.read(EVEN_MS + minute * MINUTE_MS, a=1, b=1)
-        assert watched.monitor.current()[SITE].state.blocks == 40
-        assert watched.monitor.current()[SITE].seconds == 600
+        assert watched.monitor.current()[TARGET_SHARD].state.blocks == 40
+        assert watched.monitor.current()[TARGET_SHARD].seconds == 600
 
 
 def test_servers_with_windows_of_their_own_are_refused(watched: Watched) -> None:
     FACTS[A] = FACTS[B] = facts_of()
     assert watched.read(EVEN_MS, a=1, b=1) is None
-    assert isinstance(watched.monitor.refusal(SITE), TerminalError)
+    assert isinstance(watched.monitor.refusal(TARGET_SHARD), TerminalError)
 
 
 def behind_view(facts: TableFacts, name: str, **changes: object) -> TableFacts:
@@ -153,8 +153,12 @@ def test_what_views_write_to_is_watched_like_the_table(watched: Watched) -> None
     TARGET_MARKS.update({f"{name}.deep": 700, f"{name}.wide": 90})
     watched.read(EVEN_MS, a=5, b=5)
     current = watched.monitor.current()
-    at = {site.target.rpartition(".")[2]: window for site, window in current.items()}
-    assert at.keys() == {"", "wide", "deep"} and {site.own for site in current} == {SITE}
+    at = {
+        target_shard.target.rpartition(".")[2]: window for target_shard, window in current.items()
+    }
+    assert at.keys() == {"", "wide", "deep"} and {target_shard.own for target_shard in current} == {
+        TARGET_SHARD
+    }
     assert [at[t].state.insert_counter for t in ("", "wide", "deep")] == [5, 90, 700]
     assert [at[t].state.blocks for t in ("wide", "deep")] == [5_000, 30]
     assert [at[t].seconds for t in ("", "deep")] == [bare.window_seconds, 60]
@@ -167,14 +171,14 @@ def test_a_view_that_is_dropped_is_watched_no_longer(watched: Watched) -> None:
     FACTS[A] = FACTS[B] = behind_view(bare, "sums")
     TARGET_MARKS[f"{bare.database}.sums"] = 1
     watched.read(EVEN_MS, a=5, b=5)
-    target = replace(SITE, target=f"{bare.database}.sums")
-    assert watched.monitor.current().keys() == {SITE, target}
+    target = replace(TARGET_SHARD, target=f"{bare.database}.sums")
+    assert watched.monitor.current().keys() == {TARGET_SHARD, target}
     FACTS[A] = FACTS[B] = bare
     # Each replica is asked in its turn: as long as one was not, it may still have the view.
     for minute in (1, 2):
         watched.read(EVEN_MS + minute * MINUTE_MS + 1, a=5, b=5)
     watched.read(EVEN_MS + 3 * MINUTE_MS, a=None, b=None)
-    assert watched.monitor.current().keys() == {SITE}
+    assert watched.monitor.current().keys() == {TARGET_SHARD}
     assert watched.monitor.outage(target) is not None
 
 
@@ -186,7 +190,7 @@ def test_an_insert_counter_counts_from_before_it_was_read(watched: Watched) -> N
 
     ON_READ.append(late)
     watched.read(EVEN_MS, a=5, b=5)
-    assert watched.monitor.current()[SITE].read_started_ms == EVEN_MS
+    assert watched.monitor.current()[TARGET_SHARD].read_started_ms == EVEN_MS
 
 
 def test_who_serves_a_table_that_is_not_replicated_is_read_before_its_insert_counter(
@@ -202,7 +206,7 @@ def test_who_serves_a_table_that_is_not_replicated_is_read_before_its_insert_cou
     ON_READ.append(lambda: seen.append(len(RUNS)))
     watched.read(EVEN_MS, a=5)
     assert seen == [1]
-    assert watched.monitor.current()[SITE].server == "first"
+    assert watched.monitor.current()[TARGET_SHARD].server == "first"
 
 
 def test_parts_are_counted_now_and_then_and_a_crowd_is_told_once(
@@ -211,13 +215,13 @@ def test_parts_are_counted_now_and_then_and_a_crowd_is_told_once(
     monkeypatch.setitem(CROWDING, A, 0.8)
     monkeypatch.setitem(CROWDING, B, 0.8)
     watched.read(EVEN_MS, a=1, b=1)
-    assert watched.monitor.current()[SITE].crowding == 0.8
+    assert watched.monitor.current()[TARGET_SHARD].crowding == 0.8
     assert "80 % of the parts" in caplog.text
     monkeypatch.setitem(CROWDING, A, 0.9)
     monkeypatch.setitem(CROWDING, B, 0.9)
     watched.read(EVEN_MS + 9_000, a=1, b=1)
-    assert watched.monitor.current()[SITE].crowding == 0.8
+    assert watched.monitor.current()[TARGET_SHARD].crowding == 0.8
     caplog.clear()
     watched.read(EVEN_MS + 10_000, a=1, b=1)
-    assert watched.monitor.current()[SITE].crowding == 0.9
+    assert watched.monitor.current()[TARGET_SHARD].crowding == 0.9
     assert not caplog.records

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import LoadSpec
 from sluice.driver import monitor
@@ -20,7 +20,7 @@ __all__ = ["watched"]
 
 TEXT = LoadSpec("p", "c", "chdb", 1, (table_spec("t", ("a",)),))
 TWO = replace(TEXT, tables=(*TEXT.tables, table_spec("u", ("a",))))
-T, U = Site("t", "s1"), Site("u", "s1")
+T, U = TargetShard("t", "s1"), TargetShard("u", "s1")
 
 
 @pytest.fixture
@@ -63,7 +63,10 @@ def test_tables_of_a_recorded_spec_are_watched_as_well_and_read_at_once(watched:
     assert set(watched.monitor.current()) == {T}
     INSERT_COUNTERS.update({A: 7, B: 7})
     watched.monitor.watch(TWO)
-    assert {site: w.state.insert_counter for site, w in watched.monitor.current().items()} == {
+    assert {
+        target_shard: w.state.insert_counter
+        for target_shard, w in watched.monitor.current().items()
+    } == {
         T: 7,
         U: 7,
     }
@@ -79,10 +82,10 @@ def test_a_server_that_is_away_holds_all_its_tables_back_and_their_last_windows_
     watched.read(EVEN_MS, a=5, b=5)
     before = watched.monitor.current()
     watched.read(EVEN_MS + 1000, a=None, b=None)
-    for site in (T, U):
-        assert "refused" in (watched.monitor.outage(site) or "")
-        assert watched.monitor.refusal(site) is None, "it comes back by itself"
-        assert watched.monitor.current()[site] == before[site]
+    for target_shard in (T, U):
+        assert "refused" in (watched.monitor.outage(target_shard) or "")
+        assert watched.monitor.refusal(target_shard) is None, "it comes back by itself"
+        assert watched.monitor.current()[target_shard] == before[target_shard]
     assert watched.monitor.failure() is not None
     watched.read(EVEN_MS + 20_000, a=6, b=6)
     assert watched.monitor.failure() is None and watched.monitor.outage(U) is None

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import OwnerChangedError, TransientError
 from sluice.core.ledger import Background
 from sluice.core.ranges import EpochOffset, TopicPartition
@@ -143,7 +143,7 @@ def test_a_new_partition_brings_its_late_inserts_and_specs_along() -> None:
     Of 10 entries that may be used, 12 were created since that task's hold."""
     world = World([P0], blocks=20)
     loop = world.loop(take_over_new=lambda new: another_owners(world, new))
-    world.tables[Site("t", "s1")].fill(12)
+    world.tables[TargetShard("t", "s1")].fill(12)
     world.at(50_000, lambda: world.ends.update({P1: 10}))
     world.at(100_000, lambda: world.ends.update({P0: 10}))
     world.at(400_000, loop.stopping.set)

@@ -78,8 +78,10 @@ class ParkingWorld(World):
 
 def stored(world: World, entry: str) -> list[int]:
     """Offsets of the rows of an entry, each as often as it is there."""
-    site = next(site for site in world.tables if site.entry == entry)
-    rows = world.tables[site].rows
+    target_shard = next(
+        target_shard for target_shard in world.tables if target_shard.entry == entry
+    )
+    rows = world.tables[target_shard].rows
     return sorted(offset for (_, offset), count in rows.items() for _ in range(count))
 
 
@@ -274,8 +276,10 @@ def test_too_many_dead_letters_park_their_table_and_good_rows_stay() -> None:
         if any(table.parked for table in spec.tables):
             return world.task(assignment)
         begin = assignment.block_range.begin
-        site = next(site for site in world.tables if site.entry == "bad")
-        world.tables[site].insert("token", [(P0, begin), (P0, begin + 1)])
+        target_shard = next(
+            target_shard for target_shard in world.tables if target_shard.entry == "bad"
+        )
+        world.tables[target_shard].insert("token", [(P0, begin), (P0, begin + 1)])
         good = replace(spec, tables=tuple(t for t in spec.tables if t.entry == "good"))
         loaded = world.load_into(assignment, good)
         bad = range(begin + 2, assignment.block_range.end)

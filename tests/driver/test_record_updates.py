@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.ledger import Background
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
@@ -179,39 +179,43 @@ def budget(
 
 def test_what_was_taken_is_not_given_twice_in_a_round(world: World) -> None:
     world = World([P0], blocks=20)
-    site = Site("t", "s1")
+    target_shard = TargetShard("t", "s1")
     one = budget(world)
-    assert one.take([site], 6) and not one.take([site], 5) and one.take([site], 4)
-    assert not one.take([site], 1)
+    assert (
+        one.take([target_shard], 6)
+        and not one.take([target_shard], 5)
+        and one.take([target_shard], 4)
+    )
+    assert not one.take([target_shard], 1)
 
 
 def test_entries_that_share_a_window_can_have_half_of_it_each() -> None:
     """What one block needed must not stop the partitions whose blocks need less."""
     world = World([P0], tuple(table_spec(name, ("a",)) for name in ("t", "u")), blocks=20)
     windows = {
-        site: replace(window, state=replace(window.state, table="d.t"))
-        for site, window in world.current().items()
+        target_shard: replace(window, state=replace(window.state, table="d.t"))
+        for target_shard, window in world.current().items()
     }
     one = Budget(windows, Holds([]), [], world.now)
-    sites = [Site("t", "s1"), Site("u", "s1")]
-    assert one.affordable(sites, 8) == 5
-    assert one.take(sites, 5) and not one.take(sites[:1], 1)
+    target_shards = [TargetShard("t", "s1"), TargetShard("u", "s1")]
+    assert one.affordable(target_shards, 8) == 5
+    assert one.take(target_shards, 5) and not one.take(target_shards[:1], 1)
 
 
 def test_a_window_that_was_not_read_gives_nothing(world: World) -> None:
-    unread = Site("other", "s1")
+    unread = TargetShard("other", "s1")
     one = budget(world)
-    assert not one.take([Site("t", "s1"), unread], 1)
+    assert not one.take([TargetShard("t", "s1"), unread], 1)
     assert one.affordable([unread], 5) == 5
-    assert one.affordable([Site("t", "s1"), unread], 501) == 500
-    assert one.take([Site("t", "s1")], 500), "nothing was taken before"
+    assert one.affordable([TargetShard("t", "s1"), unread], 501) == 500
+    assert one.take([TargetShard("t", "s1")], 500), "nothing was taken before"
 
 
 def test_all_that_may_land_is_held_against_the_window() -> None:
     """A range in doubt by its reservation, a possible late insert by what was created since its
     insert counter."""
     world = World([P0], blocks=20)
-    world.tables[Site("t", "s1")].fill(3)
+    world.tables[TargetShard("t", "s1")].fill(3)
     state = world.settled(P0)
     state.record = replace(
         state.record, kind=Kind.INTEND, attempt=1, end=10, reservation=2, deadline_ms=world.now + 1
@@ -219,8 +223,10 @@ def test_all_that_may_land_is_held_against_the_window() -> None:
     state.background = Background(insert_counters={"t/s1": 1}, since_ms=world.now)
     late_insert = PossibleLateInsert({"t/s1": 0}, world.now + 1)
     for late_inserts, room in (([], 10 - 2 - 2), ([late_insert], 10 - 3 - 2)):
-        assert budget(world, state, late_inserts=late_inserts).take([Site("t", "s1")], room)
-        assert not budget(world, state, late_inserts=late_inserts).take([Site("t", "s1")], room + 1)
+        assert budget(world, state, late_inserts=late_inserts).take([TargetShard("t", "s1")], room)
+        assert not budget(world, state, late_inserts=late_inserts).take(
+            [TargetShard("t", "s1")], room + 1
+        )
 
 
 def test_a_reservation_is_twice_what_blocks_of_a_partitioned_table_took() -> None:
@@ -256,7 +262,7 @@ def test_blocks_that_are_quick_again_get_no_more_time_than_configured(
     assert state.insert_seconds == (120.0 if is_kept else 0.0)
 
 
-T, U = Site("t", "s1"), Site("u", "s1")
+T, U = TargetShard("t", "s1"), TargetShard("u", "s1")
 
 
 def two_tables() -> World:
@@ -267,7 +273,7 @@ def two_tables() -> World:
 
 
 @pytest.mark.parametrize("full", [T, U])
-def test_a_repeat_whose_lease_is_over_needs_room_in_each_window(full: Site) -> None:
+def test_a_repeat_whose_lease_is_over_needs_room_in_each_window(full: TargetShard) -> None:
     """Its own entries and those created since its insert counters; one window without room is
     enough."""
     world, insert_counters = two_tables(), {"t/s1": 0, "u/s1": 0}
@@ -298,7 +304,9 @@ def test_what_a_repeat_takes_is_a_hold_as_old_as_its_insert_counters() -> None:
 
 
 @pytest.mark.parametrize("held", [T, U])
-def test_while_a_repeat_waits_nothing_new_is_reserved_where_it_needs_room(held: Site) -> None:
+def test_while_a_repeat_waits_nothing_new_is_reserved_where_it_needs_room(
+    held: TargetShard,
+) -> None:
     world, insert_counters = two_tables(), {"t/s1": 0, "u/s1": 0}
     one = budget(world)
     assert one.take([held], 4)
@@ -309,16 +317,16 @@ def test_while_a_repeat_waits_nothing_new_is_reserved_where_it_needs_room(held: 
 
 def test_a_repeat_waits_for_a_window_that_was_not_read() -> None:
     one = budget(two_tables())
-    assert one.take_again([T, Site("unread", "s1")], 1, {"t/s1": 0}) is False
+    assert one.take_again([T, TargetShard("unread", "s1")], 1, {"t/s1": 0}) is False
     assert one.take([T], 10), "nothing was taken before"
 
 
 def test_two_blocks_of_a_repeat_that_go_to_one_window_take_it_twice() -> None:
     """Views of two tables write to a third one."""
     world = two_tables()
-    behind = [Site(entry, "s1", "d.shared") for entry in ("t", "u")]
-    for site in behind:
-        world.tables[site] = Table(20)
-    insert_counters = {site.key: 0 for site in behind}
+    behind = [TargetShard(entry, "s1", "d.shared") for entry in ("t", "u")]
+    for target_shard in behind:
+        world.tables[target_shard] = Table(20)
+    insert_counters = {target_shard.key: 0 for target_shard in behind}
     assert budget(world).take_again(behind, 5, insert_counters) is True
     assert budget(world).take_again(behind, 6, insert_counters) is None

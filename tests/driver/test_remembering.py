@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import TransientError
 from sluice.core.ledger import Background, LedgerView
 from sluice.core.ranges import TopicPartition
@@ -17,7 +17,7 @@ from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import START_MS, Answer, Table, World, kinds, run, table_spec
 
-OWN, TARGET = Site("t", "s1"), Site("t", "s1", "d.sums")
+OWN, TARGET = TargetShard("t", "s1"), TargetShard("t", "s1", "d.sums")
 P0, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
 FIRST, SECOND = server_run("first", 1_000_000), server_run("second", 2_000_000)
 
@@ -56,12 +56,12 @@ def test_seconds_of_a_window_end_the_repeats() -> None:
     assert world.rows_of(P0) == [1] * 10
 
 
-@pytest.mark.parametrize("site", [OWN, TARGET])
-def test_a_renewal_keeps_the_time_of_the_first_insert(site: Site) -> None:
+@pytest.mark.parametrize("target_shard", [OWN, TARGET])
+def test_a_renewal_keeps_the_time_of_the_first_insert(target_shard: TargetShard) -> None:
     world = World([P0])
     world.ends[P0] = 10
     world.tables[TARGET] = Table(1000)
-    world.tables[site].seconds = 600
+    world.tables[target_shard].seconds = 600
     failing_once(world, 12)
     run(world)
     since = {
@@ -130,11 +130,11 @@ def test_a_view_that_came_after_the_range_counts_all_that_its_table_took() -> No
     for taken, is_probed in ((40, False), (60, True)):
         world = World([P0])
         world.ends[P0] = 10
-        gone = Site("t", "s1", "d.gone")
+        gone = TargetShard("t", "s1", "d.gone")
         world.tables[gone] = Table(100)
         sent = failing_once(world)
 
-        def change(world: World = world, taken: int = taken, gone: Site = gone) -> None:
+        def change(world: World = world, taken: int = taken, gone: TargetShard = gone) -> None:
             world.tables[TARGET] = Table(100, insert_counter=taken)
             del world.tables[gone]
 
@@ -151,7 +151,7 @@ def test_entries_that_go_to_one_table_share_its_window() -> None:
     world.ends.update({P0: 200, OTHER: 200})
     world.slots = 8
     for entry in ("t", "u"):
-        world.tables[Site(entry, "s1", "d.sums")] = Table(2)
+        world.tables[TargetShard(entry, "s1", "d.sums")] = Table(2)
     held: dict[object, int] = {}
     most = 0
     run(world)
@@ -184,14 +184,14 @@ def test_a_reservation_for_views_grows_until_the_server_takes_the_block_and_stay
     assert world.rows_of(P0) == [1] * 50
 
 
-@pytest.mark.parametrize("site", [OWN, TARGET])
-def test_another_process_of_the_server_may_have_lost_the_part(site: Site) -> None:
+@pytest.mark.parametrize("target_shard", [OWN, TARGET])
+def test_another_process_of_the_server_may_have_lost_the_part(target_shard: TargetShard) -> None:
     world = World([P0])
     world.ends[P0] = 10
     world.tables[TARGET] = Table(1000)
-    world.tables[site].server = FIRST
+    world.tables[target_shard].server = FIRST
     failing_once(world)
-    world.at(120, lambda: setattr(world.tables[site], "server", SECOND))
+    world.at(120, lambda: setattr(world.tables[target_shard], "server", SECOND))
     run(world)
     assert len(world.probes) == 1
     servers = [e.body.get("servers") for e in world.ledger if e.body["type"] == "record"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.budget import Hold, Site
+from sluice.core.budget import Hold, TargetShard
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.ledger import Background
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, Range, TopicPartition
@@ -20,12 +20,12 @@ from sluice.driver.state import (
     Probed,
     Probing,
     ToProbe,
-    sites_gone,
+    target_shards_gone,
 )
 from tests.driver.loop_world import START_MS, World, table_spec
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
-SITE, OTHER = Site("t", "s1"), Site("u", "s1")
+TARGET_SHARD, OTHER = TargetShard("t", "s1"), TargetShard("u", "s1")
 #: What an observer adds to a lease: 5 s for the clocks, and 5 s for a server to store.
 GRACE_MS = 10_000
 
@@ -42,7 +42,7 @@ def state() -> PartitionState:
         reservation=3,
         deadline_ms=START_MS + 60_000,
     )
-    made.background = Background(insert_counters={SITE.key: 7}, since_ms=START_MS)
+    made.background = Background(insert_counters={TARGET_SHARD.key: 7}, since_ms=START_MS)
     return made
 
 
@@ -124,7 +124,7 @@ def test_servers_are_distrusted_once_and_that_is_recorded(state: PartitionState)
     state.background = replace(state.background, servers={"http://h": "run"})
     state.distrust_servers()
     assert state.is_unrecorded and state.background.servers == {}
-    assert state.background.insert_counters == {SITE.key: 7}
+    assert state.background.insert_counters == {TARGET_SHARD.key: 7}
     settled = replace(state, record=replace(state.record, kind=Kind.SETTLE, begin=20))
     settled.background = Background(servers={"http://h": "run"})
     settled.is_unrecorded = False
@@ -133,18 +133,18 @@ def test_servers_are_distrusted_once_and_that_is_recorded(state: PartitionState)
 
 
 def test_holds_are_what_may_be_inserted_and_what_may_come_late(state: PartitionState) -> None:
-    holds = Holds([PossibleLateInsert({SITE.key: 3, OTHER.key: 4}, START_MS)])
+    holds = Holds([PossibleLateInsert({TARGET_SHARD.key: 3, OTHER.key: 4}, START_MS)])
     over = state.record.deadline_ms + GRACE_MS + 1
-    assert holds.at(SITE, [state], START_MS) == [Hold(3, 0), Hold(7, 3)]
+    assert holds.at(TARGET_SHARD, [state], START_MS) == [Hold(3, 0), Hold(7, 3)]
     assert holds.at(OTHER, [state], START_MS) == [Hold(4, 0)]
-    assert holds.at(SITE, [state], over) == [Hold(3, 0)]
-    assert Holds().at(SITE, [], START_MS) == []
+    assert holds.at(TARGET_SHARD, [state], over) == [Hold(3, 0)]
+    assert Holds().at(TARGET_SHARD, [], START_MS) == []
 
 
 def test_late_inserts_count_once_and_until_nothing_of_them_can_come() -> None:
     one, two = (
-        PossibleLateInsert({SITE.key: 3}, START_MS),
-        PossibleLateInsert({SITE.key: 3}, START_MS + 1),
+        PossibleLateInsert({TARGET_SHARD.key: 3}, START_MS),
+        PossibleLateInsert({TARGET_SHARD.key: 3}, START_MS + 1),
     )
     holds = Holds([one])
     holds.add_late_inserts([one, two, two])
@@ -162,41 +162,47 @@ def reserved(reservation: int, bundle: str = "") -> Record:
 def test_the_members_of_a_bundle_are_one_hold() -> None:
     holds = Holds()
     for _ in range(3):
-        holds.end(100, {SITE.key: 1}, reserved(4, "one.3"))
-    holds.end(100, {SITE.key: 1}, reserved(2, "two.2"))
-    assert holds.ended_since(SITE, 100) == 6
+        holds.end(100, {TARGET_SHARD.key: 1}, reserved(4, "one.3"))
+    holds.end(100, {TARGET_SHARD.key: 1}, reserved(2, "two.2"))
+    assert holds.ended_since(TARGET_SHARD, 100) == 6
     world = World([P0, P1])
     states = [world.settled(P0), world.settled(P1)]
     for state in states:
         state.record = replace(reserved(4, "one.2"), deadline_ms=START_MS)
-        state.background = Background(insert_counters={SITE.key: 7})
-    assert Holds().at(SITE, states, START_MS) == [Hold(7, 4)]
+        state.background = Background(insert_counters={TARGET_SHARD.key: 7})
+    assert Holds().at(TARGET_SHARD, states, START_MS) == [Hold(7, 4)]
 
 
 def test_reservations_that_ended_count_until_an_insert_counter_was_read_after_them() -> None:
     holds = Holds()
-    holds.end(100, {SITE.key: 1}, reserved(4))
-    holds.end(101, {SITE.key: 1}, reserved(2))
+    holds.end(100, {TARGET_SHARD.key: 1}, reserved(4))
+    holds.end(101, {TARGET_SHARD.key: 1}, reserved(2))
     holds.end(101, {OTHER.key: 1}, reserved(8))
-    assert holds.ended_since(SITE, 100) == 6
-    assert holds.ended_since(SITE, 101) == 2
-    assert holds.ended_since(SITE, 102) == 0
+    assert holds.ended_since(TARGET_SHARD, 100) == 6
+    assert holds.ended_since(TARGET_SHARD, 101) == 2
+    assert holds.ended_since(TARGET_SHARD, 102) == 0
     assert holds.ended_since(OTHER, 100) == 8
     holds.forget(START_MS, 101)
-    assert holds.ended_since(SITE, 0) == 2
+    assert holds.ended_since(TARGET_SHARD, 0) == 2
 
 
 def test_tables_and_shards_that_a_spec_leaves_out_are_named() -> None:
     tables = (replace(table_spec("t", ("a",)), shards=("s1", "s2")), table_spec("u", ("a",)))
     spec = World([P0], tables).spec
-    insert_counters = {Site("t", "s1").key: 1, Site("t", "s3").key: 1, Site("v", "s1").key: 1}
-    assert sites_gone(Background(insert_counters=insert_counters), spec, "a") == [
+    insert_counters = {
+        TargetShard("t", "s1").key: 1,
+        TargetShard("t", "s3").key: 1,
+        TargetShard("v", "s1").key: 1,
+    }
+    assert target_shards_gone(Background(insert_counters=insert_counters), spec, "a") == [
         "table entry v",
         "shard s3 of table entry t",
     ]
-    assert sites_gone(Background(rest={"w": ()}), spec, "a") == ["table entry w"]
+    assert target_shards_gone(Background(rest={"w": ()}), spec, "a") == ["table entry w"]
     assert (
-        sites_gone(Background(insert_counters={Site("t", "s2").key: 1}, rest={"u": ()}), spec, "a")
+        target_shards_gone(
+            Background(insert_counters={TargetShard("t", "s2").key: 1}, rest={"u": ()}), spec, "a"
+        )
         == []
     )
-    assert sites_gone(Background(rest={"t": ()}), spec, "other") == ["table entry t"]
+    assert target_shards_gone(Background(rest={"t": ()}), spec, "other") == ["table entry t"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import TerminalError
 from sluice.core.ledger import Rest
@@ -66,9 +66,9 @@ class RegistryWorld(World):
         return self.load_but(assignment, bad)
 
     def load_but(self, assignment: Assignment, bad: set[int]) -> Answer:
-        before = dict(self.tables[Site("a", "s1")].rows)
+        before = dict(self.tables[TargetShard("a", "s1")].rows)
         loaded = self.load(assignment)
-        rows = self.tables[Site("a", "s1")].rows
+        rows = self.tables[TargetShard("a", "s1")].rows
         for offset in bad:
             if (P0, offset) not in before and assignment.block_range.source == P0:
                 rows.pop((P0, offset), None)
@@ -204,7 +204,7 @@ def test_where_some_rows_of_messages_are_stored_it_waits_for_the_registry(
     world._probed = probed  # type: ignore[method-assign]
     if is_recorded:
         world.tables[
-            Site("a", "s1")
+            TargetShard("a", "s1")
         ].insert_counter += 5_000  # so that it is probed before it is sent again
     hour_ms = 3_600_000
     world.at(hour_ms, lambda: world.known.add(2))

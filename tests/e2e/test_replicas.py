@@ -18,7 +18,7 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import read_insert_counter
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import InDoubtError
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import Range, TopicPartition
@@ -333,7 +333,7 @@ def test_the_window_is_read_from_any_replica_and_a_probe_names_the_one_it_lacks(
     loader: Loader, cluster: Cluster
 ) -> None:
     first, _ = cluster.servers
-    site = Site(loader.table, "s1")
+    target_shard = TargetShard(loader.table, "s1")
     access = ClickHouseAccess({"s1": loader.urls}, "default", "", "single")
     spec = LoadSpec("p", "dc1", "chdb", 1 << 30, (loader.spec,))
     now = [NOW_MS]
@@ -346,7 +346,7 @@ def test_the_window_is_read_from_any_replica_and_a_probe_names_the_one_it_lacks(
     for minute in range(2):  # each replica in its turn
         now[0] = NOW_MS + minute * 60_001
         monitor._read(servers)
-        insert_counters.append(monitor.current()[site].state.insert_counter)
+        insert_counters.append(monitor.current()[target_shard].state.insert_counter)
     assert insert_counters == [loader.insert_counter()] * 2 == [2, 2]
     first.kill()
     try:
@@ -354,8 +354,8 @@ def test_the_window_is_read_from_any_replica_and_a_probe_names_the_one_it_lacks(
             now[0] = NOW_MS + minute * 60_001
             monitor._read(servers)
             assert monitor.failure() is None
-            assert monitor.current()[site].read_started_ms == now[0]
-            assert monitor.current()[site].state.insert_counter == 2
+            assert monitor.current()[target_shard].read_started_ms == now[0]
+            assert monitor.current()[target_shard].state.insert_counter == 2
         prober = ClickHouseProber(access, "p", KafkaAccess("dc1", "127.0.0.1:1"))
         record = Record(RecordKind.INTEND, 1, 1, 0, ROWS, "a", 0, "topic", "text", 1, 0)
         with pytest.raises(ReplicaMissingError) as raised:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.ledger import Background
 from sluice.core.load_spec import Sharding
 from sluice.core.ranges import EpochOffset, Range, TopicPartition, digest_of_rest
@@ -45,7 +45,7 @@ def in_doubt(
         reservation=reservation,
         deadline_ms=world.now + left_ms,
     )
-    insert_counter = world.tables[Site("t", "s1")].insert_counter
+    insert_counter = world.tables[TargetShard("t", "s1")].insert_counter
     state.background = Background(insert_counters={"t/s1": insert_counter}, since_ms=world.now)
     return state
 
@@ -95,7 +95,7 @@ def test_a_repeat_that_could_never_have_room_is_probed(created: int, is_probed: 
     """Its own four entries come on top of what was created since its first attempt."""
     world = World([P0], blocks=20)
     state = in_doubt(world, P0, 4, -60_000)
-    world.tables[Site("t", "s1")].fill(created)
+    world.tables[TargetShard("t", "s1")].fill(created)
     loop = world.loop([state])
     steps = loop._round_planner.plan(
         list(loop.states.values()), world.now, flush=True, stopping=False
@@ -141,7 +141,7 @@ def test_what_a_probe_found_is_recorded_under_insert_counters_of_now(is_full: bo
     state.stage = Probed()
     other = in_doubt(world, P1, 7 if is_full else 6, 600_000)
     other.out = True
-    world.tables[Site("t", "s1")].insert_counter = 0
+    world.tables[TargetShard("t", "s1")].insert_counter = 0
     world.now += 5_000
     loop = world.loop([state, other])
     planned = loop._round_planner.plan(

@@ -170,7 +170,7 @@ class Table:
         return f"/{self.shard}/{self.shape.name}" if self.shape.is_replicated else ""
 
     @property
-    def sites(self) -> list[str]:
+    def target_shards(self) -> list[str]:
         """What its window is called in the ledger's insert counters, by each of its entries."""
         return [f"{entry}/{self.shard}" for entry in self.entries]
 

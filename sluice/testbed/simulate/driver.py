@@ -94,12 +94,12 @@ class SimulatedMonitor(WindowMonitor):
         self._read(self._servers())
         self.world.scheduler.spawn(self.world.process, self._run)
 
-    def _read_site(self, *parts: Any) -> Any:
-        found = super()._read_site(*parts)
-        for site, window in found.items():
-            if not site.target:
-                name = self.world.plan.entries[site.entry]
-                table = self.world.clickhouse.shards[site.shard][name]
+    def _read_target_shard(self, *parts: Any) -> Any:
+        found = super()._read_target_shard(*parts)
+        for target_shard, window in found.items():
+            if not target_shard.target:
+                name = self.world.plan.entries[target_shard.entry]
+                table = self.world.clickhouse.shards[target_shard.shard][name]
                 self.world.invariants.check_stamp(table, window.read_started_ms)
         return found
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sluice.core.anomalies import Judge
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.instances import Place
 from sluice.core.load_spec import Column
 from sluice.core.ranges import TopicPartition
@@ -62,7 +62,7 @@ class Inserter:
     table: Table | None
     worker: Process | None
     #: The names of the windows that a task may add to.
-    sites: Collection[str] = ()
+    target_shards: Collection[str] = ()
     entry: str = ""
     is_over: bool = False
     sends_until_ms: int | None = None
@@ -85,8 +85,8 @@ class Inserter:
         """The table entries for which it may insert into this table."""
         if self.table is not None:
             return [self.entry] if self.table is table else []
-        named = zip(table.entries, table.sites, strict=True)
-        return [entry for entry, site in named if site in self.sites]
+        named = zip(table.entries, table.target_shards, strict=True)
+        return [entry for entry, name in named if name in self.target_shards]
 
 
 class Invariants:
@@ -168,7 +168,7 @@ class Invariants:
         back_at = self._back_at.get((driver, source), 0)
         insert_counters = self._backgrounds[source]["marks"]
         for table in self._world.clickhouse.tables():
-            key = next((site for site in table.sites if site in insert_counters), None)
+            key = next((name for name in table.target_shards if name in insert_counters), None)
             told_at = self._told_at.get((driver, id(table)), back_at)
             if key is not None and told_at < back_at:
                 self._violate(
@@ -320,9 +320,9 @@ class Invariants:
         insert, and by what came into it since the oldest of them (R10)."""
         world = self._world
         for table in world.clickhouse.tables():
-            key = " and ".join(table.sites)
+            key = " and ".join(table.target_shards)
             insert_counters = {
-                of: [each["marks"][site] for site in table.sites if site in each["marks"]]
+                of: [each["marks"][name] for name in table.target_shards if name in each["marks"]]
                 for of, each in self._backgrounds.items()
             }
             held = {
@@ -356,9 +356,9 @@ class Invariants:
         for table in self._world.clickhouse.tables():
             targets = ["", *(f"d.{view.shape.name}" for view in table.views)]
             for entry in table.entries:
-                sites = [Site(entry, table.shard, target) for target in targets]
-                lacking = [site.name for site in sites if site.key not in insert_counters]
-                if insert_counters.keys() & {site.key for site in sites} and lacking:
+                places = [TargetShard(entry, table.shard, target) for target in targets]
+                lacking = [each.name for each in places if each.key not in insert_counters]
+                if insert_counters.keys() & {each.key for each in places} and lacking:
                     names = ", ".join(lacking)
                     self._violate(source, f"{insert_counters} has no counter of {names} (R10)")
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.clickhouse import window
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import InDoubtError
 from sluice.core.ranges import Range
 from sluice.core.receipts import DeadLetter, Failed, Receipt, TaskReport, TooHeavy
@@ -29,7 +29,7 @@ from sluice.driver import (
     schema_decision,
     start,
 )
-from sluice.driver.ports import SiteWindow
+from sluice.driver.ports import ShardWindow
 from sluice.driver.record_updates import Budget, RecordPlanner, settle
 from sluice.driver.state import Answered, Holds, PartitionState
 from sluice.kafka import reader, recorder, transactions
@@ -263,10 +263,13 @@ def _insert_counters_of_the_repeat() -> AbstractContextManager[None]:
     real, see_real = RecordPlanner.renew, RecordPlanner.see_windows
     insert_counters: dict[str, int] = {}
 
-    def see_windows(self: RecordPlanner, windows: Mapping[Site, SiteWindow]) -> None:
+    def see_windows(self: RecordPlanner, windows: Mapping[TargetShard, ShardWindow]) -> None:
         see_real(self, windows)
         insert_counters.update(
-            {site.key: window.state.insert_counter for site, window in windows.items()}
+            {
+                target_shard.key: window.state.insert_counter
+                for target_shard, window in windows.items()
+            }
         )
 
     def renew(

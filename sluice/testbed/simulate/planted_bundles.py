@@ -87,9 +87,11 @@ def _all_bundles_are_one_hold() -> AbstractContextManager[None]:
     """Of all bundles that may still be inserted one counts against the window."""
     real = Holds.at
 
-    def at(self: Holds, site: Any, states: list[PartitionState], now_ms: int) -> Any:
+    def at(self: Holds, target_shard: Any, states: list[PartitionState], now_ms: int) -> Any:
         bundled = [state for state in states if state.record.bundle]
-        return real(self, site, [s for s in states if s not in bundled] + bundled[:1], now_ms)
+        return real(
+            self, target_shard, [s for s in states if s not in bundled] + bundled[:1], now_ms
+        )
 
     return patched((Holds, "at", at))
 

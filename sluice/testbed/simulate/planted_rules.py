@@ -188,14 +188,16 @@ def _age_does_not_matter() -> AbstractContextManager[None]:
 
 def _insert_counters_are_stamped_after_reading() -> AbstractContextManager[None]:
     """What is inserted while an insert counter is read counts as seen by it."""
-    real = WindowMonitor._read_site
+    real = WindowMonitor._read_target_shard
 
-    def read_site(self: Any, *parts: Any) -> Any:
+    def read_target_shard(self: Any, *parts: Any) -> Any:
         found = real(self, *parts)
         now_ms = self._now_ms()
-        return {site: replace(w, read_started_ms=now_ms) for site, w in found.items()}
+        return {
+            target_shard: replace(w, read_started_ms=now_ms) for target_shard, w in found.items()
+        }
 
-    return patched((WindowMonitor, "_read_site", read_site))
+    return patched((WindowMonitor, "_read_target_shard", read_target_shard))
 
 
 def _nobody_looks_at_windows() -> AbstractContextManager[None]:

@@ -71,11 +71,14 @@ def test_a_driver_that_slept_looks_again_before_it_repeats() -> None:
     world.now += LOOK_AGE_MS_MAX + 1_000
     round_planner = loop._round_planner
     round_planner._windows = cast(
-        Any, SimpleNamespace(current=lambda: windows, outage=lambda site: None)
+        Any, SimpleNamespace(current=lambda: windows, outage=lambda target_shard: None)
     )
     assert round_planner.plan([state], world.now, flush=True, stopping=False) == Round()
     windows.update(
-        {site: replace(window, read_started_ms=world.now) for site, window in windows.items()}
+        {
+            target_shard: replace(window, read_started_ms=world.now)
+            for target_shard, window in windows.items()
+        }
     )
     planned = round_planner.plan([state], world.now, flush=True, stopping=False)
     (step,), ready = planned.updates, planned.ready
