@@ -99,11 +99,11 @@ def list_dead_letters(
     **selected: Any,
 ) -> int:
     """List them: origin, reason, payload preview."""
-    from sluice.ops.dead_letters import Selection, find, summarise
+    from sluice.ops.dead_letters import DeadLetterSelection, find, summarise
 
     if replayed and waiting:
         raise UsageError("--waiting contradicts --replayed", "Leave one of them out.")
-    selection = Selection(**selected, replayed=replayed if replayed or waiting else None)
+    selection = DeadLetterSelection(**selected, replayed=replayed if replayed or waiting else None)
     dead_letters = _first(find(_configuration(config, parked), selection), limit)
     if summary:
         counts = summarise(dead_letters)
@@ -186,9 +186,9 @@ def _fields(found: Found) -> dict[str, object]:
 @json_option
 def show(config: Path, parked: bool, is_hex: bool, as_json: bool, **selected: Any) -> int:
     """Show all of one message: headers, payload, error, what to do."""
-    from sluice.ops.dead_letters import Selection, advice, find_one
+    from sluice.ops.dead_letters import DeadLetterSelection, advice, find_one
 
-    found = find_one(_configuration(config, parked), Selection(**selected))
+    found = find_one(_configuration(config, parked), DeadLetterSelection(**selected))
     if as_json:
         print_json_list(
             {**_fields(each), "value": _payload(each, is_hex), "advice": advice(each)}
@@ -267,10 +267,10 @@ def replay(
     They are loaded for the table that missed them.
     """
     from sluice.ops import dead_letters_replaying as replaying
-    from sluice.ops.dead_letters import Selection
+    from sluice.ops.dead_letters import DeadLetterSelection
 
     configuration = _configuration(config, parked)
-    plan = replaying.plan_replay(configuration, Selection(**selected), limit)
+    plan = replaying.plan_replay(configuration, DeadLetterSelection(**selected), limit)
     report = replaying.ReplayReport(replayed_before=plan.replayed_before)
     if plan.dead_letters:
         if not confirm(plan.steps(), yes):
@@ -325,7 +325,7 @@ def purge(
 ) -> int:
     """Delete dead letters for good, from the oldest on."""
     from sluice.ops import dead_letters_purging as purging
-    from sluice.ops.dead_letters import Selection
+    from sluice.ops.dead_letters import DeadLetterSelection
 
     filters = {name for name, value in selected.items() if value is not None} - {"connector"}
     if bool(filters or replayed) == is_all:
@@ -334,7 +334,7 @@ def purge(
             "sluice dead-letters purge --help",
         )
     configuration = _configuration(config, parked)
-    selection = Selection(**selected, replayed=True if replayed else None)
+    selection = DeadLetterSelection(**selected, replayed=True if replayed else None)
     plan = purging.plan_purge(configuration, selection)
     if not confirm(plan.steps(configuration.dead_letters_topic), yes):
         return ExitStatus.BROKEN

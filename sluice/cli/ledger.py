@@ -50,9 +50,9 @@ _HEADERS = ("time", "partition", "entry", "offsets", "batch", "attempt", "detail
 def ledger(config: Path, follow: bool, as_json: bool, **selected: Any) -> int:
     """List what was intended, acknowledged and settled."""
     configuration = load_configuration(config)
-    from sluice.ops.ledger_view import Selection, read_ledger
+    from sluice.ops.ledger_view import LedgerSelection, read_ledger
 
-    selection = Selection(**selected)
+    selection = LedgerSelection(**selected)
     with stop_on_signals() if follow else nullcontext() as stop:
         for number, entry in enumerate(read_ledger(configuration, selection, stop)):
             if as_json:

@@ -98,9 +98,9 @@ class DeadLetterLimiter:
     ) -> TooManyDeadLettersError:
         source = block_range.source
         hint = (
-            "Mend the table, its entry or the producer. To let them become dead letters, set "
+            "Fix the table, its entry or the producer. To let them become dead letters, set "
             "[dead_letters] max_ratio higher (1.0 never stops) and start again; `sluice "
-            "dead-letters replay` loads them once the cause is mended."
+            "dead-letters replay` loads them once the cause is fixed."
         )
         if not loaded.receipts:
             connector = self._connector.rpartition(".")[2]

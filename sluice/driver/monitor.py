@@ -105,7 +105,7 @@ class WindowMonitor:
         return None if error is None else str(error)
 
     def refusal(self, target_shard: TargetShard) -> SluiceError | None:
-        """Why a target shard's window cannot be read until somebody mends it."""
+        """Why a target shard's window cannot be read until somebody fixes it."""
         error = self._outages.get(target_shard)
         return error if isinstance(error, TerminalError) else None
 

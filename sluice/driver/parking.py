@@ -24,7 +24,7 @@ MESSAGES_MAX = 20_000
 BYTES_MAX = 4 * 1024 * 1024
 
 _HOW_BACK = (
-    "Mend the table, then start the driver again or send it SIGHUP; `sluice dead-letters replay "
+    "Fix the table, then start the driver again or send it SIGHUP; `sluice dead-letters replay "
     "CONFIG --parked` brings the messages back"
 )
 

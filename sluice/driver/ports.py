@@ -113,7 +113,7 @@ class Windows(Protocol):
         """Why a target shard's window cannot be read now, None if it can."""
 
     def refusal(self, target_shard: TargetShard) -> SluiceError | None:
-        """The same where only a person can mend it, as for a table that is gone."""
+        """The same where only a person can fix it, as for a table that is gone."""
 
 
 class Jobs(Protocol):

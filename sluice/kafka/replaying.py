@@ -221,7 +221,7 @@ def _produce(producer: ck.Producer, messages: Iterable[Outgoing]) -> None:
                 producer.poll(0.05)
 
 
-class Originals:
+class OriginalReader:
     """Reads single messages again, for dead letters that were cut. Close it."""
 
     def __init__(self, access: KafkaAccess) -> None:

@@ -16,12 +16,12 @@ from sluice.kafka.dead_letters import StoredDeadLetter, read_records
 
 #: What to do about a dead letter, by its reason. Reasons are `sluice.decode.messages.fault`'s.
 _ADVICE = {
-    "not-one-object": "The message is not one whole object: mend its producer.",
+    "not-one-object": "The message is not one whole object: fix its producer.",
     "not-one-row": (
-        'The message does not hold exactly one row: mend its producer, or set rows = "many".'
+        'The message does not hold exactly one row: fix its producer, or set rows = "many".'
     ),
     "cannot-parse": (
-        "A value is not of its column's type: mend the producer, or change the column."
+        "A value is not of its column's type: fix the producer, or change the column."
     ),
     "unknown-schema": "The registry did not know the schema in time: register it, then replay.",
     "out-of-range": (
@@ -37,13 +37,13 @@ _ADVICE = {
         'unknown_fields = "ignore", then replay.'
     ),
     "no-column": (
-        "The message has no field of the table: mend the names, upper and lower case are told "
+        "The message has no field of the table: fix the names, upper and lower case are told "
         "apart, or map them in [table.columns], then replay."
     ),
-    PARKED: "Nothing is wrong with the message: mend its table, then replay.",
+    PARKED: "Nothing is wrong with the message: fix its table, then replay.",
     "no-route": "No table entry takes the message: add one, or a route, then replay.",
 }
-_OTHER_ADVICE = "Mend what the error names, then replay."
+_OTHER_ADVICE = "Fix what the error names, then replay."
 
 
 class NoSuchDeadLetterError(TerminalError):
@@ -53,7 +53,7 @@ class NoSuchDeadLetterError(TerminalError):
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class DeadLetterSelection:
     """Which dead letters are meant; None takes all.
 
     :param topic: of the message's origin; likewise `partition` and `offset`.
@@ -134,7 +134,7 @@ class Count:
         self.last_ms = max(self.last_ms, at_ms)
 
 
-def find(configuration: Configuration, selection: Selection) -> Iterator[Found]:
+def find(configuration: Configuration, selection: DeadLetterSelection) -> Iterator[Found]:
     """The dead letters that are meant, oldest first in each partition of their topic.
 
     The topic is read twice: a dead letter's mark stands behind it.
@@ -171,7 +171,7 @@ def is_of(configuration: Configuration, connector: str, letter: DeadLetter) -> b
     return letter.connector in ("", f"{configuration.pipeline}.{connector}")
 
 
-def find_one(configuration: Configuration, selection: Selection) -> list[Found]:
+def find_one(configuration: Configuration, selection: DeadLetterSelection) -> list[Found]:
     """Every dead letter of one message: of each table entry, and of each attempt.
 
     :raises NoSuchDeadLetterError: there is none.

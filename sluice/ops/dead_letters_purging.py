@@ -21,7 +21,7 @@ from sluice.kafka.dead_letter_marks import DeadLetterKey, Purged, Replayed, inte
 from sluice.kafka.dead_letters import StoredDeadLetter, read_records
 from sluice.kafka.replaying import DeadLetterWriter, delete_before, purged_marks
 from sluice.kafka.topics import describe_topic
-from sluice.ops.dead_letters import Selection
+from sluice.ops.dead_letters import DeadLetterSelection
 from sluice.ops.dead_letters_replaying import whoever
 
 
@@ -124,7 +124,7 @@ def _why_kept(each: PartitionPurge, where: str) -> str:
     )
 
 
-def plan_purge(configuration: Configuration, selection: Selection) -> PurgePlan:
+def plan_purge(configuration: Configuration, selection: DeadLetterSelection) -> PurgePlan:
     """Choose; nothing is written.
 
     :raises NothingToPurgeError: nothing can be deleted.
@@ -144,7 +144,9 @@ def plan_purge(configuration: Configuration, selection: Selection) -> PurgePlan:
     return plan
 
 
-def purge(configuration: Configuration, selection: Selection, planned: PurgePlan) -> PurgePlan:
+def purge(
+    configuration: Configuration, selection: DeadLetterSelection, planned: PurgePlan
+) -> PurgePlan:
     """Choose again, alone, and delete; never beyond what was planned.
 
     :returns: what was deleted.
@@ -173,7 +175,9 @@ def purge(configuration: Configuration, selection: Selection, planned: PurgePlan
     return done
 
 
-def _one_for_each_cluster(configuration: Configuration, selection: Selection) -> list[str]:
+def _one_for_each_cluster(
+    configuration: Configuration, selection: DeadLetterSelection
+) -> list[str]:
     """Connectors of one cluster share the topic, and are purged together."""
     if selection.connector is not None:
         return [selection.connector]
@@ -181,7 +185,9 @@ def _one_for_each_cluster(configuration: Configuration, selection: Selection) ->
     return [each.name for each in configuration.connectors if each.name in by_brokers.values()]
 
 
-def _connectors_of(configuration: Configuration, connector: str, selection: Selection) -> set[str]:
+def _connectors_of(
+    configuration: Configuration, connector: str, selection: DeadLetterSelection
+) -> set[str]:
     """Whose dead letters are meant: a connector's, or those of all that share its cluster."""
     brokers = configuration.connector(connector).brokers
     names = [each.name for each in configuration.connectors if each.brokers == brokers]
@@ -202,7 +208,7 @@ def _choose(
     configuration: Configuration,
     connector: str,
     access: KafkaAccess,
-    selection: Selection,
+    selection: DeadLetterSelection,
     befores: Mapping[int, int] | None = None,
 ) -> dict[int, PartitionPurge]:
     """What goes from each partition.

@@ -19,7 +19,7 @@ from sluice.kafka.dead_letter_marks import Replayed
 from sluice.kafka.dead_letters import StoredDeadLetter, read_records
 from sluice.kafka.replaying import (
     DeadLetterWriter,
-    Originals,
+    OriginalReader,
     OriginGoneError,
     Outgoing,
     OvertakenError,
@@ -28,7 +28,7 @@ from sluice.kafka.replaying import (
     replayed_message,
 )
 from sluice.kafka.topics import TopicFacts, describe_topic
-from sluice.ops.dead_letters import Found, Selection, find
+from sluice.ops.dead_letters import DeadLetterSelection, Found, find
 
 _logger = logging.getLogger("sluice.dead-letters")
 
@@ -104,7 +104,7 @@ class ReplayReport:
 
 
 def plan_replay(
-    configuration: Configuration, selection: Selection, limit: int | None = None
+    configuration: Configuration, selection: DeadLetterSelection, limit: int | None = None
 ) -> ReplayPlan:
     """Choose the dead letters; nothing is written.
 
@@ -175,7 +175,7 @@ class _ConnectorReplay:
             mine, others = self._marked()
             self._places -= others | mine
             try:
-                with closing(Originals(self._access)) as originals:
+                with closing(OriginalReader(self._access)) as originals:
                     for batch in _batches(self._outgoing(originals)):
                         writer.write([item for _, items in batch for item in items])
                         self._places -= {place for place, _ in batch}
@@ -206,7 +206,9 @@ class _ConnectorReplay:
         self._report.replayed_before += len(others)
         return mine, others
 
-    def _outgoing(self, originals: Originals) -> Iterator[tuple[tuple[int, int], list[Outgoing]]]:
+    def _outgoing(
+        self, originals: OriginalReader
+    ) -> Iterator[tuple[tuple[int, int], list[Outgoing]]]:
         """For each dead letter, its message and its mark; refusals are noted."""
         for record in read_records(self._access, self._topic, to_log_end=True):
             if not isinstance(record, StoredDeadLetter):

@@ -28,7 +28,7 @@ Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class LedgerSelection:
     """Which entries are wanted; None wants all.
 
     Texts belong to no partition, so a topic or a partition leaves them out. Records and
@@ -46,7 +46,7 @@ class Selection:
 
 
 def read_ledger(
-    configuration: Configuration, selection: Selection, stop: threading.Event | None = None
+    configuration: Configuration, selection: LedgerSelection, stop: threading.Event | None = None
 ) -> Iterator[Entry]:
     """The chosen entries, committed ones only, each with its offset in the ledger.
 
@@ -76,7 +76,10 @@ def read_ledger(
 
 
 def _followed(
-    configuration: Configuration, selection: Selection, names: list[str], stop: threading.Event
+    configuration: Configuration,
+    selection: LedgerSelection,
+    names: list[str],
+    stop: threading.Event,
 ) -> Iterator[Entry]:
     tails: dict[str, Tail] = {}
     try:
@@ -98,7 +101,7 @@ def _followed(
             tail.close()
 
 
-def check(configuration: Configuration, selection: Selection) -> None:
+def check(configuration: Configuration, selection: LedgerSelection) -> None:
     """:raises ConfigurationError: the configuration has no such connector, topic or table."""
     if selection.connector is not None:
         configuration.connector(selection.connector)
@@ -125,7 +128,7 @@ def _table(configuration: Configuration, name: str) -> TableConfiguration:
     )
 
 
-def _open(configuration: Configuration, connector: str, selection: Selection) -> Tail | None:
+def _open(configuration: Configuration, connector: str, selection: LedgerSelection) -> Tail | None:
     access, topic = kafka_access(configuration, connector), configuration.ledger_topic
     if not partition_count(access, topic):
         return None
@@ -141,7 +144,7 @@ def _open(configuration: Configuration, connector: str, selection: Selection) ->
 
 
 def _chosen(
-    configuration: Configuration, selection: Selection, connector: str, tail: Tail
+    configuration: Configuration, selection: LedgerSelection, connector: str, tail: Tail
 ) -> Iterator[Entry]:
     for message in tail.poll(_POLL_SECONDS):
         for entry in _entries(message):
@@ -176,7 +179,7 @@ def _entries(message: LogMessage) -> list[Entry]:
         ]
 
 
-def is_chosen(configuration: Configuration, selection: Selection, entry: Entry) -> bool:
+def is_chosen(configuration: Configuration, selection: LedgerSelection, entry: Entry) -> bool:
     """Whether an entry of the right connector is wanted."""
     if selection.since_ms is not None and entry["at_ms"] < selection.since_ms:
         return False

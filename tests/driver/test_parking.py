@@ -145,7 +145,7 @@ def test_a_range_of_which_messages_have_rows_waits_for_its_table() -> None:
     real = world._probed
 
     def some_rows(block_range: Range, spec: LoadSpec, known: Rest) -> ProbeFound:
-        if len(world.probes) == 3:  # it is looked at again and again, until a person mends it
+        if len(world.probes) == 3:  # it is looked at again and again, until a person fixes it
             assert not world.parked()
             world.is_refusing = False
             world.tell(asked=True)
@@ -206,7 +206,7 @@ def test_somebody_asks_and_the_table_is_tried_again() -> None:
     world.ends[P0] = 10
     loop = world.loop()
 
-    def mended() -> None:
+    def fixed() -> None:
         world.is_refusing = False
         world.tell()  # a reading by itself changes nothing
         world.ends[P0] = 20
@@ -215,7 +215,7 @@ def test_somebody_asks_and_the_table_is_tried_again() -> None:
         world.tell(asked=True)
         world.ends[P0] = 30
 
-    world.at(10_000, mended)
+    world.at(10_000, fixed)
     world.at(20_000, asked)
     world.at(40_000, loop.stopping.set)
     loop.run(None, 5.0)

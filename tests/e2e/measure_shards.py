@@ -19,7 +19,7 @@ from unittest import mock
 from sluice.config import load
 from sluice.core.receipts import Loaded
 from sluice.driver.specs import read_spec
-from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import Inserts
 from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
 from sluice.testbed.local.running import running_broker
@@ -73,7 +73,7 @@ def main() -> None:
             for server in servers:
                 way = stack.enter_context(Proxy(Inserts, ("127.0.0.1", server.settings.ports[0])))
                 if chosen.delay:
-                    way.strike(Fault(Kind.DELAY, seconds=chosen.delay))
+                    way.strike(LinkFault(Kind.DELAY, seconds=chosen.delay))
                 urls.setdefault(shard, []).append(f"http://127.0.0.1:{way.port}")
         pairs = (f"{shard} = {of}" for shard, of in urls.items())
         shards = f"{{ {', '.join(pairs)} }}".replace("'", '"')

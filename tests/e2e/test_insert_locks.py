@@ -13,7 +13,7 @@ import pytest
 from sluice.clickhouse.reactions import ServerError
 from sluice.core.errors import InDoubtError, TransientError
 from sluice.locks.port import LockWaitError
-from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import Inserts
 from sluice.testbed.local.children import free_ports
 from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
@@ -151,7 +151,7 @@ def test_a_worker_whose_answer_is_lost_keeps_the_next_waiting_and_no_longer_than
         loader.insert()
         assert loader.path not in ensemble.markers
         loader.insert_timeout_seconds = 2.0
-        way.strike(Fault(Kind.DROP_REPLY))
+        way.strike(LinkFault(Kind.DROP_REPLY))
         with pytest.raises(InDoubtError):
             loader.insert()
         way.heal()

@@ -28,7 +28,7 @@ from sluice.core.replicas import REST_SECONDS_MAX
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.probing import ClickHouseProber, ReplicaMissingError
 from sluice.kafka.clients import KafkaAccess
-from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import Inserts
 from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
 from sluice.testbed.local.cluster.server import ClickHouseServer, Settings
@@ -102,7 +102,7 @@ def test_a_block_whose_answer_was_lost_is_known_to_the_next_replica(
     loader.durability = durability
     url = through(proxy, loader)
     loader.insert()
-    proxy.strike(Fault(Kind.DROP_REPLY))
+    proxy.strike(LinkFault(Kind.DROP_REPLY))
     before = loader.insert_counter()
     assert not loader.cache.may_land
     receipt = loader.insert()
@@ -121,7 +121,7 @@ def test_a_block_in_doubt_is_not_offered_on_when_the_window_moved(
     """The driver has to look, as before any repeat."""
     through(proxy, loader)
     loader.insert()
-    proxy.strike(Fault(Kind.DROP_REPLY))
+    proxy.strike(LinkFault(Kind.DROP_REPLY))
     loader.insert_counters_behind = 10_000  # so many entries since the look before the first insert
     with pytest.raises(InDoubtError, match="may not remember it"):
         loader.insert()
@@ -185,7 +185,7 @@ def test_a_replica_without_zookeeper_is_passed_by(cluster: Cluster, tmp_path: Pa
             table, path = create(servers)
             loader = Loader(servers, table, path, tuple(each.url for each in servers))
             assert loader.insert().replica == third.url
-            way.strike(Fault(Kind.CUT))
+            way.strike(LinkFault(Kind.CUT))
             wait_for(lambda: not _is_writable(third, table), 90, "the loss of the session")
             failed_over = [loader.insert().failed_over for _ in range(2)]
             assert failed_over == [(f"{third.url} TABLE_IS_READ_ONLY",), ()]
@@ -232,7 +232,7 @@ def test_a_block_in_doubt_is_never_said_to_be_unstored(cluster: Cluster, proxy: 
     loader = Loader([first], table, path, (first.url, second.url))
     through(proxy, loader)
     loader.insert()
-    proxy.strike(Fault(Kind.DROP_REPLY))
+    proxy.strike(LinkFault(Kind.DROP_REPLY))
     with pytest.raises(BlockRefusedError) as raised:
         loader.insert()
     assert not raised.value.is_unstored
@@ -245,7 +245,7 @@ def test_an_alter_between_two_replicas_leaves_the_block_in_doubt(
     """The second hashes one column more, and would store the block once more."""
     through(proxy, loader)
     loader.insert()
-    proxy.strike(Fault(Kind.DROP_REPLY))
+    proxy.strike(LinkFault(Kind.DROP_REPLY))
     look = inserting._look
 
     def alter_then_look(*parts: Any) -> None:
@@ -322,7 +322,7 @@ def test_token_mode_offers_the_same_token(
         spec = replace(loader.spec, zookeeper_paths=(("s1", "/t"),))
         monkeypatch.setattr(Loader, "spec", spec)
         loader.insert()
-        way.strike(Fault(Kind.DROP_REPLY))
+        way.strike(LinkFault(Kind.DROP_REPLY))
         receipt = loader.insert()
         assert way.counters.dropped_replies == 1
     assert receipt.replica == embedded_server.url and receipt.in_doubt

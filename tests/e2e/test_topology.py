@@ -227,7 +227,7 @@ def test_a_target_that_only_passes_rows_on_is_refused(
     url = access_of(configuration).shards["s1"][0]
     look = look_at_replica(access_of(configuration), "s1", url, [("default", f"to_{table}")])
     (error,) = [finding for finding in look.findings if finding.level == "error"]
-    assert (error.check, error.what, error.mend) == (
+    assert (error.check, error.what, error.fix) == (
         "table",
         raised.value.message,
         raised.value.hint,

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import Inserts
 from tests.support.driver import Driver
 from tests.support.world import Truth, World, assert_exact, order, wait_for
@@ -86,7 +86,7 @@ def leave_in_doubt(
             lambda: len(world._records()) >= records + len(loadings), PATIENCE, "the take-over"
         )
     dropped = proxy.counters.dropped_replies
-    proxy.strike(Fault(Kind.DROP_REPLY))
+    proxy.strike(LinkFault(Kind.DROP_REPLY))
     for each in loadings:
         first = each.truth.rows
         world.produce(each.topic, ROWS, each.truth, partitions=1, make=each.make, first=first)

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.kafka.dead_letters import read_dead_letters, wrap
 from sluice.ops.dead_letters import (
-    Selection,
+    DeadLetterSelection,
     find,
 )
 from sluice.ops.dead_letters_replaying import ReplayReport, plan_replay, replay
@@ -18,7 +18,7 @@ from tests.kafka.groups import NOW, letter
 from tests.ops.pipelines import Pipeline
 from tests.support.kafka import Kafka
 
-ALL = Selection()
+ALL = DeadLetterSelection()
 
 
 class DeadLetters(Pipeline):
@@ -47,7 +47,9 @@ class DeadLetters(Pipeline):
             )
         assert producer.flush(30) == 0
 
-    def replay(self, selection: Selection = ALL, limit: int | None = None) -> ReplayReport:
+    def replay(
+        self, selection: DeadLetterSelection = ALL, limit: int | None = None
+    ) -> ReplayReport:
         """Plan and carry out."""
         return replay(self.configuration, plan_replay(self.configuration, selection, limit))
 
@@ -69,7 +71,7 @@ def pipeline(kafka: Kafka, tmp_path: Path) -> Iterator[DeadLetters]:
     made.close()
 
 
-def offsets_of(pipeline: DeadLetters, selection: Selection) -> list[int]:
+def offsets_of(pipeline: DeadLetters, selection: DeadLetterSelection) -> list[int]:
     return [found.letter.offset for found in find(pipeline.configuration, selection)]
 
 

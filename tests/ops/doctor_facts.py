@@ -80,7 +80,7 @@ def plain(**changes: object) -> TableFacts:
 
 def bad(found: Examination) -> dict[str, Finding]:
     for finding in found.findings:
-        assert (finding.level == "ok") == (finding.mend == ""), finding
+        assert (finding.level == "ok") == (finding.fix == ""), finding
     return {finding.check: finding for finding in found.findings if finding.level != "ok"}
 
 

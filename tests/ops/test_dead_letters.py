@@ -17,8 +17,8 @@ from sluice.kafka.errors import UnknownCommitError
 from sluice.kafka.replaying import DeadLetterWriter, OvertakenError, replayed_message
 from sluice.ops.dead_letters import (
     Count,
+    DeadLetterSelection,
     NoSuchDeadLetterError,
-    Selection,
     advice,
     find,
     find_one,
@@ -39,37 +39,39 @@ def test_filters(pipeline: DeadLetters) -> None:
     pipeline.write(4, connector="elsewhere.dc1")  # of another pipeline with the same topic
     pipeline.write(9, origin=Origin(pipeline.topic, 0, 5, NOW), attempt=2)
     assert offsets_of(pipeline, ALL) == [1, 2, 3, 9]
-    assert offsets_of(pipeline, Selection(reason="cannot-parse")) == [1, 2]
-    assert offsets_of(pipeline, Selection(table="other")) == [3]
-    assert offsets_of(pipeline, Selection(topic="elsewhere")) == []
-    assert offsets_of(pipeline, Selection(before_ms=NOW + 2)) == [1]
-    assert offsets_of(pipeline, Selection(connector="dc1", offset=5)) == [9]
-    assert offsets_of(pipeline, Selection(offset=9)) == [9]
+    assert offsets_of(pipeline, DeadLetterSelection(reason="cannot-parse")) == [1, 2]
+    assert offsets_of(pipeline, DeadLetterSelection(table="other")) == [3]
+    assert offsets_of(pipeline, DeadLetterSelection(topic="elsewhere")) == []
+    assert offsets_of(pipeline, DeadLetterSelection(before_ms=NOW + 2)) == [1]
+    assert offsets_of(pipeline, DeadLetterSelection(connector="dc1", offset=5)) == [9]
+    assert offsets_of(pipeline, DeadLetterSelection(offset=9)) == [9]
 
 
 def test_since_reads_from_there_on(pipeline: DeadLetters) -> None:
     pipeline.write(1, attempted_at_ms=0)  # of a version before this header: the record's time
-    assert offsets_of(pipeline, Selection(since_ms=1000)) == [1]
-    assert offsets_of(pipeline, Selection(since_ms=NOW)) == []
+    assert offsets_of(pipeline, DeadLetterSelection(since_ms=1000)) == [1]
+    assert offsets_of(pipeline, DeadLetterSelection(since_ms=NOW)) == []
 
 
 def test_one_message_and_what_to_do(pipeline: DeadLetters) -> None:
     pipeline.write(1, reason="out-of-range")
     pipeline.write(1, reason="no-route", table="")
     first, second = find_one(
-        pipeline.configuration, Selection(topic=pipeline.topic, partition=0, offset=1)
+        pipeline.configuration, DeadLetterSelection(topic=pipeline.topic, partition=0, offset=1)
     )
     assert "widen the column" in advice(first) and "--offset 1" in advice(first)
     assert "No table entry takes the message" in advice(second)
     with pytest.raises(NoSuchDeadLetterError, match="offset 2"):
-        find_one(pipeline.configuration, Selection(topic=pipeline.topic, partition=0, offset=2))
+        find_one(
+            pipeline.configuration, DeadLetterSelection(topic=pipeline.topic, partition=0, offset=2)
+        )
 
 
 def test_summary(pipeline: DeadLetters) -> None:
     pipeline.fill(10)
     pipeline.write(1, 2, 3, reason="a")
     pipeline.write(4, table="other", reason="b")
-    assert pipeline.replay(Selection(offset=2)).replayed == 1
+    assert pipeline.replay(DeadLetterSelection(offset=2)).replayed == 1
     assert summarise(find(pipeline.configuration, ALL)) == [
         Count("dc1", "orders", "a", 3, 2, NOW + 1, NOW + 3),
         Count("dc1", "other", "b", 1, 1, NOW + 4, NOW + 4),
@@ -89,7 +91,7 @@ def test_nothing_ever_ran(pipeline: DeadLetters) -> None:
 def test_a_replay_writes_each_message_once(pipeline: DeadLetters) -> None:
     pipeline.fill(10)
     pipeline.write(3, 5, 7)
-    plan = plan_replay(pipeline.configuration, Selection(), limit=2)
+    plan = plan_replay(pipeline.configuration, DeadLetterSelection(), limit=2)
     assert (plan.dead_letters, plan.replayed_before) == (2, 0)
     assert "produce 2 messages" in plan.steps()[0] and "table entry orders" in plan.steps()[0]
     assert replay(pipeline.configuration, plan) == ReplayReport(replayed=2)
@@ -107,7 +109,7 @@ def test_a_replay_writes_each_message_once(pipeline: DeadLetters) -> None:
     assert len(pipeline.written()) == 13
     marked = [found.replayed for found in find(pipeline.configuration, ALL)]
     assert all(mark is not None and "@" in mark.by for mark in marked)
-    assert offsets_of(pipeline, Selection(replayed=False)) == []
+    assert offsets_of(pipeline, DeadLetterSelection(replayed=False)) == []
 
 
 def test_many_dead_letters_go_in_several_transactions(

@@ -9,7 +9,7 @@ from sluice.kafka.dead_letter_marks import Purged
 from sluice.kafka.dead_letters import StoredDeadLetter, read_records
 from sluice.ops import dead_letters_purging
 from sluice.ops.dead_letters import (
-    Selection,
+    DeadLetterSelection,
 )
 from sluice.ops.dead_letters_purging import NothingToPurgeError, plan_purge, purge
 from tests.ops.dead_letters import ALL, DeadLetters, offsets_of, pipeline
@@ -22,7 +22,7 @@ def test_a_purge_deletes_from_the_front_and_an_audit_still_counts(pipeline: Dead
     pipeline.write(1, 2, 3)
     pipeline.write(4, table="other")
     pipeline.write(5)
-    selection = Selection(table="orders")
+    selection = DeadLetterSelection(table="orders")
     plan = plan_purge(pipeline.configuration, selection)
     assert (plan.dead_letters, plan.kept) == (3, 1)
     deleting, keeping = plan.steps(pipeline.dead_letters)
@@ -71,7 +71,7 @@ def test_only_what_was_replayed_goes(pipeline: DeadLetters) -> None:
     pipeline.fill(10)
     pipeline.write(1, 2, 3)
     assert pipeline.replay(limit=2).replayed == 2
-    selection = Selection(replayed=True)
+    selection = DeadLetterSelection(replayed=True)
     plan = plan_purge(pipeline.configuration, selection)
     assert purge(pipeline.configuration, selection, plan).dead_letters == 2
     assert offsets_of(pipeline, ALL) == [3]
@@ -89,7 +89,7 @@ def test_connectors_of_one_cluster_are_purged_together(pipeline: DeadLetters) ->
     pipeline.write(1)
     pipeline.write(2, connector=f"{pipeline.pipeline}.dc2", topic=other, table="more")
     pipeline.write(3)
-    alone = plan_purge(configuration, Selection(connector="dc1"))
+    alone = plan_purge(configuration, DeadLetterSelection(connector="dc1"))
     assert (alone.dead_letters, alone.kept) == (1, 1)
     assert purge(configuration, ALL, plan_purge(configuration, ALL)).dead_letters == 3
     assert pipeline.audited() == [1, 2, 3]

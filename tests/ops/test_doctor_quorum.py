@@ -34,7 +34,7 @@ def test_turns_where_a_server_takes_one_quorum_insert_at_a_time(zookeeper_port: 
     old = [replace(look("s1", f"http://{n}"), capabilities=OLD) for n in "ab"]
     (finding,) = check_insert_locks(ACCESS, old)
     assert (finding.level, finding.check) == ("warning", "insert-lock")
-    assert "shard s1 (18.16.1) refuse an insert" in finding.what and "zookeeper = " in finding.mend
+    assert "shard s1 (18.16.1) refuse an insert" in finding.what and "zookeeper = " in finding.fix
     assert check_insert_locks(replace(ACCESS, durability="single"), old) == []
     asked = replace(ACCESS, zookeeper=f"127.0.0.1:{zookeeper_port}/doctor")
     (finding,) = check_insert_locks(asked, old)

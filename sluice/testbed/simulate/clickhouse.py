@@ -112,7 +112,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class InsertSettings:
     """How an insert asks to be deduplicated, by its settings."""
 
     deduplicates: bool = True
@@ -188,7 +188,7 @@ class Table:
         block: Block,
         columns: tuple[Column, ...],
         parts_max: int | None = None,
-        manner: Manner = Manner(),
+        settings: InsertSettings = InsertSettings(),
     ) -> list[Part]:
         """One part for each ClickHouse partition, each with an entry of its own; gives those that
         were new.
@@ -206,12 +206,12 @@ class Table:
             hashed = (where, rows, block.columns, columns)
             identity = (where, token) if self.tokens else hashed
             part = Part(identity, rows, self.insert_counter + 1)
-            if self._insert_part(part, deduplicates=manner.deduplicates):
+            if self._insert_part(part, deduplicates=settings.deduplicates):
                 stored.append(part)
                 for row in rows:
                     self.loaders[row.source, row.offset, row.number] = loaders[row.source]
-        if parts_max is None and (stored or manner.deduplicates_views):
-            inner = replace(manner, deduplicates=manner.deduplicates_views)
+        if parts_max is None and (stored or settings.deduplicates_views):
+            inner = replace(settings, deduplicates=settings.deduplicates_views)
             for view in self.views:
                 view.insert(token, block, columns, None, inner)
         return stored

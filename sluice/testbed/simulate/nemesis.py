@@ -384,7 +384,7 @@ class Nemesis:
             host.read_only_until = until
 
     def _refuse_blocks(self, for_ms: int = 0) -> None:
-        """Until a person mends the table, and says so."""
+        """Until a person fixes the table, and says so."""
         world = self._world
         for_ms = for_ms or world.rng.choice((20_000, 400_000))
         refusal = world.rng.choice((ACCESS_DENIED, VIOLATED_CONSTRAINT))
@@ -395,8 +395,8 @@ class Nemesis:
     def _ask_again(self) -> None:
         """SIGHUP to every driver."""
         tables = self._world.clickhouse.of_name(PARKABLE)
-        is_mended = all(table.refuses_until <= self._world.now for table in tables)
-        for driver in self._world.drivers if is_mended else ():
+        is_fixed = all(table.refuses_until <= self._world.now for table in tables)
+        for driver in self._world.drivers if is_fixed else ():
             driver.connector_run.refresh()
 
     def _fill_window(self) -> None:
