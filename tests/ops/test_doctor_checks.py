@@ -189,7 +189,7 @@ def test_sharding_is_compiled(expression: str, level: str, words: str) -> None:
         sharding=Sharding("expression", expression=expression),
     )
     text = LoadSpec("orders", "dc1", "chdb", 1000, (table,))
-    found = {one.check: one for one in answer({"texts": [text.canonical()], "keys": []})}
+    found = {one.check: one for one in answer({"specs": [text.canonical()], "keys": []})}
     assert found["sharding"].level == level and words in found["sharding"].what
 
 
