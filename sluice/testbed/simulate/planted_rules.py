@@ -181,7 +181,7 @@ def _renewals_are_young() -> AbstractContextManager[None]:
 def _age_does_not_matter() -> AbstractContextManager[None]:
     """Windows that forget by time are thought not to."""
     return patched(
-        (record_updates, "still_young", lambda *_: True),
+        (remembering, "still_young", lambda *_: True),
         (inserting, "still_young", lambda *_: True),
     )
 
