@@ -59,8 +59,8 @@ PROTOCOL = ROOT / "docs" / "PROTOCOL.md"
 #: A rule, an invariant or a hazard, where it is named and where it is defined.
 NAME = re.compile(r"\b[RIH][1-9]\d?\b")
 DEFINED = re.compile(r"^### ([RIH][1-9]\d?) .+\n\n\*\*", re.MULTILINE)
-#: How they were called once: `rule 3`, `invariant 4`, and hazards by a letter and a number. Others
-#: say so of the first bytes of an Avro message, and of a decoder's rules.
+#: How they were called once: `rule 3`, `invariant 4`, and hazards by a letter and a number.
+#: Others say so of the first bytes of an Avro message, and of a decoder's rules.
 FORMER = re.compile(
     r"(?<!9\.9\.9, )\b([Rr]ules?|[Ii]nvariants?) \d|\bhazards? [A-G]\b|\b(?!C3 01\b)[A-G][1-9]\d?\b"
 )

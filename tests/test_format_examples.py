@@ -15,7 +15,7 @@ import pytest
 
 from sluice.clickhouse.schema import TableFacts
 from sluice.config import load
-from sluice.core.text import Column, TableText
+from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.engine.session import literal, run
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
@@ -23,7 +23,7 @@ from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import MessageFacts
 from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.origins import alone
-from sluice.driver.texts import build_text
+from sluice.driver.specs import build_spec
 from tests.decode.support import table
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "FORMATS.md"
@@ -83,7 +83,7 @@ def columns_of(statement: str) -> tuple[Column, ...]:
     return tuple(Column(*line.split("\t")[:4]) for line in lines)
 
 
-def text_of(example: Example, folder: Path) -> TableText:
+def text_of(example: Example, folder: Path) -> TableSpec:
     path = folder / "sluice.toml"
     entry = example.entry.replace("[[table]]\n", '[[table]]\nlineage = "auto"\n')
     path.write_text(BASE + entry)
@@ -109,11 +109,11 @@ def text_of(example: Example, folder: Path) -> TableText:
         async_insert=False,
         dependents=(),
     )
-    text = build_text(configuration, "c", {table.name: facts}, "UTC", "chdb")
+    text = build_spec(configuration, "c", {table.name: facts}, "UTC", "chdb")
     return text.tables[0]
 
 
-def decoded(text: TableText, messages: tuple[bytes, ...]) -> Decoded:
+def decoded(text: TableSpec, messages: tuple[bytes, ...]) -> Decoded:
     with MessageBuffer(framing_of(text)) as buffer:
         buffer.add(list(messages), range(len(messages)))
         count = len(messages)

@@ -61,9 +61,9 @@ def some_minutes(text: str) -> float:
     help="of it: each has a broker, a connector and as many of the replicas",
 )
 @click.option(
-    "--turns",
+    "--insert-locks",
     is_flag=True,
-    help="of it: workers take turns at a table by ZooKeeper, over a link that breaks, too",
+    help="of it: workers take insert locks in ZooKeeper, over a link that breaks, too",
 )
 @click.option(
     "--survivors",
@@ -82,7 +82,7 @@ def chaos(
     shards: int | None,
     replicas: int | None,
     data_centers: int,
-    turns: bool,
+    insert_locks: bool,
     survivors: bool,
     keep: bool,
     as_json: bool,
@@ -94,8 +94,8 @@ def chaos(
     from sluice.testbed.chaos.layout import Layout
 
     seconds, layout = minutes * 60, None
-    if shards is not None or replicas is not None or data_centers > 1 or turns:
-        layout = Layout(shards or 1, replicas or max(2, data_centers), data_centers, turns)
+    if shards is not None or replicas is not None or data_centers > 1 or insert_locks:
+        layout = Layout(shards or 1, replicas or max(2, data_centers), data_centers, insert_locks)
     stream = sys.stderr if as_json else sys.stdout
     report: ChaosReport | SurvivorReport
     if survivors:

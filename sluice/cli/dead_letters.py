@@ -88,7 +88,7 @@ def _configuration(path: Path, parked: bool) -> Configuration:
 @click.option("--waiting", is_flag=True, help="only those that were not")
 @click.option("--summary", is_flag=True, help="only how many of which table and reason")
 @json_option
-def list_letters(
+def list_dead_letters(
     config: Path,
     parked: bool,
     limit: int | None,
@@ -99,37 +99,37 @@ def list_letters(
     **selected: Any,
 ) -> int:
     """List them: origin, reason, payload preview."""
-    from sluice.ops.dead_letters import Selection, find, summarise
+    from sluice.ops.dead_letters import DeadLetterSelection, find, summarise
 
     if replayed and waiting:
         raise UsageError("--waiting contradicts --replayed", "Leave one of them out.")
-    selection = Selection(**selected, replayed=replayed if replayed or waiting else None)
-    letters = _first(find(_configuration(config, parked), selection), limit)
+    selection = DeadLetterSelection(**selected, replayed=replayed if replayed or waiting else None)
+    dead_letters = _first(find(_configuration(config, parked), selection), limit)
     if summary:
-        counts = summarise(letters)
+        counts = summarise(dead_letters)
         if as_json:
             print_json(counts)
             return ExitStatus.DONE
-        headers = ("connector", "table", "reason", "letters", "waiting", "first", "last")
+        headers = ("connector", "table", "reason", "dead letters", "waiting", "first", "last")
         rows = [
             (
-                *(each.connector, each.table, each.reason, each.letters, each.waiting),
+                *(each.connector, each.table, each.reason, each.dead_letters, each.waiting),
                 *(_time(each.first_ms), _time(each.last_ms)),
             )
             for each in counts
         ]
         print_table(headers, rows)
     elif as_json:
-        print_json_list(_fields(found) for found in letters)
+        print_json_list(_fields(found) for found in dead_letters)
     else:
-        for found in letters:  # not a table: there may be millions
+        for found in dead_letters:  # not a table: there may be millions
             print(_line(found))
             print(f"    {_preview(found.letter.value)}")
     return ExitStatus.DONE
 
 
-def _first(letters: Iterator[Found], limit: int | None) -> Iterator[Found]:
-    for number, found in enumerate(letters, 1):
+def _first(dead_letters: Iterator[Found], limit: int | None) -> Iterator[Found]:
+    for number, found in enumerate(dead_letters, 1):
         yield found
         if number == limit:
             return
@@ -167,7 +167,7 @@ def _fields(found: Found) -> dict[str, object]:
         "table": letter.table,
         "column": letter.column,
         "truncated": letter.truncated,
-        "text": letter.text,
+        "load_spec": letter.spec,
         "version": found.stored.version,
         "replayed_at_ms": None if replayed is None else replayed.at_ms,
         "replayed_by": None if replayed is None else replayed.by,
@@ -186,9 +186,9 @@ def _fields(found: Found) -> dict[str, object]:
 @json_option
 def show(config: Path, parked: bool, is_hex: bool, as_json: bool, **selected: Any) -> int:
     """Show all of one message: headers, payload, error, what to do."""
-    from sluice.ops.dead_letters import Selection, advice, find_one
+    from sluice.ops.dead_letters import DeadLetterSelection, advice, find_one
 
-    found = find_one(_configuration(config, parked), Selection(**selected))
+    found = find_one(_configuration(config, parked), DeadLetterSelection(**selected))
     if as_json:
         print_json_list(
             {**_fields(each), "value": _payload(each, is_hex), "advice": advice(each)}
@@ -221,7 +221,7 @@ def _named(found: Found, advice: str) -> list[tuple[str, object]]:
         ("attempt", str(letter.attempt)),
         ("attempted at", _time(stored.written_at_ms)),
         ("replayed", f"{_time(replayed.at_ms)} by {replayed.by}" if replayed else "no"),
-        ("configuration", letter.text or "-"),
+        ("load spec", letter.spec or "-"),
         ("version", stored.version),
         ("cut", ", ".join(stored.cut) or "no"),
         ("key", "-" if letter.key is None else letter.key.decode(errors="backslashreplace")),
@@ -267,12 +267,12 @@ def replay(
     They are loaded for the table that missed them.
     """
     from sluice.ops import dead_letters_replaying as replaying
-    from sluice.ops.dead_letters import Selection
+    from sluice.ops.dead_letters import DeadLetterSelection
 
     configuration = _configuration(config, parked)
-    plan = replaying.plan_replay(configuration, Selection(**selected), limit)
+    plan = replaying.plan_replay(configuration, DeadLetterSelection(**selected), limit)
     report = replaying.ReplayReport(replayed_before=plan.replayed_before)
-    if plan.letters:
+    if plan.dead_letters:
         if not confirm(plan.steps(), yes):
             return ExitStatus.BROKEN
         done = replaying.replay(configuration, plan)
@@ -325,7 +325,7 @@ def purge(
 ) -> int:
     """Delete dead letters for good, from the oldest on."""
     from sluice.ops import dead_letters_purging as purging
-    from sluice.ops.dead_letters import Selection
+    from sluice.ops.dead_letters import DeadLetterSelection
 
     filters = {name for name, value in selected.items() if value is not None} - {"connector"}
     if bool(filters or replayed) == is_all:
@@ -334,15 +334,15 @@ def purge(
             "sluice dead-letters purge --help",
         )
     configuration = _configuration(config, parked)
-    selection = Selection(**selected, replayed=True if replayed else None)
+    selection = DeadLetterSelection(**selected, replayed=True if replayed else None)
     plan = purging.plan_purge(configuration, selection)
     if not confirm(plan.steps(configuration.dead_letters_topic), yes):
         return ExitStatus.BROKEN
     done = purging.purge(configuration, selection, plan)
     if as_json:
-        print_json({"purged": done.letters, "kept": plan.kept})
+        print_json({"purged": done.dead_letters, "kept": plan.kept})
     else:
-        print_table(("", ""), [("purged", done.letters), ("kept", plan.kept)])
+        print_table(("", ""), [("purged", done.dead_letters), ("kept", plan.kept)])
     return ExitStatus.DONE
 
 

@@ -37,7 +37,7 @@ def doctor(config: Path, as_json: bool) -> int:
 
 def _print_text(findings: Sequence[Finding]) -> None:
     rows = [
-        (each.check, each.level, f"{each.where}: {each.what}", each.mend or None)
+        (each.check, each.level, f"{each.where}: {each.what}", each.fix or None)
         for each in findings
     ]
     print_table(("check", "verdict", "what was found", "what to do"), rows, is_folded=True)

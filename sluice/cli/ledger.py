@@ -27,7 +27,7 @@ from sluice.cli.tables import cell_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_LINE = "{:<24}  {:<28}  {:<10}  {:<26}  {:>7}  {:>7}  {}"
+_LINE = "{:<24}  {:<28}  {:<11}  {:<26}  {:>7}  {:>7}  {}"
 _HEADERS = ("time", "partition", "entry", "offsets", "batch", "attempt", "details")
 
 
@@ -50,9 +50,9 @@ _HEADERS = ("time", "partition", "entry", "offsets", "batch", "attempt", "detail
 def ledger(config: Path, follow: bool, as_json: bool, **selected: Any) -> int:
     """List what was intended, acknowledged and settled."""
     configuration = load_configuration(config)
-    from sluice.ops.ledger_view import Selection, read_ledger
+    from sluice.ops.ledger_view import LedgerSelection, read_ledger
 
-    selection = Selection(**selected)
+    selection = LedgerSelection(**selected)
     with stop_on_signals() if follow else nullcontext() as stop:
         for number, entry in enumerate(read_ledger(configuration, selection, stop)):
             if as_json:
@@ -72,12 +72,15 @@ def line_of(entry: Mapping[str, Any]) -> str:
     if "topic" in entry:
         partition = f"{partition} {entry['topic']}[{entry['partition']}]"
     offsets = f"[{entry['begin']}, {entry['end']})" if "begin" in entry else "-"
-    what = entry.get("kind", entry["type"])
+    from sluice.core.records import KIND_WORDS  # here, so that the help stays quick
+
+    words = {**KIND_WORDS, "text": "load_spec", "suspect": "late_insert"}
+    what = str(entry.get("kind", entry["type"]))
     details = ", ".join(_details(entry))
     cells = (
         _time(int(entry["at_ms"])),
         partition,
-        what,
+        words.get(what, what),
         offsets,
         entry.get("batch", "-"),
         entry.get("attempt", "-"),

@@ -124,7 +124,7 @@ def _access(
         return ClickHouseAccess({"": servers}, user, password, "single"), servers
     if servers:
         raise UsageError("servers stand beside --config", "Name servers, or a file that does.")
-    from sluice.driver.texts import access_of
+    from sluice.driver.specs import access_of
 
     access = access_of(load_configuration(config))
     names = [*access.shards]

@@ -1,4 +1,4 @@
-"""`sluice quorum`: why inserts with a quorum do not go on, and mending it."""
+"""`sluice quorum`: why inserts with a quorum do not go on, and fixing it."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 def quorum(
     config: Path, shard: str | None, table: str | None, fix: bool, yes: bool, as_json: bool
 ) -> int:
-    """Explain which replicas inserts with a quorum wait for, and mend it."""
+    """Explain which replicas inserts with a quorum wait for, and fix it."""
     if yes and not fix:
         raise UsageError("--yes agrees to what --fix does", "Add --fix, or leave --yes out.")
     configuration = load_configuration(config)
-    from sluice.ops.quorum import Selection, look, mend
+    from sluice.ops.quorum import QuorumSelection, apply_fixes, look
 
-    selection = Selection(shard, table)
+    selection = QuorumSelection(shard, table)
     if fix:
-        reports = mend(configuration, selection, lambda steps: confirm(steps, yes))
+        reports = apply_fixes(configuration, selection, lambda steps: confirm(steps, yes))
     else:
         reports = look(configuration, selection)
     if as_json:
@@ -69,7 +69,7 @@ def _print_text(reports: Sequence[Report]) -> None:
         for finding in judgement.findings:
             print(f"  {finding.level:8}{cell_text(finding.what)}")
         for action in judgement.actions:
-            print(f"  mend:   {cell_text(f'{action.statement} on {action.url} ({action.why})')}")
+            print(f"  fix:   {cell_text(f'{action.statement} on {action.url} ({action.why})')}")
         for step in judgement.by_hand:
             print(f"  by hand: {cell_text(step)}")
         for number, line in enumerate(judgement.last_resort):
@@ -77,4 +77,4 @@ def _print_text(reports: Sequence[Report]) -> None:
                 print("  LAST RESORT, never taken by Sluice; each step as it stands:")
             print(f"    {cell_text(line)}")
     if any(report.judgement.actions for report in reports):
-        print("`sluice quorum CONFIG --fix` takes what stands behind `mend:`, and nothing else.")
+        print("`sluice quorum CONFIG --fix` takes what stands behind `fix:`, and nothing else.")

@@ -24,7 +24,7 @@ _HEADERS = (
     "begin",
     "end",
     "state",
-    "stable end",
+    "last stable",
     "lag",
     "batch",
     "owner",

@@ -159,12 +159,12 @@ def _cells(instance: Instance | None) -> dict[str, str]:
     if record is None:
         return cells | {"offset": str(instance.offset), "metadata": str(instance.metadata)[:80]}
     cells |= {
-        "kind": record.kind.name.lower(),
+        "kind": record.kind.word,
         "range": f"[{record.begin}, {record.end})",
         "batch": f"{record.batch}, attempt {record.attempt}",
         "owner": record.owner,
         "generation": str(record.generation),
-        "text": record.text,
+        "load_spec": record.spec,
     }
     return cells | {"decided": instance.why} if instance.why else cells
 
@@ -220,14 +220,14 @@ def _instance_fields(instance: Instance | None) -> dict[str, Any] | None:
     }
     if record is not None:
         said |= {
-            "kind": record.kind.name.lower(),
+            "kind": record.kind.word,
             "begin": record.begin,
             "end": record.end,
             "batch": record.batch,
             "attempt": record.attempt,
             "owner": record.owner,
             "generation": record.generation,
-            "text": record.text,
+            "load_spec": record.spec,
         }
     return said
 

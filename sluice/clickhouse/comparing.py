@@ -1,4 +1,4 @@
-"""Whether a recorded text still can be executed, as the tables are today (R8). Pure."""
+"""Whether a recorded load spec still can be executed, as the tables are today (R8). Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sluice.clickhouse.schema import TableFacts
-from sluice.core.text import Column, ConfigurationText, TableText
+from sluice.core.load_spec import Column, LoadSpec, TableSpec
 
 #: Kinds of columns that take values from a block.
 INSERTABLE = ("", "DEFAULT")
@@ -18,7 +18,7 @@ _WORDS = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class Today:
-    """What a recorded text is compared with.
+    """What a recorded load spec is compared with.
 
     :param shards: names of the shards that are configured.
     :param tables: facts by database.table; a table that cannot be loaded now is missing.
@@ -37,8 +37,8 @@ class Today:
     uuids: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
 
 
-def why_not_executable(recorded: ConfigurationText, today: Today, topic: str) -> str | None:
-    """Why the recorded text would not make the same rows of this topic today; None if it does.
+def why_not_executable(recorded: LoadSpec, today: Today, topic: str) -> str | None:
+    """Why the recorded load spec would not make the same rows of this topic today; None if it does.
 
     Columns that were added since do not matter where blocks carry tokens: they name their
     columns. A server that hashes what it stores hashes added columns too.
@@ -54,7 +54,7 @@ def why_not_executable(recorded: ConfigurationText, today: Today, topic: str) ->
     return None
 
 
-def _why_other_table(table: TableText, today: Today) -> str | None:
+def _why_other_table(table: TableSpec, today: Today) -> str | None:
     """A table that is not replicated, or a view's target, that another one was put in the place of:
     its window does not know what the one before it was given."""
     for shard, name, uuid in table.uuids:
@@ -69,7 +69,7 @@ def other_table(name: str, then: str, now: str) -> str:
     return f"{name} was the table with the uuid {then}, and is another one now: {now}"
 
 
-def zone_matters(table: TableText, facts: TableFacts, *, tokens: bool) -> bool:
+def zone_matters(table: TableSpec, facts: TableFacts, *, tokens: bool) -> bool:
     """Whether the server's time zone decides where the rows of a block lie, or by what it is known
     again: tokens end where a ClickHouse partition ends."""
     keys = (dependent.target.partition_key for dependent in facts.all_dependents())
@@ -81,8 +81,8 @@ def other_zone(then: str, now: str) -> str:
     return f"the server's time zone was {then}, and is {now} today"
 
 
-def why_not_insertable(table: TableText, today: Today) -> str | None:
-    """Why blocks of this text must not be inserted again; None if they may."""
+def why_not_insertable(table: TableSpec, today: Today) -> str | None:
+    """Why blocks of this load spec must not be inserted again; None if they may."""
     gone = sorted(set(table.shards) - today.shards)
     if gone:
         return f"shard {gone[0]} of table entry {table.entry} is not configured any more"
@@ -108,8 +108,8 @@ def why_not_insertable(table: TableText, today: Today) -> str | None:
     return why
 
 
-def why_other_columns(table: TableText, columns: Iterable[Column]) -> str | None:
-    """Columns that blocks of this text carry and that are gone or others now, with both
+def why_other_columns(table: TableSpec, columns: Iterable[Column]) -> str | None:
+    """Columns that blocks of this load spec carry and that are gone or others now, with both
     definitions; None if a block still fits."""
     now = {column.name: column for column in columns}
     found = []
@@ -131,7 +131,7 @@ def definition(column: Column) -> str:
     return " ".join(filter(None, (column.type, column.kind, column.expression)))
 
 
-def _why_other_key(table: TableText, columns: Iterable[Column]) -> str | None:
+def _why_other_key(table: TableSpec, columns: Iterable[Column]) -> str | None:
     """A partition key over computed columns that are computed otherwise now: the same row may
     lie in another ClickHouse partition, and tokens end there (H10)."""
     now = {column.name: column for column in columns}
@@ -148,8 +148,8 @@ def _why_other_key(table: TableText, columns: Iterable[Column]) -> str | None:
     return None
 
 
-def why_other_hash(table: TableText, columns: Iterable[Column], sorting_key: str) -> str | None:
-    """Why a server that hashes what it stores would not know a block of this text again.
+def why_other_hash(table: TableSpec, columns: Iterable[Column], sorting_key: str) -> str | None:
+    """Why a server that hashes what it stores would not know a block of this load spec again.
 
     It adds to each block what the block does not carry, sorts it, and hashes the files of all
     columns: with a column added, the same block was stored twice [measured on 18.16].

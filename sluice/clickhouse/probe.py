@@ -11,7 +11,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import TableFacts
 from sluice.clickhouse.sql import Parameter, literal
 from sluice.clickhouse.vanishing import CannotTellError
-from sluice.core.text import SOURCE
+from sluice.core.load_spec import SOURCE
 from sluice.core.tokens import source_number
 
 PRESENT_TIMEOUT_SECONDS = 120.0

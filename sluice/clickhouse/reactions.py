@@ -82,7 +82,7 @@ NETWORK_HINT = "Check that the server runs and that the network between it and t
 _KEEPER = "Check ZooKeeper or Keeper and the server's session with it (system.replicas)."
 _LOAD = "The server is short of a resource; it is asked again later. Look at its memory and disk."
 _DISK = "Make room on that server's disk; its blocks go to other replicas meanwhile, if there are."
-_SCHEMA = "Compare the table with what the pipeline sends (`sluice doctor`), then mend either."
+_SCHEMA = "Compare the table with what the pipeline sends (`sluice doctor`), then fix either."
 _LOGIN = "Correct `user` and `password` in [clickhouse], or the user's rights on the server."
 _BUG = "This is a bug of the server or of Sluice: report it, then run `sluice resolve`."
 
@@ -222,7 +222,7 @@ def data_refusal(error: ServerError, answers: int, more: str) -> TerminalServerE
     return TerminalServerError(
         f"{error.message}; the server answered the same block {answers} times like this; {more}",
         "An expression behind the table, as of a materialized view, a DEFAULT or a CONSTRAINT, "
-        "fails for a value of this range: mend it (toDateTimeOrNull instead of toDateTime), or "
+        "fails for a value of this range: fix it (toDateTimeOrNull instead of toDateTime), or "
         "drop the view; then start the driver again, and the same block is sent again. on_error = "
         '"park" lets the other tables of the topic go on.',
         facts,

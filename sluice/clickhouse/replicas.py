@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sluice.clickhouse.schema import TableFacts
 from sluice.core.errors import TerminalError, TransientError
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 
 
 class ReplicaAwayError(TransientError):
@@ -32,7 +32,7 @@ def refuse_own_windows(facts: TableFacts, shard: str, urls: Sequence[str]) -> No
 
 
 def refuse_other_table(
-    facts: TableFacts, table: TableText, shard: str, urls: Sequence[str]
+    facts: TableFacts, table: TableSpec, shard: str, urls: Sequence[str]
 ) -> None:
     """Blocks in doubt at one replica are known at another only if both are one table (H15).
 

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import qualified
 from sluice.core.errors import TerminalError
-from sluice.core.text import Column, ColumnKind
+from sluice.core.load_spec import Column, ColumnKind
 
 
 @dataclass(frozen=True, slots=True)

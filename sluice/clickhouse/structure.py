@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import literal
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 
 #: From these versions on.
 _KNOWS_UUIDS, _KNOWS_SESSION_ZONES = (20, 5), (23, 6)

@@ -14,7 +14,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import TableFacts
 from sluice.core.errors import TerminalError, TransientError
-from sluice.core.text import LINEAGE_TYPES
+from sluice.core.load_spec import LINEAGE_TYPES
 
 #: A server's clock may be off from the driver's by less than a lease allows for.
 _CLOCKS_APART_SECONDS = 60

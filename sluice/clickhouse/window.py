@@ -1,7 +1,7 @@
-"""How much of a table's deduplication window was used: marks that only grow.
+"""How much of a table's deduplication window was used: insert counters that only grow.
 
-The difference of two marks bounds from above how many entries all writers added between
-them (budget, H7). A mark that shrank says nothing: the caller treats it as unknown.
+The difference of two insert counters bounds from above how many entries all writers added between
+them (budget, H7). An insert counter that shrank says nothing: the caller treats it as unknown.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sluice.core.server_runs import server_run
 
 
 def tables_with_windows(facts: TableFacts) -> Iterator[tuple[str, TableFacts]]:
-    """A table and what the views behind it write to (H13), each once; with the name that a site
-    has for it (`Site.target`)."""
+    """A table and what the views behind it write to (H13), each once; with the name that a target
+    shard has for it (`TargetShard.target`)."""
     yield "", facts
     seen = set[str]()
     for dependent in facts.all_dependents():
@@ -41,7 +41,7 @@ def read_server_run(server: Server) -> str:
     return server_run(f"{row['base']}/{row['one']}", int(row["now"]) - 1000 * int(row["up"]))
 
 
-def window_mark(server: Server, facts: TableFacts) -> int:
+def read_insert_counter(server: Server, facts: TableFacts) -> int:
     """A number that grows by at least one with each entry that any writer adds.
 
     Replicated: the block numbers ever handed out, summed over ClickHouse partitions, as
@@ -55,7 +55,7 @@ def window_mark(server: Server, facts: TableFacts) -> int:
     the whole table numbers the parts of every insert, deduplicated ones included, so it
     overcounts only. DROP PARTITION or TRUNCATE can shrink it. After a restart the server
     goes on from the largest number that it finds, so entries can hide only if the newest
-    parts were dropped, their files removed, the server restarted, and the mark grew past
+    parts were dropped, their files removed, the server restarted, and the insert counter grew past
     its old value again.
 
     :raises ServerError: transient without a session to ZooKeeper; terminal where Sluice's
@@ -64,11 +64,11 @@ def window_mark(server: Server, facts: TableFacts) -> int:
     if facts.replicated:
         return _numbers_handed_out(server, facts)
     rows = server.query(
-        "SELECT max(max_block_number) AS mark, count() AS parts FROM system.parts "
+        "SELECT max(max_block_number) AS insert_counter, count() AS parts FROM system.parts "
         "WHERE database = {database:String} AND table = {table:String}",
         {"database": facts.database, "table": facts.table},
     )
-    return int(rows[0]["mark"]) if int(rows[0]["parts"]) else 0
+    return int(rows[0]["insert_counter"]) if int(rows[0]["parts"]) else 0
 
 
 def _numbers_handed_out(server: Server, facts: TableFacts) -> int:

@@ -25,7 +25,7 @@ from sluice.config.values import (
     a_text,
     shown,
 )
-from sluice.core.flights import INSERTS_MAX
+from sluice.core.flights import INFLIGHT_INSERTS_MAX
 from sluice.core.health import ReplicaLimits
 from sluice.core.replicas import host_matches, majority
 
@@ -177,7 +177,7 @@ class ClickHouseConfiguration(Section):
     :param quorum_timeout_seconds: for so long the server waits for them.
     :param zookeeper: where loaders queue for a table whose server takes one quorum insert at a
         time: host:port, several separated by commas, and a path if need be; "": nowhere.
-    :param max_inserts: ranges in flight for each replica of a table, of each connector.
+    :param max_inflight_inserts: ranges in flight for each replica of a table, of each connector.
     :param insert_timeout_seconds: what a block may take before it is in doubt.
     :param data_centers: patterns of hosts, or of host:port, by data center.
     :param prefer: the data center whose replicas are tried first; "": none is preferred.
@@ -196,7 +196,7 @@ class ClickHouseConfiguration(Section):
     # An insert may end after 30 s; the server's own word on the quorum has to come before that.
     quorum_timeout_seconds: Annotated[float, a_duration(1.0, 25.0)] = 25.0
     zookeeper: Annotated[str, BeforeValidator(_an_ensemble)] = ""
-    max_inserts: Annotated[int, Field(strict=True, ge=1, le=1000)] = INSERTS_MAX
+    max_inflight_inserts: Annotated[int, Field(strict=True, ge=1, le=1000)] = INFLIGHT_INSERTS_MAX
     insert_timeout_seconds: Annotated[float, a_duration(1.0, 3600.0)] = 30.0
     data_centers: Mapping[Text, Listed[Annotated[str, BeforeValidator(_a_host_pattern)]]] = field(
         default_factory=dict

@@ -55,7 +55,7 @@ user = "default"
 # password_file = "clickhouse-password" # instead: its first line, read again when it is refused
 # tls = { ca = "ca.pem", certificate = "client.pem", key = "client.key" }   # of https URLs, each
                                       # where it is needed; also key_password
-max_inserts = 32                      # at once into one table on one replica, at most
+max_inflight_inserts = 32             # at once into one table on one replica, at most
 # insert_timeout = "30s"              # what a block may take; then it is in doubt, and sent again
                                       # with more time. Longer spares a slow view that
 durability = "single"                 # one replica's word is enough. With two or more
@@ -64,7 +64,7 @@ durability = "single"                 # one replica's word is enough. With two o
                                       # a block; "auto": most of those that it names
 # quorum_timeout = "25s"              # how long the server waits for them
 # zookeeper = "localhost:2181"        # servers before 20.10 take one quorum insert at a time
-                                      # into a table: here loaders queue for their turn
+                                      # into a table: here loaders queue for its lock
 
 [[table]]                             # an entry; repeat the section for more
 name = "orders"                       # unique, part of every token: keep it
@@ -90,7 +90,7 @@ on_error = "stop-partition"           # what ClickHouse refuses for good stops i
 [dead_letters]
 topic = "sluice.orders.dead-letters"  # default: sluice.<pipeline>.dead-letters
 max_ratio = 0.5                       # a larger share of bad messages stops a partition; 1.0: none
-min_letters = 100                     # fewer dead letters than these never do
+min_dead_letters = 100                # fewer dead letters than these never do
 
 [parking]
 topic = "sluice.orders.parking"       # default: sluice.<pipeline>.parking

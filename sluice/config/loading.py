@@ -27,7 +27,7 @@ from sluice.config.model import (
 from sluice.config.section import Entries, Section
 from sluice.config.table import TableConfiguration
 from sluice.config.values import Name, Topic, shown
-from sluice.core.dead_letters import LetterLimit
+from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import ConfigurationError
 
 
@@ -47,7 +47,7 @@ class _DeadLetters(Section):
 
     topic: Topic = ""
     max_ratio: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.5
-    min_letters: Annotated[int, Field(strict=True, ge=1, le=MESSAGES_MAX)] = 100
+    min_dead_letters: Annotated[int, Field(strict=True, ge=1, le=MESSAGES_MAX)] = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +159,7 @@ def _what(error: ErrorDetails) -> str:
 
 def _completed(file: _File, path: Path) -> Configuration:
     """With what follows from other sections where the file is silent."""
-    pipeline, letters = file.pipeline.name, file.dead_letters
+    pipeline, dead_letters = file.pipeline.name, file.dead_letters
     own = f"sluice.{pipeline}"
     return Configuration(
         path=path,
@@ -169,8 +169,8 @@ def _completed(file: _File, path: Path) -> Configuration:
         batch=file.batch,
         clickhouse=file.clickhouse,
         tables=tuple(_completed_table(each, file.clickhouse.database) for each in file.table),
-        dead_letters_topic=letters.topic or f"{own}.dead-letters",
-        letter_limit=LetterLimit(letters.max_ratio, letters.min_letters),
+        dead_letters_topic=dead_letters.topic or f"{own}.dead-letters",
+        dead_letter_limit=DeadLetterLimit(dead_letters.max_ratio, dead_letters.min_dead_letters),
         ledger_topic=file.ledger.topic or f"{own}.ledger",
         parking_topic=file.parking.topic or f"{own}.parking",
         metrics=file.metrics,

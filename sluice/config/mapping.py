@@ -8,7 +8,7 @@ from pydantic import PlainValidator, TypeAdapter
 
 from sluice.config.findings import RefusedError, suggest
 from sluice.config.values import Text, a_text, shown
-from sluice.core.text import KAFKA_COLUMNS, Mapped
+from sluice.core.load_spec import KAFKA_COLUMNS, Mapped
 
 #: Ways to say where a column comes from, and what each is called in the text.
 _WAYS = ("field", "path", "value", "kafka", "header", "sql")

@@ -29,7 +29,7 @@ from sluice.config.values import (
     a_size,
 )
 from sluice.core.bundles import MEMBERS_MAX
-from sluice.core.dead_letters import LetterLimit
+from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import ConfigurationError
 from sluice.core.topics import is_reserved, matches
 
@@ -110,7 +110,7 @@ class Configuration:
     :param path: the file as the user named it.
     :param metrics: None: no metrics are served.
     :param registry: None: no format needs one.
-    :param letter_limit: from when on dead letters stop their partition.
+    :param dead_letter_limit: from when on dead letters stop their partition.
     """
 
     path: Path
@@ -124,7 +124,7 @@ class Configuration:
     ledger_topic: str
     metrics: MetricsConfiguration | None
     registry: RegistryConfiguration | None = None
-    letter_limit: LetterLimit = field(default_factory=LetterLimit)
+    dead_letter_limit: DeadLetterLimit = field(default_factory=DeadLetterLimit)
     #: Of messages whose table takes nothing for now.
     parking_topic: str = ""
 

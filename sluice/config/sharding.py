@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter
 
 from sluice.config.section import Conflict, Section
 from sluice.config.values import Text
-from sluice.core.text import Sharding
+from sluice.core.load_spec import Sharding
 
 _STRIPE_MAX = 2**63 - 1
 EXAMPLES = (

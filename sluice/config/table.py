@@ -27,7 +27,7 @@ from sluice.config.values import (
 )
 from sluice.core.dynamic import COLUMNS_MAX, DynamicColumns
 from sluice.core.formats import FORMATS, OPTIONS
-from sluice.core.text import Mapped, Route, Sharding
+from sluice.core.load_spec import Mapped, Route, Sharding
 from sluice.core.text_options import check_option
 from sluice.core.topics import takes
 

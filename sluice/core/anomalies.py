@@ -22,7 +22,7 @@ are for (`sluice.core.counts`): messages = rows + dead letters + skipped, for ea
 
 **What is legal and is therefore known here**: identical replays (`renew`: the same range
 again), `shorten`, `probe`, `settle` (empty ranges), take-overs (a new owner repeats the record
-before), new configuration texts, and the decisions of a person (`adopt`, `rewind`, `resolve`),
+before), new load specs, and the decisions of a person (`adopt`, `rewind`, `resolve`),
 which leave the chain on purpose: their owner id says so, and in the ledger also their reason.
 Where offsets may be loaded again they raise the generation, or it is an anomaly.
 
@@ -30,7 +30,7 @@ Besides the three:
 
 * Foreign: someone wrote who is not the owner: no record of ours, an owner who intends without
   having taken over, a batch number that does not rise, another generation or topic id.
-* Step: a record of this kind cannot follow (R2), or not under this text (R8).
+* Step: a record of this kind cannot follow (R2), or not under this load spec (R8).
 * Count: receipts and counts do not account for every message of a settled range.
 """
 
@@ -48,7 +48,7 @@ from sluice.core.instances import (
     Forgotten,
     Instance,
     Settled,
-    TextSeen,
+    SpecSeen,
 )
 from sluice.core.ranges import RangeRelation, TopicPartition, relate
 from sluice.core.records import Kind, Record, may_follow
@@ -116,12 +116,12 @@ def _judge_ranges(
     if kind is not None:
         return [(kind, _relation_in_words(kind, earlier, later))]
     if not may_follow(earlier, replace(later, generation=earlier.generation)):
-        name, other = later.kind.name.lower(), earlier.kind.name.lower()
+        name, other = later.kind.word, earlier.kind.word
         return [(AnomalyKind.STEP, f"a {name} of this range cannot follow this {other} (R2)")]
     same_range_again = later.kind in (Kind.RENEW, Kind.SHORTEN)
     by_hand = earlier.kind is Kind.PROBE and earlier.deadline_ms == 0
-    if same_range_again and later.text != earlier.text and not by_hand:
-        said = f"repeated under the text {later.text}, intended under {earlier.text} (R8)"
+    if same_range_again and later.spec != earlier.spec and not by_hand:
+        said = f"repeated under the load spec {later.spec}, intended under {earlier.spec} (R8)"
         return [(AnomalyKind.STEP, said)]
     if same_range_again and later.attempt < earlier.attempt:
         said = f"attempt {later.attempt} follows attempt {earlier.attempt}"
@@ -147,8 +147,7 @@ def _judge_hand(earlier: Record, later: Record) -> list[Finding]:
         signs.append(f"batch {later.batch} follows batch {earlier.batch}")
     if later.owner != earlier.owner and not _may_take_over(earlier, later):
         signs.append(
-            f"the {later.kind.name.lower()} is {later.owner}'s, who had not taken over from "
-            f"{earlier.owner}"
+            f"the {later.kind.word} is {later.owner}'s, who had not taken over from {earlier.owner}"
         )
     if later.generation != earlier.generation:
         signs.append(
@@ -191,7 +190,7 @@ def _judge_decision(
     if later.kind is not Kind.SETTLE:
         if later.kind not in (Kind.RENEW, Kind.PROBE) or not may_follow(earlier, later):
             found += _judge_ranges(before, after, earlier, later) or [
-                (AnomalyKind.STEP, f"a person does not decide a {later.kind.name.lower()}")
+                (AnomalyKind.STEP, f"a person does not decide a {later.kind.word}")
             ]
     elif later.begin < earlier.end and later.generation <= earlier.generation:
         kind = _OF_RANGES.get(relate(before.block_range, after.block_range), AnomalyKind.OVERLAP)
@@ -228,8 +227,8 @@ class Chain:
 class Judge:
     """Judges the histories of any number of partitions, fed in the order of their logs.
 
-    :param tables_of: names of the table entries of a connector's topic, where no text says.
-    :param has_receipts: the history is the ledger's: receipts, settles and texts are in it.
+    :param tables_of: names of the table entries of a connector's topic, where no load spec says.
+    :param has_receipts: the history is the ledger's: receipts, settles and load specs are in it.
     :param complete: the log was read from its very beginning, so that the first instance of
         a partition is its first.
     """
@@ -244,13 +243,13 @@ class Judge:
         self._tables_of = tables_of
         self._has_receipts = has_receipts
         self._complete = complete
-        self._texts: dict[tuple[str, str], TextSeen] = {}
+        self._specs: dict[tuple[str, str], SpecSeen] = {}
         self.chains: dict[tuple[str, TopicPartition], Chain] = {}
 
     def take(self, event: Event) -> list[Anomaly]:
         """The anomalies that this event shows."""
-        if isinstance(event, TextSeen):
-            self._texts[event.connector, event.digest] = event
+        if isinstance(event, SpecSeen):
+            self._specs[event.connector, event.digest] = event
             return []
         chain = self.chains.setdefault((event.connector, event.source), Chain())
         if isinstance(event, Acknowledged):
@@ -277,7 +276,7 @@ class Judge:
         if before is None or before.record is None or restarted:
             chain.acknowledged, chain.settled = [], []
             if before is None and self._complete and not may_follow(None, record):
-                said = f"the history begins with a {record.kind.name.lower()}"
+                said = f"the history begins with a {record.kind.word}"
                 return [self._anomaly(AnomalyKind.STEP, said, None, after)]
             return []
         if before.metadata == after.metadata and not self._has_receipts:
@@ -293,13 +292,13 @@ class Judge:
         earlier = None if before is None else before.record
         record = after.record
         assert record is not None
-        chain.count(record.kind.name.lower())
+        chain.count(record.kind.word)
         if is_decision(earlier, record):
             chain.count("decision")
         elif earlier is not None and record.owner != earlier.owner:
             chain.count("take-over" if _may_take_over(earlier, record) else "other owner")
-        if earlier is not None and record.text != earlier.text:
-            chain.count("new text")
+        if earlier is not None and record.spec != earlier.spec:
+            chain.count("new load spec")
 
     def _judge_counts(self, chain: Chain, before: Instance, after: Instance) -> list[Anomaly]:
         acknowledged, chain.acknowledged = chain.acknowledged, []
@@ -307,11 +306,11 @@ class Judge:
         earlier, later = before.record, after.record
         assert earlier is not None and later is not None
         passed = earlier.in_doubt and later.begin >= earlier.end
-        text = self._texts.get((before.connector, earlier.text))
-        entries = None if text is None else text.entries_of(before.source.topic)
+        spec = self._specs.get((before.connector, earlier.spec))
+        entries = None if spec is None else spec.entries_of(before.source.topic)
         found: list[Anomaly] = []
-        if passed and text is None and self._complete:
-            said = f"the configuration text {earlier.text} of the range is not in the ledger"
+        if passed and spec is None and self._complete:
+            said = f"the load spec {earlier.spec} of the range is not in the ledger"
             found.append(self._anomaly(AnomalyKind.STEP, said, before, after))
         wrong = judge_counts(
             before,
@@ -347,9 +346,9 @@ class Judge:
         )
 
     def _tables(self, instance: Instance) -> tuple[str, ...]:
-        """The table entries of the recorded text, else those of today's configuration."""
+        """The table entries of the recorded load spec, else those of today's configuration."""
         if instance.record is not None:
-            text = self._texts.get((instance.connector, instance.record.text))
-            if text is not None:
-                return text.entries_of(instance.source.topic)
+            spec = self._specs.get((instance.connector, instance.record.spec))
+            if spec is not None:
+                return spec.entries_of(instance.source.topic)
         return self._tables_of(instance.connector, instance.source.topic)

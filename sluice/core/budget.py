@@ -1,9 +1,9 @@
 """The window budget (R10): a block must still be remembered when it is repeated.
 
 A repeat of block T stores nothing iff fewer than W entries were created on that table and
-shard since T's own. Entries are counted by marks, numbers that the server raises by at
-least one for each entry of any writer, and by grants, what was allowed but may not have
-landed yet. Everything that may still be repeated is a claim on the window.
+shard since T's own. Entries are counted by insert counters, numbers that the server raises by at
+least one for each entry of any writer, and by reservations, what was allowed but may not have
+landed yet. Everything that may still be repeated is a hold on the window.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from sluice.core.lease import CLOCK_SKEW_MS_MAX
 
-#: Claims stay below this share of a window; the rest is for what cannot be counted.
+#: Holds stay below this share of a window; the rest is for what cannot be counted.
 WINDOW_SHARE = 2
 
 #: Between a table entry's window and the table that a view writes to; in no name of an entry.
@@ -21,7 +21,7 @@ _TO_TARGET = ">"
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class TargetShard:
     """A deduplication window that the blocks of a table entry take entries of, in one shard: that
     of the entry's own table, or that of a table that a materialized view behind it writes to.
 
@@ -34,7 +34,7 @@ class Site:
     target: str = ""
 
     @property
-    def own(self) -> Site:
+    def own(self) -> TargetShard:
         """The window of the entry's own table."""
         return replace(self, target="") if self.target else self
 
@@ -45,41 +45,42 @@ class Site:
 
     @property
     def key(self) -> str:
-        """How it is called in the ledger's marks."""
+        """How it is called in the ledger's insert counters."""
         own = f"{self.entry}/{self.shard}"
         return f"{own}{_TO_TARGET}{self.target}" if self.target else own
 
     @staticmethod
-    def of(key: str) -> Site:
-        """The site of a key."""
+    def of(key: str) -> TargetShard:
+        """The target shard of a key."""
         own, _, target = key.partition(_TO_TARGET)
         entry, _, shard = own.rpartition("/")
-        return Site(entry, shard, target)
+        return TargetShard(entry, shard, target)
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """Something that may still insert into a site, or that may be repeated.
+class Hold:
+    """Something that may still insert into a target shard, or that may be repeated.
 
-    :param mark: the site's mark before the claim's first insert could begin.
-    :param grant: entries that it may yet create.
+    :param insert_counter: the target shard's insert counter before the hold's first insert could
+        begin.
+    :param reservation: entries that it may yet create.
     """
 
-    mark: int
-    grant: int
+    insert_counter: int
+    reservation: int
 
 
 @dataclass(frozen=True, slots=True)
 class WindowState:
-    """A site's window as read from the server.
+    """A target shard's window as read from the server.
 
     :param blocks: W.
-    :param mark: the mark now.
+    :param insert_counter: the insert counter now.
     :param table: name of the table whose window it is.
     """
 
     blocks: int
-    mark: int
+    insert_counter: int
     table: str = ""
 
     @property
@@ -88,26 +89,28 @@ class WindowState:
         return self.blocks // WINDOW_SHARE
 
 
-def room(window: WindowState, claims: Iterable[Claim], ended: int = 0) -> int:
-    """How many entries may be granted now; negative when the budget is overdrawn.
+def room(window: WindowState, holds: Iterable[Hold], ended: int = 0) -> int:
+    """How many entries may be reserved now; negative when the budget is overdrawn.
 
-    The entries since the oldest claim are what the server counted, plus every grant that
+    The entries since the oldest hold are what the server counted, plus every reservation that
     may still land.
 
-    :param ended: grants of claims that ended after the mark was read; their entries may be
-        missing in it.
+    :param ended: reservations of holds that ended after the insert counter was read; their entries
+        may be missing in it.
     """
-    held = list(claims)
-    created = window.mark - min((claim.mark for claim in held), default=window.mark)
+    held = list(holds)
+    created = window.insert_counter - min(
+        (hold.insert_counter for hold in held), default=window.insert_counter
+    )
     if created < 0:
-        # A mark that fell (parts were dropped) no longer counts; nothing may be assumed.
+        # An insert counter that fell (parts were dropped) no longer counts; nothing may be assumed.
         return -1 if held else window.usable
-    return window.usable - created - ended - sum(claim.grant for claim in held)
+    return window.usable - created - ended - sum(hold.reservation for hold in held)
 
 
-def still_remembered(window: WindowState, mark: int) -> bool:
-    """Whether a block that was inserted after `mark` is surely within the window."""
-    return 0 <= window.mark - mark <= window.usable
+def still_remembered(window: WindowState, insert_counter: int) -> bool:
+    """Whether a block that was inserted after `insert_counter` is surely within the window."""
+    return 0 <= window.insert_counter - insert_counter <= window.usable
 
 
 def still_young(window_seconds: int | None, since_ms: int, now_ms: int) -> bool:

@@ -1,6 +1,6 @@
 """Whether receipts account for every message of a settled range, table by table. Pure.
 
-For a range that was loaded wholly, and each table entry of its text:
+For a range that was loaded wholly, and each table entry of its load spec:
 messages = messages in receipts + dead letters of this entry + skipped (tombstones) + passed
 (of other entries, or of no rows).
 For a probe, whose task loads only what was missing, rows and dead letters are bounded by the
@@ -94,7 +94,7 @@ def _judge_settled(
         said = f"{settled.rows} rows were settled, the receipts name {rows}"
         wrong.append(((), said))
     for name in sorted(set(made) - set(entries or made)):
-        wrong.append(((name,), "a receipt for a table that the text does not name"))
+        wrong.append(((name,), "a receipt for a table that the load spec does not name"))
     for name in entries or ():
         said = _judge_table(before, record, settled, name, made.get(name, 0))
         if said:

@@ -1,4 +1,4 @@
-"""Dead letters: what a replayed message carries, and how many letters are too many. Pure."""
+"""Dead letters: what a replayed message carries, and how many dead letters are too many. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPLAY_HEADERS = (
     *(ATTEMPT_HEADER, LETTER_HEADER),
 )
 
-#: The reason of letters of messages that nothing is wrong with: their table takes nothing for
+#: The reason of dead letters of messages that nothing is wrong with: their table takes nothing for
 #: now. They stand in the parking topic.
 PARKED = "parked"
 
@@ -31,16 +31,16 @@ _EXAMPLE_CHARACTERS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
-class LetterLimit:
+class DeadLetterLimit:
     """From when on dead letters stop their partition.
 
     :param max_ratio: share of the messages that may be dead letters; 1.0 never stops.
-    :param min_letters: fewer dead letters than these never stop.
+    :param min_dead_letters: fewer dead letters than these never stop.
     :param window_messages: of so many last messages, in whole ranges.
     """
 
     max_ratio: float = 1.0
-    min_letters: int = 100
+    min_dead_letters: int = 100
     window_messages: int = 10_000
 
     @property
@@ -54,45 +54,48 @@ class Excess:
     """More dead letters of a table entry than a limit allows."""
 
     table: str
-    letters: int
+    dead_letters: int
     messages: int
 
     @property
     def ratio(self) -> float:
         """Their share."""
-        return self.letters / self.messages
+        return self.dead_letters / self.messages
 
 
 @dataclass(frozen=True, slots=True)
 class _Range:
     messages: int
-    letters: dict[str, int]
+    dead_letters: dict[str, int]
     passed: dict[str, int]
 
 
 @dataclass(slots=True)
-class LetterWindow:
+class DeadLetterWindow:
     """The last ranges of one partition: their messages, and dead letters by table entry.
 
     It holds whole ranges: the newest ones that have `window_messages` together, or all since
     the driver started.
     """
 
-    limit: LetterLimit
+    limit: DeadLetterLimit
     messages: int = 0
-    letters: dict[str, int] = field(default_factory=dict)
+    dead_letters: dict[str, int] = field(default_factory=dict)
     _passed: dict[str, int] = field(default_factory=dict)
     _ranges: deque[_Range] = field(default_factory=deque)
 
     def take(
-        self, messages: int, letters: Mapping[str, int], passed: Mapping[str, int] | None = None
+        self,
+        messages: int,
+        dead_letters: Mapping[str, int],
+        passed: Mapping[str, int] | None = None,
     ) -> Excess | None:
         """Take a loaded range in, unless with it a table entry exceeds the limit.
 
         :param passed: by table entry, messages that are for others.
         :returns: the worst table entry; the range is not taken in then.
         """
-        added = _Range(messages, dict(letters), dict(passed or {}))
+        added = _Range(messages, dict(dead_letters), dict(passed or {}))
         self._add(1, added)
         self._ranges.append(added)
         forgotten = self._forget()
@@ -112,11 +115,14 @@ class LetterWindow:
     def ratio(self, table: str) -> float:
         """Share of dead letters among the messages that a table entry was given."""
         messages = self.messages_of(table)
-        return self.letters.get(table, 0) / messages if messages else 0.0
+        return self.dead_letters.get(table, 0) / messages if messages else 0.0
 
     def _add(self, sign: int, added: _Range) -> None:
         self.messages += sign * added.messages
-        for total, counts in ((self.letters, added.letters), (self._passed, added.passed)):
+        for total, counts in (
+            (self.dead_letters, added.dead_letters),
+            (self._passed, added.passed),
+        ):
             for table, count in counts.items():
                 total[table] = total.get(table, 0) + sign * count
 
@@ -129,27 +135,27 @@ class LetterWindow:
         return forgotten
 
     def _worst(self) -> Excess | None:
-        least, share = self.limit.min_letters, self.limit.max_ratio
+        least, share = self.limit.min_dead_letters, self.limit.max_ratio
         found = [
             Excess(table, count, self.messages_of(table))
-            for table, count in self.letters.items()
+            for table, count in self.dead_letters.items()
             if count >= least and count > share * self.messages_of(table)
         ]
-        return max(found, key=lambda excess: (excess.letters, excess.table), default=None)
+        return max(found, key=lambda excess: (excess.dead_letters, excess.table), default=None)
 
 
-def letters_by_table(letters: Iterable[DeadLetter]) -> dict[str, int]:
+def dead_letters_by_table(dead_letters: Iterable[DeadLetter]) -> dict[str, int]:
     """How many there are of each table entry."""
     counts: dict[str, int] = {}
-    for letter in letters:
+    for letter in dead_letters:
         counts[letter.table] = counts.get(letter.table, 0) + 1
     return counts
 
 
-def examples(letters: Iterable[DeadLetter], table: str) -> str:
+def examples(dead_letters: Iterable[DeadLetter], table: str) -> str:
     """The first dead letter for each of the first reasons, in words."""
     first: dict[str, DeadLetter] = {}
-    for letter in letters:
+    for letter in dead_letters:
         if letter.table == table and letter.reason not in first:
             first[letter.reason] = letter
             if len(first) == _EXAMPLES_MAX:

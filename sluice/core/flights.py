@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.core.bundles import replica_number
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.replicas import turn
-from sluice.core.text import ConfigurationText
 
 #: Unless the configuration says otherwise.
-INSERTS_MAX = 32
+INFLIGHT_INSERTS_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +69,17 @@ class InFlight:
         self._counts.clear()
 
     def places(
-        self, text: ConfigurationText, digest: str, source: TopicPartition, bundle: str = ""
+        self, spec: LoadSpec, digest: str, source: TopicPartition, bundle: str = ""
     ) -> frozenset[Place]:
-        """Where the blocks of a range, or of a bundle, go, under the text that makes them.
+        """Where the blocks of a range, or of a bundle, go, under the load spec that makes them.
 
-        :param digest: of the text. Kept by it, since every round asks for each range.
+        :param digest: of the load spec. Kept by it, since every round asks for each range.
         :param source: of the first range.
         :param bundle: its name, "" of a range alone.
         """
         key = digest, source.topic, replica_number(source, bundle)
         if key not in self._known:
-            self._known[key] = frozenset(self._find(text, *key[1:]))
+            self._known[key] = frozenset(self._find(spec, *key[1:]))
         return self._known[key]
 
     def has_room(self, places: frozenset[Place]) -> bool:
@@ -90,8 +90,8 @@ class InFlight:
         """Count a range that is out, or goes out."""
         self._counts.update(places)
 
-    def _find(self, text: ConfigurationText, topic: str, number: int) -> Iterator[Place]:
-        for table in text.tables_of(topic):
+    def _find(self, spec: LoadSpec, topic: str, number: int) -> Iterator[Place]:
+        for table in spec.tables_of(topic):
             replicated = dict(table.zookeeper_paths)
             for shard in () if table.parked else table.shards:
                 urls = self._replicas.get(shard)

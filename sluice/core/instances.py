@@ -2,7 +2,7 @@
 
 A history is read from one of two logs. The offsets topic holds committed offsets with their
 records, and tombstones. The ledger holds the same records, and receipts, settles and
-configuration texts besides.
+load specs besides.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class TextSeen:
-    """A configuration text in the ledger.
+class SpecSeen:
+    """A load spec in the ledger.
 
     :param entries: the names of its table entries by topic.
     :param patterns: expressions that take further topics, each with the name of its entry.
@@ -142,4 +142,4 @@ class TextSeen:
         )
 
 
-Event = Instance | Forgotten | Acknowledged | Settled | TextSeen
+Event = Instance | Forgotten | Acknowledged | Settled | SpecSeen

@@ -1,4 +1,4 @@
-"""What the ledger holds: every text, record, receipt and settle, each exactly once.
+"""What the ledger holds: every load spec, record, receipt and settle, each exactly once.
 
 Every entry is one JSON object. All entries are written in the transaction that also
 commits the offsets they speak about. Pure: `sluice.kafka.ledger` reads and writes them.
@@ -17,8 +17,8 @@ from sluice.core.receipts import DeadLetter, Loaded, Receipt, Stages
 from sluice.core.records import Record, encode
 from sluice.core.server_runs import ServerRuns
 
-#: Marks of the windows, by `Site.key`.
-Marks = dict[str, int]
+#: Insert counters of the windows, by `TargetShard.key`.
+InsertCounters = dict[str, int]
 Rest = dict[str, tuple[Interval, ...]]
 Stored = dict[str, rests.StoredRows]
 
@@ -36,8 +36,8 @@ class LedgerEntry:
     body: dict[str, Any]
 
 
-def text_entry(digest: str, canonical: str) -> LedgerEntry:
-    """A configuration text; written by every owner that uses it, so that it stays near."""
+def spec_entry(digest: str, canonical: str) -> LedgerEntry:
+    """A load spec; written by every owner that uses it, so that it stays near."""
     return LedgerEntry(None, {"type": "text", "digest": digest, "text": canonical})
 
 
@@ -45,18 +45,18 @@ def text_entry(digest: str, canonical: str) -> LedgerEntry:
 class Background:
     """What belongs to a record in doubt and is too long for the offset's metadata.
 
-    :param marks: of the windows, taken before the range could first be inserted.
+    :param insert_counters: of the windows, taken before the range could first be inserted.
     :param since_ms: when the range was first intended.
     :param rest: what a probe found missing, by table entry.
     :param stored: of entries whose messages have several rows, those rows of `rest` that the probe
         found.
     :param bytes_max: size above which nobody ever inserted this range (R12).
     :param servers: of shards with tables that are not replicated, the process that served them
-        when the marks were taken. One that is missing is unknown: such a table may know a block
-        of the range that it does not have.
+        when the insert counters were taken. One that is missing is unknown: such a table may know a
+        block of the range that it does not have.
     """
 
-    marks: Marks = field(default_factory=dict)
+    insert_counters: InsertCounters = field(default_factory=dict)
     since_ms: int = 0
     rest: Rest = field(default_factory=dict)
     bytes_max: int = 0
@@ -73,14 +73,14 @@ def record_entry(
     """
     body: dict[str, Any] = {
         "type": "record",
-        "kind": record.kind.name.lower(),
+        "kind": record.kind.in_ledger,
         "begin": record.begin,
         "end": record.end,
         "batch": record.batch,
         "attempt": record.attempt,
         "owner": record.owner,
         "metadata": encode(record),
-        "marks": background.marks,
+        "marks": background.insert_counters,
         "since_ms": background.since_ms,
         "bytes_max": background.bytes_max,
     }
@@ -124,9 +124,9 @@ def receipt_entry(block_range: Range, batch: int, attempt: int, receipt: Receipt
 
 def settled_entry(block_range: Range, batch: int, attempt: int, loaded: Loaded) -> LedgerEntry:
     """A settled range with its counts, and where its task's time went."""
-    letters: dict[str, int] = {}
+    dead_letters: dict[str, int] = {}
     for letter in loaded.dead_letters:
-        letters[letter.table] = letters.get(letter.table, 0) + 1
+        dead_letters[letter.table] = dead_letters.get(letter.table, 0) + 1
     body: dict[str, Any] = {
         "type": "settled",
         "begin": block_range.begin,
@@ -138,7 +138,7 @@ def settled_entry(block_range: Range, batch: int, attempt: int, loaded: Loaded) 
         "rows": loaded.rows,
         "skipped": loaded.skipped,
         "dead_letters": len(loaded.dead_letters),
-        "dead_letters_by_table": letters,
+        "dead_letters_by_table": dead_letters,
         "seconds": {name: round(getattr(loaded.stages, name), 4) for name in _OF_STAGES},
     }
     if loaded.passed:
@@ -154,14 +154,17 @@ def settled_entry(block_range: Range, batch: int, attempt: int, loaded: Loaded) 
     return LedgerEntry(block_range.source, body)
 
 
-def suspect_entry(block_range: Range, deadline_ms: int, marks: Marks) -> LedgerEntry:
+def late_insert_entry(
+    block_range: Range, deadline_ms: int, insert_counters: InsertCounters
+) -> LedgerEntry:
     """A settled range of which a lost task may still try an insert until the deadline."""
+    # "suspect" here, and "marks" here and in a record, stay: older versions wrote them.
     body = {
         "type": "suspect",
         "begin": block_range.begin,
         "end": block_range.end,
         "deadline_ms": deadline_ms,
-        "marks": marks,
+        "marks": insert_counters,
     }
     return LedgerEntry(block_range.source, body)
 
@@ -316,16 +319,16 @@ class LedgerView:
     """What a connector needs from the ledger when it takes partitions over.
 
     :param records: last record entry of each partition.
-    :param texts: canonical texts by digest.
-    :param suspects: entries whose deadline may not have passed.
+    :param specs: canonical load specs by digest.
+    :param late_inserts: entries whose deadline may not have passed.
     :param complete: whether the ledger was read from its very beginning.
     :param recorded: all partitions that have a record anywhere in the ledger, and perhaps more;
         None: nobody knows.
     """
 
     records: dict[TopicPartition, dict[str, Any]] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)
-    suspects: list[dict[str, Any]] = field(default_factory=list)
+    specs: dict[str, str] = field(default_factory=dict)
+    late_inserts: list[dict[str, Any]] = field(default_factory=list)
     complete: bool = False
     recorded: frozenset[TopicPartition] | None = None
 
@@ -340,7 +343,9 @@ class LedgerView:
         if entry is None:
             return Background()
         return Background(
-            marks={str(name): int(mark) for name, mark in entry["marks"].items()},
+            insert_counters={
+                str(name): int(insert_counter) for name, insert_counter in entry["marks"].items()
+            },
             since_ms=int(entry["since_ms"]),
             rest={name: rests.read(offsets) for name, offsets in entry.get("rest", {}).items()},
             bytes_max=int(entry["bytes_max"]),

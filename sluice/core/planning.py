@@ -42,7 +42,7 @@ class Backlog:
 
     :param position: the settled position; the next range begins there.
     :param stable_end: last stable offset, fresh from the broker.
-    :param waiting_since_ms: when the driver first saw a stable end beyond `position`.
+    :param waiting_since_ms: when the driver first saw a last stable offset beyond `position`.
     :param bytes_per_message: observed, or None before the first range of its topic.
     """
 

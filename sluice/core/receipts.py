@@ -14,11 +14,11 @@ from sluice.core.ranges import Interval, Range
 
 @dataclass(frozen=True, slots=True)
 class Queueing:
-    """How a block came to its turn at a table that takes one quorum insert at a time.
+    """How a block waited for the insert lock of a table that takes one quorum insert at a time.
 
-    :param wait_ms: until it had its turn, or was sent without.
-    :param held: False: nobody could be asked for a turn.
-    :param lost: the turn was lost before it was given back.
+    :param wait_ms: until it had the lock, or was sent without.
+    :param held: False: nobody could be asked for the lock: an unlocked insert.
+    :param lost: the lock was lost before it was released.
     """
 
     wait_ms: int
@@ -98,8 +98,8 @@ class DeadLetter(NamedTuple):
     :param origin: of a replayed message, where it stood before its first replay.
     :param attempt: 1 for a message that was never replayed.
     :param attempted_at_ms: when the driver heard of it; 0 if that was not recorded.
-    :param lane: pipeline and connector that read it, as `pipeline.connector`.
-    :param text: digest of the configuration text that it was read under.
+    :param connector: pipeline and connector that read it, as `pipeline.connector`.
+    :param spec: digest of the load spec that it was read under.
     """
 
     topic: str
@@ -117,8 +117,8 @@ class DeadLetter(NamedTuple):
     origin: Origin | None = None
     attempt: int = 1
     attempted_at_ms: int = 0
-    lane: str = ""
-    text: str = ""
+    connector: str = ""
+    spec: str = ""
 
     @property
     def first(self) -> Origin:
@@ -143,7 +143,7 @@ class Stages:
     decode: float = 0.0
     insert: float = 0.0
     wait: float = 0.0
-    letters: float = 0.0
+    letters: float = 0.0  # so named in ledgers
     total: float = 0.0
     cpu: float = 0.0
 
@@ -185,8 +185,8 @@ class TooHeavy:
     """Its task inserted nothing: the range is above the limit of bytes or rows at `end` (R12).
 
     :param end: the largest end that keeps the range within the limit, above its begin.
-    :param by_rows: how many there are is a function of the text, too: under another one somebody
-        may have inserted it. Its bytes are what they are.
+    :param by_rows: how many there are is a function of the load spec, too: under another one
+        somebody may have inserted it. Its bytes are what they are.
     """
 
     end: int
@@ -207,8 +207,8 @@ class BundleTooHeavy:
 
 
 @dataclass(frozen=True, slots=True)
-class NeedsGrant:
-    """A block of this table entry takes more window entries than granted (R10).
+class NeedsReservation:
+    """A block of this table entry takes more window entries than reserved (R10).
 
     :param views: how many it takes in the table of a view is not known before it is inserted: the
         server has refused it there, and other tables of the entry may have it. Else nothing of the
@@ -240,12 +240,12 @@ class UnknownSchemas:
 
 @dataclass(frozen=True, slots=True)
 class Outdated:
-    """The task refused the text: a newer one may make other rows of it.
+    """The task refused the load spec: a newer one may make other rows of it.
 
     :param entry: of the tables after this one nothing was inserted, nor of this one into the shard
         that refused.
     :param inserted: table entries of which a block was inserted before, into one shard at least.
-    :param fields: by table entry, fields that are to get columns. Whoever executes the text
+    :param fields: by table entry, fields that are to get columns. Whoever executes the load spec
         refuses the range for them, so nobody inserted these entries. Empty: only the first
         attempt's task may refuse.
     :param schemas: by table entry, schemas that the registry does not know now; nothing of any
@@ -281,7 +281,7 @@ class Untried:
     """The task did not come to this range, and inserted nothing of it."""
 
 
-Outcome = Loaded | TooHeavy | BundleTooHeavy | NeedsGrant | Outdated | Failed | Untried
+Outcome = Loaded | TooHeavy | BundleTooHeavy | NeedsReservation | Outdated | Failed | Untried
 
 
 @pickled_by_fields

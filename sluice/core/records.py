@@ -30,12 +30,28 @@ class Kind(Enum):
     """What a record says about its range."""
 
     INTEND = "i"  # the range after the one before; that one is settled by this record
-    RENEW = "r"  # same range, new deadline or grant
+    RENEW = "r"  # same range, new deadline or reservation
     SHORTEN = "s"  # same begin, smaller end; only after "too heavy, nobody inserted"
-    RETEXT = "t"  # same range, another text; only after the only task refused the text
-    WIDEN = "w"  # same range, another text; only after all who were sent the range refused it
+    CHANGE_SPEC = "t"  # same range, another load spec; only after the only task refused its own
+    ADD_COLUMNS = "w"  # same range, a wider load spec; only after all who were sent it refused it
     PROBE = "p"  # same range, but only the offsets that a probe found missing
     SETTLE = "e"  # empty range: nothing is outstanding (eBay's special block)
+
+    @property
+    def word(self) -> str:
+        """What people read."""
+        return self.name.lower()
+
+    @property
+    def in_ledger(self) -> str:
+        """What stands in the ledger."""
+        return _IN_LEDGER.get(self, self.word)
+
+
+#: Older versions wrote these names, so they stay.
+_IN_LEDGER = {Kind.CHANGE_SPEC: "retext", Kind.ADD_COLUMNS: "widen"}
+#: What people read for what stands in the ledger.
+KIND_WORDS = {kind.in_ledger: kind.word for kind in Kind}
 
 
 class InvalidRecordError(TerminalError):
@@ -54,8 +70,8 @@ class Record:
     :param owner: last part of the transactional.id that may write the next record.
     :param generation: raised by `sluice rewind`, so that tokens differ (H12).
     :param topic_id: 11 characters that name this incarnation of the topic (H12).
-    :param text: digest of the configuration text that decides the rows.
-    :param grant: entries of a deduplication window that each block may take (R10).
+    :param spec: digest of the load spec that decides the rows.
+    :param reservation: entries of a deduplication window that each block may take (R10).
     :param deadline_ms: after this nobody starts an insert for this record (R9).
     :param rest: digest of the offsets that a probe found missing, "" without a probe.
     :param epoch: of the leader that vouched for all offsets below `end`.
@@ -70,8 +86,8 @@ class Record:
     owner: str
     generation: int
     topic_id: str
-    text: str
-    grant: int
+    spec: str
+    reservation: int
     deadline_ms: int
     rest: str = ""
     epoch: int = EPOCH_UNKNOWN
@@ -82,7 +98,7 @@ class Record:
             raise ValueError(f"not a range: {self}")
         if (self.kind is Kind.SETTLE) != (self.begin == self.end):
             raise ValueError(f"only a settle is empty, and it always is: {self}")
-        written = (self.owner, self.topic_id, self.text, self.rest, self.bundle)
+        written = (self.owner, self.topic_id, self.spec, self.rest, self.bundle)
         if not _FIELDS.fullmatch("".join(written)):
             raise ValueError(f"one of {written!r} cannot stand in a record")
         if self.bundle and not self.in_doubt:
@@ -118,8 +134,8 @@ def encode(record: Record) -> str:
             record.owner,
             str(record.generation),
             record.topic_id,
-            record.text,
-            str(record.grant),
+            record.spec,
+            str(record.reservation),
             str(record.deadline_ms),
             record.rest,
             *added,
@@ -154,8 +170,8 @@ def decode(offset: int, metadata: str | None) -> Record:
             owner=fields[6],
             generation=int(fields[7]),
             topic_id=fields[8],
-            text=fields[9],
-            grant=int(fields[10]),
+            spec=fields[9],
+            reservation=int(fields[10]),
             deadline_ms=int(fields[11]),
             rest=fields[12],
             epoch=int(fields[13]) if len(fields) > 13 else EPOCH_UNKNOWN,
@@ -191,17 +207,17 @@ def may_follow(previous: Record | None, following: Record) -> bool:
         case Kind.RENEW:
             same_range = same_begin and same_end and following.rest == previous.rest
             return previous.in_doubt and same_range and same_bundle
-        case Kind.RETEXT:
-            # Only the first attempt's one task may refuse its text: nobody else was ever
-            # allowed to insert, and what it inserted before is the same under both texts.
+        case Kind.CHANGE_SPEC:
+            # Only the first attempt's one task may refuse its load spec: nobody else was ever
+            # allowed to insert, and what it inserted before is the same under both load specs.
             first = previous.kind is Kind.INTEND and previous.attempt == 1
             same_range = same_begin and same_end and following.rest == ""
-            return first and same_range and same_bundle and following.text != previous.text
-        case Kind.WIDEN:
-            # Refusing for fields is a function of the range and of its text, and for schemas it
-            # is known of each task that was sent it: nobody ever inserted what differs.
+            return first and same_range and same_bundle and following.spec != previous.spec
+        case Kind.ADD_COLUMNS:
+            # Refusing for fields is a function of the range and of its load spec, and for schemas
+            # it is known of each task that was sent it: nobody ever inserted what differs.
             same_range = same_begin and same_end and following.rest == previous.rest
-            is_other = following.text != previous.text
+            is_other = following.spec != previous.spec
             return previous.in_doubt and same_range and same_bundle and is_other
         case Kind.PROBE:
             return previous.in_doubt and same_begin and same_end and following.rest != ""

@@ -40,7 +40,7 @@ class Log(Enum):
 
     COVERS = "covers"
     BEGIN_LOST = "begin lost"  # the log begins after the settled position
-    END_LOST = "end lost"  # the stable end is before the recorded end
+    END_LOST = "end lost"  # the last stable offset is before the recorded end
 
 
 class Memory(Enum):
@@ -51,7 +51,7 @@ class Memory(Enum):
 
 
 class Executable(Enum):
-    """Whether the recorded configuration text can be executed today (R8)."""
+    """Whether the recorded load spec can be executed today (R8)."""
 
     YES = "yes"
     NO = "no"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sluice.core.dead_letters import TABLE_HEADER
-from sluice.core.text import Route
+from sluice.core.load_spec import Route
 
 #: Names of the header that says the table, unless the route names another.
 TABLE_HEADERS = ("table", "__table_name")
@@ -31,7 +31,7 @@ class Looked:
 def looked(key: bytes | None, headers: Headers, envelope: bytes | None = None) -> Looked:
     """The facts of a message. The first header of a name counts."""
     only = next((content for name, content in headers if name == TABLE_HEADER), None)
-    # A letter of no entry has an empty name: it is routed anew.
+    # A dead letter of no entry has an empty name: it is routed anew.
     return Looked(only.decode(errors="replace") if only else None, key or b"", headers, envelope)
 
 

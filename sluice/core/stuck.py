@@ -1,4 +1,4 @@
-"""Whether inserts into a Replicated table are stuck on their quorum, why, and what mends it.
+"""Whether inserts into a Replicated table are stuck on their quorum, why, and what fixes it.
 
 Pure: facts in, words and statements out. What was measured on ClickHouse 18.16.1 is said so in
 docs/RUNBOOK.md. No action drops data, a partition or a node of ZooKeeper.
@@ -46,8 +46,8 @@ class Action:
 class Judgement:
     """What is wrong with a table's quorum.
 
-    :param actions: that may mend it and have not been taken yet.
-    :param by_hand: what only a person can do: start a server, mend a network.
+    :param actions: that may fix it and have not been taken yet.
+    :param by_hand: what only a person can do: start a server, fix a network.
     :param last_resort: numbered steps with commands, if nothing else is left; never taken.
     """
 
@@ -99,8 +99,8 @@ def _once(actions: Iterable[Action]) -> tuple[Action, ...]:
 
 
 def _unread(facts: TableQuorum) -> Judgement:
-    silent = [f"start {url}, or mend the network to it: {why}" for url, why in facts.silent]
-    steps = [*silent, "mend ZooKeeper or Keeper, and the servers' way to it; then look again"]
+    silent = [f"start {url}, or fix the network to it: {why}" for url, why in facts.silent]
+    steps = [*silent, "fix ZooKeeper or Keeper, and the servers' way to it; then look again"]
     return Judgement((Finding("stuck", facts.unread),), (), tuple(steps), ())
 
 
@@ -235,7 +235,7 @@ def _why_it_lacks(
     if own is None:
         return "its server does not answer here", []
     if own.is_readonly:
-        return "it is read-only", []  # mended as such
+        return "it is read-only", []  # fixed as such
     restart = _restart(facts, replica, "it begins anew")
     run = _start(facts, replica, "REPLICATION QUEUES", "so that its queue runs")
     fetch = _start(facts, replica, "FETCHES", "so that it fetches, should that be stopped")

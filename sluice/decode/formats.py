@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.core.text_options import first_problem
 from sluice.decode.mapping.mapped import MappedFormat, is_mapped
 from sluice.decode.messages.framing import BYTES, JSON_ARRAYS, JSON_OBJECTS, LINES, Framing
@@ -27,7 +27,7 @@ from sluice.decode.typed_formats import TYPED_FORMATS
 class _Format:
     """How a format is decoded, and how its messages stand in a buffer."""
 
-    decoder: Callable[[TableText], TableDecoder]
+    decoder: Callable[[TableSpec], TableDecoder]
     framing: Framing
 
 
@@ -44,7 +44,7 @@ _FORMATS = {
 FORMATS = tuple(_FORMATS)
 
 
-def make_decoder(table: TableText) -> TableDecoder:
+def make_decoder(table: TableSpec) -> TableDecoder:
     """What decodes the messages of this entry.
 
     :raises TerminalError: the text cannot be executed by this version.
@@ -63,7 +63,7 @@ def make_decoder(table: TableText) -> TableDecoder:
     return found.decoder(table)
 
 
-def framing_of(table: TableText) -> Framing:
+def framing_of(table: TableSpec) -> Framing:
     """How the messages of this entry stand in a buffer."""
     found = _FORMATS.get(table.format)
     return found.framing if found else BYTES

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.bundles import OFFSET_BITS, Member, bundle_name, is_whole, members_in
+from sluice.core.load_spec import LoadSpec, lacking_lineage
 from sluice.core.packing import share_of_task
 from sluice.core.planning import (
     BYTES_PER_MESSAGE_UNKNOWN,
@@ -17,16 +18,15 @@ from sluice.core.planning import (
     next_range,
 )
 from sluice.core.ranges import Range, TopicPartition
-from sluice.core.text import ConfigurationText, lacking_lineage
-from sluice.driver.ports import SiteWindow
+from sluice.driver.ports import ShardWindow
 from sluice.driver.record_updates import (
     Budget,
     RecordPlanner,
     RecordUpdate,
     give_back,
     refresh,
-    sites_of,
 )
+from sluice.driver.remembering import target_shards_of
 from sluice.driver.state import PartitionState, Probed, ToProbe
 
 _logger = logging.getLogger("sluice.loop")
@@ -158,8 +158,8 @@ def _as_first(state: PartitionState, update: RecordUpdate, attempt: int) -> Reco
         kind=told.kind,
         attempt=attempt,
         owner=told.owner,
-        text=told.text,
-        grant=told.grant,
+        spec=told.spec,
+        reservation=told.reservation,
         deadline_ms=told.deadline_ms,
     )
     return replace(update, source=state.source, record=record, background=state.background)
@@ -190,13 +190,13 @@ class _Waiting:
 class _Open:
     """A bundle in the making. It takes no more than one range of its own would be.
 
-    :param sites: the windows that its block takes entries of.
-    :param grant: of its block, told to each member.
+    :param target_shards: the windows that its block takes entries of.
+    :param reservation: of its block, told to each member.
     :param bytes_max: what it may hold, as far as sizes are known.
     """
 
-    sites: list[Site]
-    grant: int
+    target_shards: list[TargetShard]
+    reservation: int
     messages_max: int
     bytes_max: float
     updates: list[RecordUpdate] = field(default_factory=list)
@@ -248,7 +248,7 @@ class NewRanges:
     def __init__(
         self,
         planner: RecordPlanner,
-        windows: Mapping[Site, SiteWindow],
+        windows: Mapping[TargetShard, ShardWindow],
         slots: int,
         backlogs: Iterable[Backlog],
         states: Mapping[TopicPartition, PartitionState],
@@ -306,10 +306,14 @@ class NewRanges:
         """Whether a probe could tell what is missing of a range of this topic: else a member that
         stops would stop all others, which could be neither repeated nor probed."""
         if topic not in self._probed:
-            text, windows = self._planner.text, self._windows
+            spec, windows = self._planner.spec, self._windows
             self._probed[topic] = all(
-                not lacking_lineage(table.lineage, table.rows) for table in text.tables_of(topic)
-            ) and all(windows[site].keeps_rows for site in sites_of(text, topic) if site in windows)
+                not lacking_lineage(table.lineage, table.rows) for table in spec.tables_of(topic)
+            ) and all(
+                windows[target_shard].keeps_rows
+                for target_shard in target_shards_of(spec, topic)
+                if target_shard in windows
+            )
         return self._probed[topic]
 
     def fills(self, source: TopicPartition) -> bool:
@@ -342,9 +346,14 @@ class NewRanges:
         self._add(bundle, backlog, budget, now_ms)
 
     def begin(
-        self, backlog: Backlog, budget: Budget, sites: list[Site], grant: int, now_ms: int
+        self,
+        backlog: Backlog,
+        budget: Budget,
+        target_shards: list[TargetShard],
+        reservation: int,
+        now_ms: int,
     ) -> float:
-        """A range whose grant was taken: alone, or the first of a bundle.
+        """A range whose reservation was taken: alone, or the first of a bundle.
 
         :returns: how much of a task it is.
         """
@@ -352,7 +361,9 @@ class NewRanges:
         if small is None:
             state = self._states[backlog.source]
             windows = budget.windows
-            update = self._planner.intend(state, backlog, windows, sites, grant, now_ms)
+            update = self._planner.intend(
+                state, backlog, windows, target_shards, reservation, now_ms
+            )
             self._alone.append(update)
             limits = self._planner.limits_of(backlog.source.topic)
             full = messages_of_range(limits, backlog.bytes_per_message)
@@ -361,14 +372,16 @@ class NewRanges:
         if together in self._open:
             self._closed.append(self._open[together])
         bytes_max = self._waiting[together].share
-        self._open[together] = _Open(sites, grant, limits.messages_max, bytes_max)
+        self._open[together] = _Open(target_shards, reservation, limits.messages_max, bytes_max)
         self._add(self._open[together], backlog, budget, now_ms)
         return 1.0
 
     def _add(self, bundle: _Open, backlog: Backlog, budget: Budget, now_ms: int) -> None:
         state = self._states[backlog.source]
-        windows, sites = budget.windows, bundle.sites
-        update = self._planner.intend(state, backlog, windows, sites, bundle.grant, now_ms)
+        windows, target_shards = budget.windows, bundle.target_shards
+        update = self._planner.intend(
+            state, backlog, windows, target_shards, bundle.reservation, now_ms
+        )
         bundle.updates.append(update)
         bundle.messages += update.record.end - update.record.begin
         bundle.bytes += self._small[backlog.source][2]
@@ -396,18 +409,18 @@ def named(updates: list[RecordUpdate]) -> list[RecordUpdate]:
     return [replace(each, record=replace(each.record, bundle=name)) for each in updates]
 
 
-def found_nothing(state: PartitionState, text: ConfigurationText) -> bool:
-    """Whether a probe found no row of a range in any table of this text."""
+def found_nothing(state: PartitionState, spec: LoadSpec) -> bool:
+    """Whether a probe found no row of a range in any table of this load spec."""
     whole = ((state.record.begin, state.record.end),)
     rest, stored = state.background.rest, state.background.stored
-    tables = text.tables_of(state.source.topic)
+    tables = spec.tables_of(state.source.topic)
     return not any(stored.values()) and all(rest.get(table.entry) == whole for table in tables)
 
 
 def absent_together(
     states: Iterable[PartitionState],
     planner: RecordPlanner,
-    text_of: Callable[[PartitionState], ConfigurationText],
+    spec_of: Callable[[PartitionState], LoadSpec],
     leader_of: Callable[[TopicPartition], int],
 ) -> list[list[PartitionState]]:
     """Ranges of which probes found nothing, by the block that they become. They are put together as
@@ -415,7 +428,7 @@ def absent_together(
     each. Those that were together before without being loaded come together in halves, so that one
     of them does not hold up the others for ever.
 
-    :param text_of: the text that each is loaded under.
+    :param spec_of: the load spec that each is loaded under.
     """
     closed: list[list[PartitionState]] = []
     opened: dict[tuple[int, int, _Together], tuple[list[PartitionState], int, float]] = {}
@@ -426,14 +439,14 @@ def absent_together(
         if state.alone or is_large or state.record.end >> OFFSET_BITS:
             closed.append([state])
             continue
-        text = text_of(state)
-        entries = tuple(table.entry for table in text.tables_of(topic))
+        spec = spec_of(state)
+        entries = tuple(table.entry for table in spec.tables_of(topic))
         members_max = planner.members_of(entries)
         if state.record.rest and state.record.bundle:
             members_max = min(members_max, max(1, members_in(state.record.bundle) // 2))
         together = entries, limits, leader_of(state.source)
         size = span * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
-        key = id(text), members_max, together
+        key = id(spec), members_max, together
         members, messages, weight = opened.get(key, ([], 0, 0.0))
         if members and (
             len(members) >= members_max

@@ -1,8 +1,8 @@
 """What a loop does when its tables were altered while it runs (R8).
 
-New ranges are intended under the text of now. What becomes of a range in doubt is decided in
-`schema_decision`; here is what is known of the tables, and which texts there are. Where a block
-does not fit any more, its topics stop.
+New ranges are intended under the load spec of now. What becomes of a range in doubt is decided in
+`schema_decision`; here is what is known of the tables, and which load specs there are. Where a
+block does not fit any more, its topics stop.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from sluice.clickhouse.comparing import Today, why_not_executable
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import SluiceError
-from sluice.core.ledger import LedgerEntry, Rest, text_entry
+from sluice.core.ledger import LedgerEntry, Rest, spec_entry
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind
-from sluice.core.text import ConfigurationText
 from sluice.driver.effects import AddColumns, Effect, ReadTables, StopPartition
 from sluice.driver.parking import Parking, known_rest
 from sluice.driver.ports import SchemaRead
@@ -49,7 +49,7 @@ class SchemaChanges:
     """Takes readings of the tables in for one loop.
 
     :param states: the loop's own mapping; partitions may join it later.
-    :param texts: the texts that can be executed, by digest; the loop's own mapping, too.
+    :param specs: the load specs that can be executed, by digest; the loop's own mapping, too.
     :param is_read: somebody reads the tables; where nobody does, nothing waits for it.
     :param parking: which entries may be parked.
     """
@@ -58,7 +58,7 @@ class SchemaChanges:
         self,
         states: Mapping[TopicPartition, PartitionState],
         planner: RecordPlanner,
-        texts: dict[str, ConfigurationText],
+        specs: dict[str, LoadSpec],
         parking: Parking,
         *,
         is_read: bool,
@@ -67,7 +67,7 @@ class SchemaChanges:
         self._barred: Mapping[str, SluiceError] = {}
         self._states = states
         self._planner = planner
-        self._texts = texts
+        self._specs = specs
         self._is_read = is_read
         self._read_ms = 0
         #: Whether a block is known again by its token alone; not before it is known.
@@ -82,70 +82,71 @@ class SchemaChanges:
     # Readings
 
     def take(self, read: SchemaRead, canonical: Mapping[str, str]) -> Mapping[str, str]:
-        """Take a reading in; gives the canonical texts that tasks may need from now on.
+        """Take a reading in; gives the canonical load specs that tasks may need from now on.
 
-        :param canonical: the canonical texts that they needed until now.
+        :param canonical: the canonical load specs that they needed until now.
         """
         self._read_ms = read.started_ms
         self._barred = read.barred
         self._parking.take(read.altered, asked=read.asked)
         if read.today is None:
-            return self._change(self._parking.applied(read.text), canonical)
+            return self._change(self._parking.applied(read.spec), canonical)
         self._today, self._has_tokens = read.today, read.today.tokens
-        canonical = self._change(self._parking.applied(read.text), canonical)
+        canonical = self._change(self._parking.applied(read.spec), canonical)
         self._unrepeatable.clear()
         for state in self._states.values():
-            text = self._texts.get(state.record.text)
+            spec = self._specs.get(state.record.spec)
             topic = state.source.topic
-            if text is None or not state.record.in_doubt or self.why_barred(topic) is not None:
+            if spec is None or not state.record.in_doubt or self.why_barred(topic) is not None:
                 continue
-            inserted = [table for table in text.tables_of(topic) if not table.parked]
+            inserted = [table for table in spec.tables_of(topic) if not table.parked]
             if any(table.target not in read.today.tables for table in inserted):
                 continue  # Its window cannot be read either: it waits for that.
-            why = why_not_executable(text, read.today, topic)
+            why = why_not_executable(spec, read.today, topic)
             if why is not None:
-                self._unrepeatable.add((state.record.text, topic))
+                self._unrepeatable.add((state.record.spec, topic))
         return self._needed(canonical)
 
-    def parkable_sites(self) -> list[Site]:
+    def parkable_target_shards(self) -> list[TargetShard]:
         """Where new ranges insert into entries that may be parked."""
-        return self._parking.sites(self._planner.text)
+        return self._parking.target_shards(self._planner.spec)
 
     def park(self, entry: str, why: SluiceError, canonical: Mapping[str, str]) -> Mapping[str, str]:
-        """Park an entry that may be parked; gives the texts as `take` does."""
+        """Park an entry that may be parked; gives the load specs as `take` does."""
         self._parking.refuse(entry, why)
-        return self._change(self._parking.applied(self._planner.text), canonical)
+        return self._change(self._parking.applied(self._planner.spec), canonical)
 
-    def _change(self, text: ConfigurationText, canonical: Mapping[str, str]) -> Mapping[str, str]:
-        """New ranges are intended under this text from now on; gives the texts with it."""
-        digest = text.digest()
+    def _change(self, spec: LoadSpec, canonical: Mapping[str, str]) -> Mapping[str, str]:
+        """New ranges are intended under this load spec from now on; gives the load specs with
+        it."""
+        digest = spec.digest()
         if digest != self._planner.digest:
-            self._planner.change(text)
-            self._texts[digest] = text
-            self._unrecorded[digest] = text.canonical()
+            self._planner.change(spec)
+            self._specs[digest] = spec
+            self._unrecorded[digest] = spec.canonical()
             self._looks_at_ms = 0
         return self._needed({**canonical, **self._unrecorded})
 
     def _needed(self, canonical: Mapping[str, str]) -> Mapping[str, str]:
         """Texts that no record names any more are let go."""
-        named = {state.record.text for state in self._states.values()} | {self._planner.digest}
+        named = {state.record.spec for state in self._states.values()} | {self._planner.digest}
         named |= set(self._widened_to)
-        for digest in self._texts.keys() - named:
-            del self._texts[digest]
-        return {digest: text for digest, text in canonical.items() if digest in self._texts}
+        for digest in self._specs.keys() - named:
+            del self._specs[digest]
+        return {digest: spec for digest, spec in canonical.items() if digest in self._specs}
 
     def entries(self, named: Iterable[str]) -> tuple[LedgerEntry, ...]:
-        """Ledger entries of texts that are not recorded yet: they stand in the transaction of the
-        first record that names them, or before it."""
+        """Ledger entries of load specs that are not recorded yet: they stand in the transaction of
+        the first record that names them, or before it."""
         wanted = set(named)
         return tuple(
-            text_entry(digest, text)
-            for digest, text in self._unrecorded.items()
+            spec_entry(digest, spec)
+            for digest, spec in self._unrecorded.items()
             if digest in wanted
         )
 
     def recorded(self, named: Iterable[str]) -> None:
-        """These texts are in the ledger now."""
+        """These load specs are in the ledger now."""
         for digest in named:
             self._unrecorded.pop(digest, None)
 
@@ -164,7 +165,7 @@ class SchemaChanges:
         """Why nothing of a topic can be loaded any more; None if it can."""
         if not self._barred:
             return None
-        entries = (table.entry for table in self._planner.text.tables_of(topic))
+        entries = (table.entry for table in self._planner.spec.tables_of(topic))
         return next((self._barred[entry] for entry in entries if entry in self._barred), None)
 
     def decide(self, state: PartitionState, now_ms: int) -> Decision:
@@ -172,19 +173,19 @@ class SchemaChanges:
         return decide(self._facts(state, now_ms))
 
     def _facts(self, state: PartitionState, now_ms: int) -> Facts:
-        facts = self._text_facts(state)
+        facts = self._spec_facts(state)
         if not self._is_read or open_fields(facts):
             return facts
         are_columns_coming = not self._has_tokens and self._are_columns_coming()
         is_fresh = self._read_ms >= self._read_since_ms(state, now_ms)
         return replace(facts, is_fresh=is_fresh, are_columns_coming=are_columns_coming)
 
-    def _text_facts(self, state: PartitionState) -> Facts:
+    def _spec_facts(self, state: PartitionState) -> Facts:
         return Facts(
             topic=state.source.topic,
             record=state.record,
-            recorded=self._texts.get(state.record.text),
-            current=self._planner.text,
+            recorded=self._specs.get(state.record.spec),
+            current=self._planner.spec,
             current_digest=self._planner.digest,
             tables=self._today,
             outdated=state.outdated,
@@ -215,54 +216,54 @@ class SchemaChanges:
             yield AddColumns(wait.columns)
 
     def is_unrepeatable(self, state: PartitionState) -> bool:
-        """Whether the same text would not make the same blocks, or not be known as such."""
+        """Whether the same load spec would not make the same blocks, or not be known as such."""
         topic = state.source.topic
-        if (state.record.text, topic) in self._unrepeatable:
+        if (state.record.spec, topic) in self._unrepeatable:
             return True
-        text = self._texts.get(state.record.text)
-        return text is not None and self._parking.was_unparked(text, topic)
+        spec = self._specs.get(state.record.spec)
+        return spec is not None and self._parking.was_unparked(spec, topic)
 
     def known_rest(self, state: PartitionState) -> Rest:
         """See `parking.known_rest`."""
-        text = self._texts.get(state.record.text)
-        return {} if text is None else known_rest(text, state.block_range, state.background.rest)
+        spec = self._specs.get(state.record.spec)
+        return {} if spec is None else known_rest(spec, state.block_range, state.background.rest)
 
     def in_parts(self, state: PartitionState) -> frozenset[str]:
         """See `ports.Prober`."""
-        text = self._texts.get(state.record.text)
-        tables = (text or self.text_of(state)).tables_of(state.source.topic)
-        found = {table.entry for table in tables if table.partition_key or text is None}
+        spec = self._specs.get(state.record.spec)
+        tables = (spec or self.spec_of(state)).tables_of(state.source.topic)
+        found = {table.entry for table in tables if table.partition_key or spec is None}
         return frozenset(found | state.background.stored.keys())
 
-    def text_of(self, state: PartitionState) -> ConfigurationText:
-        """The recorded text if it can be executed; else today's, under a probe. One that says which
-        schemas there are, where the registry does not know those of the range."""
+    def spec_of(self, state: PartitionState) -> LoadSpec:
+        """The recorded load spec if it can be executed; else today's, under a probe. One that says
+        which schemas there are, where the registry does not know those of the range."""
         if state.outdated is not None and state.outdated.schemas:
-            widened = executable(self._text_facts(state))
+            widened = executable(self._spec_facts(state))
             if widened is not None:
-                return self._texts[self._adopted(widened)]
+                return self._specs[self._adopted(widened)]
         if self.is_unrepeatable(state):
-            return self._planner.text
-        return self._texts.get(state.record.text, self._planner.text)
+            return self._planner.spec
+        return self._specs.get(state.record.spec, self._planner.spec)
 
     def again(self, state: PartitionState, decision: Decision, now_ms: int) -> RecordUpdate:
-        """The same range again, with a new lease, under the text that was decided."""
+        """The same range again, with a new lease, under the load spec that was decided."""
         match decision:
-            case Change(Kind.WIDEN, text):
-                return self._planner.widen(state, self._adopted(text), now_ms)
+            case Change(Kind.ADD_COLUMNS, spec):
+                return self._planner.add_columns(state, self._adopted(spec), now_ms)
             case Change():
-                return self._planner.retext(state, now_ms)
+                return self._planner.change_spec(state, now_ms)
         if state.outdated is not None:
             self._looks_at_ms = now_ms + LOOK_FOR_FIELDS_MS
         return self._planner.renew(state, now_ms)
 
-    def _adopted(self, text: ConfigurationText) -> str:
-        """Have a text that a range is widened to; gives its digest. The last ones are kept, since
-        the next ranges may need them, too."""
-        digest = text.digest()
-        if digest not in self._texts:
-            self._texts[digest] = text
-            self._unrecorded[digest] = text.canonical()
+    def _adopted(self, spec: LoadSpec) -> str:
+        """Have a load spec that a range is widened to; gives its digest. The last ones are kept,
+        since the next ranges may need them, too."""
+        digest = spec.digest()
+        if digest not in self._specs:
+            self._specs[digest] = spec
+            self._unrecorded[digest] = spec.canonical()
         if digest not in self._widened_to:
             self._widened_to.append(digest)
         return digest
@@ -277,13 +278,13 @@ class SchemaChanges:
         for source in list(self._want_again_ms):
             state = self._states.get(source)
             is_going = state is not None and state.stopped is None
-            if is_going and open_fields(self._text_facts(self._states[source])):
+            if is_going and open_fields(self._spec_facts(self._states[source])):
                 return True
             del self._want_again_ms[source]
         return False
 
     def with_unrecorded(self, canonical: Mapping[str, str]) -> Mapping[str, str]:
-        """The canonical texts, with those that ranges were widened to."""
+        """The canonical load specs, with those that ranges were widened to."""
         missing = self._unrecorded.keys() - canonical.keys()
         return {**canonical, **{d: self._unrecorded[d] for d in missing}} if missing else canonical
 

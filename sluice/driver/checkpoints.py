@@ -1,14 +1,15 @@
 """What keeps a start short: the ledger says again, every few minutes, what a start needs.
 
 Without it a start would read back to the last record of the partition that was idle longest, to
-where a text was first written, and for a partition that never had a record to the very beginning.
+where a load spec was first written, and for a partition that never had a record to the very
+beginning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sluice.core.ledger import LedgerEntry, checkpoint_entries, record_entry, text_entry
+from sluice.core.ledger import LedgerEntry, checkpoint_entries, record_entry, spec_entry
 from sluice.core.ranges import TopicPartition
 from sluice.driver.state import PartitionState
 
@@ -49,10 +50,10 @@ class Checkpoints:
                 entry = record_entry(state.source, state.record, state.background)
                 self._last[state.source] = entry
 
-    def due(self, now_ms: int, texts: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+    def due(self, now_ms: int, specs: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         """Entries for the transaction that is about to be written; none if it is not time.
 
-        :param texts: canonical texts by digest.
+        :param specs: canonical load specs by digest.
         """
         self._offered_at_ms = None
         before_ms = self._written_at_ms
@@ -65,12 +66,12 @@ class Checkpoints:
             for source, state in self._states.items()
             if state.stopped is None and source in self._last
         ]
-        named = {state.record.text for state in self._states.values()}
+        named = {state.record.spec for state in self._states.values()}
         others = None
         if self._recorded is not None:
             others = self._recorded.difference(entry.source for entry in last if entry.source)
         return (
-            *(text_entry(digest, texts[digest]) for digest in sorted(named & texts.keys())),
+            *(spec_entry(digest, specs[digest]) for digest in sorted(named & specs.keys())),
             *checkpoint_entries(last, others),
         )
 

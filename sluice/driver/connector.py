@@ -16,12 +16,13 @@ from sluice.clickhouse.comparing import why_not_executable
 from sluice.config import Configuration, ConnectorConfiguration
 from sluice.core.errors import ConfigurationError, OwnerChangedError, SluiceError
 from sluice.core.ledger import LedgerView
+from sluice.core.load_spec import SOURCE, LoadSpec
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
-from sluice.core.text import SOURCE, ConfigurationText
 from sluice.driver.beginning import ask_group
 from sluice.driver.discovering import TopicFinder, topics_to_load
-from sluice.driver.loop import ConnectorLoop, LoopParts
+from sluice.driver.loop import ConnectorLoop
+from sluice.driver.loop_parts import LoopParts
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.parking import Parking
 from sluice.driver.patience import patiently
@@ -30,9 +31,9 @@ from sluice.driver.probing import ClickHouseProber, why_no_probe_now
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.refreshing import SchemaReader
 from sluice.driver.retiring import retired
-from sluice.driver.start import Started, StartParts, take_over, text_needed
-from sluice.driver.state import Claims
-from sluice.driver.texts import access_of, kafka_access, read_text, read_today, registry_access
+from sluice.driver.specs import access_of, kafka_access, read_spec, read_today, registry_access
+from sluice.driver.start import Started, StartParts, spec_needed, take_over
+from sluice.driver.state import Holds
 from sluice.driver.topology import resolved
 from sluice.driver.unknown_schemas import PATIENCE_MS
 from sluice.driver.watching import ReplicaWatch
@@ -136,7 +137,7 @@ class ConnectorRun:
             if until_caught_up:
                 going = [s.source for s in loop.states.values() if not s.retiring]
                 targets = self._patiently(
-                    "reading stable ends", lambda: assembled.log.stable_ends(going)
+                    "reading last stable offsets", lambda: assembled.log.stable_ends(going)
                 )
             loop.stopping = self._stopping
             loop.run(targets, grace_seconds)
@@ -166,7 +167,7 @@ class _Assembly:
         self.inbox = Inbox()
         self.kafka = kafka_access(configuration, connector.name)
         self.clickhouse = access_of(configuration, connector.name).patient()
-        self.text = read_text(configuration, connector.name)
+        self.spec = read_spec(configuration, connector.name)
         self.admin = make_admin(self.kafka)
         self.ends = make_ends(self.kafka)
         self.log = SourceLog(self.admin, self.ends)
@@ -180,7 +181,7 @@ class _Assembly:
             dead_letter_bytes_max=min(bytes_max, 15 * 1024 * 1024),
             parking_topic=configuration.parking_topic,
         )
-        self.monitor = WindowMonitor(self.clickhouse, self.text, now_ms, bounded=run._bounded)
+        self.monitor = WindowMonitor(self.clickhouse, self.spec, now_ms, bounded=run._bounded)
         self.monitor.start()
         failure = self.monitor.failure()
         if failure is not None:
@@ -189,7 +190,7 @@ class _Assembly:
         self.recorder = Recorder(self.kafka, self.names, now_ms=now_ms, stop=run._give_up)
         self.prober = ClickHouseProber(self.clickhouse, configuration.pipeline, self.kafka)
         self.planner = RecordPlanner(
-            text=self.text,
+            spec=self.spec,
             owner=self.names.owner,
             limits=Limits(
                 configuration.batch.max_messages,
@@ -251,15 +252,15 @@ class _Assembly:
             pipeline=configuration.pipeline,
             kafka=self.kafka,
             clickhouse=self.clickhouse,
-            texts=started.canonical,
+            specs=started.canonical,
             insert_timeout_seconds=configuration.clickhouse.insert_timeout_seconds,
             registry=registry_access(configuration),
         )
         name = self.run.connector.name
         self.schema = SchemaReader(
-            configuration, self.text, now_ms, lambda: self.run._examine(name), self.inbox.put
+            configuration, self.spec, now_ms, lambda: self.run._examine(name), self.inbox.put
         )
-        self.watch = ReplicaWatch(configuration, name, self.text, now_ms, self._use)
+        self.watch = ReplicaWatch(configuration, name, self.spec, now_ms, self._use)
         loop_parts = LoopParts(
             log=self.recorder,
             offsets=self.log,
@@ -270,8 +271,8 @@ class _Assembly:
             inbox=self.inbox,
             read_schema=self.schema.request,
             want_columns=self.schema.want,
-            letter_limit=configuration.letter_limit,
-            inserts_max=configuration.clickhouse.max_inserts,
+            dead_letter_limit=configuration.dead_letter_limit,
+            inflight_inserts_max=configuration.clickhouse.max_inflight_inserts,
             parking=Parking(configuration.parkable),
             topics=TopicFinder(configuration, name, self.log, self._told_apart)
             if self.run.connector.topic_pattern
@@ -290,8 +291,8 @@ class _Assembly:
             planner=self.planner,
             environment=environment,
             states=started.states,
-            claims=Claims(suspects=started.suspects),
-            texts=started.texts,
+            holds=Holds(late_inserts=started.late_inserts),
+            specs=started.specs,
             batch=started.batch,
             take_over_new=self._take_over_new,
             recorded=started.recorded,
@@ -309,7 +310,7 @@ class _Assembly:
             sources: list[TopicPartition], uncommitted: list[TopicPartition]
         ) -> LedgerView:
             since_ms, topic = now_ms() - 2 * lease_ms, configuration.ledger_topic
-            return read_view(self.kafka, topic, sources, text_needed, since_ms, uncommitted)
+            return read_view(self.kafka, topic, sources, spec_needed, since_ms, uncommitted)
 
         return StartParts(
             recorder=self.recorder,
@@ -326,14 +327,14 @@ class _Assembly:
             find_cuts=partial(find_cuts, self.kafka),
         )
 
-    def _why_not_executable(self, recorded: ConfigurationText, topic: str) -> str | None:
+    def _why_not_executable(self, recorded: LoadSpec, topic: str) -> str | None:
         today = read_today(self.configuration, [recorded])
         return why_not_executable(recorded, today, topic)
 
     @property
     def _told_apart(self) -> frozenset[str]:
         """The tables whose rows say who loaded them."""
-        return frozenset(table.target for table in self.text.tables if SOURCE in table.lineage)
+        return frozenset(table.target for table in self.spec.tables if SOURCE in table.lineage)
 
-    def _why_no_probe(self, text: ConfigurationText, topic: str) -> str | None:
-        return why_no_probe_now(self.clickhouse, text, topic)
+    def _why_no_probe(self, spec: LoadSpec, topic: str) -> str | None:
+        return why_no_probe_now(self.clickhouse, spec, topic)

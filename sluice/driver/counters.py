@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.receipts import Loaded
 
 
@@ -28,11 +28,12 @@ class Waits:
     """What a loop waits for without sending anything, so that no failure is counted.
 
     :param windows: whether the window of a table in a shard cannot be read now: its ranges wait.
-    :param kafka: Kafka did not answer when it was asked for stable ends last: all ranges wait.
+    :param kafka: Kafka did not answer when it was last asked for last stable offsets: all ranges
+        wait.
     :param records: transactions in a row that could not be committed: nothing is settled.
     """
 
-    windows: Mapping[Site, bool]
+    windows: Mapping[TargetShard, bool]
     kafka: bool
     records: int
 

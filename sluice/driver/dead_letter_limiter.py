@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from sluice.core.dead_letters import (
     PARKED,
+    DeadLetterLimit,
+    DeadLetterWindow,
     Excess,
-    LetterLimit,
-    LetterWindow,
+    dead_letters_by_table,
     examples,
-    letters_by_table,
 )
 from sluice.core.errors import TerminalError
 from sluice.core.ranges import Range, TopicPartition
@@ -30,7 +30,7 @@ WARN_EVERY_MS = 60_000
 _WARN_SHARE = 0.5
 
 
-class TooManyLettersError(TerminalError):
+class TooManyDeadLettersError(TerminalError):
     """More messages cannot become rows than [dead_letters] max_ratio allows.
 
     :param table: of this table entry; "" where they have no route.
@@ -42,32 +42,32 @@ class TooManyLettersError(TerminalError):
 
 
 class DeadLetterLimiter:
-    """Judges the ranges of one lane. One thread uses it; others may read the counts.
+    """Judges the ranges of one connector's loop. One thread uses it; others may read the counts.
 
-    :param lane: as dead letters name it.
+    :param connector: as dead letters name it.
     """
 
-    def __init__(self, lane: str, limit: LetterLimit) -> None:
-        self.windows: dict[TopicPartition, LetterWindow] = {}
+    def __init__(self, connector: str, limit: DeadLetterLimit) -> None:
+        self.windows: dict[TopicPartition, DeadLetterWindow] = {}
         #: Dead letters of loaded ranges, by table entry and reason.
         self.counts: dict[tuple[str, str], int] = {}
-        self._lane = lane
+        self._connector = connector
         self._limit = limit
         self._warned_at_ms: dict[tuple[TopicPartition, str], int] = {}
 
-    def take(self, block_range: Range, text: str, loaded: Loaded, now_ms: int) -> Loaded:
+    def take(self, block_range: Range, spec: str, loaded: Loaded, now_ms: int) -> Loaded:
         """The report with dead letters that say when and under what they were made.
 
-        :param text: digest of the configuration text that the range was read under.
-        :raises TooManyLettersError: it must not be settled.
+        :param spec: digest of the load spec that the range was read under.
+        :raises TooManyDeadLettersError: it must not be settled.
         """
         source = block_range.source
-        window = self.windows.setdefault(source, LetterWindow(self._limit))
-        letters = letters_by_table(
+        window = self.windows.setdefault(source, DeadLetterWindow(self._limit))
+        dead_letters = dead_letters_by_table(
             letter for letter in loaded.dead_letters if letter.reason != PARKED
         )
         if loaded.messages:
-            excess = window.take(loaded.messages, letters, loaded.passed)
+            excess = window.take(loaded.messages, dead_letters, loaded.passed)
             if excess is not None:
                 raise self._too_many(block_range, loaded, excess)
         if not loaded.dead_letters:
@@ -75,38 +75,43 @@ class DeadLetterLimiter:
         for letter in loaded.dead_letters:
             key = (letter.table, letter.reason)
             self.counts[key] = self.counts.get(key, 0) + 1
-        self._warn(source, window, loaded, letters, now_ms)
+        self._warn(source, window, loaded, dead_letters, now_ms)
         signed = tuple(
-            letter._replace(attempted_at_ms=now_ms, lane=self._lane, text=text)
+            letter._replace(attempted_at_ms=now_ms, connector=self._connector, spec=spec)
             for letter in loaded.dead_letters
         )
         return replace(loaded, dead_letters=signed)
 
-    def would_stop(self, source: TopicPartition, table: str, letters: int, messages: int) -> bool:
+    def would_stop(
+        self, source: TopicPartition, table: str, dead_letters: int, messages: int
+    ) -> bool:
         """Whether a range with so many dead letters of a table entry must not be settled.
 
         :param messages: of the range that the entry was given.
         """
         window = self.windows.get(source)
-        window = LetterWindow(self._limit) if window is None else copy.deepcopy(window)
-        return window.take(max(1, messages), {table: letters}) is not None
+        window = DeadLetterWindow(self._limit) if window is None else copy.deepcopy(window)
+        return window.take(max(1, messages), {table: dead_letters}) is not None
 
-    def _too_many(self, block_range: Range, loaded: Loaded, excess: Excess) -> TooManyLettersError:
+    def _too_many(
+        self, block_range: Range, loaded: Loaded, excess: Excess
+    ) -> TooManyDeadLettersError:
         source = block_range.source
         hint = (
-            "Mend the table, its entry or the producer. To let them become dead letters, set "
+            "Fix the table, its entry or the producer. To let them become dead letters, set "
             "[dead_letters] max_ratio higher (1.0 never stops) and start again; `sluice "
-            "dead-letters replay` loads them once the cause is mended."
+            "dead-letters replay` loads them once the cause is fixed."
         )
         if not loaded.receipts:
-            connector = self._lane.rpartition(".")[2]
+            connector = self._connector.rpartition(".")[2]
             hint += (
                 " No row of the range was inserted: an altered table can also have it from "
                 f"`sluice resolve CONFIG --connector {connector} --topic {source.topic} "
                 f"--partition {source.partition} --as not-loaded`."
             )
-        return TooManyLettersError(
-            f"{block_range}: {excess.letters:,} of the last {excess.messages:,} messages cannot "
+        return TooManyDeadLettersError(
+            f"{block_range}: {excess.dead_letters:,} of the last {excess.messages:,} messages "
+            "cannot "
             f"become rows of table entry {excess.table or '(no route)'}: {excess.ratio:.0%}, and "
             f"[dead_letters] max_ratio is {self._limit.max_ratio:g}; none of this range was "
             f"written to the dead-letter topic. First of this range: "
@@ -118,15 +123,15 @@ class DeadLetterLimiter:
     def _warn(
         self,
         source: TopicPartition,
-        window: LetterWindow,
+        window: DeadLetterWindow,
         loaded: Loaded,
-        letters: dict[str, int],
+        dead_letters: dict[str, int],
         now_ms: int,
     ) -> None:
         """Say that a table entry comes near the limit."""
-        for table in letters:
-            ratio, count = window.ratio(table), window.letters[table]
-            if ratio <= _WARN_SHARE * self._limit.max_ratio or count < self._limit.min_letters:
+        for table in dead_letters:
+            ratio, count = window.ratio(table), window.dead_letters[table]
+            if ratio <= _WARN_SHARE * self._limit.max_ratio or count < self._limit.min_dead_letters:
                 continue
             warned_at_ms = self._warned_at_ms.get((source, table))
             if warned_at_ms is not None and 0 <= now_ms - warned_at_ms < WARN_EVERY_MS:

@@ -11,7 +11,7 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.adding import ColumnsRefusedError, add_columns
 from sluice.core.dynamic import answer_to, merged, room_for_columns
 from sluice.core.errors import SluiceError
-from sluice.core.text import ConfigurationText, TableText
+from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.driver.effects import Wanted
 
 _logger = logging.getLogger("sluice.schema")
@@ -70,8 +70,8 @@ class Grower:
         """The same of entries that may be parked."""
         return {e: why for e, why in self._refused.items() if e in self._parkable}
 
-    def grow(self, text: ConfigurationText) -> ConfigurationText:
-        """Add what was asked for since the last time; gives the text with the names that are
+    def grow(self, spec: LoadSpec) -> LoadSpec:
+        """Add what was asked for since the last time; gives the load spec with the names that are
         passed over from now on. The columns are in it once the tables are read.
 
         :raises TransientError: the servers do not do it now; who still wants it asks again.
@@ -80,17 +80,17 @@ class Grower:
             asked, self._asked = self._asked, {}
         tables = tuple(
             self._grown(table, asked[table.entry]) if table.entry in asked else table
-            for table in text.tables
+            for table in spec.tables
         )
-        return text if tables == text.tables else replace(text, tables=tables)
+        return spec if tables == spec.tables else replace(spec, tables=tables)
 
-    def _grown(self, table: TableText, asked: _Asked) -> TableText:
+    def _grown(self, table: TableSpec, asked: _Asked) -> TableSpec:
         if table.dynamic is None:
             return table
         self._add(table, {n: kind for n, kind in asked.kinds.items() if table.dynamic.allows(n)})
         return _passing_over(table, asked.passed_over)
 
-    def _add(self, table: TableText, kinds: dict[str, str]) -> None:
+    def _add(self, table: TableSpec, kinds: dict[str, str]) -> None:
         if not kinds or table.entry in self._refused:
             return
         assert table.dynamic is not None
@@ -121,7 +121,7 @@ class Grower:
             )
 
 
-def _passing_over(table: TableText, names: Mapping[str, None]) -> TableText:
+def _passing_over(table: TableSpec, names: Mapping[str, None]) -> TableSpec:
     columns = frozenset(column.name for column in table.columns)
     for name in names:
         dynamic = table.dynamic

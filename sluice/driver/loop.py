@@ -2,7 +2,7 @@
 
 One round (docs/ARCHITECTURE.md, "One round"):
 1. Gather: take finished jobs in.
-2. Observe: stable ends, windows.
+2. Observe: last stable offsets, windows.
 3. Plan: each partition's next record, within the budget.
 4. Check: the committed offsets are still what we wrote (R5).
 5. Record: one transaction settles what is loaded and intends what is next.
@@ -13,25 +13,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.core.budget import Site
-from sluice.core.dead_letters import LetterLimit
-from sluice.core.errors import ForeignHandsError, TransientError
-from sluice.core.flights import INSERTS_MAX, InFlight
-from sluice.core.lease import has_expired
-from sluice.core.ledger import Commit
-from sluice.core.packing import packed
+from sluice.core.budget import TargetShard
+from sluice.core.errors import TransientError
+from sluice.core.flights import InFlight
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import may_follow
-from sluice.core.text import ConfigurationText
-from sluice.driver.bundling import share_of, whole_bundles
+from sluice.driver.bundling import share_of
 from sluice.driver.changes import SchemaChanges
-from sluice.driver.checkpoints import Checkpoints
 from sluice.driver.counters import Counters, Waits
+from sluice.driver.dispatching import Dispatcher
 from sluice.driver.effects import (
     AddColumns,
     Effect,
@@ -39,42 +34,27 @@ from sluice.driver.effects import (
     ParkEntry,
     ReadTables,
     StopPartition,
-    Wanted,
 )
-from sluice.driver.hanging import HungJobs
+from sluice.driver.loop_parts import LoopParts
 from sluice.driver.observing import TopicObserver
-from sluice.driver.parking import Parking
 from sluice.driver.ports import (
-    Clock,
     ClusterRead,
-    FindCuts,
-    IntentLog,
-    Jobs,
-    Prober,
-    Replicas,
     SchemaRead,
-    SiteWindow,
-    Sought,
-    SourceOffsets,
-    Topics,
-    Windows,
-    no_cuts,
+    ShardWindow,
 )
-from sluice.driver.record_updates import RecordPlanner, RecordUpdate, bounded, busy
-from sluice.driver.report_handler import ReportHandler, backoff_ms
+from sluice.driver.record_updates import RecordPlanner, busy
+from sluice.driver.recording import RoundRecorder
+from sluice.driver.report_handler import ReportHandler
 from sluice.driver.round_planner import RoundPlanner
 from sluice.driver.start import Started
-from sluice.driver.state import Claims, PartitionState, Probing, Suspect, ToProbe
-from sluice.driver.unknown_schemas import PATIENCE_MS
-from sluice.spark.jobs import Inbox, JobResult, SparkGoneError
-from sluice.worker.assignment import Assignment, Job, TaskEnvironment
+from sluice.driver.state import Holds, PartitionState
+from sluice.spark.jobs import JobResult, SparkGoneError
+from sluice.worker.assignment import TaskEnvironment
 
 _logger = logging.getLogger("sluice.loop")
 
-#: Workers end after a minute without work.
-WARM_EVERY_MS = 20_000
-#: Fresh stable ends are read at most so often, and take at most a tenth of the loop's time; but a
-#: look that waited for a silent broker puts the next one off for no longer than this.
+#: Fresh last stable offsets are read at most so often, and take at most a tenth of the loop's time;
+#: but a look that waited for a silent broker puts the next one off for no longer than this.
 OBSERVE_EVERY_MS = 50
 OBSERVE_SHARE = 10
 OBSERVE_PAUSE_MS_MAX = 5_000
@@ -84,44 +64,12 @@ PROBED_TOGETHER_MAX = 100
 CLOCK_STEP_MS = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class LoopParts:
-    """What a loop sees of the world.
-
-    :param read_schema: asks for a `SchemaRead`, which comes by the inbox; readings come by
-        themselves, too. None where nobody reads.
-    :param topics: finds topics that an expression takes; None where all have names.
-    :param replicas: how they are doing, for metrics; None where nobody looks.
-    :param want_columns: asks for columns of new fields; a `SchemaRead` tells of them.
-    :param inserts_max: ranges in flight for each replica of a table.
-    :param find_cuts: looks after logs whose leader has changed.
-    :param schema_patience_ms: see `unknown_schemas`.
-    """
-
-    log: IntentLog
-    offsets: SourceOffsets
-    windows: Windows
-    jobs: Jobs
-    prober: Prober
-    now_ms: Clock
-    inbox: Inbox
-    read_schema: Callable[[], None] | None = None
-    letter_limit: LetterLimit | None = None
-    parking: Parking = field(default_factory=Parking)
-    topics: Topics | None = None
-    want_columns: Callable[[Wanted], None] | None = None
-    inserts_max: int = INSERTS_MAX
-    replicas: Replicas | None = None
-    find_cuts: FindCuts = no_cuts
-    schema_patience_ms: int = PATIENCE_MS
-
-
 class ConnectorLoop:
     """The loop of one connector; `run` returns when it has stopped.
 
     :param name: shown in Spark's UI and in logs.
     :param states: from `sluice.driver.start`.
-    :param texts: the texts that can be executed, by digest.
+    :param specs: the load specs that can be executed, by digest.
     :param batch: number of the last batch that is committed.
     :param take_over_new: called for partitions that appeared; takes them over.
     :param recorded: all partitions that have a record in the ledger; None: nobody knows.
@@ -134,8 +82,8 @@ class ConnectorLoop:
         planner: RecordPlanner,
         environment: TaskEnvironment,
         states: list[PartitionState],
-        claims: Claims,
-        texts: Mapping[str, ConfigurationText],
+        holds: Holds,
+        specs: Mapping[str, LoadSpec],
         batch: int,
         take_over_new: Callable[[list[TopicPartition]], Started],
         recorded: frozenset[TopicPartition] | None = None,
@@ -146,32 +94,31 @@ class ConnectorLoop:
         self.stopping = threading.Event()
         self._parts = parts
         self._environment = environment
-        self._claims = claims
+        self._holds = holds
         self._reports = ReportHandler(
             name,
             self.states,
             planner,
             self.counters,
             parts.now_ms,
-            parts.letter_limit,
+            parts.dead_letter_limit,
             parts.parking,
             parts.schema_patience_ms,
         )
-        self.letters = self._reports.letters
+        self.dead_letters = self._reports.dead_letters
         self.replicas = parts.replicas
-        self._texts = dict(texts)
+        self._specs = dict(specs)
         is_read = parts.read_schema is not None
         self._schema = SchemaChanges(
-            self.states, planner, self._texts, parts.parking, is_read=is_read
+            self.states, planner, self._specs, parts.parking, is_read=is_read
         )
-        self._hung = HungJobs(name)
-        self._flights = InFlight(parts.inserts_max, environment.clickhouse.shards, parts.jobs.slots)
+        shards = environment.clickhouse.shards
+        self._flights = InFlight(parts.inflight_inserts_max, shards, parts.jobs.slots)
         self._use(environment.clickhouse)
-        self._share = partial(share_of, limits_of=planner.limits_of)
         self._round_planner = RoundPlanner(
             self.states,
             planner,
-            claims,
+            holds,
             parts.windows,
             parts.jobs.slots,
             self._schema,
@@ -187,23 +134,24 @@ class ConnectorLoop:
             parts.now_ms(),
         )
         self.look_at_topics = self._topics.request
-        self.batch = batch
         self._take_over_new = take_over_new
-        self._checkpoints = Checkpoints(self.states, recorded)
+        schema, counters = self._schema, self.counters
+        self._recorder = RoundRecorder(
+            name, parts, self.states, holds, schema, counters, self._apply, batch, recorded
+        )
+        share = partial(share_of, limits_of=planner.limits_of)
+        self._dispatcher = Dispatcher(name, parts, share, schema, self._round_planner, counters)
         #: Of the last round: partitions that are not idle.
         self._busy: list[PartitionState] = []
         self._observe_again_at_ms = 0
-        self._worked_at_ms = parts.now_ms()
         self._round_at_ms = parts.now_ms()
-        self._record_failures = 0
-        self._record_again_at_ms = 0
 
     # The loop
 
     def run(self, targets: Mapping[TopicPartition, int] | None, grace_seconds: float) -> None:
         """Run until stopped, or until every partition that goes on is settled to its target.
 
-        :param targets: stable ends to reach; None to run for ever.
+        :param targets: last stable offsets to reach; None to run for ever.
         :raises OwnerChangedError: another driver owns the loop now.
         """
         grace_until_ms: int | None = None
@@ -221,12 +169,17 @@ class ConnectorLoop:
             self._round(now_ms, flush=targets is not None)
 
     @property
+    def batch(self) -> int:
+        """Number of the last batch that is committed."""
+        return self._recorder.batch
+
+    @property
     def held_back(self) -> int:
         """Ranges that wait until replicas have finished others."""
         return self._round_planner.held_back
 
     @property
-    def windows(self) -> Mapping[Site, SiteWindow]:
+    def windows(self) -> Mapping[TargetShard, ShardWindow]:
         """What is known of each table in each shard."""
         return self._parts.windows.current()
 
@@ -234,8 +187,11 @@ class ConnectorLoop:
     def waits(self) -> Waits:
         """What it waits for, without an attempt that could fail."""
         windows = self._parts.windows
-        unread = {site: windows.outage(site) is not None for site in windows.current()}
-        return Waits(unread, not self._topics.is_answered, self._record_failures)
+        unread = {
+            target_shard: windows.outage(target_shard) is not None
+            for target_shard in windows.current()
+        }
+        return Waits(unread, not self._topics.is_answered, self._recorder.failures)
 
     def in_doubt(self) -> list[PartitionState]:
         """Partitions whose record names a range that may be loaded or not."""
@@ -243,32 +199,31 @@ class ConnectorLoop:
 
     def _round(self, now_ms: int, *, flush: bool) -> None:
         stopping = self.stopping.is_set()
-        for site in self._schema.parkable_sites():
-            refusal = self._parts.windows.refusal(site)
+        for target_shard in self._schema.parkable_target_shards():
+            refusal = self._parts.windows.refusal(target_shard)
             if refusal is not None:
-                self._apply([ParkEntry(site.entry, refusal)])
+                self._apply([ParkEntry(target_shard.entry, refusal)])
         self._apply(self._schema.barred())
         self._busy = busy(self.states.values(), now_ms)
         planned = self._round_planner.plan(self._busy, now_ms, flush=flush, stopping=stopping)
         self._apply(planned.effects)
         updates, ready = planned.updates, planned.ready
-        texts = self._schema.with_unrecorded(self._environment.texts)
-        if texts is not self._environment.texts:
-            self._environment = replace(self._environment, texts=texts)
+        specs = self._schema.with_unrecorded(self._environment.specs)
+        if specs is not self._environment.specs:
+            self._environment = replace(self._environment, specs=specs)
         if not self._topics.is_answered:
             ready = []  # they would wait for messages, in slots that other connectors need
-        if updates and now_ms >= self._record_again_at_ms:
-            ready += self._record(updates, now_ms)
-        self._dispatch(ready)
-        for job in self._hung.due(now_ms):
-            self._parts.jobs.cancel(job)
-        self._probe(now_ms)
-        self._keep_warm(now_ms)
+        if updates and now_ms >= self._recorder.again_at_ms:
+            ready += self._recorder.record(updates, self._environment.specs, now_ms)
+        self._dispatcher.dispatch(ready, self._environment)
+        self._dispatcher.cancel_hung(now_ms)
+        self._dispatcher.probe(self._busy, now_ms)
+        self._dispatcher.keep_warm(now_ms)
 
     def _patience_seconds(self) -> float:
         """How long to wait for events before looking around again."""
         waiting = any(state.loaded is not None for state in self._busy)
-        if waiting and self._record_again_at_ms <= self._parts.now_ms():
+        if waiting and self._recorder.again_at_ms <= self._parts.now_ms():
             return 0.0
         return OBSERVE_EVERY_MS / 1000
 
@@ -289,10 +244,10 @@ class ConnectorLoop:
         if now_ms < self._round_at_ms - CLOCK_STEP_MS:
             back_ms = self._round_at_ms - now_ms
             _logger.warning("connector %s: the clock went back by %d ms", self.name, back_ms)
-            self._observe_again_at_ms = self._record_again_at_ms = now_ms
-            self._worked_at_ms = now_ms
+            self._observe_again_at_ms = self._recorder.again_at_ms = now_ms
+            self._dispatcher.worked(now_ms)
             self._topics.clock_went_back(now_ms)
-            self._claims.clock_went_back(now_ms)
+            self._holds.clock_went_back(now_ms)
             for state in self.states.values():
                 state.clock_went_back(now_ms)
         self._round_at_ms = now_ms
@@ -307,8 +262,8 @@ class ConnectorLoop:
                     where = f"{source} of connector {self.name} stops at {state.settled}"
                     _logger.error("%s: %s. Try: %s", where, error, error.hint)
                 case ParkEntry(entry, why):
-                    texts = self._schema.park(entry, why, self._environment.texts)
-                    self._environment = replace(self._environment, texts=texts)
+                    specs = self._schema.park(entry, why, self._environment.specs)
+                    self._environment = replace(self._environment, specs=specs)
                 case LetGo(source):
                     del self.states[source]
                 case ReadTables():
@@ -323,8 +278,8 @@ class ConnectorLoop:
     def _gather(self, timeout_seconds: float) -> None:
         for event in self._parts.inbox.take(timeout_seconds):
             if isinstance(event, SchemaRead):
-                texts = self._schema.take(event, self._environment.texts)
-                self._environment = replace(self._environment, texts=texts)
+                specs = self._schema.take(event, self._environment.specs)
+                self._environment = replace(self._environment, specs=specs)
                 continue
             if isinstance(event, ClusterRead):
                 self._use(event.access)
@@ -332,9 +287,9 @@ class ConnectorLoop:
             if isinstance(event, SparkGoneError) and self.stopping.is_set():
                 continue  # what is loaded is settled without it
             if isinstance(event, JobResult):
-                self._hung.came_back(event.job)
+                self._dispatcher.came_back(event.job)
             self._apply(self._reports.take(event))
-            self._worked_at_ms = self._parts.now_ms()
+            self._dispatcher.worked(self._parts.now_ms())
 
     def _use(self, access: ClickHouseAccess) -> None:
         self._environment = replace(self._environment, clickhouse=access)
@@ -361,7 +316,7 @@ class ConnectorLoop:
 
     def _take_in(self, new: list[TopicPartition]) -> None:
         """Partitions that appeared, with everything that a start takes in with them: another
-        owner may have had them, so they may be in doubt under a text of its own, and late
+        owner may have had them, so they may be in doubt under a load spec of its own, and late
         inserts of its tasks may hold on to the windows.
 
         :raises OwnerChangedError: a successor has the others; to take these over would fence it.
@@ -369,165 +324,10 @@ class ConnectorLoop:
         going = {s: state.record for s, state in self.states.items() if state.stopped is None}
         self._parts.log.differences(going)
         started = self._take_over_new(new)
-        self.batch = started.batch
-        self._texts.update(started.texts)
+        self._specs.update(started.specs)
         self._environment = replace(
-            self._environment, texts={**self._environment.texts, **started.canonical}
+            self._environment, specs={**self._environment.specs, **started.canonical}
         )
-        self._claims.suspect(started.suspects)
-        self._checkpoints.took_over(started.states, started.recorded)
+        self._holds.add_late_inserts(started.late_inserts)
+        self._recorder.took_over(started)
         self.states.update({state.source: state for state in started.states})
-
-    # 4. Check, 5. Record
-
-    def _record(self, updates: list[RecordUpdate], now_ms: int) -> list[PartitionState]:
-        """Commit the updates; gives the partitions that are to be loaded now."""
-        try:
-            updates = self._unchanged(bounded(updates))
-            if not updates:
-                return []
-            numbered = [update.numbered(self.batch + 1) for update in updates]
-            for update in numbered:
-                previous = self.states[update.source].record
-                assert may_follow(previous, update.record), (previous, update.record)
-            commit = Commit(
-                {update.source: update.record for update in numbered},
-                (
-                    *self._checkpoints.due(now_ms, self._environment.texts),
-                    *self._schema.entries(update.record.text for update in numbered),
-                    *(entry for update in numbered for entry in update.entries),
-                ),
-                tuple(letter for update in numbered for letter in update.dead_letters),
-            )
-            expected = {update.source: self.states[update.source].record for update in numbered}
-            self._parts.log.record(commit, expected)
-        except ForeignHandsError as error:
-            _logger.warning("connector %s: %s", self.name, error)
-            return []
-        except TransientError as error:
-            self._record_failures += 1
-            delay = backoff_ms(self._record_failures)
-            self._record_again_at_ms = now_ms + delay
-            cannot = "connector %s cannot record (next in %.1f s): %s"
-            _logger.warning(cannot, self.name, delay / 1000, error)
-            return []
-        self.batch += 1
-        self._checkpoints.committed(commit.entries)
-        self._schema.recorded(update.record.text for update in numbered)
-        self._record_failures = 0
-        self.counters.batches += 1
-        return [state for update in numbered if (state := self._committed(update)) is not None]
-
-    def _unchanged(self, updates: list[RecordUpdate]) -> list[RecordUpdate]:
-        """Steps of partitions whose committed offset is still ours; the others stop."""
-        expected = {update.source: self.states[update.source].record for update in updates}
-        different = self._parts.log.differences(expected)
-        self._apply(StopPartition(s, ForeignHandsError(how)) for s, how in different.items())
-        return [update for update in updates if update.source not in different]
-
-    def _committed(self, update: RecordUpdate) -> PartitionState | None:
-        """Take a committed update over into the partition's state."""
-        state = self.states[update.source]
-        now_ms = self._parts.now_ms()
-        if state.loaded is not None:
-            self.counters.settled(state.loaded)
-            _logger.debug("%s is settled: %d rows", state.block_range, state.loaded.rows)
-            self._claims.end(now_ms, state.background.marks, state.record)
-            if not has_expired(state.suspect_until_ms, now_ms):
-                self._claims.suspects.append(
-                    Suspect(state.background.marks, state.suspect_until_ms)
-                )
-            state.suspect_until_ms = 0
-        state.recorded(update.record, update.background, now_ms)
-        if state.retiring and not state.record.in_doubt:
-            self._apply([LetGo(state.source)])
-            is_settled = "%s is not configured any more; it is settled at %d and let go"
-            _logger.info(is_settled, state.source, state.settled)
-        return state if update.dispatch else None
-
-    # 6. Dispatch
-
-    def _dispatch(self, ready: list[PartitionState]) -> None:
-        """Send ranges to Spark. A bundle of which not all members were recorded stays here."""
-        jobs = grouped(whole_bundles(ready), self._share, self._parts.jobs.slots)
-        for tasks in jobs:
-            self._worked_at_ms = now_ms = self._parts.now_ms()
-            looks = self._schema.looks_for_fields(now_ms)
-            given = tuple(tuple(assigned(state, now_ms, looks) for state in task) for task in tasks)
-            job = Job(self.name, max(s.record.batch for task in tasks for s in task), given)
-            sent = (state for task in tasks for state in task)
-            for state, assignment in zip(sent, job.assignments, strict=True):
-                state.out, state.sent, state.repeated = True, True, not assignment.is_first
-                self.counters.retries += state.record.attempt > 1
-            self._hung.sent(job)
-            self._parts.jobs.submit(job, self._environment, self._parts.inbox.put)
-
-    def _probe(self, now_ms: int) -> None:
-        together: dict[tuple[str, int, int], list[PartitionState]] = {}
-        for state in self._busy:
-            if type(state.stage) is not ToProbe or now_ms < state.retry_at_ms:
-                continue
-            last_ms = max(state.record.deadline_ms, state.suspect_until_ms)
-            if state.out or not has_expired(last_ms, now_ms):
-                continue
-            since_ms = state.background.since_ms
-            place = state.source.topic, id(self._round_planner.text_of(state)), since_ms
-            together.setdefault(place, []).append(state)
-        for (_, _, since_ms), states in together.items():
-            text = self._round_planner.text_of(states[0])
-            for state in states:
-                state.become(Probing(state.outdated))
-            for begin in range(0, len(states), PROBED_TOGETHER_MAX):
-                sought = [
-                    Sought(
-                        state.block_range,
-                        state.record,
-                        self._schema.known_rest(state),
-                        self._schema.in_parts(state),
-                    )
-                    for state in states[begin : begin + PROBED_TOGETHER_MAX]
-                ]
-                self._parts.prober.submit(sought, text, since_ms, self._parts.inbox.put)
-
-    def _keep_warm(self, now_ms: int) -> None:
-        if now_ms - self._worked_at_ms > WARM_EVERY_MS:
-            self._worked_at_ms = now_ms
-            self._parts.jobs.warm()
-
-
-def grouped(
-    ready: Sequence[list[PartitionState]],
-    share: Callable[[Sequence[PartitionState]], float],
-    slots: int,
-) -> list[list[list[PartitionState]]]:
-    """Jobs of tasks of ranges. Those that failed before run alone, so that a failing shard holds
-    no slot and no receipt of the others (R3).
-
-    :param ready: the members of each bundle; a range alone is a bundle of one.
-    :param share: how much of a task a bundle is.
-    :param slots: tasks that can run at once.
-    """
-    healthy = [members for members in ready if all(s.failures == 0 for s in members)]
-    jobs = [
-        [[state for place in task for state in healthy[place]] for task in tasks]
-        for tasks in packed([share(members) for members in healthy], slots)
-    ]
-    return jobs + [[members] for members in ready if any(s.failures > 0 for s in members)]
-
-
-def assigned(state: PartitionState, now_ms: int, looks_for_fields: bool) -> Assignment:
-    """What a task is told of a partition's recorded range."""
-    return Assignment(
-        block_range=state.block_range,
-        record=state.record,
-        rest=state.background.rest,
-        stored=state.background.stored,
-        bytes_max=state.background.bytes_max,
-        sent_at_ms=now_ms,
-        is_first=state.record.attempt == 1 and not state.sent,
-        looks_for_fields=looks_for_fields,
-        marks=state.background.marks,
-        servers=state.background.servers,
-        since_ms=state.background.since_ms,
-        insert_seconds=state.insert_seconds,
-    )

@@ -1,7 +1,7 @@
-"""Watches the deduplication windows of all sites, in a thread of its own.
+"""Watches the deduplication windows of all target shards, in a thread of its own.
 
 the connector's loop must never wait for ClickHouse, so it works with the last reading; what may
-be missing in it is counted by the loop's own claims.
+be missing in it is counted by the loop's own holds.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from sluice.clickhouse.parts import crowding
 from sluice.clickhouse.replicas import refuse_own_windows
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.vanishing import why_not_seen
-from sluice.clickhouse.window import read_server_run, tables_with_windows, window_mark
-from sluice.core.budget import Site, WindowState
+from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
+from sluice.core.budget import TargetShard, WindowState
 from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import stretched_delay_ms
-from sluice.core.text import ConfigurationText
-from sluice.driver.ports import Clock, SiteWindow
+from sluice.driver.ports import Clock, ShardWindow
 from sluice.driver.shards import ShardReader
 
 _logger = logging.getLogger("sluice.windows")
@@ -40,11 +40,11 @@ BOUNDLESS = 1 << 40
 
 
 class WindowMonitor:
-    """Reads marks; `current` and `outage` answer at once from the last reading.
+    """Reads insert counters; `current` and `outage` answer at once from the last reading.
 
-    Any replica of a shard may answer: the marks of a Replicated table are ZooKeeper's, the same
-    for all. What the window keeps is each server's own setting, and the narrowest counts, since
-    whichever replica leads clears the window. What views write to is found with the table's
+    Any replica of a shard may answer: the insert counters of a Replicated table are ZooKeeper's,
+    the same for all. What the window keeps is each server's own setting, and the narrowest counts,
+    since whichever replica leads clears the window. What views write to is found with the table's
     description, and watched like the table.
 
     :param bounded: False counts no entries; only for tables that cannot deduplicate.
@@ -53,7 +53,7 @@ class WindowMonitor:
     def __init__(
         self,
         access: ClickHouseAccess,
-        text: ConfigurationText,
+        spec: LoadSpec,
         now_ms: Clock,
         *,
         bounded: bool = True,
@@ -61,13 +61,13 @@ class WindowMonitor:
         self._access = access
         self._now_ms = now_ms
         self._bounded = bounded
-        self._tables = self._sites(text)
-        self._facts: dict[Site, dict[str, tuple[int, TableFacts]]] = {}
-        self._said: dict[Site, tuple[str, int]] = {}
-        self._crowding: dict[Site, tuple[int, float]] = {}
-        self._behind_since_ms: dict[Site, int] = {}
-        self._windows: dict[Site, SiteWindow] = {}
-        self._outages: dict[Site, SluiceError] = {}
+        self._tables = self._target_shards(spec)
+        self._facts: dict[TargetShard, dict[str, tuple[int, TableFacts]]] = {}
+        self._said: dict[TargetShard, tuple[str, int]] = {}
+        self._crowding: dict[TargetShard, tuple[int, float]] = {}
+        self._behind_since_ms: dict[TargetShard, int] = {}
+        self._windows: dict[TargetShard, ShardWindow] = {}
+        self._outages: dict[TargetShard, SluiceError] = {}
         self._alarmed_at_ms = 0
         self._reading = threading.Lock()
         self._ended = threading.Event()
@@ -79,9 +79,10 @@ class WindowMonitor:
         self._read(servers)
         self._thread.start()
 
-    def watch(self, text: ConfigurationText) -> None:
-        """Watch the sites of a recorded text too; they are read before this returns."""
-        new = self._sites(text)
+    def watch(self, spec: LoadSpec) -> None:
+        """Watch the target shards of a recorded load spec too; they are read before this
+        returns."""
+        new = self._target_shards(spec)
         if not new.keys() <= self._tables.keys():
             self._tables = {**new, **self._tables}
             self._read(self._servers())
@@ -94,28 +95,28 @@ class WindowMonitor:
         """End the thread."""
         self._ended.set()
 
-    def current(self) -> Mapping[Site, SiteWindow]:
-        """The last reading of each site."""
+    def current(self) -> Mapping[TargetShard, ShardWindow]:
+        """The last reading of each target shard."""
         return self._windows
 
-    def outage(self, site: Site) -> str | None:
-        """Why a site's window cannot be read now."""
-        error = self._outages.get(site.own)
+    def outage(self, target_shard: TargetShard) -> str | None:
+        """Why a target shard's window cannot be read now."""
+        error = self._outages.get(target_shard.own)
         return None if error is None else str(error)
 
-    def refusal(self, site: Site) -> SluiceError | None:
-        """Why a site's window cannot be read until somebody mends it."""
-        error = self._outages.get(site)
+    def refusal(self, target_shard: TargetShard) -> SluiceError | None:
+        """Why a target shard's window cannot be read until somebody fixes it."""
+        error = self._outages.get(target_shard)
         return error if isinstance(error, TerminalError) else None
 
     def failure(self) -> SluiceError | None:
-        """The error of the first site whose window cannot be read now."""
+        """The error of the first target shard whose window cannot be read now."""
         return next(iter(self._outages.values()), None)
 
-    def _sites(self, text: ConfigurationText) -> dict[Site, tuple[str, str]]:
+    def _target_shards(self, spec: LoadSpec) -> dict[TargetShard, tuple[str, str]]:
         return {
-            Site(table.entry, shard): (table.database, table.table)
-            for table in text.tables
+            TargetShard(table.entry, shard): (table.database, table.table)
+            for table in spec.tables
             for shard in table.shards
             if shard in self._access.shards
         }
@@ -136,62 +137,68 @@ class WindowMonitor:
     def _read(self, servers: dict[str, ShardReader]) -> None:
         # `watch` reads in its caller's thread: the slower of two must not undo the other.
         with self._reading:
-            windows: dict[Site, SiteWindow] = {}
+            windows: dict[TargetShard, ShardWindow] = {}
             down: dict[str, SluiceError] = {}
             runs: dict[str, str] = {}
-            outages: dict[Site, SluiceError] = {}
-            for site, (database, table) in self._tables.items():
+            outages: dict[TargetShard, SluiceError] = {}
+            for target_shard, (database, table) in self._tables.items():
                 try:
-                    if site.shard in down:
-                        raise down[site.shard]
-                    windows |= self._read_site(servers[site.shard], site, (database, table), runs)
+                    if target_shard.shard in down:
+                        raise down[target_shard.shard]
+                    windows |= self._read_target_shard(
+                        servers[target_shard.shard], target_shard, (database, table), runs
+                    )
                 except TransientError as error:
-                    outages[site] = down[site.shard] = error
+                    outages[target_shard] = down[target_shard.shard] = error
                 except SluiceError as error:
                     # This table alone; the others of the shard go on.
-                    outages[site] = error
+                    outages[target_shard] = error
             self._report(outages)
             before = {s: w for s, w in self._windows.items() if s.own in outages}
             self._windows = {**before, **windows}
             self._outages = outages
 
-    def _read_site(
-        self, servers: ShardReader, site: Site, table: tuple[str, str], runs: dict[str, str]
-    ) -> dict[Site, SiteWindow]:
+    def _read_target_shard(
+        self,
+        servers: ShardReader,
+        target_shard: TargetShard,
+        table: tuple[str, str],
+        runs: dict[str, str],
+    ) -> dict[TargetShard, ShardWindow]:
         """The windows of an entry's own table and of all that views behind it write to, the
-        process that serves them before their marks.
+        process that serves them before their insert counters.
 
         :param runs: by server, who served it when this reading began; what is read is added.
         """
 
-        def read(server: Server) -> dict[Site, SiteWindow]:
+        def read(server: Server) -> dict[TargetShard, ShardWindow]:
             started_ms = self._now_ms()
             if not self._bounded:
                 server.ping()
-                return {site: SiteWindow(WindowState(BOUNDLESS, 0), started_ms, None)}
-            known = self._facts.setdefault(site, {})
+                return {target_shard: ShardWindow(WindowState(BOUNDLESS, 0), started_ms, None)}
+            known = self._facts.setdefault(target_shard, {})
             described_ms, facts = known.get(server.url, (0, None))
             if facts is None or started_ms - described_ms > DESCRIBE_EVERY_MS:
                 facts = describe_table(server, *table)
-                refuse_own_windows(facts, site.shard, servers.urls)
+                refuse_own_windows(facts, target_shard.shard, servers.urls)
                 known[server.url] = (started_ms, facts)
             tables: dict[str, list[TableFacts]] = {}
             others = [each for url, (_, each) in known.items() if url != server.url]
             for each in (facts, *others):
                 for target, there in tables_with_windows(each):
                     tables.setdefault(target, []).append(there)
-            crowded = self._read_crowding(server, site, facts, started_ms)
-            found: dict[Site, SiteWindow] = {}
+            crowded = self._read_crowding(server, target_shard, facts, started_ms)
+            found: dict[TargetShard, ShardWindow] = {}
             for target, on_replicas in tables.items():
-                at = replace(site, target=target)
+                at = replace(target_shard, target=target)
                 # Where nothing is deduplicated, as on old servers, nobody relies on it.
                 has_own = not on_replicas[0].replicated and on_replicas[0].deduplicates
                 if has_own and server.url not in runs:
                     runs[server.url] = read_server_run(server)
-                mark = window_mark(server, on_replicas[0])
-                self._refuse_behind(at, server.url, mark, started_ms)
+                insert_counter = read_insert_counter(server, on_replicas[0])
+                self._refuse_behind(at, server.url, insert_counter, started_ms)
                 found[at] = replace(
-                    narrowest(on_replicas, mark, started_ms),
+                    narrowest(on_replicas, insert_counter, started_ms),
                     crowding=0.0 if target else crowded,
                     server=runs[server.url] if has_own else "",
                 )
@@ -199,9 +206,11 @@ class WindowMonitor:
 
         return servers.ask(read, self._now_ms() // DESCRIBE_EVERY_MS)
 
-    def _read_crowding(self, server: Server, site: Site, facts: TableFacts, now_ms: int) -> float:
+    def _read_crowding(
+        self, server: Server, target_shard: TargetShard, facts: TableFacts, now_ms: int
+    ) -> float:
         """Now and then: merges take their time."""
-        read_ms, last = self._crowding.get(site, (0, 0.0))
+        read_ms, last = self._crowding.get(target_shard, (0, 0.0))
         if now_ms - read_ms < COUNT_PARTS_EVERY_MS:
             return last
         now = crowding(server, facts)
@@ -211,57 +220,65 @@ class WindowMonitor:
                 "from which the server delays inserts (parts_to_delay_insert). Ranges that are not "
                 "full wait longer meanwhile. Try: raise max_delay, or give the server more CPU.",
                 facts.target,
-                site.shard,
+                target_shard.shard,
                 100 * now,
             )
-        self._crowding[site] = now_ms, now
+        self._crowding[target_shard] = now_ms, now
         return now
 
-    def _refuse_behind(self, site: Site, url: str, mark: int, now_ms: int) -> None:
+    def _refuse_behind(
+        self, target_shard: TargetShard, url: str, insert_counter: int, now_ms: int
+    ) -> None:
         """A server may ask a member of ZooKeeper's ensemble that is behind the others.
 
         :raises TransientError: another replica has said more; for a while, since a table that was
             made anew counts from the beginning.
         """
-        last_url, last = self._said.get(site, (url, mark))
-        if mark < last and url != last_url:
-            since_ms = self._behind_since_ms.setdefault(site, now_ms)
+        last_url, last = self._said.get(target_shard, (url, insert_counter))
+        if insert_counter < last and url != last_url:
+            since_ms = self._behind_since_ms.setdefault(target_shard, now_ms)
             if now_ms - since_ms < BEHIND_MS_MAX:
                 raise TransientError(
-                    f"{url} says that {mark} entries of {site.name} were created, and {last_url} "
+                    f"{url} says that {insert_counter} entries of {target_shard.name} were "
+                    "created, and "
+                    f"{last_url} "
                     f"said {last}",
                     "Its member of ZooKeeper's ensemble is behind; others are asked meanwhile.",
                 )
-        self._behind_since_ms.pop(site, None)
-        self._said[site] = (url, mark)
+        self._behind_since_ms.pop(target_shard, None)
+        self._said[target_shard] = (url, insert_counter)
 
-    def _report(self, outages: dict[Site, SluiceError]) -> None:
+    def _report(self, outages: dict[TargetShard, SluiceError]) -> None:
         """Say what is new; every minute again what goes on, since nothing is loaded there."""
         again = self._now_ms() - self._alarmed_at_ms >= ALARM_EVERY_MS
         if again:
             self._alarmed_at_ms = self._now_ms()
-        for site, error in outages.items():
-            if again or site not in self._outages:
+        for target_shard, error in outages.items():
+            if again or target_shard not in self._outages:
                 _logger.warning(
                     "table entry %s in shard %s waits: %s. Try: %s",
-                    site.entry,
-                    site.shard,
+                    target_shard.entry,
+                    target_shard.shard,
                     error,
                     error.hint,
                 )
-        for site in self._outages.keys() - outages.keys():
-            _logger.warning("table entry %s in shard %s goes on", site.entry, site.shard)
+        for target_shard in self._outages.keys() - outages.keys():
+            _logger.warning(
+                "table entry %s in shard %s goes on", target_shard.entry, target_shard.shard
+            )
 
 
-def narrowest(replicas: Sequence[TableFacts], mark: int, read_started_ms: int) -> SiteWindow:
+def narrowest(
+    replicas: Sequence[TableFacts], insert_counter: int, read_started_ms: int
+) -> ShardWindow:
     """What a window surely keeps, whichever replica clears it.
 
     :param replicas: of one table; one at least.
     """
     table = min(replicas, key=lambda facts: facts.window_blocks)
     seconds = [facts.window_seconds for facts in replicas if facts.window_seconds is not None]
-    return SiteWindow(
-        WindowState(table.window_blocks, mark, table.target),
+    return ShardWindow(
+        WindowState(table.window_blocks, insert_counter, table.target),
         read_started_ms,
         min(seconds, default=None),
         is_partitioned=any(facts.partition_key for facts in replicas),

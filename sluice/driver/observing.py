@@ -18,7 +18,7 @@ from sluice.kafka.log import TopicMissingError
 _logger = logging.getLogger("sluice.loop")
 
 LOOK_EVERY_MS = 30_000
-#: A stable end below what is recorded, for so long, is a truncated log.
+#: A last stable offset below what is recorded, for so long, is a truncated log.
 SHORT_LOG_MS = 10_000
 
 
@@ -52,7 +52,7 @@ class TopicObserver:
         self._is_wanted = False
         #: Ends of which everything is taken in.
         self._known: Mapping[TopicPartition, EpochOffset] | None = None
-        #: Whether Kafka answered when it was asked for stable ends last.
+        #: Whether Kafka answered when it was last asked for last stable offsets.
         self.is_answered = True
 
     def request(self) -> None:
@@ -66,7 +66,7 @@ class TopicObserver:
             state.short_since_ms = None
 
     def see_ends(self, sources: list[TopicPartition], now_ms: int) -> Iterator[Effect]:
-        """Take fresh stable ends in.
+        """Take fresh last stable offsets in.
 
         :raises TransientError: no partition answers.
         """
@@ -130,7 +130,7 @@ class TopicObserver:
 
     def look(self, now_ms: int) -> Iterator[Effect]:
         """If it is time: topics that are gone, created again, larger or new, tasks that do not
-        come back, and stable ends that a foreign open transaction holds back (H20).
+        come back, and last stable offsets that a foreign open transaction holds back (H20).
 
         A topic of which every partition has stopped is looked at too: a new one may go on.
 
@@ -155,7 +155,7 @@ class TopicObserver:
             state = self._states[source]
             if end > state.stable_end == state.held_back_at:
                 _logger.warning(
-                    "%s: the stable end stands at %d for %d s although the log ends at %d; "
+                    "%s: the last stable offset stands at %d for %d s although the log ends at %d; "
                     "an open transaction of a producer holds it back",
                     source,
                     state.stable_end,

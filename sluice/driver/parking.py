@@ -1,6 +1,6 @@
 """Table entries that take nothing for now, so that the others of their topics go on (R13).
 
-Whether an entry is parked is part of the configuration text. So what a range does with the
+Whether an entry is parked is part of the load spec. So what a range does with the
 entry's messages is recorded before it is done, like everything else that decides about rows.
 """
 
@@ -10,12 +10,12 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import SluiceError
 from sluice.core.ledger import Rest, Stored
+from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import Limits
 from sluice.core.ranges import Range
-from sluice.core.text import ConfigurationText
 
 _logger = logging.getLogger("sluice.loop")
 
@@ -24,7 +24,7 @@ MESSAGES_MAX = 20_000
 BYTES_MAX = 4 * 1024 * 1024
 
 _HOW_BACK = (
-    "Mend the table, then start the driver again or send it SIGHUP; `sluice dead-letters replay "
+    "Fix the table, then start the driver again or send it SIGHUP; `sluice dead-letters replay "
     "CONFIG --parked` brings the messages back"
 )
 
@@ -47,11 +47,11 @@ class Parking:
         """What is parked."""
         return frozenset(self._refused) | frozenset(self._altered)
 
-    def sites(self, text: ConfigurationText) -> list[Site]:
+    def target_shards(self, spec: LoadSpec) -> list[TargetShard]:
         """Where entries insert that may be parked, and are not."""
         return [
-            Site(table.entry, shard)
-            for table in text.tables
+            TargetShard(table.entry, shard)
+            for table in spec.tables
             if table.entry in self._allowed and not table.parked
             for shard in table.shards
         ]
@@ -88,45 +88,45 @@ class Parking:
         for entry in sorted(before - self.entries):
             _logger.warning("table entry %s is not parked any more; it is tried again", entry)
 
-    def applied(self, text: ConfigurationText) -> ConfigurationText:
-        """The text with exactly these entries parked; the same object if it is so already."""
-        if all(table.parked == (table.entry in self.entries) for table in text.tables):
-            return text
-        tables = (replace(table, parked=table.entry in self.entries) for table in text.tables)
-        return replace(text, tables=tuple(tables))
+    def applied(self, spec: LoadSpec) -> LoadSpec:
+        """The load spec with exactly these entries parked; the same object if it is so already."""
+        if all(table.parked == (table.entry in self.entries) for table in spec.tables):
+            return spec
+        tables = (replace(table, parked=table.entry in self.entries) for table in spec.tables)
+        return replace(spec, tables=tuple(tables))
 
-    def was_unparked(self, text: ConfigurationText, topic: str) -> bool:
-        """Whether a text inserts what must not be inserted now."""
+    def was_unparked(self, spec: LoadSpec, topic: str) -> bool:
+        """Whether a load spec inserts what must not be inserted now."""
         if not (self._refused or self._altered):
             return False
-        return any(t.entry in self.entries and not t.parked for t in text.tables_of(topic))
+        return any(t.entry in self.entries and not t.parked for t in spec.tables_of(topic))
 
 
-def known_rest(text: ConfigurationText, block_range: Range, rest: Rest) -> Rest:
+def known_rest(spec: LoadSpec, block_range: Range, rest: Rest) -> Rest:
     """What is missing of entries that nobody inserted under the range's record. A probe does not
     look for it, since their tables may not even be there.
 
-    :param text: that the record names.
+    :param spec: that the record names.
     :param rest: what an earlier probe found, if the record is of one.
     """
     whole = ((block_range.begin, block_range.end),)
-    return {entry: rest.get(entry, whole) for entry in parked_in(text, block_range.source.topic)}
+    return {entry: rest.get(entry, whole) for entry in parked_in(spec, block_range.source.topic)}
 
 
-def parked_in(text: ConfigurationText, topic: str) -> list[str]:
-    """The entries of a topic that a text parks."""
-    return [table.entry for table in text.tables_of(topic) if table.parked]
+def parked_in(spec: LoadSpec, topic: str) -> list[str]:
+    """The entries of a topic that a load spec parks."""
+    return [table.entry for table in spec.tables_of(topic) if table.parked]
 
 
-def why_not_parked(text: ConfigurationText, block_range: Range, stored: Stored) -> str | None:
-    """Why messages of a range cannot be parked under a text; None if they can.
+def why_not_parked(spec: LoadSpec, block_range: Range, stored: Stored) -> str | None:
+    """Why messages of a range cannot be parked under a load spec; None if they can.
 
     Who replays a parked message loads all of its rows: those that are in the table already would be
     doubled. So the range waits until its table takes blocks again.
 
     :param stored: rows of messages of several rows that a probe has found.
     """
-    for entry in parked_in(text, block_range.source.topic):
+    for entry in parked_in(spec, block_range.source.topic):
         offsets = sorted({offset for offset, _, _ in stored.get(entry, ())})
         if offsets:
             return (
@@ -137,9 +137,9 @@ def why_not_parked(text: ConfigurationText, block_range: Range, stored: Stored) 
     return None
 
 
-def limits_of(text: ConfigurationText, topic: str, limits: Limits) -> Limits:
+def limits_of(spec: LoadSpec, topic: str, limits: Limits) -> Limits:
     """How large a new range of this topic may be."""
-    if not parked_in(text, topic):
+    if not parked_in(spec, topic):
         return limits
     return replace(
         limits,

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import Today
-from sluice.core.budget import Site, WindowState
+from sluice.core.budget import TargetShard, WindowState
 from sluice.core.errors import SluiceError
 from sluice.core.health import ReplicaHealth
 from sluice.core.ledger import Commit, Rest, Stored
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import EpochOffset, Range, TopicPartition
 from sluice.core.records import Record
-from sluice.core.text import ConfigurationText
 from sluice.worker.assignment import Job, TaskEnvironment
 
 
@@ -78,15 +78,15 @@ def no_cuts(points: Mapping[TopicPartition, EpochOffset]) -> Mapping[TopicPartit
 
 
 @dataclass(frozen=True, slots=True)
-class SiteWindow:
-    """A site's deduplication window as last read.
+class ShardWindow:
+    """A target shard's deduplication window as last read.
 
-    :param read_started_ms: entries created later may be missing in the mark.
+    :param read_started_ms: entries created later may be missing in the insert counter.
     :param seconds: how long the window remembers; None where time does not count.
     :param crowding: parts of the table's fullest ClickHouse partition, as a share of those from
         which the server delays inserts.
-    :param server: of a table that is not replicated, the process that served it before the mark
-        was read (`core.server_runs`); else "".
+    :param server: of a table that is not replicated, the process that served it before the insert
+        counter was read (`core.server_runs`); else "".
     :param is_partitioned: a block may take several entries.
     :param keeps_rows: a probe sees all that was inserted: the table loses no row by itself, and
         feeds no view.
@@ -102,18 +102,18 @@ class SiteWindow:
 
 
 class Windows(Protocol):
-    """Knows the windows of all sites; `sluice.driver.monitor` for real."""
+    """Knows the windows of all target shards; `sluice.driver.monitor` for real."""
 
-    def current(self) -> Mapping[Site, SiteWindow]:
-        """The last reading of each site; a site that never answered is missing. The targets of
-        views are read together with the entry's own table, by which they are found: one that is
-        missing is fed by no view. A mapping that was given out never changes."""
+    def current(self) -> Mapping[TargetShard, ShardWindow]:
+        """The last reading of each target shard; a target shard that never answered is missing. The
+        targets of views are read together with the entry's own table, by which they are found: one
+        that is missing is fed by no view. A mapping that was given out never changes."""
 
-    def outage(self, site: Site) -> str | None:
-        """Why a site's window cannot be read now, None if it can."""
+    def outage(self, target_shard: TargetShard) -> str | None:
+        """Why a target shard's window cannot be read now, None if it can."""
 
-    def refusal(self, site: Site) -> SluiceError | None:
-        """The same where only a person can mend it, as for a table that is gone."""
+    def refusal(self, target_shard: TargetShard) -> SluiceError | None:
+        """The same where only a person can fix it, as for a table that is gone."""
 
 
 class Jobs(Protocol):
@@ -152,9 +152,9 @@ class SchemaRead:
     """The tables were read.
 
     :param started_ms: what was altered later may be missing.
-    :param today: what recorded texts are compared with; None if nothing has changed since the
+    :param today: what recorded load specs are compared with; None if nothing has changed since the
         reading before.
-    :param text: the text that new ranges are loaded under from now on.
+    :param spec: the load spec that new ranges are loaded under from now on.
     :param barred: why nothing can be loaded any more, by table entry.
     :param altered: the same of table entries that may be parked.
     :param asked: a person asked for it: what was refused may be tried again.
@@ -162,7 +162,7 @@ class SchemaRead:
 
     started_ms: int
     today: Today | None
-    text: ConfigurationText
+    spec: LoadSpec
     barred: Mapping[str, SluiceError]
     altered: Mapping[str, SluiceError] = field(default_factory=dict)
     asked: bool = False
@@ -225,7 +225,7 @@ class Prober(Protocol):
     def submit(
         self,
         sought: Sequence[Sought],
-        text: ConfigurationText,
+        spec: LoadSpec,
         since_ms: int,
         finished: Callable[[ProbeFound], None],
     ) -> None:

@@ -33,11 +33,11 @@ from sluice.clickhouse.vanishing import (
 )
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.ledger import Rest, Stored
+from sluice.core.load_spec import LoadSpec, TableSpec, lacking_lineage
 from sluice.core.ranges import Interval, Range, contains, intervals_of, subtract
 from sluice.core.records import Record
 from sluice.core.rests import StoredRows, written_rows
 from sluice.core.routing import Looked, looked, takes
-from sluice.core.text import ConfigurationText, TableText, lacking_lineage
 from sluice.core.tokens import block_token, row_source
 from sluice.driver.ports import ProbeFound, Sought
 from sluice.driver.shards import on_shard
@@ -82,9 +82,9 @@ def why_no_probe(facts: TableFacts, lineage: Collection[str], rows: str) -> str 
     return why_not_seen(facts)
 
 
-def why_no_probe_now(access: ClickHouseAccess, text: ConfigurationText, topic: str) -> str | None:
+def why_no_probe_now(access: ClickHouseAccess, spec: LoadSpec, topic: str) -> str | None:
     """The same for all tables of a topic, as they are now."""
-    for table in text.tables_of(topic):
+    for table in spec.tables_of(topic):
         for shard in table.shards:
             if shard not in access.shards:
                 return f"shard {shard} of table entry {table.entry} is not configured any more"
@@ -135,13 +135,13 @@ class _Probe:
         first, *others = self.sought
         return f"{first} and {len(others)} more ranges" if others else str(first)
 
-    def take_known(self, table: TableText) -> None:
+    def take_known(self, table: TableSpec) -> None:
         """Take what is known to be missing of those that are not looked for in this table."""
         for each, sought in self.sought.items():
             if table.entry in sought.known:
                 self._rest[each][table.entry] = sought.known[table.entry]
 
-    def sought_in(self, table: TableText) -> list[Range]:
+    def sought_in(self, table: TableSpec) -> list[Range]:
         """The ranges that are looked for in a table, without those that failed."""
         return [
             each
@@ -150,7 +150,7 @@ class _Probe:
         ]
 
     def take(
-        self, each: Range, table: TableText, missing: tuple[Interval, ...], stored: StoredRows
+        self, each: Range, table: TableSpec, missing: tuple[Interval, ...], stored: StoredRows
     ) -> None:
         """Take what was found of a range in a table."""
         self._rest[each][table.entry] = missing
@@ -184,7 +184,7 @@ class _Probe:
                 yield ProbeFound(each.source, self._rest[each], stored=self._stored[each])
 
 
-def _bounded(block_range: Range, table: TableText, rows: StoredRows) -> StoredRows:
+def _bounded(block_range: Range, table: TableSpec, rows: StoredRows) -> StoredRows:
     """:raises CannotTellError: they are more than the ledger takes."""
     if len(written_rows(rows)) > STORED_BYTES_MAX:
         raise CannotTellError(
@@ -211,12 +211,12 @@ class ClickHouseProber:
     def submit(
         self,
         sought: Sequence[Sought],
-        text: ConfigurationText,
+        spec: LoadSpec,
         since_ms: int,
         finished: Callable[[ProbeFound], None],
     ) -> None:
         """See `sluice.driver.ports.Prober`."""
-        self._pool.submit(self._run, sought, text, since_ms, finished)
+        self._pool.submit(self._run, sought, spec, since_ms, finished)
 
     def use(self, access: ClickHouseAccess) -> None:
         """Ask these replicas from now on; called from any thread."""
@@ -232,13 +232,13 @@ class ClickHouseProber:
     def _run(
         self,
         sought: Sequence[Sought],
-        text: ConfigurationText,
+        spec: LoadSpec,
         since_ms: int,
         finished: Callable[[ProbeFound], None],
     ) -> None:
         probe = _Probe({each.block_range: each for each in sought})
         try:
-            for table in text.tables_of(sought[0].block_range.source.topic):
+            for table in spec.tables_of(sought[0].block_range.source.topic):
                 self._look(probe, table, since_ms)
         except SluiceError as error:
             probe.fail_all(error)
@@ -248,7 +248,7 @@ class ClickHouseProber:
         for answer in probe.answers():
             finished(answer)
 
-    def _look(self, probe: _Probe, table: TableText, since_ms: int) -> None:
+    def _look(self, probe: _Probe, table: TableSpec, since_ms: int) -> None:
         """What is missing in one table.
 
         The union over the shards: each message has its rows in one of them. All of them are
@@ -277,7 +277,7 @@ class ClickHouseProber:
                 probe.take(each, table, *self._missing(each, table, found[each]))
 
     def _missing(
-        self, block_range: Range, table: TableText, found_in: Mapping[str, _Found]
+        self, block_range: Range, table: TableSpec, found_in: Mapping[str, _Found]
     ) -> tuple[tuple[Interval, ...], StoredRows]:
         """The offsets of a range that are missing, and which of their rows are not.
 
@@ -309,7 +309,7 @@ class ClickHouseProber:
     def _present(
         self,
         probe: _Probe,
-        table: TableText,
+        table: TableSpec,
         shard: str,
         since_ms: int,
         found: dict[Range, dict[str, _Found]],
@@ -340,7 +340,7 @@ class ClickHouseProber:
         server: Server,
         facts: TableFacts,
         sought: Sought,
-        table: TableText,
+        table: TableSpec,
         settings: Mapping[str, str],
     ) -> _Found:
         """What a shard has of one range.
@@ -387,7 +387,7 @@ class ClickHouseProber:
                 f"{shard}, and {len(away)} of them cannot be reached: {'; '.join(away)}"
             )
 
-    def _still_serves(self, url: str, table: TableText) -> bool:
+    def _still_serves(self, url: str, table: TableSpec) -> bool:
         """Whether a replica that is gone from the cluster is there all the same, with the table:
         an insert may be on its way into it."""
         try:
@@ -398,7 +398,7 @@ class ClickHouseProber:
             return False
         return True
 
-    def _routed(self, block_range: Range, table: TableText) -> list[int]:
+    def _routed(self, block_range: Range, table: TableSpec) -> list[int]:
         """The offsets of a range that an entry's route takes."""
         seen: list[Looked] = []
         found: list[int] = []
@@ -417,7 +417,7 @@ class ClickHouseProber:
             reader.close()
         return found
 
-    def _require_ended(self, url: str, probe: _Probe, table: TableText, shard: str) -> None:
+    def _require_ended(self, url: str, probe: _Probe, table: TableSpec, shard: str) -> None:
         """Ranges of which somebody may still insert a block fail."""
         with self._access.connect(url) as server:
             running = running_query_ids(server, QUERY_ID_PREFIX)
@@ -431,7 +431,7 @@ class ClickHouseProber:
                     )
 
     def _tokens_of(
-        self, record: Record, block_range: Range, table: TableText, shard: str
+        self, record: Record, block_range: Range, table: TableSpec, shard: str
     ) -> list[str]:
         """The tokens under which a range's block may be on its way."""
         return [
@@ -450,7 +450,7 @@ class ClickHouseProber:
             for rest in sorted({"", record.rest})
         ]
 
-    def _require_fetched(self, url: str, table: TableText) -> None:
+    def _require_fetched(self, url: str, table: TableSpec) -> None:
         """:raises StillRunningError: this replica may lack what another one has."""
         with self._access.connect(url) as server:
             facts = describe_table(server, table.database, table.table)

@@ -43,7 +43,7 @@ class Reporter:
         if not loops:
             return
         rows = sum(loop.counters.rows for loop in loops)
-        letters = sum(loop.counters.dead_letters for loop in loops)
+        dead_letters = sum(loop.counters.dead_letters for loop in loops)
         states = [state for loop in loops for state in list(loop.states.values())]
         lag = sum(max(0, state.stable_end - state.settled) for state in states)
         stopped = sum(state.stopped is not None for state in states)
@@ -51,9 +51,8 @@ class Reporter:
         rate = (rows - before[1]) * 1000 / max(1, now_ms - before[0])
         self._last = (now_ms, rows)
         if self._terminal:
-            line = (
-                f"{rows:,} rows loaded  {rate:,.0f} rows/s  lag {lag:,}  dead letters {letters:,}"
-            )
+            line = f"{rows:,} rows loaded  {rate:,.0f} rows/s  lag {lag:,}  "
+            line += f"dead letters {dead_letters:,}"
             stop = f"  stopped partitions {stopped}" if stopped else ""
             sys.stderr.write(f"\r\x1b[K{line}{stop}")
             sys.stderr.flush()
@@ -64,7 +63,7 @@ class Reporter:
                     "rows": rows,
                     "rows_per_second": round(rate),
                     "lag": lag,
-                    "dead_letters": letters,
+                    "dead_letters": dead_letters,
                     "stopped_partitions": stopped,
                 },
             )

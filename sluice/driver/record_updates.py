@@ -6,19 +6,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sluice.core.budget import Site, WindowState, room, still_remembered, still_young
+from sluice.core.budget import TargetShard, WindowState, room
 from sluice.core.bundles import members_in
 from sluice.core.errors import TerminalError
 from sluice.core.lease import deadline_ms, has_expired, lease_seconds_max
 from sluice.core.ledger import (
     Background,
+    InsertCounters,
     LedgerEntry,
-    Marks,
+    late_insert_entry,
     receipt_entry,
     record_entry,
     settled_entry,
-    suspect_entry,
 )
+from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import (
     Backlog,
     Limits,
@@ -30,17 +31,17 @@ from sluice.core.planning import (
 from sluice.core.ranges import TopicPartition, digest_of_rest
 from sluice.core.receipts import DeadLetter, Loaded
 from sluice.core.records import Kind, Record
-from sluice.core.server_runs import ServerRuns, is_same_run
-from sluice.core.text import ConfigurationText
-from sluice.driver.parking import limits_of, parked_in
-from sluice.driver.ports import SiteWindow
-from sluice.driver.state import Claims, PartitionState
+from sluice.core.server_runs import ServerRuns
+from sluice.driver.parking import limits_of
+from sluice.driver.ports import ShardWindow
+from sluice.driver.remembering import target_shards_of, why_forgotten
+from sluice.driver.state import Holds, PartitionState
 
-#: Entries granted to a block of a partitioned table before any was seen.
-FIRST_GRANT = 8
+#: Entries reserved for a block of a partitioned table before any was seen.
+FIRST_RESERVATION = 8
 
 #: Dead letters of one transaction; ranges beyond it are settled by the next ones.
-LETTER_BYTES_MAX = 64 * 1024 * 1024
+DEAD_LETTER_BYTES_MAX = 64 * 1024 * 1024
 
 #: A look at the windows is too old to repeat a range on after so long: a driver that slept
 #: would repeat on what the windows held before it slept, and with a new lease.
@@ -89,23 +90,19 @@ def busy(states: Iterable[PartitionState], now_ms: int) -> list[PartitionState]:
     ]
 
 
-def sites_of(text: ConfigurationText, topic: str) -> list[Site]:
-    """Every table that a range of this topic is inserted into; see `Budget.sites`, too."""
-    return [
-        Site(table.entry, shard)
-        for table in text.tables_of(topic)
-        if not table.parked
-        for shard in table.shards
+def insert_counters_at(
+    target_shards: Iterable[TargetShard], windows: Mapping[TargetShard, ShardWindow]
+) -> tuple[InsertCounters, ServerRuns]:
+    """What the windows of these target shards, as far as they were read, say of now: what a range
+    that is inserted from now on is remembered by."""
+    known = [
+        (target_shard, windows[target_shard])
+        for target_shard in target_shards
+        if target_shard in windows
     ]
-
-
-def marks_at(sites: Iterable[Site], windows: Mapping[Site, SiteWindow]) -> tuple[Marks, ServerRuns]:
-    """What the windows of these sites, as far as they were read, say of now: what a range that is
-    inserted from now on is remembered by."""
-    known = [(site, windows[site]) for site in sites if site in windows]
     return (
-        {site.key: window.state.mark for site, window in known},
-        {site.shard: window.server for site, window in known if window.server},
+        {target_shard.key: window.state.insert_counter for target_shard, window in known},
+        {target_shard.shard: window.server for target_shard, window in known if window.server},
     )
 
 
@@ -114,125 +111,153 @@ _Place = tuple[str, str]
 
 
 class Budget:
-    """The budget of one round (R10): what may still be granted at each window.
+    """The budget of one round (R10): what may still be reserved at each window.
 
     A window that several entries, or views of theirs, go to is one window: they share it.
     """
 
     def __init__(
         self,
-        windows: Mapping[Site, SiteWindow],
-        claims: Claims,
+        windows: Mapping[TargetShard, ShardWindow],
+        holds: Holds,
         states: list[PartitionState],
         now_ms: int,
     ) -> None:
         self.windows = windows
-        self._claims = claims
+        self._holds = holds
         self._states = states
         self._now_ms = now_ms
         self._rooms: dict[_Place, _Room] = {}
-        self._behind: dict[Site, list[Site]] = {}
-        self._sharing: dict[_Place, list[Site]] = {}
-        for site in windows:
-            self._sharing.setdefault(self._place(site), []).append(site)
-            if site.target:
-                self._behind.setdefault(site.own, []).append(site)
+        self._behind: dict[TargetShard, list[TargetShard]] = {}
+        self._sharing: dict[_Place, list[TargetShard]] = {}
+        for target_shard in windows:
+            self._sharing.setdefault(self._place(target_shard), []).append(target_shard)
+            if target_shard.target:
+                self._behind.setdefault(target_shard.own, []).append(target_shard)
 
-    def _place(self, site: Site) -> _Place:
-        return self.windows[site].state.table or site.name, site.shard
+    def _place(self, target_shard: TargetShard) -> _Place:
+        return self.windows[target_shard].state.table or target_shard.name, target_shard.shard
 
-    def sites(self, text: ConfigurationText, topic: str) -> list[Site]:
+    def target_shards(self, spec: LoadSpec, topic: str) -> list[TargetShard]:
         """Every window that a range of this topic takes entries of: those of its tables, and of
         all that the views behind them write to."""
         return [
-            each for site in sites_of(text, topic) for each in (site, *self._behind.get(site, ()))
+            each
+            for target_shard in target_shards_of(spec, topic)
+            for each in (target_shard, *self._behind.get(target_shard, ()))
         ]
 
-    def affordable(self, sites: list[Site], grant: int) -> int:
-        """The grant, or the most that the narrowest window may ever give; at least one.
+    def affordable(self, target_shards: list[TargetShard], reservation: int) -> int:
+        """The reservation, or the most that the narrowest window may ever give; at least one.
 
         What one block needed must not stop the partitions whose blocks need less.
         """
-        known = [site for site in sites if site in self.windows]
+        known = [target_shard for target_shard in target_shards if target_shard in self.windows]
         blocks = Counter(map(self._place, known))
-        usable = [self.windows[site].state.usable // blocks[self._place(site)] for site in known]
-        return max(1, min([grant, *usable]))
+        usable = [
+            self.windows[target_shard].state.usable // blocks[self._place(target_shard)]
+            for target_shard in known
+        ]
+        return max(1, min([reservation, *usable]))
 
-    def take(self, sites: list[Site], grant: int, held: int = 0, entry: str = "") -> bool:
-        """Take the grant at every one of the sites, or at none.
+    def take(
+        self, target_shards: list[TargetShard], reservation: int, held: int = 0, entry: str = ""
+    ) -> bool:
+        """Make the reservation at every one of the target shards, or at none.
 
-        :param held: grant of the same range that is among the claims, and that this replaces.
+        :param held: reservation of the same range that is among the holds, and that this replaces.
         :param entry: the table entry whose block needs so much, where that is known.
-        :raises WindowTooSmallError: the grant can never be given; names the narrowest window.
+        :raises WindowTooSmallError: the reservation can never be given; names the narrowest window.
         """
-        if any(site not in self.windows for site in sites):
+        if any(target_shard not in self.windows for target_shard in target_shards):
             return False
-        self.require_possible(sites, grant, entry)
-        blocks = Counter(self._place(site) for site in sites)
-        needed = {place: (grant - held) * count for place, count in blocks.items()}
+        self.require_possible(target_shards, reservation, entry)
+        blocks = Counter(self._place(target_shard) for target_shard in target_shards)
+        needed = {place: (reservation - held) * count for place, count in blocks.items()}
         if any(self._room(place).left < needs for place, needs in needed.items()):
             return False
         for place, needs in needed.items():
             self._room(place).left -= needs
         return True
 
-    def require_possible(self, sites: list[Site], grant: int, entry: str = "") -> None:
-        """See that every window that was read could give the grant if nobody else held any.
+    def require_possible(
+        self, target_shards: list[TargetShard], reservation: int, entry: str = ""
+    ) -> None:
+        """See that every window that was read could give the reservation if nobody else held any.
 
         :raises WindowTooSmallError: names the narrowest window that could not.
         """
-        windows = [(site, self.windows[site]) for site in sites if site in self.windows]
-        # A range whose blocks go to one table by several ways takes the grant once for each.
-        blocks = Counter(self._place(site) for site, _ in windows)
-        for site, window in sorted(windows, key=lambda item: item[1].state.usable):
-            if grant * blocks[self._place(site)] > window.state.usable:
-                raise too_small(site, grant, window, entry, blocks[self._place(site)])
+        windows = [
+            (target_shard, self.windows[target_shard])
+            for target_shard in target_shards
+            if target_shard in self.windows
+        ]
+        # A range whose blocks go to one table by several ways makes the reservation once for each.
+        blocks = Counter(self._place(target_shard) for target_shard, _ in windows)
+        for target_shard, window in sorted(windows, key=lambda item: item[1].state.usable):
+            if reservation * blocks[self._place(target_shard)] > window.state.usable:
+                raise too_small(
+                    target_shard, reservation, window, entry, blocks[self._place(target_shard)]
+                )
 
-    def take_again(self, sites: list[Site], grant: int, marks: Marks) -> bool | None:
-        """Take the grant for a range that is to be repeated and that is no claim any more, since
-        its lease is over. It becomes the claim that it was: as old as its marks.
+    def take_again(
+        self, target_shards: list[TargetShard], reservation: int, insert_counters: InsertCounters
+    ) -> bool | None:
+        """Make the reservation for a range that is to be repeated and that has no hold any more,
+        since its lease is over. It becomes the hold that it was: as old as its insert counters.
 
-        :param marks: from before the range's first insert.
-        :returns: False if others hold what it needs: nothing new is granted there in this round.
+        :param insert_counters: from before the range's first insert.
+        :returns: False if others hold what it needs: nothing new is reserved there in this round.
             None if it would have no room though nobody else held any.
         """
-        if any(site not in self.windows for site in sites):
+        if any(target_shard not in self.windows for target_shard in target_shards):
             return False
         oldest: dict[_Place, int] = {}
-        for site in sites:
-            mark = marks.get(site.key, self.windows[site].state.mark)
-            oldest[self._place(site)] = min(mark, oldest.get(self._place(site), mark))
+        for target_shard in target_shards:
+            insert_counter = insert_counters.get(
+                target_shard.key, self.windows[target_shard].state.insert_counter
+            )
+            oldest[self._place(target_shard)] = min(
+                insert_counter, oldest.get(self._place(target_shard), insert_counter)
+            )
         needed = {
-            place: grant * count
-            for place, count in Counter(self._place(site) for site in sites).items()
+            place: reservation * count
+            for place, count in Counter(
+                self._place(target_shard) for target_shard in target_shards
+            ).items()
         }
         rooms = [(self._room(place), needs, oldest[place]) for place, needs in needed.items()]
-        if any(each.left_alone(mark) < needs for each, needs, mark in rooms):
+        if any(each.left_alone(insert_counter) < needs for each, needs, insert_counter in rooms):
             return None
-        if any(each.left_for(mark) < needs for each, needs, mark in rooms):
+        if any(each.left_for(insert_counter) < needs for each, needs, insert_counter in rooms):
             for each, _, _ in rooms:
                 each.left = min(each.left, 0)
             return False
-        for each, needs, mark in rooms:
-            each.left = each.left_for(mark) - needs
-            each.oldest = min(each.oldest, mark)
+        for each, needs, insert_counter in rooms:
+            each.left = each.left_for(insert_counter) - needs
+            each.oldest = min(each.oldest, insert_counter)
         return True
 
     def _room(self, place: _Place) -> _Room:
         if place not in self._rooms:
-            sites = self._sharing[place]
-            read = [self.windows[site] for site in sites]
-            claims = self._claims
-            held = [c for site in sites for c in claims.at(site, self._states, self._now_ms)]
+            target_shards = self._sharing[place]
+            read = [self.windows[target_shard] for target_shard in target_shards]
+            holds = self._holds
+            held = [
+                c
+                for target_shard in target_shards
+                for c in holds.at(target_shard, self._states, self._now_ms)
+            ]
             ended = sum(
-                claims.ended_since(site, window.read_started_ms)
-                for site, window in zip(sites, read, strict=True)
+                holds.ended_since(target_shard, window.read_started_ms)
+                for target_shard, window in zip(target_shards, read, strict=True)
             )
             # Read one after the other: the one that was read last says most.
             window = WindowState(
-                min(each.state.blocks for each in read), max(each.state.mark for each in read)
+                min(each.state.blocks for each in read),
+                max(each.state.insert_counter for each in read),
             )
-            oldest = min((claim.mark for claim in held), default=window.mark)
+            oldest = min((hold.insert_counter for hold in held), default=window.insert_counter)
             self._rooms[place] = _Room(window, room(window, held, ended), oldest)
         return self._rooms[place]
 
@@ -241,74 +266,74 @@ class Budget:
 class _Room:
     """What is left of a window in this round.
 
-    :param left: entries that may still be granted.
-    :param oldest: the mark of the oldest claim.
+    :param left: entries that may still be reserved.
+    :param oldest: the insert counter of the oldest hold.
     """
 
     window: WindowState
     left: int
     oldest: int
 
-    def left_for(self, mark: int) -> int:
-        """The same for a claim of this mark: what was created since then counts, too."""
-        return self.left - max(0, self.oldest - mark)
+    def left_for(self, insert_counter: int) -> int:
+        """The same for a hold of this insert counter: what was created since then counts, too."""
+        return self.left - max(0, self.oldest - insert_counter)
 
-    def left_alone(self, mark: int) -> int:
-        """The same if there were no other claim."""
-        return self.window.usable - (self.window.mark - mark)
+    def left_alone(self, insert_counter: int) -> int:
+        """The same if there were no other hold."""
+        return self.window.usable - (self.window.insert_counter - insert_counter)
 
 
 @dataclass(slots=True)
 class RecordPlanner:
     """Makes updates for a loop.
 
-    :param text: today's configuration text; new ranges are intended under it.
+    :param spec: today's load spec; new ranges are intended under it.
     :param owner: this driver's owner id.
     :param lease_seconds: as configured; windows that forget early shorten it.
     :param insert_seconds: what a block may take, as configured.
-    :param grants: entries that a block of each table entry took at most, as learned.
-    :param view_grants: by table entry, the grant with which its blocks found room in the tables of
-        its views, once the server had refused a smaller one.
+    :param reservations: entries that a block of each table entry took at most, as learned.
+    :param view_reservations: by table entry, the reservation with which its blocks found room in
+        the tables of its views, once the server had refused a smaller one.
     :param members_max: ranges that are loaded as one block at most; 1: each has its own.
     """
 
-    text: ConfigurationText
+    spec: LoadSpec
     owner: str
     limits: Limits
     lease_seconds: float
     insert_seconds: float = 30.0
-    grants: dict[str, int] = field(default_factory=dict)
-    view_grants: dict[str, int] = field(default_factory=dict)
+    reservations: dict[str, int] = field(default_factory=dict)
+    view_reservations: dict[str, int] = field(default_factory=dict)
     members_max: int = 1
     _members_of: dict[tuple[str, ...], int] = field(default_factory=dict)
-    #: The name of the text, worked out once: of a hundred tables it takes 8 ms [measured].
+    #: The name of the load spec, worked out once: of a hundred tables it takes 8 ms [measured].
     digest: str = field(init=False)
     _limits_of: dict[str, Limits] = field(default_factory=dict)
     _bytes_of: dict[str, float | None] = field(default_factory=dict)
-    _sites_of: dict[str, list[Site]] = field(default_factory=dict)
+    _target_shards_of: dict[str, list[TargetShard]] = field(default_factory=dict)
     _configured_seconds: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.digest = self.text.digest()
+        self.digest = self.spec.digest()
         self._configured_seconds = self.lease_seconds
 
-    def see_windows(self, windows: Mapping[Site, SiteWindow]) -> None:
+    def see_windows(self, windows: Mapping[TargetShard, ShardWindow]) -> None:
         """Windows may be altered while a driver runs: no new lease is longer than what they
         remember allows (`core.lease`)."""
         longest = [lease_seconds_max(window.seconds) for window in windows.values()]
         known = [seconds for seconds in longest if seconds is not None]
         self.lease_seconds = min([self._configured_seconds, *known])
 
-    def change(self, text: ConfigurationText) -> None:
-        """Intend new ranges under another text from now on."""
-        self.text, self.digest = text, text.digest()
+    def change(self, spec: LoadSpec) -> None:
+        """Intend new ranges under another load spec from now on."""
+        self.spec, self.digest = spec, spec.digest()
         self._members_of.clear()
         self._limits_of.clear()
-        self._sites_of.clear()
+        self._target_shards_of.clear()
 
     def entries_of(self, topic: str) -> tuple[str, ...]:
         """The table entries that a topic goes to."""
-        return tuple(table.entry for table in self.text.tables_of(topic))
+        return tuple(table.entry for table in self.spec.tables_of(topic))
 
     def members_of(self, entries: tuple[str, ...]) -> int:
         """How many ranges one block of these table entries may be of."""
@@ -325,36 +350,41 @@ class RecordPlanner:
         """How large a new range of this topic may be; kept, since every round asks for each
         partition."""
         if topic not in self._limits_of:
-            self._limits_of[topic] = limits_of(self.text, topic, self.limits)
+            self._limits_of[topic] = limits_of(self.spec, topic, self.limits)
         return self._limits_of[topic]
 
-    def grant(self, topic: str, sites: Iterable[Site], windows: Mapping[Site, SiteWindow]) -> int:
-        """How many entries to grant each block of a range of this topic.
+    def reservation(
+        self,
+        topic: str,
+        target_shards: Iterable[TargetShard],
+        windows: Mapping[TargetShard, ShardWindow],
+    ) -> int:
+        """How many entries to reserve for each block of a range of this topic.
 
         How many a block takes in the table that a view writes to is not known before it is
-        inserted; the server refuses what is above the grant.
+        inserted; the server refuses what is above the reservation.
 
-        :param sites: all windows that its blocks go to.
+        :param target_shards: all windows that its blocks go to.
         """
         wanted = 1
-        for table in self.text.tables_of(topic):
+        for table in self.spec.tables_of(topic):
             if table.partition_key and not table.parked:
-                wanted = max(wanted, 2 * self.grants.get(table.entry, FIRST_GRANT // 2))
-        for site in sites:
-            if site.target and site in windows:
-                first = FIRST_GRANT if windows[site].is_partitioned else 1
-                wanted = max(wanted, self.view_grants.get(site.entry, first))
+                wanted = max(wanted, 2 * self.reservations.get(table.entry, FIRST_RESERVATION // 2))
+        for target_shard in target_shards:
+            if target_shard.target and target_shard in windows:
+                first = FIRST_RESERVATION if windows[target_shard].is_partitioned else 1
+                wanted = max(wanted, self.view_reservations.get(target_shard.entry, first))
         return wanted
 
     def learn_views(self, entry: str, entries: int) -> None:
         """Remember that the tables behind an entry's views were refused a block with less. Nobody
         counts what they take, so this does not shrink."""
-        self.view_grants[entry] = max(entries, self.view_grants.get(entry, 0))
+        self.view_reservations[entry] = max(entries, self.view_reservations.get(entry, 0))
 
     def learn(self, entry: str, entries: int) -> None:
         """Remember what a block took: growth at once, shrinkage slowly."""
-        before = self.grants.get(entry, 0)
-        self.grants[entry] = max(entries, before - 1)
+        before = self.reservations.get(entry, 0)
+        self.reservations[entry] = max(entries, before - 1)
 
     def learn_bytes(self, topic: str, messages: int, size: int) -> None:
         """Remember what messages of a topic take: its partitions are alike until one was seen."""
@@ -387,7 +417,7 @@ class RecordPlanner:
     def waiting(
         self,
         states: list[PartitionState],
-        windows: Mapping[Site, SiteWindow],
+        windows: Mapping[TargetShard, ShardWindow],
         now_ms: int,
         *,
         flush: bool,
@@ -414,12 +444,16 @@ class RecordPlanner:
                 due.add(state.source)
         return in_fair_order(backlogs), due
 
-    def _stretched(self, topic: str, windows: Mapping[Site, SiteWindow]) -> Limits:
+    def _stretched(self, topic: str, windows: Mapping[TargetShard, ShardWindow]) -> Limits:
         """The limits of a topic while the servers of its tables are crowded with parts."""
         limits = self.limits_of(topic)
-        if topic not in self._sites_of:
-            self._sites_of[topic] = sites_of(self.text, topic)
-        known = [windows[site] for site in self._sites_of[topic] if site in windows]
+        if topic not in self._target_shards_of:
+            self._target_shards_of[topic] = target_shards_of(self.spec, topic)
+        known = [
+            windows[target_shard]
+            for target_shard in self._target_shards_of[topic]
+            if target_shard in windows
+        ]
         crowding = max((window.crowding for window in known), default=0.0)
         return replace(limits, delay_ms_max=stretched_delay_ms(limits.delay_ms_max, crowding))
 
@@ -427,12 +461,13 @@ class RecordPlanner:
         self,
         state: PartitionState,
         backlog: Backlog,
-        windows: Mapping[Site, SiteWindow],
-        sites: Iterable[Site],
-        grant: int,
+        windows: Mapping[TargetShard, ShardWindow],
+        target_shards: Iterable[TargetShard],
+        reservation: int,
         now_ms: int,
     ) -> RecordUpdate:
-        """The next range of a partition whose grant was found affordable at these sites."""
+        """The next range of a partition whose reservation was found affordable at these target
+        shards."""
         limits = self.limits_of(state.source.topic)
         block_range = next_range(backlog, limits, now_ms, flush=True)
         assert block_range is not None
@@ -445,68 +480,70 @@ class RecordPlanner:
             owner=self.owner,
             generation=state.record.generation,
             topic_id=state.record.topic_id,
-            text=self.digest,
-            grant=grant,
+            spec=self.digest,
+            reservation=reservation,
             deadline_ms=deadline_ms(now_ms, self.lease_seconds),
             epoch=state.epoch,
         )
-        marks, servers = marks_at(sites, windows)
+        insert_counters, servers = insert_counters_at(target_shards, windows)
         background = Background(
-            marks=marks,
+            insert_counters=insert_counters,
             since_ms=now_ms,
-            bytes_max=min(self.text.range_bytes_max, limits.range_bytes_max),
+            bytes_max=min(self.spec.range_bytes_max, limits.range_bytes_max),
             servers=servers,
         )
         return RecordUpdate(state.source, record, background, True, *settling(state, now_ms))
 
     # The same range again
 
-    def renew(self, state: PartitionState, now_ms: int, grant: int | None = None) -> RecordUpdate:
+    def renew(
+        self, state: PartitionState, now_ms: int, reservation: int | None = None
+    ) -> RecordUpdate:
         """The same range with a new lease."""
         record = replace(
             state.record,
             kind=Kind.RENEW,
             attempt=state.record.attempt + 1,
             owner=self.owner,
-            grant=grant or state.record.grant,
+            reservation=reservation or state.record.reservation,
             deadline_ms=deadline_ms(now_ms, self.lease_seconds),
         )
         return RecordUpdate(state.source, record, state.background, True)
 
-    def retext(self, state: PartitionState, now_ms: int) -> RecordUpdate:
-        """The same range under today's text: the only task that was ever allowed to insert for
-        it refused the text that it was intended under."""
+    def change_spec(self, state: PartitionState, now_ms: int) -> RecordUpdate:
+        """The same range under today's load spec: the only task that was ever allowed to insert for
+        it refused the load spec that it was intended under."""
         update = self.renew(state, now_ms)
-        record = replace(update.record, kind=Kind.RETEXT, text=self.digest)
+        record = replace(update.record, kind=Kind.CHANGE_SPEC, spec=self.digest)
         return replace(update, record=record)
 
-    def widen(self, state: PartitionState, text: str, now_ms: int) -> RecordUpdate:
-        """The same range under a text with columns for its fields: whoever executes the one
+    def add_columns(self, state: PartitionState, spec: str, now_ms: int) -> RecordUpdate:
+        """The same range under a load spec with columns for its fields: whoever executes the one
         before refuses the range for them, so that nobody inserted it.
 
-        :param text: the digest of that text.
+        :param spec: the digest of that load spec.
         """
         update = self.renew(state, now_ms)
-        return replace(update, record=replace(update.record, kind=Kind.WIDEN, text=text))
+        return replace(update, record=replace(update.record, kind=Kind.ADD_COLUMNS, spec=spec))
 
     def probed(
         self,
         state: PartitionState,
-        text: str,
+        spec: str,
         background: Background,
         now_ms: int,
-        grant: int | None = None,
+        reservation: int | None = None,
         attempt: int | None = None,
     ) -> RecordUpdate:
         """The same range, of which a probe has told what is missing, in no bundle.
 
-        :param text: digest of the text under which the rest is loaded.
+        :param spec: digest of the load spec under which the rest is loaded.
         :param attempt: its number; None: the next one.
         """
-        renewed = self.renew(state, now_ms, grant).record
+        renewed = self.renew(state, now_ms, reservation).record
         renewed = replace(renewed, attempt=attempt or renewed.attempt)
         rest = digest_of_rest(background.rest, renewed.attempt, background.stored)
-        record = replace(renewed, kind=Kind.PROBE, text=text, rest=rest, bundle="")
+        record = replace(renewed, kind=Kind.PROBE, spec=spec, rest=rest, bundle="")
         return RecordUpdate(state.source, record, background, True)
 
     def shorten(self, state: PartitionState, end: int, now_ms: int) -> RecordUpdate:
@@ -525,57 +562,30 @@ class RecordPlanner:
     def remembered(
         self,
         state: PartitionState,
-        text: ConfigurationText,
-        windows: Mapping[Site, SiteWindow],
+        spec: LoadSpec,
+        windows: Mapping[TargetShard, ShardWindow],
         now_ms: int,
         read_since_ms: int,
     ) -> bool | None:
         """Whether the windows surely still know the blocks of a range in doubt, and have the parts
         that they know.
 
-        :param text: under which it is sent again; what is parked in it is not.
+        :param spec: under which it is sent again; what is parked in it is not.
         :returns: None if a window was not read since `read_since_ms`.
         """
-        why = self.why_forgotten(state, text, windows, now_ms, read_since_ms)
+        why = self.why_forgotten(state, spec, windows, now_ms, read_since_ms)
         return None if why is None else why == ""
 
     def why_forgotten(
         self,
         state: PartitionState,
-        text: ConfigurationText,
-        windows: Mapping[Site, SiteWindow],
+        spec: LoadSpec,
+        windows: Mapping[TargetShard, ShardWindow],
         now_ms: int,
         read_since_ms: int,
     ) -> str | None:
-        """The same in words: why a block may be unknown, or known without being there; "" where
-        all are known. None if a window was not read since `read_since_ms`."""
-        background, why = state.background, ""
-        marks = {Site.of(key): mark for key, mark in background.marks.items()}
-        parked = parked_in(text, state.source.topic)
-        own = {site.own for site in marks if site.entry not in parked}
-        own.update(sites_of(text, state.source.topic))
-        for site in {*own, *(each for each in windows if each.own in own)}:
-            window = windows.get(site)
-            if window is None or window.read_started_ms < read_since_ms:
-                return None
-            # A view that was not known when the range was intended: all that its table ever took.
-            mark = marks.get(site, 0)
-            table = f"{window.state.table or site.name} in shard {site.shard}"
-            if not still_remembered(window.state, mark):
-                why = (
-                    f"{window.state.mark - mark} blocks came to {table} since, of which its "
-                    f"deduplication window keeps {window.state.blocks}"
-                )
-            elif not still_young(window.seconds, background.since_ms, now_ms):
-                why = f"the deduplication window of {table} keeps blocks for {window.seconds} s"
-            elif window.server and not is_same_run(
-                background.servers.get(site.shard), window.server
-            ):
-                why = (
-                    f"the server of {table} was started again, or failed while it stored a block, "
-                    "and a table that is not replicated may know a block then that it has lost"
-                )
-        return why
+        """The same in words; "" where all blocks are known."""
+        return why_forgotten(state, spec, windows, now_ms, read_since_ms)
 
 
 def settling(
@@ -589,9 +599,11 @@ def settling(
     batch, attempt = state.record.batch, state.record.attempt
     entries = [receipt_entry(state.block_range, batch, attempt, r) for r in loaded.receipts]
     entries.append(settled_entry(state.block_range, batch, attempt, loaded))
-    if not has_expired(state.suspect_until_ms, now_ms):
+    if not has_expired(state.late_insert_until_ms, now_ms):
         entries.append(
-            suspect_entry(state.block_range, state.suspect_until_ms, state.background.marks)
+            late_insert_entry(
+                state.block_range, state.late_insert_until_ms, state.background.insert_counters
+            )
         )
     return tuple(entries), loaded.dead_letters, state.record.bundle
 
@@ -611,7 +623,7 @@ def settle(state: PartitionState, owner: str, now_ms: int) -> RecordUpdate:
         attempt=0,
         begin=state.record.end,
         owner=owner,
-        grant=0,
+        reservation=0,
         deadline_ms=0,
         rest="",
         bundle="",
@@ -624,37 +636,41 @@ def give_back(state: PartitionState, owner: str, now_ms: int) -> RecordUpdate:
     """An empty range at the begin of one of which nobody inserted anything, nor will: what it holds
     is planned anew."""
     nothing = replace(state.record, end=state.record.begin, kind=Kind.SETTLE, bundle="", rest="")
-    record = replace(nothing, attempt=0, owner=owner, grant=0, deadline_ms=0)
+    record = replace(nothing, attempt=0, owner=owner, reservation=0, deadline_ms=0)
     return RecordUpdate(state.source, record, Background(since_ms=now_ms), False)
 
 
 def too_small(
-    site: Site, grant: int, window: SiteWindow, entry: str, blocks: int = 1
+    target_shard: TargetShard, reservation: int, window: ShardWindow, entry: str, blocks: int = 1
 ) -> WindowTooSmallError:
-    """A block needs more entries than the window of this site may give.
+    """A block needs more entries than the window of this target shard may give.
 
-    :param entry: whose block; may be another table's than the site's, since one grant serves
-        all tables of a topic. "" where only the recorded grant is known.
+    :param entry: whose block; may be another table's than the target shard's, since one reservation
+        serves all tables of a topic. "" where only the recorded reservation is known.
     :param blocks: of one range that go to this table, by several entries or views.
     """
     if blocks > 1:
-        needs = f"{blocks} blocks of a range go to it, each of which may take {grant} entries"
-    elif site.target:
-        needs = f"a block of table entry {site.entry} may take {grant} entries behind its views"
-    elif entry in ("", site.entry):
-        needs = f"a block of table entry {site.entry} takes {grant} entries"
+        needs = f"{blocks} blocks of a range go to it, each of which may take {reservation} entries"
+    elif target_shard.target:
+        needs = (
+            f"a block of table entry {target_shard.entry} may take {reservation} entries "
+            "behind its views"
+        )
+    elif entry in ("", target_shard.entry):
+        needs = f"a block of table entry {target_shard.entry} takes {reservation} entries"
     else:
         needs = (
-            f"a block of table entry {entry} takes {grant} entries, and one grant serves all "
-            f"tables of the topic; table entry {site.entry} has room for fewer"
+            f"a block of table entry {entry} takes {reservation} entries, and one reservation "
+            "serves all "
+            f"tables of the topic; table entry {target_shard.entry} has room for fewer"
         )
-    grant *= blocks
-    table = window.state.table or f"table entry {site.entry}"
+    reservation *= blocks
+    table = window.state.table or f"table entry {target_shard.entry}"
     return WindowTooSmallError(
-        f"{needs}: the deduplication window of {table} in shard {site.shard} holds "
+        f"{needs}: the deduplication window of {table} in shard {target_shard.shard} holds "
         f"{window.state.blocks}, and half of it may be used",
         f"ALTER TABLE {window.state.table or '…'} MODIFY SETTING "
-        f"non_replicated_deduplication_window = {4 * grant} "
+        f"non_replicated_deduplication_window = {4 * reservation} "
         f"(replicated_deduplication_window for a Replicated table), or load less late data.",
     )
 
@@ -669,9 +685,9 @@ def bounded(updates: list[RecordUpdate]) -> list[RecordUpdate]:
     taken: list[RecordUpdate] = []
     size = 0
     for group in groups.values():
-        letters = (letter for update in group for letter in update.dead_letters)
-        weight = sum(len(letter.value or b"") + 1024 for letter in letters)
-        if size and weight and size + weight > LETTER_BYTES_MAX:
+        dead_letters = (letter for update in group for letter in update.dead_letters)
+        weight = sum(len(letter.value or b"") + 1024 for letter in dead_letters)
+        if size and weight and size + weight > DEAD_LETTER_BYTES_MAX:
             continue
         size += weight
         taken += group

@@ -18,12 +18,12 @@ from sluice.clickhouse.sql import split_name
 from sluice.clickhouse.structure import Structure, read_structures
 from sluice.config import Configuration
 from sluice.core.errors import SluiceError, TerminalError, TransientError
-from sluice.core.text import ConfigurationText, TableText
+from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.driver.effects import Wanted
 from sluice.driver.growing import Grower
 from sluice.driver.ports import Clock, SchemaRead
 from sluice.driver.shards import on_replicas
-from sluice.driver.texts import access_of, lineage_columns, read_today, uuids_of
+from sluice.driver.specs import access_of, lineage_columns, read_today, uuids_of
 
 _logger = logging.getLogger("sluice.schema")
 
@@ -60,34 +60,34 @@ def _refuse_other_structures(first: str, known: _OfShard, url: str, structures: 
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """A text brought up to date with the tables.
+    """A load spec brought up to date with the tables.
 
-    :param text: the same object if nothing has changed.
+    :param spec: the same object if nothing has changed.
     :param barred: why nothing can be loaded, by table entry: a column that blocks carry is gone
         or of another type, or the table is partitioned otherwise.
     :param changes: what has changed, in words.
     :param altered: as `barred`, by table entry, of those that may be parked.
     """
 
-    text: ConfigurationText
+    spec: LoadSpec
     barred: Mapping[str, SluiceError]
     changes: tuple[str, ...] = ()
     altered: Mapping[str, SluiceError] = field(default_factory=dict)
 
 
-def refreshed(configuration: Configuration, text: ConfigurationText, today: Today) -> Refreshed:
-    """Bring a text up to date with its tables; pure.
+def refreshed(configuration: Configuration, spec: LoadSpec, today: Today) -> Refreshed:
+    """Bring a load spec up to date with its tables; pure.
 
-    A table that cannot be described keeps its text: whoever looks at its window says so.
+    A table that cannot be described keeps its load spec: whoever looks at its window says so.
 
-    :param text: the text that new ranges are loaded under.
+    :param spec: the load spec that new ranges are loaded under.
     """
     entries = {table.name: table for table in configuration.tables}
-    tables: list[TableText] = []
+    tables: list[TableSpec] = []
     barred: dict[str, SluiceError] = {}
     altered: dict[str, SluiceError] = {}
     changes: list[str] = []
-    for table in text.tables:
+    for table in spec.tables:
         facts = today.tables.get(table.target)
         if facts is None:
             tables.append(table)
@@ -108,11 +108,11 @@ def refreshed(configuration: Configuration, text: ConfigurationText, today: Toda
         )
         changes += _changes(table, table_now)
         tables.append(table_now)
-    text_now = replace(text, tables=tuple(tables))
-    return Refreshed(text if text_now == text else text_now, barred, tuple(changes), altered)
+    spec_now = replace(spec, tables=tuple(tables))
+    return Refreshed(spec if spec_now == spec else spec_now, barred, tuple(changes), altered)
 
 
-def _changes(before: TableText, after: TableText) -> Iterator[str]:
+def _changes(before: TableSpec, after: TableSpec) -> Iterator[str]:
     then = {column.name: column for column in before.columns}
     now = {column.name: column for column in after.columns}
     for name in [*then, *(name for name in now if name not in then)]:
@@ -133,8 +133,8 @@ def _changes(before: TableText, after: TableText) -> Iterator[str]:
 class SchemaReader:
     """Reads on a timer, and when asked to.
 
-    :param text: the text of the driver's start.
-    :param examine: raises what forbids to load under what the tables are now; the text of
+    :param spec: the load spec of the driver's start.
+    :param examine: raises what forbids to load under what the tables are now; the load spec of
         before stays in use then.
     :param put: takes each reading, from this thread.
     """
@@ -142,14 +142,14 @@ class SchemaReader:
     def __init__(
         self,
         configuration: Configuration,
-        text: ConfigurationText,
+        spec: LoadSpec,
         now_ms: Clock,
         examine: Callable[[], None],
         put: Callable[[SchemaRead], None],
     ) -> None:
         self._configuration = configuration
         self._access = access_of(configuration).patient()
-        self._text = text
+        self._spec = spec
         self._now_ms = now_ms
         self._examine = examine
         self._put = put
@@ -211,12 +211,12 @@ class SchemaReader:
         if asked:
             self._grower.forget_refusals()
         try:
-            grown = self._grower.grow(self._text)
+            grown = self._grower.grow(self._spec)
             structures = self._structures()
             today = None
-            self._text = grown
+            self._spec = grown
             if structures != self._before:
-                today = read_today(self._configuration, [self._text])
+                today = read_today(self._configuration, [self._spec])
                 # What is not taken up is looked at again by the next reading.
                 self._before = structures if self._take(today) else None
         except SluiceError as error:
@@ -231,7 +231,7 @@ class SchemaReader:
             self._failed = ""
         barred = {**self._barred, **self._grower.barred}
         altered = {**self._altered, **self._grower.altered}
-        self._put(SchemaRead(started_ms, today, self._text, barred, altered, asked=asked))
+        self._put(SchemaRead(started_ms, today, self._spec, barred, altered, asked=asked))
         return True
 
     def _structures(self) -> _Structures:
@@ -240,10 +240,10 @@ class SchemaReader:
         :raises TransientError: no replica of a shard answers, or they do not say the same: an
             ALTER reaches them one after the other, and what one that is behind says is past.
         """
-        tables = [(table.database, table.table) for table in self._text.tables]
-        for table in self._text.tables:
+        tables = [(table.database, table.table) for table in self._spec.tables]
+        for table in self._spec.tables:
             tables += [split_name(name) for _, name, _ in table.uuids if name != table.target]
-        needed = {shard for table in self._text.tables for shard in table.shards}
+        needed = {shard for table in self._spec.tables for shard in table.shards}
         found: _Structures = {}
         for shard in sorted(needed & self._access.shards.keys()):
             said = on_replicas(self._access, shard, lambda server: read_structures(server, tables))
@@ -253,36 +253,36 @@ class SchemaReader:
         return found
 
     def _take(self, today: Today) -> bool:
-        """Judge what was read; False if the new text was refused.
+        """Judge what was read; False if the new load spec was refused.
 
         :raises TransientError: it cannot be examined now.
         """
-        found = refreshed(self._configuration, self._text, today)
+        found = refreshed(self._configuration, self._spec, today)
         barred = dict(found.barred)
-        text = self._text
+        spec = self._spec
         try:
-            if found.text is not text:
+            if found.spec is not spec:
                 self._examine()
-                text = found.text
+                spec = found.spec
         except TransientError:
             raise
         except SluiceError as error:
             self._say_failure(error)
             if not today.tokens:
-                # Blocks of the text of before would be hashed together with what was added.
-                barred |= {table.entry: error for table in text.tables}
+                # Blocks of the load spec of before would be hashed together with what was added.
+                barred |= {table.entry: error for table in spec.tables}
         known = set(map(str, (*self._barred.values(), *self._altered.values())))
         for why in {str(why): why for why in (*barred.values(), *found.altered.values())}.values():
             if str(why) not in known:
                 _logger.error("%s. Try: %s", why, why.hint)
-        if text is not self._text:
+        if spec is not self._spec:
             _logger.warning(
-                "the tables have changed; new ranges are loaded under text %s: %s",
-                text.digest(),
+                "the tables have changed; new ranges are loaded under load spec %s: %s",
+                spec.digest(),
                 "; ".join(found.changes),
             )
-        self._text, self._barred, self._altered = text, barred, found.altered
-        return text is found.text
+        self._spec, self._barred, self._altered = spec, barred, found.altered
+        return spec is found.spec
 
     def _say_failure(self, error: SluiceError) -> None:
         """Each failure once: it is tried again every few seconds."""

@@ -12,7 +12,7 @@ from sluice.clickhouse.reactions import (
     may_still_land,
 )
 from sluice.clickhouse.schema import OtherColumnsError
-from sluice.core.dead_letters import LetterLimit
+from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
 from sluice.core.lease import LeaseOverError
 from sluice.core.ledger import Background
@@ -22,7 +22,7 @@ from sluice.core.receipts import (
     BundleTooHeavy,
     Failed,
     Loaded,
-    NeedsGrant,
+    NeedsReservation,
     Outcome,
     Outdated,
     TaskReport,
@@ -31,7 +31,7 @@ from sluice.core.receipts import (
 )
 from sluice.driver.bundling import FAILURES_ALONE_MAX
 from sluice.driver.counters import Counters
-from sluice.driver.dead_letter_limiter import DeadLetterLimiter, TooManyLettersError
+from sluice.driver.dead_letter_limiter import DeadLetterLimiter, TooManyDeadLettersError
 from sluice.driver.effects import Effect, ParkEntry, StopPartition
 from sluice.driver.parking import Parking
 from sluice.driver.ports import Clock, ProbeFound
@@ -74,7 +74,7 @@ def _refuses_all(outcome: Outcome) -> bool:
         return bool(outcome.fields or outcome.schemas)
     if isinstance(outcome, Failed):
         return outcome.is_unread
-    if isinstance(outcome, NeedsGrant):
+    if isinstance(outcome, NeedsReservation):
         return not outcome.inserted
     return isinstance(outcome, Untried | TooHeavy | BundleTooHeavy)
 
@@ -89,7 +89,7 @@ class ReportHandler:
     others is given back.
 
     :param states: the loop's own mapping; partitions may join it later.
-    :param letter_limit: from when on dead letters stop a partition.
+    :param dead_letter_limit: from when on dead letters stop a partition.
     :param parking: which entries may be parked.
     :param schema_patience_ms: see `unknown_schemas`.
     """
@@ -101,12 +101,12 @@ class ReportHandler:
         planner: RecordPlanner,
         counters: Counters,
         now_ms: Clock,
-        letter_limit: LetterLimit | None = None,
+        dead_letter_limit: DeadLetterLimit | None = None,
         parking: Parking | None = None,
         schema_patience_ms: int = PATIENCE_MS,
     ) -> None:
-        self.letters = DeadLetterLimiter(loop, letter_limit or LetterLimit())
-        self._patience = SchemaPatience(self.letters, schema_patience_ms)
+        self.dead_letters = DeadLetterLimiter(loop, dead_letter_limit or DeadLetterLimit())
+        self._patience = SchemaPatience(self.dead_letters, schema_patience_ms)
         self._states = states
         self._planner = planner
         self._counters = counters
@@ -138,7 +138,9 @@ class ReportHandler:
             for assignment in result.job.assignments:
                 state = self._states[assignment.block_range.source]
                 state.untouched = False
-                state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
+                state.late_insert_until_ms = max(
+                    state.late_insert_until_ms, state.record.deadline_ms
+                )
                 if state.stopped is None:
                     effects += self._failed(state, result.error, now_ms)
             return effects
@@ -152,8 +154,8 @@ class ReportHandler:
             counters.worker_memory_bytes_max, report.worker_memory_bytes
         )
         if report.task_attempt > 0 or report.may_land:
-            # What is stored late, after the range is settled, keeps its claim on the window.
-            state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
+            # What is stored late, after the range is settled, keeps its hold on the window.
+            state.late_insert_until_ms = max(state.late_insert_until_ms, state.record.deadline_ms)
         if report.may_lack_part:
             state.distrust_servers()
         state.untouched = state.untouched and _refuses_all(report.outcome)
@@ -163,9 +165,9 @@ class ReportHandler:
             case Loaded() as loaded:
                 try:
                     state.answered(
-                        self.letters.take(state.block_range, state.record.text, loaded, now_ms)
+                        self.dead_letters.take(state.block_range, state.record.spec, loaded, now_ms)
                     )
-                except TooManyLettersError as error:
+                except TooManyDeadLettersError as error:
                     if self._parking.allows(error.table):
                         return [ParkEntry(error.table, error)]
                     return [StopPartition(state.source, error)]
@@ -193,7 +195,7 @@ class ReportHandler:
                     state.untouched = state.untouched or not by_rows
                 if by_rows:
                     self._planner.narrow(state)
-            case NeedsGrant() as need:
+            case NeedsReservation() as need:
                 learn = self._planner.learn_views if need.views else self._planner.learn
                 learn(need.entry, need.entries)
                 state.answered(need)
@@ -212,7 +214,7 @@ class ReportHandler:
 
     def _too_heavy(self, state: PartitionState, heavy: TooHeavy) -> None:
         """A range that is too heavy is shortened, if surely nobody inserted anything of it. By its
-        rows it may be so under this text, and was not under another one."""
+        rows it may be so under this load spec, and was not under another one."""
         if heavy.by_rows and not (state.untouched or state.record.rest):
             state.probe()
         else:
@@ -221,8 +223,8 @@ class ReportHandler:
     def _unknown_schemas(
         self, state: PartitionState, outdated: Outdated, now_ms: int
     ) -> list[Effect]:
-        """The registry is asked again for a while. Then the text says which schemas there are: at
-        once, where nobody ever inserted anything of the range; else a probe tells what is there,
+        """The registry is asked again for a while. Then the load spec says which schemas there are:
+        at once, where nobody ever inserted anything of the range; else a probe tells what is there,
         since the registry may have known them before. Where it found some rows of messages that
         have several, the registry has known the schemas, and is waited for."""
         if stored_in_part(outdated, state.background.stored):
@@ -298,7 +300,7 @@ class ReportHandler:
         if isinstance(error, StructureChangedError):
             state.refusals += 1  # a look at the table says whether it can be sent again
         if may_still_land(error):
-            state.suspect_until_ms = max(state.suspect_until_ms, state.record.deadline_ms)
+            state.late_insert_until_ms = max(state.late_insert_until_ms, state.record.deadline_ms)
         # A lease that is over there and not here is a clock that runs ahead: sent again at
         # once, the range would come back at once, for ever.
         delay = min(backoff_ms(state.failures), pause_ms_max)

@@ -1,7 +1,7 @@
 """Topics that were taken out of the configuration while their last range was in doubt.
 
 Such a range may be loaded or not, and nobody else would ever find out: it is settled, under the
-text that its record names, before its topic is let go.
+load spec that its record names, before its topic is let go.
 """
 
 from __future__ import annotations

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import SluiceError
 from sluice.core.flights import InFlight, Place
 from sluice.core.ledger import Background
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
-from sluice.core.receipts import NeedsGrant, TooHeavy
-from sluice.core.text import ConfigurationText
+from sluice.core.receipts import NeedsReservation, TooHeavy
 from sluice.driver.bundling import (
     NewRanges,
     absent_together,
@@ -34,13 +34,13 @@ from sluice.driver.record_updates import (
     RecordPlanner,
     RecordUpdate,
     WindowTooSmallError,
-    marks_at,
+    insert_counters_at,
     refresh,
     settle,
-    sites_of,
 )
+from sluice.driver.remembering import target_shards_of
 from sluice.driver.schema_decision import Probe, Wait
-from sluice.driver.state import Answered, Claims, PartitionState, Probed, sites_gone
+from sluice.driver.state import Answered, Holds, PartitionState, Probed, target_shards_gone
 from sluice.driver.stopped import not_to_be_cut, unprobable
 
 _logger = logging.getLogger("sluice.loop")
@@ -76,7 +76,7 @@ class RoundPlanner:
         self,
         states: dict[TopicPartition, PartitionState],
         planner: RecordPlanner,
-        claims: Claims,
+        holds: Holds,
         windows: Windows,
         slots: int,
         schema: SchemaChanges,
@@ -85,7 +85,7 @@ class RoundPlanner:
     ) -> None:
         self._states = states
         self._planner = planner
-        self._claims = claims
+        self._holds = holds
         self._windows = windows
         self._slots = slots
         self._schema = schema
@@ -109,8 +109,8 @@ class RoundPlanner:
         """
         windows = self._windows.current()
         self._planner.see_windows(windows)
-        self._claims.forget(now_ms, min((w.read_started_ms for w in windows.values()), default=0))
-        budget = Budget(windows, self._claims, busy, now_ms)
+        self._holds.forget(now_ms, min((w.read_started_ms for w in windows.values()), default=0))
+        budget = Budget(windows, self._holds, busy, now_ms)
         updates: list[RecordUpdate] = []
         ready: list[PartitionState] = []
         self._effects, self._absent, planner = [], [], self._planner
@@ -159,10 +159,10 @@ class RoundPlanner:
 
     def _places(self, state: PartitionState) -> frozenset[Place]:
         """Where the blocks of a recorded range go."""
-        text = self.text_of(state)
-        is_new = text is self._planner.text
-        digest = self._planner.digest if is_new else state.record.text
-        return self._flights.places(text, digest, state.source, state.record.bundle)
+        spec = self.spec_of(state)
+        is_new = spec is self._planner.spec
+        digest = self._planner.digest if is_new else state.record.spec
+        return self._flights.places(spec, digest, state.source, state.record.bundle)
 
     def _may_go(self, state: PartitionState) -> bool:
         """Whether the replicas that a range in doubt goes to have room for it now."""
@@ -204,24 +204,24 @@ class RoundPlanner:
                 continue
             if room_left <= 0 or not (backlog.source in due or new.fills(backlog.source)):
                 continue
-            sites = budget.sites(planner.text, topic)
-            if self._outage(sites):
+            target_shards = budget.target_shards(planner.spec, topic)
+            if self._outage(target_shards):
                 continue
-            places = self._flights.places(planner.text, planner.digest, backlog.source)
+            places = self._flights.places(planner.spec, planner.digest, backlog.source)
             if not self._flights.has_room(places):
                 self.held_back += 1
                 continue
             state = self._states[backlog.source]
-            wanted = planner.grant(topic, sites, budget.windows)
-            grant = budget.affordable(sites, wanted)
+            wanted = planner.reservation(topic, target_shards, budget.windows)
+            reservation = budget.affordable(target_shards, wanted)
             try:
-                if not budget.take(sites, grant):
+                if not budget.take(target_shards, reservation):
                     continue
             except WindowTooSmallError as error:
                 if state.loaded is None:  # what is loaded is settled first
                     self._stop(state, error)
                 continue
-            room_left -= new.begin(backlog, budget, sites, grant, now_ms)
+            room_left -= new.begin(backlog, budget, target_shards, reservation, now_ms)
             self._flights.add(places)
         return new.updates()
 
@@ -234,12 +234,12 @@ class RoundPlanner:
         if state.has_to_be_probed or now_ms < state.retry_at_ms:
             return None, False
         match state.stage:
-            case Answered(TooHeavy(end=end)) if not _may_shorten(state, self.text_of(state)):
+            case Answered(TooHeavy(end=end)) if not _may_shorten(state, self.spec_of(state)):
                 self._stop(state, not_to_be_cut(state.block_range, end))
                 return None, False
             case Answered(TooHeavy(end=end)):
                 return self._shorten(state, end, budget, now_ms), False
-        if self._outage(sites_of(self.text_of(state), state.source.topic)):
+        if self._outage(target_shards_of(self.spec_of(state), state.source.topic)):
             return None, False
         if isinstance(state.stage, Probed):
             return self._record_probe(state, budget, now_ms), False
@@ -252,7 +252,7 @@ class RoundPlanner:
                 self._have_probed(state)
                 return None, False
         read_since_ms = max(state.back_at_ms, now_ms - LOOK_AGE_MS_MAX)
-        look = (state, self.text_of(state), budget.windows, now_ms, read_since_ms)
+        look = (state, self.spec_of(state), budget.windows, now_ms, read_since_ms)
         remembered = self._planner.remembered(*look)
         if remembered is None:
             return None, False
@@ -262,19 +262,19 @@ class RoundPlanner:
             self._have_probed(state)
             return None, False
         match state.stage:
-            case Answered(NeedsGrant() as need):
-                return self._regrant(state, need, budget, now_ms), False
+            case Answered(NeedsReservation() as need):
+                return self._reserve_again(state, need, budget, now_ms), False
         left_ms = state.record.deadline_ms - now_ms
         if left_ms > self._planner.lease_left_ms(state) and state.outdated is None:
             return None, True
-        if not self._has_room_again(state, budget, now_ms, state.record.grant):
+        if not self._has_room_again(state, budget, now_ms, state.record.reservation):
             return None, False
         return self._schema.again(state, decision, now_ms), False
 
     def _have_probed(self, state: PartitionState) -> None:
         """Have a range looked for. Where a table or shard of it is not configured any more nobody
         would look there, so it stops."""
-        gone = sites_gone(state.background, self.text_of(state), state.source.topic)
+        gone = target_shards_gone(state.background, self.spec_of(state), state.source.topic)
         if gone:
             self._stop(state, unprobable(state.block_range, gone[0]))
         else:
@@ -283,55 +283,56 @@ class RoundPlanner:
     def _shorten(
         self, state: PartitionState, end: int, budget: Budget, now_ms: int
     ) -> RecordUpdate | None:
-        """A shorter range of which nobody inserted anything. While its lease runs its grant is
-        among the claims; then it went to others, and is taken anew, under marks of now."""
+        """A shorter range of which nobody inserted anything. While its lease runs its reservation
+        is among the holds; then it went to others, and is taken anew, under insert counters of
+        now."""
         update = self._planner.shorten(state, end, now_ms)
         if state.may_insert(now_ms):
             return update
-        sites = budget.sites(self.text_of(state), state.source.topic)
+        target_shards = budget.target_shards(self.spec_of(state), state.source.topic)
         try:
-            if not budget.take(sites, state.record.grant):
+            if not budget.take(target_shards, state.record.reservation):
                 return None
         except WindowTooSmallError as error:
             self._stop(state, error)
             return None
-        return replace(update, background=_from_now_on(update.background, sites, budget, now_ms))
+        background = _from_now_on(update.background, target_shards, budget, now_ms)
+        return replace(update, background=background)
 
     def _has_room_again(
-        self, state: PartitionState, budget: Budget, now_ms: int, grant: int
+        self, state: PartitionState, budget: Budget, now_ms: int, reservation: int
     ) -> bool:
-        """Whether a range may be sent again with this grant within the budget. While its lease
-        runs it is among the claims; then its grant was given to others."""
+        """Whether a range may be sent again with this reservation within the budget. While its
+        lease runs it is among the holds; then its reservation was given to others."""
         if state.may_insert(now_ms):
             return True
-        sites = budget.sites(self.text_of(state), state.source.topic)
-        has_room = budget.take_again(sites, grant, state.background.marks)
+        target_shards = budget.target_shards(self.spec_of(state), state.source.topic)
+        has_room = budget.take_again(target_shards, reservation, state.background.insert_counters)
         if has_room is None:
             _logger.warning(
                 "%s is probed before it is loaded again: a repeat of up to %d blocks would come "
                 "after more than half of a deduplication window",
-                state.block_range,
-                grant,
+                *(state.block_range, reservation),
             )
             self._have_probed(state)
         return bool(has_room)
 
-    def _regrant(
-        self, state: PartitionState, need: NeedsGrant, budget: Budget, now_ms: int
+    def _reserve_again(
+        self, state: PartitionState, need: NeedsReservation, budget: Budget, now_ms: int
     ) -> RecordUpdate | None:
-        """The same range with the grant that one of its blocks needs."""
-        grant, is_claim = need.entries, state.may_insert(now_ms)
+        """The same range with the reservation that one of its blocks needs."""
+        reservation, is_hold = need.entries, state.may_insert(now_ms)
         try:
-            sites = budget.sites(self.text_of(state), state.source.topic)
-            budget.require_possible(sites, grant, need.entry)
+            target_shards = budget.target_shards(self.spec_of(state), state.source.topic)
+            budget.require_possible(target_shards, reservation, need.entry)
             # All of it at once: with only what it had, it would keep from others what they need to
             # go on, and wait for the rest for ever.
             if (
-                budget.take(sites, grant, state.record.grant, need.entry)
-                if is_claim
-                else self._has_room_again(state, budget, now_ms, grant)
+                budget.take(target_shards, reservation, state.record.reservation, need.entry)
+                if is_hold
+                else self._has_room_again(state, budget, now_ms, reservation)
             ):
-                return self._planner.renew(state, now_ms, grant=grant)
+                return self._planner.renew(state, now_ms, reservation=reservation)
         except WindowTooSmallError as error:
             if state.record.bundle:
                 # Each range may well have room for itself.
@@ -346,14 +347,14 @@ class RoundPlanner:
     ) -> RecordUpdate | None:
         """What a probe found is recorded before it is loaded (R11). Its blocks are new to
         the window, so they need room in it like those of a new range."""
-        text = self.text_of(state)
-        waits = why_not_parked(text, state.block_range, state.background.stored)
+        spec = self.spec_of(state)
+        waits = why_not_parked(spec, state.block_range, state.background.stored)
         if waits is not None:
             _logger.warning("%s", waits)
             state.probe()
             state.retry_at_ms = now_ms + PARTLY_STORED_MS
             return None
-        if self._planner.members_max > 1 and found_nothing(state, text):
+        if self._planner.members_max > 1 and found_nothing(state, spec):
             self._absent.append(state)
             return None
         return self._record_rest(state, budget, now_ms)
@@ -361,21 +362,21 @@ class RoundPlanner:
     def _record_rest(
         self, state: PartitionState, budget: Budget, now_ms: int
     ) -> RecordUpdate | None:
-        text = self.text_of(state)
-        sites = budget.sites(text, state.source.topic)
+        spec = self.spec_of(state)
+        target_shards = budget.target_shards(spec, state.source.topic)
         try:
-            if not budget.take(sites, state.record.grant):
+            if not budget.take(target_shards, state.record.reservation):
                 return None
         except WindowTooSmallError as error:
             self._stop(state, error)
             return None
-        background = _from_now_on(state.background, sites, budget, now_ms)
-        return self._planner.probed(state, text.digest(), background, now_ms)
+        background = _from_now_on(state.background, target_shards, budget, now_ms)
+        return self._planner.probed(state, spec.digest(), background, now_ms)
 
     def _load_absent(self, budget: Budget, now_ms: int) -> list[RecordUpdate]:
         """Ranges of which a probe found nothing: those that go together are one block (R19)."""
         updates: list[RecordUpdate] = []
-        for members in absent_together(self._absent, self._planner, self.text_of, self._leader_of):
+        for members in absent_together(self._absent, self._planner, self.spec_of, self._leader_of):
             first, *others = members
             if others:
                 updates += self._load_absent_bundle(members, budget, now_ms)
@@ -387,30 +388,30 @@ class RoundPlanner:
     def _load_absent_bundle(
         self, members: list[PartitionState], budget: Budget, now_ms: int
     ) -> list[RecordUpdate]:
-        text, topic = self.text_of(members[0]), members[0].source.topic
-        digest, sites = text.digest(), budget.sites(text, topic)
-        grant = max(state.record.grant for state in members)
+        spec, topic = self.spec_of(members[0]), members[0].source.topic
+        digest, target_shards = spec.digest(), budget.target_shards(spec, topic)
+        reservation = max(state.record.reservation for state in members)
         attempt = 1 + max(state.record.attempt for state in members)
         updates = named(
             [
                 self._planner.probed(
                     state,
                     digest,
-                    _from_now_on(state.background, sites, budget, now_ms),
+                    _from_now_on(state.background, target_shards, budget, now_ms),
                     now_ms,
-                    grant,
+                    reservation,
                     attempt,
                 )
                 for state in members
             ]
         )
         first = updates[0]
-        places = self._flights.places(text, digest, first.source, first.record.bundle)
+        places = self._flights.places(spec, digest, first.source, first.record.bundle)
         if not self._flights.has_room(places):
             self.held_back += 1
             return []
         try:
-            if not budget.take(sites, grant):
+            if not budget.take(target_shards, reservation):
                 return []
         except WindowTooSmallError:
             for state in members:  # each range may well have room for itself
@@ -419,23 +420,23 @@ class RoundPlanner:
         self._flights.add(places)
         return updates
 
-    def text_of(self, state: PartitionState) -> ConfigurationText:
-        """The recorded text if it can be executed; else today's, under a probe (R8)."""
-        return self._schema.text_of(state)
+    def spec_of(self, state: PartitionState) -> LoadSpec:
+        """The recorded spec if it can be executed; else today's, under a probe (R8)."""
+        return self._schema.spec_of(state)
 
-    def _outage(self, sites: list[Site]) -> bool:
-        return any(self._windows.outage(site) for site in sites)
+    def _outage(self, target_shards: list[TargetShard]) -> bool:
+        return any(self._windows.outage(target_shard) for target_shard in target_shards)
 
 
 def _from_now_on(
-    background: Background, sites: list[Site], budget: Budget, now_ms: int
+    background: Background, target_shards: list[TargetShard], budget: Budget, now_ms: int
 ) -> Background:
     """The same, for blocks that are new to the windows."""
-    marks, servers = marks_at(sites, budget.windows)
-    return replace(background, marks=marks, since_ms=now_ms, servers=servers)
+    insert_counters, servers = insert_counters_at(target_shards, budget.windows)
+    return replace(background, insert_counters=insert_counters, since_ms=now_ms, servers=servers)
 
 
-def _may_shorten(state: PartitionState, text: ConfigurationText) -> bool:
-    """Whether surely nobody inserted anything of a range that is too heavy: under its own text
+def _may_shorten(state: PartitionState, spec: LoadSpec) -> bool:
+    """Whether surely nobody inserted anything of a range that is too heavy: under its own load spec
     nobody did, but a probe may have found rows of another one (R12)."""
-    return not state.record.rest or found_nothing(state, text)
+    return not state.record.rest or found_nothing(state, spec)

@@ -1,8 +1,8 @@
-"""What becomes of a range in doubt whose tables or text may have changed: one pure decision.
+"""What becomes of a range in doubt whose tables or load spec may have changed: one pure decision.
 
-Its blocks have to be the same blocks again (R8). So its text is kept, or changed where no task can
-have inserted anything that another text would make otherwise (R13 to R15); else the range is
-probed. While too little is known of the tables, it waits.
+Its blocks have to be the same blocks again (R8). So its load spec is kept, or changed where no task
+can have inserted anything that another load spec would make otherwise (R13 to R15); else the range
+is probed. While too little is known of the tables, it waits.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from dataclasses import dataclass, field, replace
 
 from sluice.clickhouse.comparing import Today, why_not_executable
 from sluice.core.dynamic import answer_to
+from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.receipts import Outdated
 from sluice.core.records import Kind, Record
-from sluice.core.text import ConfigurationText, TableText
 from sluice.driver.effects import Wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The range may be sent again under the text that its record names."""
+    """The range may be sent again under the load spec that its record names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The range may be sent again, under another text.
+    """The range may be sent again, under another load spec.
 
     :param kind: of the record that says so: RETEXT or WIDEN.
     """
 
     kind: Kind
-    text: ConfigurationText
+    spec: LoadSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The same text would not make the same blocks, or they would not be known as such."""
+    """The same load spec would not make the same blocks, or they would not be known as such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ Decision = Keep | Change | Probe | Wait
 class Facts:
     """What is known of a range in doubt, and of its tables.
 
-    :param recorded: the text that its record names; None: it cannot be executed any more.
-    :param current: the text of new ranges.
+    :param recorded: the load spec that its record names; None: it cannot be executed any more.
+    :param current: the load spec of new ranges.
     :param current_digest: its name.
     :param tables: as they were read last; None: not yet.
-    :param outdated: why a task refused the recorded text; None: none did.
+    :param outdated: why a task refused the recorded load spec; None: none did.
     :param untouched: nobody inserted anything of the range.
-    :param is_altered: the recorded text would not make the same blocks today, or inserts into an
-        entry that is parked by now.
+    :param is_altered: the recorded load spec would not make the same blocks today, or inserts into
+        an entry that is parked by now.
     :param is_read: somebody reads the tables; where nobody does, nothing waits for it.
     :param is_fresh: they were read since whatever may have altered them.
     :param are_columns_coming: were asked for that would change what the server hashes.
@@ -72,8 +72,8 @@ class Facts:
 
     topic: str
     record: Record
-    recorded: ConfigurationText | None
-    current: ConfigurationText
+    recorded: LoadSpec | None
+    current: LoadSpec
     current_digest: str
     tables: Today | None = None
     outdated: Outdated | None = None
@@ -93,17 +93,17 @@ def decide(facts: Facts) -> Decision:
         if facts.are_columns_coming or not facts.is_fresh:
             return Wait(reading=not facts.are_columns_coming)
     widened = executable(facts)
-    may_change = may_change_text(facts, widened)
+    may_change = may_change_spec(facts, widened)
     if facts.is_altered and not may_change:
         return Probe()
     if widened is not None:
-        return Change(Kind.WIDEN, widened)
-    return Change(Kind.RETEXT, facts.current) if may_change else Keep()
+        return Change(Kind.ADD_COLUMNS, widened)
+    return Change(Kind.CHANGE_SPEC, facts.current) if may_change else Keep()
 
 
-def may_change_text(facts: Facts, widened: ConfigurationText | None) -> bool:
-    """Whether a range whose first task refused its text may be loaded under another one: what that
-    task inserted before it refused has to be the same under both.
+def may_change_spec(facts: Facts, widened: LoadSpec | None) -> bool:
+    """Whether a range whose first task refused its load spec may be loaded under another one: what
+    that task inserted before it refused has to be the same under both.
 
     :param widened: see `executable`.
     """
@@ -114,7 +114,7 @@ def may_change_text(facts: Facts, widened: ConfigurationText | None) -> bool:
         return widened is not None
     if outdated is None or record.kind is not Kind.INTEND or record.attempt != 1:
         return False
-    if facts.recorded is None or record.text == facts.current_digest:
+    if facts.recorded is None or record.spec == facts.current_digest:
         return False
     then = {table.entry: table for table in facts.recorded.tables_of(facts.topic)}
     now = {table.entry: table for table in facts.current.tables_of(facts.topic)}
@@ -124,12 +124,12 @@ def may_change_text(facts: Facts, widened: ConfigurationText | None) -> bool:
 
 
 def open_fields(facts: Facts) -> Wanted:
-    """Fields for which today's text would refuse the range, too."""
-    text = _widened(facts) or facts.recorded
-    if text is None or facts.outdated is None:
+    """Fields for which today's load spec would refuse the range, too."""
+    spec = _widened(facts) or facts.recorded
+    if spec is None or facts.outdated is None:
         return {}
     waiting = {}
-    for table in text.tables:
+    for table in spec.tables:
         fields = facts.outdated.fields.get(table.entry, ())
         if table.dynamic is None or table.parked:
             continue
@@ -140,9 +140,9 @@ def open_fields(facts: Facts) -> Wanted:
     return waiting
 
 
-def executable(facts: Facts) -> ConfigurationText | None:
-    """The recorded text, with the entries that refused the range as they have to be, if that can
-    be executed; None if there is nothing new. Where rows are hashed, another table of the topic
+def executable(facts: Facts) -> LoadSpec | None:
+    """The recorded load spec, with the entries that refused the range as they have to be, if that
+    can be executed; None if there is nothing new. Where rows are hashed, another table of the topic
     may have more columns by now, too: then the range is probed."""
     widened = _widened(facts)
     if widened is None or facts.tables is None:
@@ -151,7 +151,7 @@ def executable(facts: Facts) -> ConfigurationText | None:
     return widened if why is None else None
 
 
-def _widened(facts: Facts) -> ConfigurationText | None:
+def _widened(facts: Facts) -> LoadSpec | None:
     """For its fields as they are today, for its schemas with those that there are. All else stays:
     what was inserted of other entries before is the same under both."""
     before, outdated = facts.recorded, facts.outdated
@@ -172,7 +172,7 @@ def _widened(facts: Facts) -> ConfigurationText | None:
     return None if widened == before else widened
 
 
-def _adapted(table: TableText, now: TableText | None) -> TableText:
+def _adapted(table: TableSpec, now: TableSpec | None) -> TableSpec:
     """A recorded entry over its table of today. Where the entry loads another one, or nothing any
     more, nobody adds columns to this one: its new fields are as `unknown_fields` says."""
     if now is None or now.target != table.target:

@@ -20,8 +20,9 @@ from sluice.core.ledger import (
     LedgerEntry,
     LedgerView,
     record_entry,
-    text_entry,
+    spec_entry,
 )
+from sluice.core.load_spec import LoadSpec, parse_spec
 from sluice.core.ranges import EPOCH_UNKNOWN, TopicPartition
 from sluice.core.records import GENESIS, InvalidRecordError, Kind, Record, decode
 from sluice.core.replay import (
@@ -36,11 +37,10 @@ from sluice.core.replay import (
     Topic,
     decide,
 )
-from sluice.core.text import ConfigurationText, parse_text
 from sluice.driver.beginning import AskGroup, Held, beginnings
 from sluice.driver.ports import Clock, FindCuts, Windows, no_cuts
-from sluice.driver.record_updates import Budget, RecordPlanner, marks_at
-from sluice.driver.state import Claims, PartitionState, Suspect, sites_gone
+from sluice.driver.record_updates import Budget, RecordPlanner, insert_counters_at
+from sluice.driver.state import Holds, PartitionState, PossibleLateInsert, target_shards_gone
 from sluice.driver.stopped import Observed, UnresolvedError, resolved_together, stop_error
 from sluice.kafka.log import SourceLog
 from sluice.kafka.offsets import owner_in
@@ -55,9 +55,9 @@ class StartParts:
 
     :param read_ledger: the view for these partitions, of the second ones of which the group holds
         nothing; see `sluice.kafka.ledger.read_view`.
-    :param watch: makes `windows` watch the sites of a recorded text too.
-    :param why_not_executable: why a recorded text cannot be executed for a topic, or None.
-    :param why_no_probe: why a text's tables of a topic cannot be probed, or None.
+    :param watch: makes `windows` watch the target shards of a recorded load spec too.
+    :param why_not_executable: why a recorded load spec cannot be executed for a topic, or None.
+    :param why_no_probe: why a load spec's tables of a topic cannot be probed, or None.
     :param start: where a topic begins that never existed here.
     :param ask_group: looks at the group of another loader that `start` names.
     :param find_cuts: looks after logs whose leader has changed since a record.
@@ -68,9 +68,9 @@ class StartParts:
     read_ledger: Callable[[list[TopicPartition], list[TopicPartition]], LedgerView]
     windows: Windows
     planner: RecordPlanner
-    watch: Callable[[ConfigurationText], None]
-    why_not_executable: Callable[[ConfigurationText, str], str | None]
-    why_no_probe: Callable[[ConfigurationText, str], str | None]
+    watch: Callable[[LoadSpec], None]
+    why_not_executable: Callable[[LoadSpec, str], str | None]
+    why_no_probe: Callable[[LoadSpec, str], str | None]
     start: Start
     ask_group: AskGroup
     now_ms: Clock
@@ -83,14 +83,15 @@ class Started:
 
     :param elsewhere: other partitions whose last record in the ledger, as far as it was read,
         is in doubt.
-    :param refused: by digest, who decoded under a recorded text, and why it cannot be executed.
+    :param refused: by digest, who decoded under a recorded load spec, and why it cannot be
+        executed.
     :param recorded: all partitions that have a record in the ledger, and perhaps more; None:
         nobody knows.
     """
 
     states: list[PartitionState] = field(default_factory=list)
-    suspects: list[Suspect] = field(default_factory=list)
-    texts: dict[str, ConfigurationText] = field(default_factory=dict)
+    late_inserts: list[PossibleLateInsert] = field(default_factory=list)
+    specs: dict[str, LoadSpec] = field(default_factory=dict)
     canonical: dict[str, str] = field(default_factory=dict)
     batch: int = 0
     elsewhere: list[TopicPartition] = field(default_factory=list)
@@ -100,15 +101,17 @@ class Started:
     def add(self, more: Started) -> None:
         """Take in what a later take-over found; what is settled and retiring is let go."""
         self.states += [s for s in more.states if s.record.in_doubt or not s.retiring]
-        self.suspects += [suspect for suspect in more.suspects if suspect not in self.suspects]
-        self.texts |= more.texts
+        self.late_inserts += [
+            late_insert for late_insert in more.late_inserts if late_insert not in self.late_inserts
+        ]
+        self.specs |= more.specs
         self.canonical |= more.canonical
         self.batch = more.batch
         self.recorded = more.recorded
 
 
-def text_needed(metadata: str) -> str | None:
-    """Digest of the text that a record in doubt needs; None for a settled one."""
+def spec_needed(metadata: str) -> str | None:
+    """Digest of the load spec that a record in doubt needs; None for a settled one."""
     fields = metadata.split("|")
     return None if len(fields) < 10 or fields[1] == Kind.SETTLE.value else fields[9]
 
@@ -129,13 +132,13 @@ def take_over(
     started = Started(batch=batch)
     if view.recorded is not None:
         started.recorded = view.recorded.union(sources)
-    _load_texts(parts, view, started)
+    _load_specs(parts, view, started)
     observed = _observe(parts, taken, view, sources)
     started.batch = 1 + max([batch, *(o.record.batch for o in observed if o.record)])
     begins = beginnings(parts.start, parts.log, parts.ask_group, _new(observed, view))
     records: dict[TopicPartition, Record] = {}
     entries: list[LedgerEntry] = [
-        text_entry(digest, canonical) for digest, canonical in started.canonical.items()
+        spec_entry(digest, canonical) for digest, canonical in started.canonical.items()
     ]
     for item in observed:
         state, record, stop = _decide(parts, item, view, started, begins)
@@ -150,33 +153,35 @@ def take_over(
         records[item.source] = record
         entries.append(record_entry(item.source, record, state.background))
     waiting = [s.source for s in started.states if isinstance(s.stopped, UnresolvedError)]
-    for line in resolved_together(parts.planner.text.connector, waiting):
+    for line in resolved_together(parts.planner.spec.connector, waiting):
         _logger.error("%s", line)
     _refuse_change(parts, taken)
     if records:
         parts.recorder.finish_take_over(taken, Commit(records, tuple(entries)))
-    started.suspects = [
-        Suspect({str(k): int(v) for k, v in entry["marks"].items()}, int(entry["deadline_ms"]))
-        for entry in view.suspects
+    started.late_inserts = [
+        PossibleLateInsert(
+            {str(k): int(v) for k, v in entry["marks"].items()}, int(entry["deadline_ms"])
+        )
+        for entry in view.late_inserts
     ]
     started.elsewhere = [
         source
         for source, entry in view.records.items()
-        if source not in taken.found and text_needed(str(entry["metadata"])) is not None
+        if source not in taken.found and spec_needed(str(entry["metadata"])) is not None
     ]
     return started
 
 
 def _asked_once(
-    why_no_probe: Callable[[ConfigurationText, str], str | None],
-) -> Callable[[ConfigurationText, str], str | None]:
+    why_no_probe: Callable[[LoadSpec, str], str | None],
+) -> Callable[[LoadSpec, str], str | None]:
     """Servers are asked about the tables of a topic once, not for each of its partitions."""
     known: dict[tuple[int, str], str | None] = {}
 
-    def ask(text: ConfigurationText, topic: str) -> str | None:
-        key = id(text), topic
+    def ask(spec: LoadSpec, topic: str) -> str | None:
+        key = id(spec), topic
         if key not in known:
-            known[key] = why_no_probe(text, topic)
+            known[key] = why_no_probe(spec, topic)
         return known[key]
 
     return ask
@@ -209,31 +214,31 @@ def _refuse_change(parts: StartParts, taken: TakeOver) -> None:
         )
 
 
-def _load_texts(parts: StartParts, view: LedgerView, started: Started) -> None:
-    today = parts.planner.text
-    started.texts[today.digest()] = today
+def _load_specs(parts: StartParts, view: LedgerView, started: Started) -> None:
+    today = parts.planner.spec
+    started.specs[today.digest()] = today
     started.canonical[today.digest()] = today.canonical()
     needed: dict[str, list[str]] = {}
     for entry in view.records.values():
-        digest = text_needed(str(entry["metadata"]))
-        if digest is not None and digest not in started.texts and digest in view.texts:
+        digest = spec_needed(str(entry["metadata"]))
+        if digest is not None and digest not in started.specs and digest in view.specs:
             needed.setdefault(digest, []).append(str(entry["topic"]))
     for digest, topics in needed.items():
         try:
-            recorded = parse_text(view.texts[digest])
+            recorded = parse_spec(view.specs[digest])
         except TerminalError as error:
-            _logger.warning("recorded text %s: %s", digest, error)
+            _logger.warning("recorded load spec %s: %s", digest, error)
             continue
-        # One topic that it cannot be executed for is enough: texts are held by digest alone.
+        # One topic that it cannot be executed for is enough: load specs are held by digest alone.
         whys = (parts.why_not_executable(recorded, topic) for topic in sorted(set(topics)))
         why = next((why for why in whys if why is not None), None)
         if why is not None:
-            _logger.warning("recorded text %s cannot be executed today: %s", digest, why)
+            _logger.warning("recorded load spec %s cannot be executed today: %s", digest, why)
             started.refused[digest] = recorded.decoder, why
             continue
         parts.watch(recorded)
-        started.texts[digest] = recorded
-        started.canonical[digest] = view.texts[digest]
+        started.specs[digest] = recorded
+        started.canonical[digest] = view.specs[digest]
 
 
 def _observe(
@@ -301,19 +306,19 @@ def _decide(
     facts, why = _facts(parts, item, view, started, state, now_ms)
     decision = decide(facts)
     if decision.stops:
-        today = parts.planner.text
-        decoder, _ = started.refused.get(record.text, ("", ""))
+        today = parts.planner.spec
+        decoder, _ = started.refused.get(record.spec, ("", ""))
         is_known = facts.memory is Memory.HOLDS and decoder != today.decoder
         earlier = decoder if is_known else ""
         return state, record, stop_error(decision, item, why, today.connector, earlier)
     if decision is Decision.START:
         record = _settled_at(parts, item, begins[item.source])
     elif decision is Decision.CONSUME:
-        record = replace(record, owner=parts.planner.owner, text=parts.planner.digest)
+        record = replace(record, owner=parts.planner.owner, spec=parts.planner.digest)
     elif decision is Decision.REPLAY:
         if _is_fresh(record):
             record = _fresh_probe(parts, item, state, started, now_ms)
-        state.suspect_until_ms = record.deadline_ms
+        state.late_insert_until_ms = record.deadline_ms
         state.back_at_ms = now_ms
         # Ownership changes hands, the lease does not: the budget decides who may insert again.
         owner, attempt = parts.planner.owner, record.attempt + 1
@@ -344,8 +349,8 @@ def _settled_at(parts: StartParts, item: Observed, offset: int) -> Record:
         owner=parts.planner.owner,
         generation=0,
         topic_id=item.topic_id,
-        text=parts.planner.digest,
-        grant=0,
+        spec=parts.planner.digest,
+        reservation=0,
         deadline_ms=0,
     )
 
@@ -377,31 +382,31 @@ def _facts(
     elif item.cut or item.stable_end < (record.end if record else 0):
         log = Log.END_LOST
     memory, executable, probe = Memory.HOLDS, Executable.YES, Probe.POSSIBLE
-    text = started.texts.get(record.text if record else "", parts.planner.text)
-    no_entry = _entry_missing(state, text)
+    spec = started.specs.get(record.spec if record else "", parts.planner.spec)
+    no_entry = _entry_missing(state, spec)
     fresh = record is not None and _is_fresh(record) and no_entry is None
     if committed is Committed.IN_DOUBT and record is not None and not fresh:
-        if record.text not in started.texts:
-            executable, why = Executable.NO, "its configuration text cannot be executed any more"
-            _, refusal = started.refused.get(record.text, ("", ""))
+        if record.spec not in started.specs:
+            executable, why = Executable.NO, "its load spec cannot be executed any more"
+            _, refusal = started.refused.get(record.spec, ("", ""))
             why += f" ({refusal})" if refusal else ""
         # A replay looks again, freshly, before it is sent.
-        forgotten = parts.planner.why_forgotten(state, text, parts.windows.current(), now_ms, 0)
+        forgotten = parts.planner.why_forgotten(state, spec, parts.windows.current(), now_ms, 0)
         if forgotten != "":
             memory, why = Memory.OVERRUN, "ClickHouse may have forgotten its blocks"
             why += f" ({forgotten})" if forgotten else ""
-        no_probe = no_entry or (parts.why_no_probe(text, item.source.topic) if why else None)
+        no_probe = no_entry or (parts.why_no_probe(spec, item.source.topic) if why else None)
         if no_probe is not None and why:
             probe, why = Probe.IMPOSSIBLE, f"{why}, and it cannot be probed: {no_probe}"
     return Facts(committed, ledger, item.topic, log, memory, executable, probe), why
 
 
-def _entry_missing(state: PartitionState, text: ConfigurationText) -> str | None:
-    """Why a probe under this text would not look into all tables of the range."""
+def _entry_missing(state: PartitionState, spec: LoadSpec) -> str | None:
+    """Why a probe under this load spec would not look into all tables of the range."""
     topic = state.source.topic
-    if not text.tables_of(topic):
+    if not spec.tables_of(topic):
         return "no table entry takes this topic any more"
-    gone = sites_gone(state.background, text, topic)
+    gone = target_shards_gone(state.background, spec, topic)
     return f"{gone[0]} is not configured any more" if gone else None
 
 
@@ -414,12 +419,14 @@ def _is_fresh(record: Record) -> bool:
 def _fresh_probe(
     parts: StartParts, item: Observed, state: PartitionState, started: Started, now_ms: int
 ) -> Record:
-    """Such a record under a text that can be executed, with the marks of now."""
+    """Such a record under a load spec that can be executed, with the insert counters of now."""
     assert item.record is not None
-    text = started.texts.get(item.record.text, parts.planner.text)
+    spec = started.specs.get(item.record.spec, parts.planner.spec)
     windows = parts.windows.current()
-    sites = Budget(windows, Claims(), [], now_ms).sites(text, item.source.topic)
-    marks, servers = marks_at(sites, windows)
-    state.background = replace(state.background, marks=marks, since_ms=now_ms, servers=servers)
-    state.record = replace(item.record, text=text.digest())
+    target_shards = Budget(windows, Holds(), [], now_ms).target_shards(spec, item.source.topic)
+    insert_counters, servers = insert_counters_at(target_shards, windows)
+    state.background = replace(
+        state.background, insert_counters=insert_counters, since_ms=now_ms, servers=servers
+    )
+    state.record = replace(item.record, spec=spec.digest())
     return state.record

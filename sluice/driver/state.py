@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sluice.core.budget import Claim, Site
+from sluice.core.budget import Hold, TargetShard
 from sluice.core.errors import SluiceError
 from sluice.core.lease import has_expired
-from sluice.core.ledger import Background, Marks
+from sluice.core.ledger import Background, InsertCounters
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, Range, TopicPartition
-from sluice.core.receipts import Loaded, NeedsGrant, Outdated, TooHeavy
+from sluice.core.receipts import Loaded, NeedsReservation, Outdated, TooHeavy
 from sluice.core.records import Kind, Record
-from sluice.core.text import ConfigurationText
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class AsRecorded:
 
 
 #: What a task may say of a range that its next record takes in.
-Answer = Loaded | TooHeavy | NeedsGrant | Outdated
+Answer = Loaded | TooHeavy | NeedsReservation | Outdated
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Answered:
 class ToProbe:
     """The range has to be looked for in its tables (R11).
 
-    :param outdated: why its text is not executed as it is, where that is why.
+    :param outdated: why its load spec is not executed as it is, where that is why.
     """
 
     outdated: Outdated | None = None
@@ -49,7 +49,8 @@ class Probing(ToProbe):
 @dataclass(frozen=True, slots=True)
 class Probed(ToProbe):
     """What the probe found is not recorded yet. It may well be what an earlier probe found, and is
-    recorded again all the same: under marks of now, and under a text that can be executed."""
+    recorded again all the same: under insert counters of now, and under a load spec that can be
+    executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,9 @@ class PartitionState:
     :param epoch: of the leader that told `stable_end`.
     :param out: a task of this record may be running.
     :param stage: what is known of the range that its record does not say.
-    :param suspect_until_ms: until then a lost task of this range may still insert.
-    :param waiting_since_ms: when the stable end was first seen beyond the record's end.
-    :param held_back_at: the stable end at the last look for open transactions.
+    :param late_insert_until_ms: until then a lost task of this range may still insert.
+    :param waiting_since_ms: when the last stable offset was first seen beyond the record's end.
+    :param held_back_at: the last stable offset at the last look for open transactions.
     :param back_at_ms: when its task last came back; a repeat needs a younger look at the
         windows, since entries that are younger than the look may have pushed its block out.
     :param sent: some task was sent this range.
@@ -106,7 +107,7 @@ class PartitionState:
     epoch: int = EPOCH_UNKNOWN
     out: bool = False
     stage: Stage = AsRecorded()
-    suspect_until_ms: int = 0
+    late_insert_until_ms: int = 0
     waiting_since_ms: int | None = None
     bytes_per_message: float | None = None
     retry_at_ms: int = 0
@@ -143,7 +144,7 @@ class PartitionState:
 
     @property
     def outdated(self) -> Outdated | None:
-        """Why a task refused the recorded text; see `core.receipts.Outdated`."""
+        """Why a task refused the recorded load spec; see `core.receipts.Outdated`."""
         match self.stage:
             case Answered(Outdated() as outdated) | ToProbe(outdated):
                 return outdated
@@ -170,7 +171,7 @@ class PartitionState:
         self.become(Answered(answer))
 
     def probe(self) -> None:
-        """Have the range looked for; why its text is not executed stays known."""
+        """Have the range looked for; why its load spec is not executed stays known."""
         self.become(ToProbe(self.outdated))
 
     def recorded(self, record: Record, background: Background, now_ms: int) -> None:
@@ -202,7 +203,7 @@ class PartitionState:
             self.is_unrecorded = True
 
     def knows(self, end: EpochOffset) -> bool:
-        """Whether a stable end says nothing new."""
+        """Whether a last stable offset says nothing new."""
         return (
             end.offset == self.stable_end
             and end.epoch in (self.epoch, EPOCH_UNKNOWN)
@@ -211,8 +212,8 @@ class PartitionState:
         )
 
     def see_end(self, end: EpochOffset, now_ms: int) -> None:
-        """Take a fresh stable end in. In another epoch than before it may be less: nobody vouches
-        any more for what was seen above it."""
+        """Take a fresh last stable offset in. In another epoch than before it may be less: nobody
+        vouches any more for what was seen above it."""
         is_same = end.epoch in (self.epoch, EPOCH_UNKNOWN)
         self.stable_end = max(end.offset, self.stable_end if is_same else 0)
         if end.epoch != EPOCH_UNKNOWN:
@@ -246,76 +247,87 @@ class PartitionState:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class PossibleLateInsert:
     """A settled range of which a lost task may still try an insert."""
 
-    marks: Marks
+    insert_counters: InsertCounters
     deadline_ms: int
 
 
 @dataclass(slots=True)
-class Claims:
+class Holds:
     """Everything that holds on to a window: R10's bookkeeping for one connector."""
 
-    suspects: list[Suspect] = field(default_factory=list)
-    ended: list[tuple[int, Marks, Record]] = field(default_factory=list)
+    late_inserts: list[PossibleLateInsert] = field(default_factory=list)
+    ended: list[tuple[int, InsertCounters, Record]] = field(default_factory=list)
 
-    def suspect(self, found: Iterable[Suspect]) -> None:
+    def add_late_inserts(self, found: Iterable[PossibleLateInsert]) -> None:
         """Take in what a take-over found; what is known already counts once."""
-        for suspect in found:
-            if suspect not in self.suspects:
-                self.suspects.append(suspect)
+        for late_insert in found:
+            if late_insert not in self.late_inserts:
+                self.late_inserts.append(late_insert)
 
-    def end(self, now_ms: int, marks: Marks, record: Record) -> None:
-        """A claim ended, with this record; its entries may be missing in marks that were read
-        before. The members of a bundle are one claim."""
+    def end(self, now_ms: int, insert_counters: InsertCounters, record: Record) -> None:
+        """A hold ended, with this record; its entries may be missing in insert counters that were
+        read before. The members of a bundle are one hold."""
         is_known = record.bundle and any(record.bundle == each.bundle for *_, each in self.ended)
         if not is_known:
-            self.ended.append((now_ms, marks, record))
+            self.ended.append((now_ms, insert_counters, record))
 
     def clock_went_back(self, now_ms: int) -> None:
         """What has ended counts as having ended now."""
-        self.ended = [(min(at, now_ms), marks, record) for at, marks, record in self.ended]
+        self.ended = [
+            (min(at, now_ms), insert_counters, record) for at, insert_counters, record in self.ended
+        ]
 
     def forget(self, now_ms: int, read_started_ms: int) -> None:
         """Drop what no longer counts."""
-        self.suspects = [s for s in self.suspects if not has_expired(s.deadline_ms, now_ms)]
+        self.late_inserts = [s for s in self.late_inserts if not has_expired(s.deadline_ms, now_ms)]
         self.ended = [item for item in self.ended if item[0] >= read_started_ms]
 
-    def ended_since(self, site: Site, read_started_ms: int) -> int:
-        """Grants that ended after a mark's reading began."""
+    def ended_since(self, target_shard: TargetShard, read_started_ms: int) -> int:
+        """Reservations that ended after an insert counter's reading began."""
         return sum(
-            record.grant
-            for at, marks, record in self.ended
-            if at >= read_started_ms and site.key in marks
+            record.reservation
+            for at, insert_counters, record in self.ended
+            if at >= read_started_ms and target_shard.key in insert_counters
         )
 
-    def at(self, site: Site, states: list[PartitionState], now_ms: int) -> list[Claim]:
-        """The claims on one site's window."""
-        key, bundles = site.key, set[str]()
-        held = [Claim(s.marks[key], 0) for s in self.suspects if key in s.marks]
+    def at(
+        self, target_shard: TargetShard, states: list[PartitionState], now_ms: int
+    ) -> list[Hold]:
+        """The holds on one target shard's window."""
+        key, bundles = target_shard.key, set[str]()
+        held = [
+            Hold(s.insert_counters[key], 0) for s in self.late_inserts if key in s.insert_counters
+        ]
         for state in states:
             bundle = state.record.bundle
             if bundle in bundles:
-                continue  # its members have one block, and one grant
-            if key in state.background.marks and state.may_insert(now_ms):
+                continue  # its members have one block, and one reservation
+            if key in state.background.insert_counters and state.may_insert(now_ms):
                 bundles |= {bundle} if bundle else set()
-                held.append(Claim(state.background.marks[key], state.record.grant))
+                held.append(Hold(state.background.insert_counters[key], state.record.reservation))
         return held
 
 
-def sites_gone(background: Background, text: ConfigurationText, topic: str) -> list[str]:
-    """Where a range in doubt may have blocks and a text does not insert, in words: table entries,
-    and shards of those that it has.
+def target_shards_gone(background: Background, spec: LoadSpec, topic: str) -> list[str]:
+    """Where a range in doubt may have blocks and a load spec does not insert, in words: table
+    entries, and shards of those that it has.
 
-    A probe under that text would not look there: rows of a table entry would count as loaded, rows
-    in a shard as missing.
+    A probe under that load spec would not look there: rows of a table entry would count as loaded,
+    rows in a shard as missing.
     """
-    shards = {table.entry: table.shards for table in text.tables_of(topic)}
-    sites = sorted({(site.entry, site.shard) for site in map(Site.of, background.marks)})
-    held = {entry for entry, _ in sites} | set(background.rest)
+    shards = {table.entry: table.shards for table in spec.tables_of(topic)}
+    target_shards = sorted(
+        {
+            (target_shard.entry, target_shard.shard)
+            for target_shard in map(TargetShard.of, background.insert_counters)
+        }
+    )
+    held = {entry for entry, _ in target_shards} | set(background.rest)
     gone = [f"table entry {entry}" for entry in sorted(held - shards.keys())]
-    for entry, shard in sites:
+    for entry, shard in target_shards:
         if entry in shards and shard not in shards[entry]:
             gone.append(f"shard {shard} of table entry {entry}")
     return gone

@@ -43,7 +43,8 @@ class Observed:
 
 
 def not_to_be_cut(block_range: Range, end: int) -> PartitionStoppedError:
-    """A range in doubt of which some rows are loaded, and that is too heavy under today's text.
+    """A range in doubt of which some rows are loaded, and that is too heavy under today's load
+    spec.
 
     :param end: up to where it would not be.
     """
@@ -51,7 +52,7 @@ def not_to_be_cut(block_range: Range, end: int) -> PartitionStoppedError:
     which = f"--topic {source.topic} --partition {source.partition}"
     return PartitionStoppedError(
         f"{block_range} is too heavy for one block from offset {end} on, and some of its rows are "
-        "loaded already under another configuration text or ClickHouse engine, so it cannot be "
+        "loaded already under another load spec or ClickHouse engine, so it cannot be "
         "shortened",
         "Run it with the version of chdb and the configuration of before; or load what is missing, "
         f"then `sluice resolve CONFIG {which} --as loaded`.",

@@ -1,8 +1,8 @@
 """How long a loop waits for a registry that does not know a schema (R15).
 
 A schema may be on its way to the registry that is asked, or the bytes are no header of a
-registry. Nobody can tell, so it is asked again for a while; then the text says which schemas there
-are, and messages of all others are dead letters.
+registry. Nobody can tell, so it is asked again for a while; then the load spec says which schemas
+there are, and messages of all others are dead letters.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class UnknownSchemaError(TransientError):
 class SchemaPatience:
     """Judges the refusals of one connector.
 
-    :param letters: knows how many dead letters are too many.
+    :param dead_letters: knows how many dead letters are too many.
     """
 
-    def __init__(self, letters: DeadLetterLimiter, patience_ms: int = PATIENCE_MS) -> None:
-        self._letters = letters
+    def __init__(self, dead_letters: DeadLetterLimiter, patience_ms: int = PATIENCE_MS) -> None:
+        self._dead_letters = dead_letters
         self._patience_ms = patience_ms
         self._since: dict[TopicPartition, tuple[int, int]] = {}
         self._waited_for: set[int] = set()
@@ -67,16 +67,16 @@ class SchemaPatience:
         self._known: dict[str, frozenset[int]] = {}
 
     def judge(self, block_range: Range, outdated: Outdated, now_ms: int) -> Outdated:
-        """The refusal, if the text is to say by now which schemas there are.
+        """The refusal, if the load spec is to say by now which schemas there are.
 
-        What it says is the same for as many ranges as possible, so that there are few texts.
+        What it says is the same for as many ranges as possible, so that there are few load specs.
 
         :raises UnknownSchemaError: the registry is to be asked again.
         """
         if not self._is_over(block_range, outdated, now_ms):
             raise UnknownSchemaError(outdated.why)
         for entry, found in outdated.schemas.items():
-            if self._letters.would_stop(block_range.source, entry, found.messages, found.of):
+            if self._dead_letters.would_stop(block_range.source, entry, found.messages, found.of):
                 raise UnknownSchemaError(
                     f"{outdated.why}; so many dead letters are more than [dead_letters] max_ratio "
                     "allows, so the range waits",

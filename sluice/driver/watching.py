@@ -22,10 +22,10 @@ from sluice.clickhouse.topology import read_condition
 from sluice.config import Configuration
 from sluice.core.errors import SluiceError
 from sluice.core.health import Condition, ReplicaHealth, changes, judged
-from sluice.core.text import ConfigurationText
+from sluice.core.load_spec import LoadSpec
 from sluice.core.topology import difference, taken_up
 from sluice.driver.ports import Clock, ReplicaState
-from sluice.driver.texts import access_of
+from sluice.driver.specs import access_of
 from sluice.driver.topology import in_parallel, look, with_replicas
 
 _logger = logging.getLogger("sluice.replicas")
@@ -46,7 +46,8 @@ class ReplicaWatch:
 
     :param configuration: with the replicas of each shard (`resolved`).
     :param connector: whose preference counts.
-    :param text: the text of the driver's start: which tables, and which they are in ZooKeeper.
+    :param spec: the load spec of the driver's start: which tables, and which they are in
+        ZooKeeper.
     :param changed: takes each change, from this thread: the configuration, with the replicas of
         now, and how to reach them.
     """
@@ -55,7 +56,7 @@ class ReplicaWatch:
         self,
         configuration: Configuration,
         connector: str,
-        text: ConfigurationText,
+        spec: LoadSpec,
         now_ms: Clock,
         changed: Callable[[Configuration, ClickHouseAccess], None],
     ) -> None:
@@ -64,7 +65,7 @@ class ReplicaWatch:
         #: How the cluster's shards differ from those of the start; "" while they do not.
         self.differs = ""
         self._connector = connector
-        self._text = text
+        self._spec = spec
         self._now_ms = now_ms
         self._changed = changed
         self._health: Mapping[str, ReplicaHealth] = {}
@@ -144,7 +145,7 @@ class ReplicaWatch:
 
     def _condition(self, url: str, shard: str, *, counts: bool) -> Condition | None:
         server = self._servers[url]
-        tables = [(t.database, t.table) for t in self._text.tables if shard in t.shards]
+        tables = [(t.database, t.table) for t in self._spec.tables if shard in t.shards]
         try:
             server.ping()  # one that is frozen is found out in seconds
             return read_condition(server, tables, counts=counts)
@@ -194,7 +195,7 @@ class ReplicaWatch:
 
     def _usable(self, shard: str, known: tuple[str, ...], urls: tuple[str, ...]) -> tuple[str, ...]:
         """Those replicas that may be offered blocks: a new one has to hold the tables first."""
-        tables = [table for table in self._text.tables if shard in table.shards]
+        tables = [table for table in self._spec.tables if shard in table.shards]
         alone = [t.target for t in tables if shard not in dict(t.zookeeper_paths)]
         if alone and set(urls) != set(known):
             # Each server has a window of its own for it: a block in doubt stays with its server.
@@ -218,7 +219,7 @@ class ReplicaWatch:
         try:
             with self.access.connect(url) as server:
                 server.ping()
-                for table in self._text.tables:
+                for table in self._spec.tables:
                     if shard in table.shards:
                         facts = describe_table(server, table.database, table.table)
                         refuse_other_table(facts, table, shard, urls)

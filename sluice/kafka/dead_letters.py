@@ -2,7 +2,7 @@
 
 The topic holds one message for each message and table entry that does not take it: it may be
 bad for one table and good for another, and then only that one is to get it by a replay. Beside
-them it holds marks (`sluice.kafka.letter_marks`).
+them it holds marks (`sluice.kafka.dead_letter_marks`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sluice.core.dead_letters import (
 )
 from sluice.core.receipts import DeadLetter, Origin
 from sluice.kafka.clients import KafkaAccess, make_consumer, make_unstable_reader
+from sluice.kafka.dead_letter_marks import KIND_HEADER, Purged, Replayed, read_mark
 from sluice.kafka.errors import KafkaTerminalError, StalledError, kafka_error
-from sluice.kafka.letter_marks import KIND_HEADER, Purged, Replayed, read_mark
 
 _READER_GROUP = "sluice.dead-letter-reader"
 _STALL_SECONDS = 30.0
@@ -36,7 +36,7 @@ _ORIGINAL_HEADER = "sluice.header."
 #: Room for the headers that we add and for the record batch around a message.
 _OVERHEAD_BYTES = 4096
 _ERROR_BYTES_MAX = 1024
-#: The reason of a letter that was purged: nothing but its place is known any more.
+#: The reason of a dead letter that was purged: nothing but its place is known any more.
 PURGED = "purged"
 
 
@@ -59,7 +59,7 @@ class Envelope:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredLetter:
+class StoredDeadLetter:
     """A dead letter as the topic holds it.
 
     :param partition: of the dead-letter topic; likewise the offset.
@@ -122,8 +122,9 @@ def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
         (ORIGIN_TIMESTAMP_HEADER, first_timestamp),
         (ATTEMPT_HEADER, b"%d" % letter.attempt),
         ("sluice.attempted-at", b"%d" % letter.attempted_at_ms),
-        ("sluice.lane", letter.lane.encode()),
-        ("sluice.text", letter.text.encode()),
+        # "sluice.lane" and "sluice.text" are what older versions wrote, so they stay.
+        ("sluice.lane", letter.connector.encode()),
+        ("sluice.text", letter.spec.encode()),
         ("sluice.version", __version__.encode()),
     ]
     return Envelope(key, value, headers + original)
@@ -154,8 +155,8 @@ def unwrap(message: ck.Message) -> DeadLetter:
         truncated=own.get("sluice.truncated", b"") != b"",
         attempt=int(own.get(ATTEMPT_HEADER, b"1")),
         attempted_at_ms=int(own.get("sluice.attempted-at", b"0")),
-        lane=own.get("sluice.lane", b"").decode(),
-        text=own.get("sluice.text", b"").decode(),
+        connector=own.get("sluice.lane", b"").decode(),
+        spec=own.get("sluice.text", b"").decode(),
     )
     origin = _read_origin(own) if ORIGIN_HEADER in own else letter.first
     return letter if origin == letter.first else letter._replace(origin=origin)
@@ -167,7 +168,7 @@ def shown_origin(origin: Origin) -> bytes:
 
 
 def recognised(letter: DeadLetter) -> DeadLetter:
-    """The letter of a message that a replay wrote: with the origin and the attempt that its
+    """The dead letter of a message that a replay wrote: with the origin and the attempt that its
     headers tell, and without those headers, which are not the message's own.
 
     Whom the message was for stays with it if nobody took it: else the next replay would give
@@ -208,14 +209,14 @@ def _own_headers(message: ck.Message) -> dict[str, bytes]:
 
 
 def read_dead_letters(access: KafkaAccess, topic: str) -> Iterator[DeadLetter]:
-    """All committed dead letters up to the topic's stable end, oldest first.
+    """All committed dead letters up to the topic's last stable offset, oldest first.
 
     Those that were purged are among them, with their place and the reason "purged" only.
 
     :raises StalledError: the topic exists but cannot be read to its end.
     """
     for record in read_records(access, topic):
-        if isinstance(record, StoredLetter):
+        if isinstance(record, StoredDeadLetter):
             yield record.letter
         elif isinstance(record, Purged) and record.is_done:
             yield from _purged(record)
@@ -235,13 +236,13 @@ def read_records(
     since_ms: int | None = None,
     to_log_end: bool = False,
     marks_only: bool = False,
-) -> Iterator[StoredLetter | Replayed | Purged]:
+) -> Iterator[StoredDeadLetter | Replayed | Purged]:
     """Everything that the topic holds, each partition in its order.
 
     :param since_ms: only what was written since then.
-    :param to_log_end: also what is committed beyond the stable end, where another producer's
-        open transaction holds it back; waits for that one to end.
-    :param marks_only: leave the letters out; it costs a fraction.
+    :param to_log_end: also what is committed beyond the last stable offset, where another
+        producer's open transaction holds it back; waits for that one to end.
+    :param marks_only: leave the dead letters out; it costs a fraction.
     :raises KafkaTerminalError: it holds something else.
     :raises StalledError: it cannot be read to its end.
     """
@@ -306,7 +307,7 @@ def _is_mark(message: ck.Message) -> bool:
     return bool(headers) and headers[0][0] == KIND_HEADER
 
 
-def _parsed(message: ck.Message, low: int) -> StoredLetter | Replayed | Purged:
+def _parsed(message: ck.Message, low: int) -> StoredDeadLetter | Replayed | Purged:
     partition, offset = message.partition(), message.offset()
     try:
         own = _own_headers(message)
@@ -316,7 +317,7 @@ def _parsed(message: ck.Message, low: int) -> StoredLetter | Replayed | Purged:
         cut = tuple(own.get("sluice.truncated", b"").decode().split(","))
         letter, version = unwrap(message), own.get("sluice.version", b"").decode()
         at_ms = letter.attempted_at_ms or message.timestamp()[1]
-        return StoredLetter(partition, offset, letter, at_ms, version, tuple(filter(None, cut)))
+        return StoredDeadLetter(partition, offset, letter, at_ms, version, tuple(filter(None, cut)))
     except (KeyError, ValueError, TypeError) as error:
         raise KafkaTerminalError(
             f"dead letters {message.topic()}[{partition}] hold a message at offset {offset} that "

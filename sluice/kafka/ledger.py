@@ -28,8 +28,8 @@ _READ_TIMEOUT_SECONDS = 90.0
 def entries(
     access: KafkaAccess, topic: str, begin: int | None = None, end: int | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Committed entries of the ledger in order, with their offsets, up to its stable end. Several
-    may have one offset.
+    """Committed entries of the ledger in order, with their offsets, up to its last stable offset.
+    Several may have one offset.
 
     :param end: read up to here instead; waits for open transactions below it.
     :raises StalledError: the ledger exists but cannot be read to its end.
@@ -84,18 +84,19 @@ def read_view(
     access: KafkaAccess,
     topic: str,
     sources: Iterable[TopicPartition],
-    texts_of: Callable[[str], str | None],
+    specs_of: Callable[[str], str | None],
     since_ms: int | None,
     uncommitted: Iterable[TopicPartition] = (),
 ) -> LedgerView:
     """Read the ledger backwards until it answers for all partitions.
 
     From its very end, not from its stable one: while another producer of the same ledger
-    has a transaction open, later entries are committed and still lie beyond the stable end.
+    has a transaction open, later entries are committed and still lie beyond the last stable offset.
 
-    :param texts_of: digest of the text that a record's metadata names; None to need none.
-    :param since_ms: everything younger is read in any case, for the suspects; and more, where what
-        is read tells of longer leases than today's. None: suspects are of no interest.
+    :param specs_of: digest of the load spec that a record's metadata names; None to need none.
+    :param since_ms: everything younger is read in any case, for the possible late inserts; and
+        more, where what is read tells of longer leases than today's. None: possible late inserts
+        are of no interest.
     :param uncommitted: partitions of which the group holds nothing. A checkpoint that says that
         they have no record is enough; for the others a record is looked for to the very beginning.
     """
@@ -118,8 +119,8 @@ def read_view(
         if view.recorded is not None or view.complete:
             view.recorded = (view.recorded or frozenset()) | view.records.keys()
         new = set() if view.recorded is None else uncommitted - view.recorded
-        needed = {texts_of(str(entry["metadata"])) for entry in view.records.values()} - {None}
-        found = wanted <= view.records.keys() | new and needed <= view.texts.keys()
+        needed = {specs_of(str(entry["metadata"])) for entry in view.records.values()} - {None}
+        found = wanted <= view.records.keys() | new and needed <= view.specs.keys()
         is_past = since_ms is None or times.oldest_ms < since_ms
         if view.complete or (found and is_past):
             return view
@@ -130,8 +131,8 @@ def read_view(
 class _Times:
     """When a chunk's entries were written.
 
-    :param lease_ms: the longest lease of a record or suspect in it: today's may be shorter than
-        that of who left suspects behind.
+    :param lease_ms: the longest lease of a record or possible late insert in it: today's may be
+        shorter than that of who left possible late inserts behind.
     """
 
     oldest_ms: int = 1 << 62
@@ -172,7 +173,7 @@ def _read_chunk(
 ) -> _Times:
     """Add an older chunk to the view; what is there already is younger and stays."""
     records: dict[TopicPartition, dict[str, Any]] = {}
-    suspects: list[dict[str, Any]] = []
+    late_inserts: list[dict[str, Any]] = []
     times = _Times()
     for _, entry in entries(access, topic, begin, end):
         times.oldest_ms = min(times.oldest_ms, int(entry["at_ms"]))
@@ -181,16 +182,16 @@ def _read_chunk(
             continue
         times.lease_ms = max(times.lease_ms, _lease_ms(entry))
         if entry["type"] == "text":
-            view.texts.setdefault(entry["digest"], entry["text"])
+            view.specs.setdefault(entry["digest"], entry["text"])
         elif entry["type"] == "record":
             records[_source(entry)] = entry
         elif entry["type"] == "checkpoint":
             checkpoints.take(entry)
             records |= {_source(record): record for record in entry["records"]}
         elif entry["type"] == "suspect":
-            suspects.append(entry)
+            late_inserts.append(entry)
     view.records = records | view.records
-    view.suspects = suspects + view.suspects
+    view.late_inserts = late_inserts + view.late_inserts
     return times
 
 

@@ -1,4 +1,4 @@
-"""Facts about source topics: stable ends, beginnings, ids."""
+"""Facts about source topics: last stable offsets, beginnings, ids."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def _plain(ends: Mapping[TopicPartition, EpochOffset]) -> dict[TopicPartition, i
 class SourceLog:
     """Reads facts about topics through one admin client.
 
-    :param ends: asks for stable ends over connections of its own, which costs a twentieth; None:
-        the admin client does it, whatever security the brokers want.
+    :param ends: asks for last stable offsets over connections of its own, which costs a twentieth;
+        None: the admin client does it, whatever security the brokers want.
     """
 
     def __init__(self, admin: AdminClient, ends: StableEnds | None = None) -> None:

@@ -98,7 +98,7 @@ class _Reader:
 def parse_key(key: bytes | None) -> CommitKey | None:
     """Whose committed offset a message is about; None for every other kind of record.
 
-    :raises UnknownCommitFormatError: it claims to be a committed offset and is none.
+    :raises UnknownCommitFormatError: it has the key of a committed offset and is none.
     """
     if key is None or len(key) < 2:
         return None

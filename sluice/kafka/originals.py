@@ -72,7 +72,7 @@ class Originals:
             return
         self._polls.append(_Poll(offsets, kinds, stamps, keys, headers))
 
-    def letters(
+    def dead_letters(
         self,
         source: TopicPartition,
         wanted: Mapping[int, Sequence[DeadLetterReason]],
@@ -84,7 +84,7 @@ class Originals:
         """
         if not self.complete or wanted.keys() - values.keys():
             return None
-        letters: list[DeadLetter] = []
+        dead_letters: list[DeadLetter] = []
         polls = iter(self._polls)
         poll, last = None, -1
         for offset in sorted(wanted):
@@ -98,7 +98,7 @@ class Originals:
             if poll.offsets[place] != offset:
                 return None
             has_time = poll.kinds[place] != ck.TIMESTAMP_NOT_AVAILABLE
-            letters += [
+            dead_letters += [
                 DeadLetter(
                     topic=source.topic,
                     partition=source.partition,
@@ -114,4 +114,4 @@ class Originals:
                 )
                 for fault in wanted[offset]
             ]
-        return tuple(letters)
+        return tuple(dead_letters)

@@ -182,7 +182,7 @@ class RangeReader:
             self._keep(first.source, consumer, reading.positions[0])
         return results
 
-    def letters(
+    def dead_letters(
         self,
         block_range: Range,
         wanted: Mapping[int, Sequence[DeadLetterReason]],
@@ -197,9 +197,9 @@ class RangeReader:
         (kept_range, originals), self._originals = self._originals, (None, None)
         size = sum(len(values.get(offset, b"")) * len(wanted[offset]) for offset in wanted)
         if originals is not None and kept_range == block_range and size <= bytes_max:
-            letters = originals.letters(block_range.source, wanted, values)
-            if letters is not None:
-                return letters
+            dead_letters = originals.dead_letters(block_range.source, wanted, values)
+            if dead_letters is not None:
+                return dead_letters
         return read_originals(self._access, block_range, wanted, bytes_max)
 
     def close(self) -> None:
@@ -547,7 +547,7 @@ def read_originals(
     :param wanted: offset -> what is wrong with its message, once for each table entry.
     :param bytes_max: payloads beyond this total become pointers: no value, truncated.
     """
-    letters: list[DeadLetter] = []
+    dead_letters: list[DeadLetter] = []
     left = bytes_max
     consumer = make_consumer(access, _READER_GROUP)
     source, end = block_range.source, block_range.end
@@ -563,7 +563,7 @@ def read_originals(
                 for fault in wanted.get(message.offset(), ()):
                     letter = _letter(message, fault, left)
                     left -= len(letter.value or b"")
-                    letters.append(letter)
+                    dead_letters.append(letter)
             before = position
             position = _position(consumer, where, position)
             if position > before:
@@ -572,7 +572,7 @@ def read_originals(
                 _explain_stall(consumer, block_range, position)
     finally:
         consumer.close()
-    return tuple(letters)
+    return tuple(dead_letters)
 
 
 def _letter(message: ck.Message, fault: DeadLetterReason, left: int) -> DeadLetter:

@@ -28,7 +28,8 @@ def make_reader(access: KafkaAccess) -> Reader:
 
 
 def make_ends(access: KafkaAccess) -> StableEnds | None:
-    """What asks for the stable ends of this connector's partitions; None: the admin client does."""
+    """What asks for the last stable offsets of this connector's partitions; None: the admin client
+    does."""
     if access.reader == "native":
         from sluice.kafka.wire.ends import StableEnds
 

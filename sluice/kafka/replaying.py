@@ -1,6 +1,6 @@
 """Writing to the dead-letter topic from outside of the pipeline: replays and purges.
 
-Each letter goes back at most once, whatever happens. Three things hold that:
+Each dead letter goes back at most once, whatever happens. Three things hold that:
 
 1. A message goes back in one transaction with the mark that says so.
 2. Who replays or purges initialises the topic's own transactional id first, which fences
@@ -31,9 +31,15 @@ from sluice.core.errors import InDoubtError, SluiceError, TerminalError
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import DeadLetter
 from sluice.kafka.clients import KafkaAccess, make_admin, make_consumer, make_producer
-from sluice.kafka.dead_letters import StoredLetter, recognised, shown_origin
+from sluice.kafka.dead_letter_marks import (
+    Headers,
+    Purged,
+    Replayed,
+    purged_messages,
+    replayed_headers,
+)
+from sluice.kafka.dead_letters import StoredDeadLetter, recognised, shown_origin
 from sluice.kafka.errors import FencedError, KafkaUnavailableError, UnknownCommitError, kafka_error
-from sluice.kafka.letter_marks import Headers, Purged, Replayed, purged_messages, replayed_headers
 from sluice.kafka.log import SourceLog
 from sluice.kafka.patience import within
 from sluice.kafka.transactions import CALL_TIMEOUT_SECONDS, HANG_SECONDS, initialise
@@ -55,9 +61,9 @@ class OvertakenError(TerminalError):
 
 
 class OriginGoneError(TerminalError):
-    """The whole message of a letter that was cut cannot be read any more."""
+    """The whole message of a dead letter that was cut cannot be read any more."""
 
-    hint = "Produce the message again from where it came from; this letter cannot be replayed."
+    hint = "Produce the message again from where it came from; this dead letter cannot be replayed."
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,7 @@ class Outgoing:
         return 100 + len(self.key or b"") + len(self.value or b"") + own
 
 
-def replayed_message(dead_letter_topic: str, stored: StoredLetter) -> Outgoing:
+def replayed_message(dead_letter_topic: str, stored: StoredDeadLetter) -> Outgoing:
     """The message as it was, with what tells the loader where it belongs and comes from.
 
     Its Kafka timestamp is the time of the replay: a log whose retention is over would drop a
@@ -100,13 +106,13 @@ def replayed_message(dead_letter_topic: str, stored: StoredLetter) -> Outgoing:
 def only_table(letter: DeadLetter) -> str:
     """The table entry that alone gets the message back; "" for whom its route names.
 
-    A letter that no entry took may still be one of a message that was for one entry.
+    A dead letter that no entry took may still be one of a message that was for one entry.
     """
     named = dict(letter.headers).get(TABLE_HEADER) or b""
     return letter.table or named.decode(errors="replace")
 
 
-def replayed_mark(dead_letter_topic: str, stored: StoredLetter, mark: Replayed) -> Outgoing:
+def replayed_mark(dead_letter_topic: str, stored: StoredDeadLetter, mark: Replayed) -> Outgoing:
     """The mark that belongs into the same transaction."""
     letter = stored.letter
     key = (letter.topic, letter.partition, letter.offset, letter.table)
@@ -122,7 +128,7 @@ def purged_marks(dead_letter_topic: str, mark: Purged) -> list[Outgoing]:
     ]
 
 
-class LetterWriter:
+class DeadLetterWriter:
     """Transactions of the one who may write marks. Open it, then read the marks, then write."""
 
     def __init__(self, access: KafkaAccess, dead_letter_topic: str) -> None:
@@ -215,8 +221,8 @@ def _produce(producer: ck.Producer, messages: Iterable[Outgoing]) -> None:
                 producer.poll(0.05)
 
 
-class Originals:
-    """Reads single messages again, for letters that were cut. Close it."""
+class OriginalReader:
+    """Reads single messages again, for dead letters that were cut. Close it."""
 
     def __init__(self, access: KafkaAccess) -> None:
         self._consumer = make_consumer(access, _READER_GROUP)
@@ -225,8 +231,8 @@ class Originals:
         """Close the client."""
         self._consumer.close()
 
-    def whole(self, stored: StoredLetter) -> StoredLetter:
-        """The letter with its message as it was.
+    def whole(self, stored: StoredDeadLetter) -> StoredDeadLetter:
+        """The dead letter with its message as it was.
 
         :raises OriginGoneError: the log does not hold it any more, or holds another message.
         :raises TransientError: the broker does not answer.
@@ -237,10 +243,13 @@ class Originals:
         message = self._read(letter.topic, letter.partition, letter.offset)
         where = f"{letter.topic}[{letter.partition}] offset {letter.offset}"
         if message is None:
-            raise OriginGoneError(f"the letter of {where} was cut, and the log has no such message")
+            raise OriginGoneError(
+                f"the dead letter of {where} was cut, and the log has no such message"
+            )
         if not _is_same(message, stored):
             raise OriginGoneError(
-                f"the letter of {where} was cut, and another message stands there now: the topic "
+                f"the dead letter of {where} was cut, and another message stands there now: the "
+                "topic "
                 "was deleted and created again"
             )
         whole = letter._replace(
@@ -274,8 +283,9 @@ class Originals:
         raise KafkaUnavailableError(f"{topic}[{partition}] offset {offset} cannot be read")
 
 
-def _is_same(message: ck.Message, stored: StoredLetter) -> bool:
-    """Whether a message is the one that a letter was cut from, as far as the letter shows."""
+def _is_same(message: ck.Message, stored: StoredDeadLetter) -> bool:
+    """Whether a message is the one that a dead letter was cut from, as far as the dead letter
+    shows."""
     letter: DeadLetter = stored.letter
     kind, timestamp_ms = message.timestamp()
     if kind == ck.TIMESTAMP_NOT_AVAILABLE:

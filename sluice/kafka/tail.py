@@ -1,4 +1,4 @@
-"""Reading one partition of one of Kafka's or Sluice's own topics to its stable end, and on.
+"""Reading one partition of one of Kafka's or Sluice's own topics to its last stable offset, and on.
 
 Committed messages only. What the ledger's and the offsets topic's readers share.
 """
@@ -69,11 +69,11 @@ class Tail:
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything below the stable end, as last asked for, was read."""
+        """Whether everything below the last stable offset, as last asked for, was read."""
         return self.position >= self.stable_end
 
     def ask_end(self) -> int:
-        """Ask for the stable end as it is now."""
+        """Ask for the last stable offset as it is now."""
         self.log_begin, self.stable_end = self._ends()
         return self.stable_end
 
@@ -81,7 +81,7 @@ class Tail:
         """The next messages, in order; none if none came in time.
 
         :raises LogBeginLostError: messages vanished before they were read.
-        :raises StalledError: messages below the stable end do not come.
+        :raises StalledError: messages below the last stable offset do not come.
         :raises SluiceError: Kafka answers with an error.
         """
         found: list[LogMessage] = []

@@ -49,7 +49,7 @@ class RecorderNames:
     dead_letter_topic: str
     owner: str
     dead_letter_bytes_max: int = 1_000_000
-    #: Of letters whose reason is PARKED; "" where no table entry may be parked.
+    #: Of dead letters whose reason is PARKED; "" where no table entry may be parked.
     parking_topic: str = ""
     transaction_timeout_ms: int = 60_000
 

@@ -1,1 +1,1 @@
-"""Taking turns at a table whose server refuses an insert while another waits for its quorum."""
+"""The insert lock of a table whose server refuses an insert while another waits for its quorum."""

@@ -1,4 +1,4 @@
-"""Turns at a table: what a loader asks for. `sluice.locks.zookeeper` gives it for real.
+"""The insert lock of a table: what a loader asks for. `sluice.locks.zookeeper` gives it for real.
 
 The lock spares the server and the loaders refusals (286); it is not what keeps rows from being
 stored twice. So a loader that cannot have it at all goes on without.
@@ -12,9 +12,9 @@ from sluice.core.errors import TransientError
 
 
 class LockWaitError(TransientError):
-    """It was not our turn in time. Nothing was sent."""
+    """The insert lock did not come in time. Nothing was sent."""
 
-    hint = "Other loaders have their turn at this table; the block is sent again later."
+    hint = "Other loaders hold this table's insert lock; the block is sent again later."
 
 
 class LockLostError(TransientError):

@@ -9,19 +9,19 @@ from sluice.config import Configuration
 from sluice.core.dead_letters import PARKED
 from sluice.core.errors import TerminalError
 from sluice.core.receipts import DeadLetter, Origin
-from sluice.driver.texts import kafka_access
+from sluice.driver.specs import kafka_access
 from sluice.kafka.cluster import Cluster
-from sluice.kafka.dead_letters import StoredLetter, read_records
-from sluice.kafka.letter_marks import Replayed
+from sluice.kafka.dead_letter_marks import Replayed
+from sluice.kafka.dead_letters import StoredDeadLetter, read_records
 
-#: What to do about a letter, by its reason. Reasons are `sluice.decode.messages.fault`'s.
+#: What to do about a dead letter, by its reason. Reasons are `sluice.decode.messages.fault`'s.
 _ADVICE = {
-    "not-one-object": "The message is not one whole object: mend its producer.",
+    "not-one-object": "The message is not one whole object: fix its producer.",
     "not-one-row": (
-        'The message does not hold exactly one row: mend its producer, or set rows = "many".'
+        'The message does not hold exactly one row: fix its producer, or set rows = "many".'
     ),
     "cannot-parse": (
-        "A value is not of its column's type: mend the producer, or change the column."
+        "A value is not of its column's type: fix the producer, or change the column."
     ),
     "unknown-schema": "The registry did not know the schema in time: register it, then replay.",
     "out-of-range": (
@@ -37,28 +37,28 @@ _ADVICE = {
         'unknown_fields = "ignore", then replay.'
     ),
     "no-column": (
-        "The message has no field of the table: mend the names, upper and lower case are told "
+        "The message has no field of the table: fix the names, upper and lower case are told "
         "apart, or map them in [table.columns], then replay."
     ),
-    PARKED: "Nothing is wrong with the message: mend its table, then replay.",
+    PARKED: "Nothing is wrong with the message: fix its table, then replay.",
     "no-route": "No table entry takes the message: add one, or a route, then replay.",
 }
-_OTHER_ADVICE = "Mend what the error names, then replay."
+_OTHER_ADVICE = "Fix what the error names, then replay."
 
 
-class NoSuchLetterError(TerminalError):
+class NoSuchDeadLetterError(TerminalError):
     """No dead letter is of this message."""
 
     hint = "`sluice dead-letters list` shows those that there are, with their origins."
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class DeadLetterSelection:
     """Which dead letters are meant; None takes all.
 
     :param topic: of the message's origin; likewise `partition` and `offset`.
-    :param since_ms: only letters that were written since then.
-    :param before_ms: only letters that were written before.
+    :param since_ms: only dead letters that were written since then.
+    :param before_ms: only dead letters that were written before.
     :param replayed: only those that were replayed, or that were not.
     """
 
@@ -72,8 +72,8 @@ class Selection:
     before_ms: int | None = None
     replayed: bool | None = None
 
-    def takes(self, stored: StoredLetter, *, is_replayed: bool) -> bool:
-        """Whether this letter is meant."""
+    def takes(self, stored: StoredDeadLetter, *, is_replayed: bool) -> bool:
+        """Whether this dead letter is meant."""
         letter, at_ms = stored.letter, stored.written_at_ms
         return (
             self.table in (None, letter.table)
@@ -101,18 +101,18 @@ class Found:
     """A dead letter, and when it was replayed if it was."""
 
     connector: str
-    stored: StoredLetter
+    stored: StoredDeadLetter
     replayed: Replayed | None
 
     @property
     def letter(self) -> DeadLetter:
-        """The letter itself."""
+        """The dead letter itself."""
         return self.stored.letter
 
 
 @dataclass(slots=True)
 class Count:
-    """Letters of one table entry and reason.
+    """Dead letters of one table entry and reason.
 
     :param waiting: of these, not replayed.
     """
@@ -120,7 +120,7 @@ class Count:
     connector: str
     table: str
     reason: str
-    letters: int = 0
+    dead_letters: int = 0
     waiting: int = 0
     first_ms: int = 0
     last_ms: int = 0
@@ -128,16 +128,16 @@ class Count:
     def add(self, found: Found) -> None:
         """Count one."""
         at_ms = found.stored.written_at_ms
-        self.letters += 1
+        self.dead_letters += 1
         self.waiting += found.replayed is None
         self.first_ms = min(self.first_ms or at_ms, at_ms)
         self.last_ms = max(self.last_ms, at_ms)
 
 
-def find(configuration: Configuration, selection: Selection) -> Iterator[Found]:
+def find(configuration: Configuration, selection: DeadLetterSelection) -> Iterator[Found]:
     """The dead letters that are meant, oldest first in each partition of their topic.
 
-    The topic is read twice: a letter's mark stands behind it.
+    The topic is read twice: a dead letter's mark stands behind it.
 
     :raises SluiceError: a connector's cluster does not answer.
     """
@@ -157,7 +157,7 @@ def find(configuration: Configuration, selection: Selection) -> Iterator[Found]:
             if isinstance(record, Replayed)
         }
         for record in read_records(access, topic, since_ms=since_ms):
-            if not isinstance(record, StoredLetter):
+            if not isinstance(record, StoredDeadLetter):
                 continue
             mark = marks.get((record.partition, record.offset))
             if is_of(configuration, connector.name, record.letter) and selection.takes(
@@ -167,39 +167,42 @@ def find(configuration: Configuration, selection: Selection) -> Iterator[Found]:
 
 
 def is_of(configuration: Configuration, connector: str, letter: DeadLetter) -> bool:
-    """Whether a letter was written by this connector; several may share one topic."""
-    return letter.lane in ("", f"{configuration.pipeline}.{connector}")
+    """Whether a dead letter was written by this connector; several may share one topic."""
+    return letter.connector in ("", f"{configuration.pipeline}.{connector}")
 
 
-def find_one(configuration: Configuration, selection: Selection) -> list[Found]:
-    """Every letter of one message: of each table entry, and of each attempt.
+def find_one(configuration: Configuration, selection: DeadLetterSelection) -> list[Found]:
+    """Every dead letter of one message: of each table entry, and of each attempt.
 
-    :raises NoSuchLetterError: there is none.
+    :raises NoSuchDeadLetterError: there is none.
     """
     found = list(find(configuration, selection))
     if not found:
-        raise NoSuchLetterError(
+        raise NoSuchDeadLetterError(
             f"no dead letter is of {selection.topic}[{selection.partition}] offset "
             f"{selection.offset}"
         )
     return found
 
 
-def summarise(letters: Iterator[Found]) -> list[Count]:
-    """How many letters of what, most first."""
+def summarise(dead_letters: Iterator[Found]) -> list[Count]:
+    """How many dead letters of what, most first."""
     counts: dict[tuple[str, str, str], Count] = {}
-    for found in letters:
+    for found in dead_letters:
         key = (found.connector, found.letter.table, found.letter.reason)
         counts.setdefault(key, Count(*key)).add(found)
-    return sorted(counts.values(), key=lambda count: (-count.letters, count.table, count.reason))
+    return sorted(
+        counts.values(), key=lambda count: (-count.dead_letters, count.table, count.reason)
+    )
 
 
 def advice(found: Found) -> str:
-    """What a person can do about a letter."""
+    """What a person can do about a dead letter."""
     letter = found.letter
     if found.replayed is not None:
         return (
-            "Nothing: it was replayed. If it was bad again, that is a letter of its own with a "
+            "Nothing: it was replayed. If it was bad again, that is a dead letter of its own "
+            "with a "
             "higher attempt."
         )
     said = _ADVICE.get(letter.reason, _OTHER_ADVICE)

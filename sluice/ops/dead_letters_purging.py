@@ -1,9 +1,9 @@
 """Purging dead letters: deleting them for good.
 
 Kafka deletes a log's records only from its front. So a purge deletes, in each partition of the
-dead-letter topic, up to the first letter that is not meant; letters behind it that are meant
-stay, and are counted. Before, a mark says which messages' letters go, so that an audit goes on
-counting those messages as dead-lettered.
+dead-letter topic, up to the first dead letter that is not meant; dead letters behind it that are
+meant stay, and are counted. Before, a mark says which messages' dead letters go, so that an audit
+goes on counting those messages as dead-lettered.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 from sluice.config import Configuration
 from sluice.core.errors import TerminalError
 from sluice.core.ranges import Interval
-from sluice.driver.texts import kafka_access
+from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import KafkaAccess, make_admin
-from sluice.kafka.dead_letters import StoredLetter, read_records
-from sluice.kafka.letter_marks import LetterKey, Purged, Replayed, intervals_of, joined
-from sluice.kafka.replaying import LetterWriter, delete_before, purged_marks
+from sluice.kafka.dead_letter_marks import DeadLetterKey, Purged, Replayed, intervals_of, joined
+from sluice.kafka.dead_letters import StoredDeadLetter, read_records
+from sluice.kafka.replaying import DeadLetterWriter, delete_before, purged_marks
 from sluice.kafka.topics import describe_topic
-from sluice.ops.dead_letters import Selection
+from sluice.ops.dead_letters import DeadLetterSelection
 from sluice.ops.dead_letters_replaying import whoever
 
 
 class NothingToPurgeError(TerminalError):
-    """No letter that is meant can be deleted."""
+    """No dead letter that is meant can be deleted."""
 
 
 @dataclass(slots=True)
@@ -34,20 +34,20 @@ class PartitionPurge:
     """What goes from one partition of the dead-letter topic.
 
     :param before: its records below this offset are deleted; 0 if none is.
-    :param letters: dead letters among them.
-    :param kept: letters that are meant, but stand behind one that is not.
+    :param dead_letters: dead letters among them.
+    :param kept: dead letters that are meant, but stand behind one that is not.
     :param first_kept: that one.
     """
 
     before: int = 0
-    letters: int = 0
+    dead_letters: int = 0
     kept: int = 0
-    first_kept: StoredLetter | None = None
-    _offsets: dict[LetterKey, list[int]] = field(default_factory=dict)
-    _earlier: list[Mapping[LetterKey, tuple[Interval, ...]]] = field(default_factory=list)
-    _pending: list[Mapping[LetterKey, tuple[Interval, ...]]] = field(default_factory=list)
+    first_kept: StoredDeadLetter | None = None
+    _offsets: dict[DeadLetterKey, list[int]] = field(default_factory=dict)
+    _earlier: list[Mapping[DeadLetterKey, tuple[Interval, ...]]] = field(default_factory=list)
+    _pending: list[Mapping[DeadLetterKey, tuple[Interval, ...]]] = field(default_factory=list)
 
-    def take(self, record: StoredLetter | Replayed | Purged, *, is_meant: bool) -> None:
+    def take(self, record: StoredDeadLetter | Replayed | Purged, *, is_meant: bool) -> None:
         """Take the next record of the partition in."""
         if isinstance(record, Replayed):
             return
@@ -64,13 +64,13 @@ class PartitionPurge:
             letter = record.letter
             key = (letter.topic, letter.partition, letter.table)
             self._offsets.setdefault(key, []).append(letter.offset)
-            self.letters += 1
+            self.dead_letters += 1
             self.before = record.offset + 1
             self._earlier += self._pending
             self._pending = []
 
-    def offsets(self) -> dict[LetterKey, tuple[Interval, ...]]:
-        """The messages whose letters go, and those that marks among them speak of."""
+    def offsets(self) -> dict[DeadLetterKey, tuple[Interval, ...]]:
+        """The messages whose dead letters go, and those that marks among them speak of."""
         own = {key: intervals_of(offsets) for key, offsets in self._offsets.items()}
         return joined([*self._earlier, own])
 
@@ -82,13 +82,13 @@ class PurgePlan:
     partitions: dict[str, dict[int, PartitionPurge]] = field(default_factory=dict)
 
     @property
-    def letters(self) -> int:
-        """Letters to be deleted."""
-        return sum(each.letters for _, _, each in self.all())
+    def dead_letters(self) -> int:
+        """Dead letters to be deleted."""
+        return sum(each.dead_letters for _, _, each in self.all())
 
     @property
     def kept(self) -> int:
-        """Letters that are meant, but cannot be deleted singly."""
+        """Dead letters that are meant, but cannot be deleted singly."""
         return sum(each.kept for _, _, each in self.all())
 
     def all(self) -> Iterator[tuple[str, int, PartitionPurge]]:
@@ -102,9 +102,10 @@ class PurgePlan:
         said = []
         for connector, number, each in self.all():
             where = f"{topic}[{number}] of connector {connector}"
-            if each.letters:
+            if each.dead_letters:
                 said.append(
-                    f"delete {each.letters} dead letters for good: the records of {where} before "
+                    f"delete {each.dead_letters} dead letters for good: the records of {where} "
+                    "before "
                     f"offset {each.before}"
                 )
             if each.kept and each.first_kept is not None:
@@ -117,13 +118,13 @@ def _why_kept(each: PartitionPurge, where: str) -> str:
     assert kept is not None
     letter = kept.letter
     return (
-        f"Kafka deletes only from the front, and they stand behind the letter at offset "
+        f"Kafka deletes only from the front, and they stand behind the dead letter at offset "
         f"{kept.offset} of {where} ({letter.table or 'no table'}, {letter.reason}), which is not "
         "meant"
     )
 
 
-def plan_purge(configuration: Configuration, selection: Selection) -> PurgePlan:
+def plan_purge(configuration: Configuration, selection: DeadLetterSelection) -> PurgePlan:
     """Choose; nothing is written.
 
     :raises NothingToPurgeError: nothing can be deleted.
@@ -134,7 +135,7 @@ def plan_purge(configuration: Configuration, selection: Selection) -> PurgePlan:
     for connector in _one_for_each_cluster(configuration, selection):
         access = kafka_access(configuration, connector)
         plan.partitions[connector] = _choose(configuration, connector, access, selection)
-    if not plan.letters:
+    if not plan.dead_letters:
         raise NothingToPurgeError(
             "no dead letter that is meant can be deleted",
             "; ".join(plan.steps(configuration.dead_letters_topic))
@@ -143,7 +144,9 @@ def plan_purge(configuration: Configuration, selection: Selection) -> PurgePlan:
     return plan
 
 
-def purge(configuration: Configuration, selection: Selection, planned: PurgePlan) -> PurgePlan:
+def purge(
+    configuration: Configuration, selection: DeadLetterSelection, planned: PurgePlan
+) -> PurgePlan:
     """Choose again, alone, and delete; never beyond what was planned.
 
     :returns: what was deleted.
@@ -154,14 +157,14 @@ def purge(configuration: Configuration, selection: Selection, planned: PurgePlan
     topic = configuration.dead_letters_topic
     for connector, partitions in planned.partitions.items():
         access = kafka_access(configuration, connector)
-        befores = {number: each.before for number, each in partitions.items() if each.letters}
+        befores = {number: each.before for number, each in partitions.items() if each.dead_letters}
         if not befores:
             continue
-        writer, admin = LetterWriter(access, topic), make_admin(access)
+        writer, admin = DeadLetterWriter(access, topic), make_admin(access)
         writer.open()
         delete_before(admin, topic, _unfinished(access, topic))
         chosen = _choose(configuration, connector, access, selection, befores)
-        chosen = {number: each for number, each in chosen.items() if each.letters}
+        chosen = {number: each for number, each in chosen.items() if each.dead_letters}
         for number, each in chosen.items():
             now_ms = time.time_ns() // 1_000_000
             mark = Purged(number, each.before, now_ms, whoever(), each.offsets())
@@ -172,7 +175,9 @@ def purge(configuration: Configuration, selection: Selection, planned: PurgePlan
     return done
 
 
-def _one_for_each_cluster(configuration: Configuration, selection: Selection) -> list[str]:
+def _one_for_each_cluster(
+    configuration: Configuration, selection: DeadLetterSelection
+) -> list[str]:
     """Connectors of one cluster share the topic, and are purged together."""
     if selection.connector is not None:
         return [selection.connector]
@@ -180,8 +185,10 @@ def _one_for_each_cluster(configuration: Configuration, selection: Selection) ->
     return [each.name for each in configuration.connectors if each.name in by_brokers.values()]
 
 
-def _lanes(configuration: Configuration, connector: str, selection: Selection) -> set[str]:
-    """Whose letters are meant: a connector's, or those of all that share its cluster."""
+def _connectors_of(
+    configuration: Configuration, connector: str, selection: DeadLetterSelection
+) -> set[str]:
+    """Whose dead letters are meant: a connector's, or those of all that share its cluster."""
     brokers = configuration.connector(connector).brokers
     names = [each.name for each in configuration.connectors if each.brokers == brokers]
     meant = names if selection.connector is None else [connector]
@@ -201,7 +208,7 @@ def _choose(
     configuration: Configuration,
     connector: str,
     access: KafkaAccess,
-    selection: Selection,
+    selection: DeadLetterSelection,
     befores: Mapping[int, int] | None = None,
 ) -> dict[int, PartitionPurge]:
     """What goes from each partition.
@@ -217,12 +224,12 @@ def _choose(
         for record in read_records(access, topic, to_log_end=True, marks_only=True)
         if isinstance(record, Replayed)
     }
-    lanes = _lanes(configuration, connector, selection)
+    connectors = _connectors_of(configuration, connector, selection)
     for record in read_records(access, topic, to_log_end=True):
         is_meant = False
-        if isinstance(record, StoredLetter):
+        if isinstance(record, StoredDeadLetter):
             is_replayed = (record.partition, record.offset) in marks
-            is_meant = record.letter.lane in lanes and selection.takes(
+            is_meant = record.letter.connector in connectors and selection.takes(
                 record, is_replayed=is_replayed
             )
             if befores is not None and record.offset >= befores.get(record.partition, 0):

@@ -13,13 +13,13 @@ from uuid import uuid4
 
 from sluice.config import Configuration
 from sluice.core.errors import InDoubtError, TransientError
-from sluice.driver.texts import kafka_access
+from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import KafkaAccess, make_admin
-from sluice.kafka.dead_letters import StoredLetter, read_records
-from sluice.kafka.letter_marks import Replayed
+from sluice.kafka.dead_letter_marks import Replayed
+from sluice.kafka.dead_letters import StoredDeadLetter, read_records
 from sluice.kafka.replaying import (
-    LetterWriter,
-    Originals,
+    DeadLetterWriter,
+    OriginalReader,
     OriginGoneError,
     Outgoing,
     OvertakenError,
@@ -28,7 +28,7 @@ from sluice.kafka.replaying import (
     replayed_message,
 )
 from sluice.kafka.topics import TopicFacts, describe_topic
-from sluice.ops.dead_letters import Found, Selection, find
+from sluice.ops.dead_letters import DeadLetterSelection, Found, find
 
 _logger = logging.getLogger("sluice.dead-letters")
 
@@ -46,9 +46,9 @@ REFUSED_MAX = 20
 class ReplayPlan:
     """What a replay would do.
 
-    :param places: partition and offset of the letters in their topic, by connector.
-    :param counts: letters by connector, source topic and table entry.
-    :param replayed_before: letters that are meant and were replayed; they are skipped.
+    :param places: partition and offset of the dead letters in their topic, by connector.
+    :param counts: dead letters by connector, source topic and table entry.
+    :param replayed_before: dead letters that are meant and were replayed; they are skipped.
     """
 
     places: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
@@ -56,8 +56,8 @@ class ReplayPlan:
     replayed_before: int = 0
 
     @property
-    def letters(self) -> int:
-        """Letters to be replayed."""
+    def dead_letters(self) -> int:
+        """Dead letters to be replayed."""
         return sum(self.counts.values())
 
     def steps(self) -> list[str]:
@@ -74,10 +74,10 @@ class ReplayPlan:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A letter that was not replayed, and why."""
+    """A dead letter that was not replayed, and why."""
 
     connector: str
-    stored: StoredLetter
+    stored: StoredDeadLetter
     why: str
     hint: str
 
@@ -86,8 +86,8 @@ class Refusal:
 class ReplayReport:
     """What a replay did.
 
-    :param replayed: letters that went back.
-    :param replayed_before: letters that somebody had replayed already.
+    :param replayed: dead letters that went back.
+    :param replayed_before: dead letters that somebody had replayed already.
     :param refusals: the first of those that were refused.
     """
 
@@ -104,9 +104,9 @@ class ReplayReport:
 
 
 def plan_replay(
-    configuration: Configuration, selection: Selection, limit: int | None = None
+    configuration: Configuration, selection: DeadLetterSelection, limit: int | None = None
 ) -> ReplayPlan:
-    """Choose the letters; nothing is written.
+    """Choose the dead letters; nothing is written.
 
     :param limit: the oldest so many that were not replayed.
     """
@@ -114,7 +114,7 @@ def plan_replay(
     for found in find(configuration, selection):
         if found.replayed is not None:
             plan.replayed_before += 1
-        elif limit is None or plan.letters < limit:
+        elif limit is None or plan.dead_letters < limit:
             _choose(plan, found)
     return plan
 
@@ -126,7 +126,7 @@ def _choose(plan: ReplayPlan, found: Found) -> None:
 
 
 def replay(configuration: Configuration, plan: ReplayPlan) -> ReplayReport:
-    """Carry a plan out: every letter goes back once, whoever else tries the same.
+    """Carry a plan out: every dead letter goes back once, whoever else tries the same.
 
     :raises OvertakenError: somebody else began to replay or to purge later.
     :raises TransientError: Kafka does not answer; what was done is marked.
@@ -147,7 +147,7 @@ def whoever() -> str:
 
 
 class _ConnectorReplay:
-    """Replays the letters of one connector."""
+    """Replays the dead letters of one connector."""
 
     def __init__(
         self,
@@ -169,13 +169,13 @@ class _ConnectorReplay:
 
     def run(self) -> None:
         """1. Fence others. 2. Read the marks. 3. Write. Anew where an outcome is unknown."""
-        writer = LetterWriter(self._access, self._topic)
+        writer = DeadLetterWriter(self._access, self._topic)
         for number in range(1, _ROUNDS_MAX + 1):
             writer.open()
             mine, others = self._marked()
             self._places -= others | mine
             try:
-                with closing(Originals(self._access)) as originals:
+                with closing(OriginalReader(self._access)) as originals:
                     for batch in _batches(self._outgoing(originals)):
                         writer.write([item for _, items in batch for item in items])
                         self._places -= {place for place, _ in batch}
@@ -194,7 +194,7 @@ class _ConnectorReplay:
             return
 
     def _marked(self) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
-        """Planned letters that were replayed: by this run, and by others; counted once."""
+        """Planned dead letters that were replayed: by this run, and by others; counted once."""
         mine: set[tuple[int, int]] = set()
         others: set[tuple[int, int]] = set()
         for record in read_records(self._access, self._topic, to_log_end=True, marks_only=True):
@@ -206,10 +206,12 @@ class _ConnectorReplay:
         self._report.replayed_before += len(others)
         return mine, others
 
-    def _outgoing(self, originals: Originals) -> Iterator[tuple[tuple[int, int], list[Outgoing]]]:
-        """For each letter, its message and its mark; refusals are noted."""
+    def _outgoing(
+        self, originals: OriginalReader
+    ) -> Iterator[tuple[tuple[int, int], list[Outgoing]]]:
+        """For each dead letter, its message and its mark; refusals are noted."""
         for record in read_records(self._access, self._topic, to_log_end=True):
-            if not isinstance(record, StoredLetter):
+            if not isinstance(record, StoredDeadLetter):
                 continue
             place = (record.partition, record.offset)
             if place not in self._places:
@@ -228,24 +230,25 @@ class _ConnectorReplay:
             mark = Replayed(record.partition, record.offset, now_ms, self._by, self._run)
             yield place, [message, replayed_mark(self._topic, record, mark)]
 
-    def _refuse(self, stored: StoredLetter, why: str, hint: str) -> None:
+    def _refuse(self, stored: StoredDeadLetter, why: str, hint: str) -> None:
         self._places.discard((stored.partition, stored.offset))
         self._report.refuse(Refusal(self._connector, stored, why, hint))
 
-    def _why_not(self, stored: StoredLetter, message: Outgoing) -> tuple[str, str] | None:
-        """Why a letter cannot be replayed, and what to do; None if it can."""
+    def _why_not(self, stored: StoredDeadLetter, message: Outgoing) -> tuple[str, str] | None:
+        """Why a dead letter cannot be replayed, and what to do; None if it can."""
         letter = stored.letter
         if not self._configuration.reads(self._connector, letter.topic):
             return (
                 f"connector {self._connector} does not load the topic {letter.topic}",
-                "Add the topic to the connector and to a table entry, or purge the letter.",
+                "Add the topic to the connector and to a table entry, or purge the dead letter.",
             )
         entries = [table.name for table in self._configuration.tables_of(letter.topic)]
         table = only_table(letter)
         if table and table not in entries:
             return (
                 f"the topic {letter.topic} goes to no table entry {table}",
-                f"Its entries are: {', '.join(entries)}. Rename one back, or purge the letter.",
+                f"Its entries are: {', '.join(entries)}. Rename one back, or purge the dead "
+                "letter.",
             )
         if letter.topic not in self._topics:
             self._topics[letter.topic] = describe_topic(self._admin, letter.topic)
@@ -253,7 +256,7 @@ class _ConnectorReplay:
         if facts is None or letter.partition >= facts.partitions:
             return (
                 f"there is no partition {letter.partition} of {letter.topic} any more",
-                "Create it again, or purge the letter.",
+                "Create it again, or purge the dead letter.",
             )
         bytes_max = int(facts.settings["max.message.bytes"])
         if message.bytes > bytes_max:

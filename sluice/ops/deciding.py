@@ -16,8 +16,8 @@ from sluice.core.ledger import (
     CommittedOffset,
     LedgerEntry,
     LedgerView,
+    late_insert_entry,
     record_entry,
-    suspect_entry,
 )
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import GENESIS, Kind, Record
@@ -179,8 +179,8 @@ def settle(situation: Situation, facts: PartitionFacts, offset: int, why: str) -
         owner=situation.operator,
         generation=generation_at(facts, offset),
         topic_id=facts.topic_id,
-        text="" if known is None else known.text,
-        grant=0,
+        spec="" if known is None else known.spec,
+        reservation=0,
         deadline_ms=0,
     )
     return decided(situation, facts, record, Background(since_ms=situation.now_ms), why)
@@ -199,7 +199,9 @@ def decided(
     running = running_lease(facts, situation.now_ms)
     if running is not None:
         late = Range(facts.source, running.begin, running.end)
-        entries.append(suspect_entry(late, running.deadline_ms, facts.background.marks))
+        entries.append(
+            late_insert_entry(late, running.deadline_ms, facts.background.insert_counters)
+        )
     owner = next((record.owner for record in facts.records), GENESIS)
     return Decided(facts.source, facts.found, owner, record, tuple(entries))
 

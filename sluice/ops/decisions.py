@@ -18,7 +18,7 @@ from sluice.core.errors import TransientError
 from sluice.core.ledger import Commit, CommittedOffset
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import GENESIS, Kind
-from sluice.driver.texts import kafka_access
+from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import make_admin
 from sluice.kafka.offsets import look, owner_in, shown
 from sluice.kafka.recorder import Recorder

@@ -15,13 +15,14 @@ from sluice.config import Configuration, ConnectorConfiguration, TableConfigurat
 from sluice.core.errors import SluiceError
 from sluice.core.topics import matches
 from sluice.decode.version import decoder_version
-from sluice.driver.texts import access_of, build_text, tables_of_connector
+from sluice.driver.specs import access_of, build_spec, tables_of_connector
 from sluice.kafka.wire.native import library
 from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
 from sluice.ops.doctor_cluster import look_at_cluster
 from sluice.ops.doctor_decode import Key, look_at_decoding
 from sluice.ops.doctor_findings import Examination, Finding, refusal
 from sluice.ops.doctor_front import check_same_servers
+from sluice.ops.doctor_insert_locks import check_insert_locks
 from sluice.ops.doctor_kafka import look_at_kafka
 from sluice.ops.doctor_shards import check_contact, check_differences, check_health
 from sluice.ops.doctor_tables import (
@@ -31,7 +32,6 @@ from sluice.ops.doctor_tables import (
     check_shared,
     check_table,
 )
-from sluice.ops.doctor_turns import check_turns
 
 __all__ = ["Finding", "examine", "refusal"]
 
@@ -94,7 +94,7 @@ def _look_at_servers(
         findings += look.findings
         findings += _look_at_tables(configuration, look, access, entries, partitions, topics)
         findings += check_health(look, configuration.clickhouse.limits)
-    return findings + check_turns(access, looks)
+    return findings + check_insert_locks(access, looks)
 
 
 def _look_at_reader(connector: ConnectorConfiguration) -> list[Finding]:
@@ -246,10 +246,10 @@ def _look_at_decoding(
             facts.setdefault(table.target, table)
         if look.capabilities is not None and not zone:
             zone = look.capabilities.time_zone
-    texts = [
-        text
+    specs = [
+        spec
         for connector in connectors
-        if (text := _text(configuration, connector.name, facts, zone)) is not None
+        if (spec := _spec(configuration, connector.name, facts, zone)) is not None
     ]
     is_hashed = any(look.capabilities and not look.capabilities.tokens for look in looks)
     keys = {}
@@ -266,20 +266,20 @@ def _look_at_decoding(
                     is_hashed,
                 ),
             )
-    return look_at_decoding(texts, keys.values())
+    return look_at_decoding(specs, keys.values())
 
 
-def _text(
+def _spec(
     configuration: Configuration, connector: str, facts: Mapping[str, TableFacts], zone: str
 ) -> str | None:
-    """The canonical text; None where a table is missing or its lineage is, which is found
+    """The canonical load spec; None where a table is missing or its lineage is, which is found
     elsewhere."""
     tables = tables_of_connector(configuration, connector)
     if any(table.target not in facts for table in tables):
         return None
     by_entry = {table.name: facts[table.target] for table in tables}
     try:
-        text = build_text(configuration, connector, by_entry, zone, decoder_version())
+        spec = build_spec(configuration, connector, by_entry, zone, decoder_version())
     except SluiceError:
         return None
-    return text.canonical()
+    return spec.canonical()

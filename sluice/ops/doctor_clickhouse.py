@@ -17,7 +17,7 @@ from sluice.clickhouse.insert import plan_insert, query_id_of
 from sluice.clickhouse.probe import running_query_ids
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.topology import read_condition
-from sluice.clickhouse.window import window_mark
+from sluice.clickhouse.window import read_insert_counter
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.health import Condition
 from sluice.core.lease import CLOCK_SKEW_MS_MAX
@@ -161,7 +161,7 @@ def _look_at_table(
         found.error("table", error.message, error.hint)
     else:
         _try(found, "rights", lambda: _look_at_right_to_add(look, server, (database, table)))
-        _try(found, "window-mark", lambda: _check_mark(found, server, facts))
+        _try(found, "insert-counter", lambda: _check_insert_counter(found, server, facts))
         assert look.capabilities is not None
         if not facts.is_readonly:  # `check_contact` tells of that
             _rehearse_insert(found, server, access, look, facts)
@@ -173,9 +173,9 @@ def _look_at_right_to_add(look: ReplicaLook, server: Server, name: _Name) -> Non
         look.closed.add(name)
 
 
-def _check_mark(found: Examination, server: Server, facts: TableFacts) -> None:
-    window_mark(server, facts)
-    found.ok("window-mark", "how much of the window is used can be read")
+def _check_insert_counter(found: Examination, server: Server, facts: TableFacts) -> None:
+    read_insert_counter(server, facts)
+    found.ok("insert-counter", "how much of the window is used can be read")
 
 
 def _rehearse_insert(

@@ -6,7 +6,7 @@ from sluice.clickhouse.topology import read_members
 from sluice.config import ClusterConfiguration, Configuration
 from sluice.core.errors import SluiceError, TransientError
 from sluice.driver.login import login_of
-from sluice.driver.texts import access_of
+from sluice.driver.specs import access_of
 from sluice.driver.topology import resolved
 from sluice.ops.doctor_findings import Examination, Finding
 

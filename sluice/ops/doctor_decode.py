@@ -18,7 +18,7 @@ from typing import Any
 
 import sluice
 from sluice.core.errors import SluiceError
-from sluice.core.text import Column, TableText, parse_text
+from sluice.core.load_spec import Column, TableSpec, parse_spec
 from sluice.ops.doctor_findings import Examination, Finding
 
 _TIMEOUT_SECONDS = 60.0
@@ -38,10 +38,10 @@ class Key:
     is_hashed: bool = False
 
 
-def look_at_decoding(texts: Iterable[str], keys: Iterable[Key]) -> list[Finding]:
-    """Examine canonical configuration texts and partition keys in a process of its own."""
-    question = {"texts": list(texts), "keys": [asdict(key) for key in keys]}
-    if not question["texts"] and not question["keys"]:
+def look_at_decoding(specs: Iterable[str], keys: Iterable[Key]) -> list[Finding]:
+    """Examine canonical load specs and partition keys in a process of its own."""
+    question = {"specs": list(specs), "keys": [asdict(key) for key in keys]}
+    if not question["specs"] and not question["keys"]:
         return []
     package = str(Path(sluice.__file__).parent.parent)
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
@@ -66,19 +66,19 @@ def look_at_decoding(texts: Iterable[str], keys: Iterable[Key]) -> list[Finding]
 
 
 def answer(question: dict[str, Any]) -> list[Finding]:
-    """The findings about texts and keys; loads the engine."""
+    """The findings about load specs and keys; loads the engine."""
     findings: list[Finding] = []
-    for canonical in question["texts"]:
-        text = parse_text(canonical)
-        for table in text.tables:
-            findings += _look_at_columns(f"{text.connector}: table entry {table.entry}", table)
+    for canonical in question["specs"]:
+        spec = parse_spec(canonical)
+        for table in spec.tables:
+            findings += _look_at_columns(f"{spec.connector}: table entry {table.entry}", table)
     for key in question["keys"]:
         columns = tuple(Column(**column) for column in key["columns"])
         findings += _look_at_key(Key(**{**key, "columns": columns}))
     return findings
 
 
-def _look_at_columns(where: str, table: TableText) -> list[Finding]:
+def _look_at_columns(where: str, table: TableSpec) -> list[Finding]:
     from sluice.decode.formats import make_decoder
 
     found = Examination(where)
@@ -93,7 +93,7 @@ def _look_at_columns(where: str, table: TableText) -> list[Finding]:
     return found.findings
 
 
-def _look_at_sharding(found: Examination, table: TableText, columns: tuple[str, ...]) -> None:
+def _look_at_sharding(found: Examination, table: TableSpec, columns: tuple[str, ...]) -> None:
     from sluice.decode.sharding.function import check_sharding, sharding_key
 
     assert table.sharding is not None

@@ -23,7 +23,7 @@ class Finding:
     :param check: what was looked at, the same word for each place.
     :param where: connector and topic, or table and server.
     :param what: what was found, one line.
-    :param mend: the statement or setting that mends it; "" if nothing is to mend.
+    :param fix: the statement or setting that fixes it; "" if nothing is to fix.
     :param passing: an error that goes away by itself: something does not answer now.
     """
 
@@ -31,7 +31,7 @@ class Finding:
     check: str
     where: str
     what: str
-    mend: str = ""
+    fix: str = ""
     passing: bool = False
 
 
@@ -42,13 +42,13 @@ class Examination:
         self.where = where
         self.findings: list[Finding] = []
 
-    def error(self, check: str, what: str, mend: str) -> None:
+    def error(self, check: str, what: str, fix: str) -> None:
         """The promise would break."""
-        self._add(Finding("error", check, self.where, what, mend))
+        self._add(Finding("error", check, self.where, what, fix))
 
-    def warning(self, check: str, what: str, mend: str) -> None:
+    def warning(self, check: str, what: str, fix: str) -> None:
         """The promise holds, within a limit."""
-        self._add(Finding("warning", check, self.where, what, mend))
+        self._add(Finding("warning", check, self.where, what, fix))
 
     def ok(self, check: str, what: str) -> None:
         """It is as it should be; not said beside an error or warning of the same check."""
@@ -78,7 +78,7 @@ def refusal(findings: Sequence[Finding]) -> SluiceError | None:
     errors = [finding for finding in findings if finding.level == "error"]
     if not errors:
         return None
-    text = "\n".join(f"{finding.where}: {finding.what}; {finding.mend}" for finding in errors)
+    text = "\n".join(f"{finding.where}: {finding.what}; {finding.fix}" for finding in errors)
     if all(finding.passing or finding.check in AWAY_CHECKS for finding in errors):
-        return TransientError(text, errors[0].mend)
+        return TransientError(text, errors[0].fix)
     return TerminalError(text, "`sluice doctor` shows everything that was looked at.")

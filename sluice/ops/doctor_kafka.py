@@ -11,7 +11,7 @@ from sluice.core.errors import SluiceError, TransientError
 from sluice.core.records import RECORD_BYTES_MAX
 from sluice.core.topics import is_reserved, matches
 from sluice.driver.record_updates import RESETTLE_MS
-from sluice.driver.texts import kafka_access
+from sluice.driver.specs import kafka_access
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.topics import TopicFacts
 from sluice.kafka.transactions import SEND_BYTES_MAX, RecorderNames
@@ -104,7 +104,7 @@ def check_verification(
         it, or to a user of a service that shows few settings.
     :param highest_version: of a request that a broker speaks, see `Cluster`.
     """
-    mend = f"{_VERIFICATION}=true, on Kafka 3.6 or newer"
+    fix = f"{_VERIFICATION}=true, on Kafka 3.6 or newer"
     late = "a fenced driver's late commit can come through"
     if verifies == "true":
         return
@@ -113,7 +113,7 @@ def check_verification(
             "transactions",
             f"broker {broker} does not verify transactional writes (it has that switched off): "
             f"{late}",
-            mend,
+            fix,
         )
         return
     try:
@@ -126,7 +126,7 @@ def check_verification(
             "transactions",
             f"broker {broker} does not show {_VERIFICATION}, and what versions it speaks cannot be "
             f"asked ({error.message}): perhaps {late}",
-            mend,
+            fix,
         )
         return
     if speaks < _FETCH_OF_3_7:
@@ -135,7 +135,7 @@ def check_verification(
             f"broker {broker} does not show {_VERIFICATION} and is older than Kafka 3.7 (it speaks "
             f"version {speaks} of Fetch): perhaps it does not verify transactional writes, and "
             f"{late}",
-            f"{mend}, or let Sluice's user see the brokers' settings (DescribeConfigs)",
+            f"{fix}, or let Sluice's user see the brokers' settings (DescribeConfigs)",
         )
         return
     found.warning(
@@ -155,20 +155,20 @@ def _check_brokers(found: Examination, settings: Mapping[int, Mapping[str, str]]
         return min(int(values.get(name, otherwise)) for _, values in by_broker)
 
     kept_minutes = least("offsets.retention.minutes", _OFFSETS_RETENTION_MINUTES)
-    mend = f"offsets.retention.minutes={_OFFSETS_RETENTION_MINUTES} on every broker"
+    fix = f"offsets.retention.minutes={_OFFSETS_RETENTION_MINUTES} on every broker"
     if kept_minutes * 60_000 < 2 * RESETTLE_MS:
         found.error(
             "offsets-retention",
             f"offsets expire after {kept_minutes} minutes, while an idle partition is settled "
             f"every {RESETTLE_MS // 60_000}",
-            mend,
+            fix,
         )
     elif kept_minutes < 24 * 60:
         found.warning(
             "offsets-retention",
             f"offsets expire after {kept_minutes} minutes: a pipeline that is down for longer "
             "stops, and `sluice adopt` has to decide",
-            mend,
+            fix,
         )
     found.ok("offsets-retention", f"offsets stay for {kept_minutes // 60} hours")
     for name, needed, otherwise in (

@@ -14,14 +14,14 @@ from sluice.core.budget import WINDOW_SHARE
 from sluice.core.dynamic import room_for_columns
 from sluice.core.errors import SluiceError
 from sluice.core.lease import LEASE_SHARE_OF_WINDOW, lease_seconds_max
+from sluice.core.load_spec import NEEDED_LINEAGE, SOURCE, lineage_types
 from sluice.core.replicas import majority
-from sluice.core.text import NEEDED_LINEAGE, SOURCE, lineage_types
 from sluice.driver.probing import why_no_probe
-from sluice.driver.record_updates import FIRST_GRANT
-from sluice.driver.texts import add_lineage_statement, lineage_columns
+from sluice.driver.record_updates import FIRST_RESERVATION
+from sluice.driver.specs import add_lineage_statement, lineage_columns
 from sluice.ops.doctor_findings import Examination
 
-#: Kafka partitions times grant times this: room for a range in doubt and its successor.
+#: Kafka partitions times reservation times this: room for a range in doubt and its successor.
 _ROUNDS_IN_WINDOW = 4
 _WINDOW_BLOCKS_WANTED = 10_000
 #: A range in doubt for longer than half a window is probed instead of replayed.
@@ -114,28 +114,28 @@ def _check_blocks(
         )
         return
     if facts.window_blocks == 0:
-        mend = set_table(facts, capabilities, _setting(facts), _WINDOW_BLOCKS_WANTED)
+        fix = set_table(facts, capabilities, _setting(facts), _WINDOW_BLOCKS_WANTED)
         if not facts.replicated and not capabilities.tokens:
-            mend = "Use a ReplicatedMergeTree table, or ClickHouse 22.2 or newer."
-        found.error("window", f"{name} has no deduplication window", mend)
+            fix = "Use a ReplicatedMergeTree table, or ClickHouse 22.2 or newer."
+        found.error("window", f"{name} has no deduplication window", fix)
         return
-    grant = FIRST_GRANT if facts.partition_key else 1
-    wanted = _ROUNDS_IN_WINDOW * max(1, needs.partitions) * grant
+    reservation = FIRST_RESERVATION if facts.partition_key else 1
+    wanted = _ROUNDS_IN_WINDOW * max(1, needs.partitions) * reservation
     larger = max(_WINDOW_BLOCKS_WANTED, wanted)
-    mend = set_table(facts, capabilities, _setting(facts), larger)
-    if facts.window_blocks // WINDOW_SHARE < grant:
+    fix = set_table(facts, capabilities, _setting(facts), larger)
+    if facts.window_blocks // WINDOW_SHARE < reservation:
         found.error(
             "window",
             f"the window of {name} keeps {facts.window_blocks} blocks, of which half may be used; "
-            f"one range needs {grant}",
-            mend,
+            f"one range needs {reservation}",
+            fix,
         )
     elif facts.window_blocks < wanted:
         found.warning(
             "window",
             f"the window of {name} keeps {facts.window_blocks} blocks; {needs.partitions} Kafka "
             f"partitions load side by side with {wanted}",
-            mend,
+            fix,
         )
 
 
@@ -151,20 +151,20 @@ def _check_seconds(
         return
     name = f"{facts.target}{view}"
     wanted = max(_WINDOW_SECONDS_WANTED, int(needs.lease_seconds * LEASE_SHARE_OF_WINDOW))
-    mend = set_table(facts, capabilities, f"{_setting(facts)}_seconds", wanted)
+    fix = set_table(facts, capabilities, f"{_setting(facts)}_seconds", wanted)
     if needs.lease_seconds > longest:
         found.error(
             "lease",
             f"{name} remembers blocks for {facts.window_seconds} s; the lease of "
             f"{needs.lease_seconds:g} s may be at most a sixth of that",
-            f'{mend}; or lease = "{int(longest)}s" in [batch]',
+            f'{fix}; or lease = "{int(longest)}s" in [batch]',
         )
     elif facts.window_seconds is not None and facts.window_seconds < _WINDOW_SECONDS_WANTED:
         found.warning(
             "window",
             f"{name} remembers blocks for {facts.window_seconds} s: a range in doubt that is "
             "older than half of that is looked for in the table instead of repeated",
-            mend,
+            fix,
         )
     found.ok("lease", f"{needs.lease_seconds:g} s is within the window")
 
@@ -221,23 +221,23 @@ def check_entry(
         found.error("lineage", error.message, error.hint)
         return
     missing = sorted(NEEDED_LINEAGE - set(carried))
-    mend = 'lineage = true in its [[table]], or "auto"'
+    fix = 'lineage = true in its [[table]], or "auto"'
     absent = [name for name in missing if all(c.name != name for c in facts.columns)]
     if absent:
-        mend = f"{add_lineage_statement(facts, absent)}; and {mend}"
+        fix = f"{add_lineage_statement(facts, absent)}; and {fix}"
     if missing and not capabilities.tokens:
         found.error(
             "tokens",
             f"server {capabilities.version_text} knows no tokens and compares rows, and blocks of "
             f"{where} carry no {', '.join(missing)}: two equal blocks would become one",
-            mend,
+            fix,
         )
     elif missing:
         found.warning(
             "lineage",
             f"blocks of {where} carry no {', '.join(missing)}: a range in doubt that left "
             "the window stops for `sluice resolve`, and `sluice audit` cannot look",
-            mend,
+            fix,
         )
     else:
         _check_probe(found, facts, capabilities, entry, carried)
@@ -257,17 +257,17 @@ def _check_probe(
     why = why_no_probe(facts, carried, entry.rows)
     if why is None or facts.dependents:
         return  # Of views, `views` speaks.
-    mend = "Keep the window large; or load a plain MergeTree table, and fill this one from it."
+    fix = "Keep the window large; or load a plain MergeTree table, and fill this one from it."
     if SOURCE not in carried:
         types = lineage_types(capabilities.version)
-        mend = add_lineage_statement(facts, [SOURCE], types)
+        fix = add_lineage_statement(facts, [SOURCE], types)
         if any(column.name == SOURCE for column in facts.columns):
-            mend = f"Make {SOURCE} a plain column of type {types[SOURCE]}, without a default"
+            fix = f"Make {SOURCE} a plain column of type {types[SOURCE]}, without a default"
     found.warning(
         "probe",
         f"table entry {entry.name}: a range in doubt that left the window cannot be looked for, "
         f"and stops for `sluice resolve`: {why}",
-        mend,
+        fix,
     )
 
 

@@ -20,7 +20,7 @@ _DEAD_LETTER_OVERHEAD_BYTES = 4096
 class SourceNeeds:
     """What a source topic is measured by.
 
-    :param brokers: bootstrap servers, for the commands that mend.
+    :param brokers: bootstrap servers, for the commands that fix.
     :param count: of the brokers in the cluster.
     """
 

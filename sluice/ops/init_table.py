@@ -10,7 +10,7 @@ from sluice.clickhouse.capabilities import Capabilities, read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import identifier, literal, qualified
 from sluice.core.errors import TerminalError, TransientError
-from sluice.core.text import lineage_types
+from sluice.core.load_spec import lineage_types
 from sluice.ops.init_types import SampledColumn
 
 #: Enough for every repeat that may come, however late (R10).

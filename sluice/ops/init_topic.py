@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sluice.clickhouse.http import Server
 from sluice.core.errors import TerminalError
-from sluice.core.text import LINEAGE_TYPES, Column, TableText
+from sluice.core.load_spec import LINEAGE_TYPES, Column, TableSpec
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import BadMessage
@@ -154,7 +154,7 @@ def try_out(
 def _decode(
     sample: Sample, found: Recognised, columns: Sequence[SampledColumn]
 ) -> tuple[BadMessage, ...]:
-    text = TableText(
+    spec = TableSpec(
         entry="init",
         database="default",
         table="init",
@@ -172,14 +172,14 @@ def _decode(
         rows=found.rows,
     )
     try:
-        decoder = make_decoder(text)
+        decoder = make_decoder(spec)
     except TerminalError as error:
         raise TerminalError(
             f"topic {sample.topic} looks like {found.format}, and a table for that cannot be "
             f"proposed: {error.message}",
             error.hint,
         ) from None
-    with MessageBuffer(framing_of(text)) as buffer:
+    with MessageBuffer(framing_of(spec)) as buffer:
         buffer.add(list(sample.values), range(len(sample.values)))
         return decoder.decode(buffer, alone(sample.topic, 0)).bad
 

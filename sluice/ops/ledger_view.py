@@ -13,7 +13,7 @@ from sluice.config import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, TransientError
 from sluice.core.ledger import entries_in
 from sluice.core.ranges import TopicPartition
-from sluice.driver.texts import kafka_access
+from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import make_admin
 from sluice.kafka.log import SourceLog
 from sluice.kafka.tail import LogMessage, Tail, partition_count
@@ -28,7 +28,7 @@ Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class LedgerSelection:
     """Which entries are wanted; None wants all.
 
     Texts belong to no partition, so a topic or a partition leaves them out. Records and
@@ -46,12 +46,12 @@ class Selection:
 
 
 def read_ledger(
-    configuration: Configuration, selection: Selection, stop: threading.Event | None = None
+    configuration: Configuration, selection: LedgerSelection, stop: threading.Event | None = None
 ) -> Iterator[Entry]:
     """The chosen entries, committed ones only, each with its offset in the ledger.
 
-    One connector's after the other's, up to the ledger's stable end as it is now; with `stop`
-    they go on as they come until it is set, and what does not answer is asked again.
+    One connector's after the other's, up to the ledger's last stable offset as it is now; with
+    `stop` they go on as they come until it is set, and what does not answer is asked again.
 
     :raises ConfigurationError: there is no such connector, topic or table.
     :raises SluiceError: a ledger cannot be read.
@@ -76,7 +76,10 @@ def read_ledger(
 
 
 def _followed(
-    configuration: Configuration, selection: Selection, names: list[str], stop: threading.Event
+    configuration: Configuration,
+    selection: LedgerSelection,
+    names: list[str],
+    stop: threading.Event,
 ) -> Iterator[Entry]:
     tails: dict[str, Tail] = {}
     try:
@@ -98,7 +101,7 @@ def _followed(
             tail.close()
 
 
-def check(configuration: Configuration, selection: Selection) -> None:
+def check(configuration: Configuration, selection: LedgerSelection) -> None:
     """:raises ConfigurationError: the configuration has no such connector, topic or table."""
     if selection.connector is not None:
         configuration.connector(selection.connector)
@@ -125,7 +128,7 @@ def _table(configuration: Configuration, name: str) -> TableConfiguration:
     )
 
 
-def _open(configuration: Configuration, connector: str, selection: Selection) -> Tail | None:
+def _open(configuration: Configuration, connector: str, selection: LedgerSelection) -> Tail | None:
     access, topic = kafka_access(configuration, connector), configuration.ledger_topic
     if not partition_count(access, topic):
         return None
@@ -141,7 +144,7 @@ def _open(configuration: Configuration, connector: str, selection: Selection) ->
 
 
 def _chosen(
-    configuration: Configuration, selection: Selection, connector: str, tail: Tail
+    configuration: Configuration, selection: LedgerSelection, connector: str, tail: Tail
 ) -> Iterator[Entry]:
     for message in tail.poll(_POLL_SECONDS):
         for entry in _entries(message):
@@ -176,7 +179,7 @@ def _entries(message: LogMessage) -> list[Entry]:
         ]
 
 
-def is_chosen(configuration: Configuration, selection: Selection, entry: Entry) -> bool:
+def is_chosen(configuration: Configuration, selection: LedgerSelection, entry: Entry) -> bool:
     """Whether an entry of the right connector is wanted."""
     if selection.since_ms is not None and entry["at_ms"] < selection.since_ms:
         return False

@@ -148,7 +148,7 @@ class LoopCollector(Collector):
         )
         held_back = GaugeMetricFamily(
             "sluice_held_back_ranges",
-            "Ranges that wait because max_inserts are in flight at a replica.",
+            "Ranges that wait because max_inflight_inserts are in flight at a replica.",
             labels=["connector"],
         )
         for loop in loops:
@@ -162,7 +162,7 @@ class LoopCollector(Collector):
         yield from _waits(loops)
         yield from _crowding(loops)
         yield from _inserted(loops)
-        yield from _letters(loops)
+        yield from _dead_letters(loops)
 
     def _partitions(self, loops: list[ConnectorLoop]) -> Iterator[Metric]:
         families = {
@@ -206,8 +206,10 @@ def _waits(loops: list[ConnectorLoop]) -> Iterator[Metric]:
     )
     for loop in loops:
         waits = loop.waits
-        for site, is_unreadable in waits.windows.items():
-            windows.add_metric([loop.name, site.name, site.shard], float(is_unreadable))
+        for target_shard, is_unreadable in waits.windows.items():
+            windows.add_metric(
+                [loop.name, target_shard.name, target_shard.shard], float(is_unreadable)
+            )
         kafka.add_metric([loop.name], float(waits.kafka))
         records.add_metric([loop.name], float(waits.records))
     yield from (windows, kafka, records)
@@ -222,9 +224,11 @@ def _crowding(loops: list[ConnectorLoop]) -> Iterator[Metric]:
         labels=["connector", "table", "shard"],
     )
     for loop in loops:
-        for site, window in loop.windows.items():
-            if not site.target:
-                family.add_metric([loop.name, site.entry, site.shard], window.crowding)
+        for target_shard, window in loop.windows.items():
+            if not target_shard.target:
+                family.add_metric(
+                    [loop.name, target_shard.entry, target_shard.shard], window.crowding
+                )
     yield family
 
 
@@ -238,7 +242,7 @@ def _inserted(loops: list[ConnectorLoop]) -> Iterator[Metric]:
         yield family
 
 
-def _letters(loops: list[ConnectorLoop]) -> Iterator[Metric]:
+def _dead_letters(loops: list[ConnectorLoop]) -> Iterator[Metric]:
     """How many dead letters of what, and how near each partition is to its limit."""
     counts = CounterMetricFamily(
         "sluice_dead_letters_by_reason",
@@ -251,10 +255,10 @@ def _letters(loops: list[ConnectorLoop]) -> Iterator[Metric]:
         labels=["connector", "topic", "partition", "table"],
     )
     for loop in loops:
-        for (table, reason), count in list(loop.letters.counts.items()):
+        for (table, reason), count in list(loop.dead_letters.counts.items()):
             counts.add_metric([loop.name, table, reason], float(count))
-        for source, window in list(loop.letters.windows.items()):
-            for table in list(window.letters):
+        for source, window in list(loop.dead_letters.windows.items()):
+            for table in list(window.dead_letters):
                 labels = [loop.name, source.topic, str(source.partition), table]
                 ratios.add_metric(labels, window.ratio(table))
     yield counts

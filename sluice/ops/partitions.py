@@ -10,8 +10,8 @@ from sluice.core.ledger import Background, CommittedOffset, LedgerView
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import InvalidRecordError, Record, decode
 from sluice.driver.discovering import topics_today
-from sluice.driver.start import text_needed
-from sluice.driver.texts import kafka_access
+from sluice.driver.specs import kafka_access
+from sluice.driver.start import spec_needed
 from sluice.kafka.clients import make_admin
 from sluice.kafka.ledger import read_view
 from sluice.kafka.log import SourceLog
@@ -82,7 +82,7 @@ class ConnectorReader:
         wanted = list(sources)
         if not wanted or describe_topic(self._admin, self._ledger_topic) is None:
             return LedgerView(complete=True)
-        return read_view(self.access, self._ledger_topic, wanted, text_needed, None)
+        return read_view(self.access, self._ledger_topic, wanted, spec_needed, None)
 
     def offsets(self, sources: Sequence[TopicPartition]) -> GroupOffsets:
         """What the group holds; waits a little while a transaction is open."""

@@ -1,4 +1,4 @@
-"""`sluice quorum`: what inserts with a quorum wait for, in every shard, and mending it.
+"""`sluice quorum`: what inserts with a quorum wait for, in every shard, and fixing it.
 
 Reads Replicated tables of the configuration, and those that views behind them write to.
 """
@@ -28,7 +28,7 @@ from sluice.config import Configuration
 from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.core.quorum import OwnView, TableQuorum
 from sluice.core.stuck import Action, Judgement, judge
-from sluice.driver.texts import access_of
+from sluice.driver.specs import access_of
 
 _logger = logging.getLogger("sluice.quorum")
 
@@ -44,7 +44,7 @@ _Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class QuorumSelection:
     """What to look at; None is all.
 
     :param table: the name of a table entry.
@@ -67,7 +67,7 @@ class Report:
         return f"shard {self.facts.shard} {'.'.join(self.facts.target)}{view}"
 
 
-def look(configuration: Configuration, selection: Selection) -> list[Report]:
+def look(configuration: Configuration, selection: QuorumSelection) -> list[Report]:
     """Look at every Replicated table in every shard; changes nothing.
 
     That a part is lost is said only if a second look, a while later, says so too: a replica that
@@ -105,9 +105,9 @@ def _look_once(
     return [Report(facts, judge(facts)) for facts in found]
 
 
-def mend(
+def apply_fixes(
     configuration: Configuration,
-    selection: Selection,
+    selection: QuorumSelection,
     agree: Callable[[Sequence[str]], bool],
     wait_seconds: float = WAIT_SECONDS,
 ) -> list[Report]:
@@ -131,11 +131,11 @@ def mend(
 
 def _wait(
     configuration: Configuration,
-    selection: Selection,
+    selection: QuorumSelection,
     tried: AbstractSet[tuple[str, str]],
     seconds: float,
 ) -> list[Report]:
-    """Look until nothing is left to mend, or the time is over.
+    """Look until nothing is left to fix, or the time is over.
 
     :returns: how it stands, with the actions that come after those that were tried.
     """
@@ -167,7 +167,7 @@ def _take(access: ClickHouseAccess, action: Action) -> None:
 
 
 def _names_by_shard(
-    configuration: Configuration, selection: Selection
+    configuration: Configuration, selection: QuorumSelection
 ) -> dict[str, dict[_Name, None]]:
     """The targets in each shard, once."""
     shards = [shard.name for shard in configuration.clickhouse.shards]

@@ -9,7 +9,7 @@ from sluice.config import Configuration
 from sluice.core.errors import SluiceError
 from sluice.core.health import Condition, judged
 from sluice.core.replicas import host_matches
-from sluice.driver.texts import access_of
+from sluice.driver.specs import access_of
 from sluice.driver.topology import in_parallel, resolved
 
 

@@ -9,19 +9,19 @@ from typing import Literal
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
-from sluice.clickhouse.window import window_mark
+from sluice.clickhouse.window import read_insert_counter
 from sluice.config import Configuration, TableConfiguration
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import TerminalError
-from sluice.core.ledger import Background, Marks, Rest, Stored
+from sluice.core.ledger import Background, InsertCounters, Rest, Stored
+from sluice.core.load_spec import LoadSpec, parse_spec
 from sluice.core.ranges import Range, digest_of_rest
 from sluice.core.records import Kind, Record
-from sluice.core.text import ConfigurationText, parse_text
 from sluice.driver.parking import known_rest
 from sluice.driver.ports import ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber, DoubledRowsError
 from sluice.driver.shards import on_shard
-from sluice.driver.texts import access_of, kafka_access
+from sluice.driver.specs import access_of, kafka_access
 from sluice.ops.deciding import (
     Decided,
     DecisionRefusedError,
@@ -113,7 +113,7 @@ def _as_not_loaded(
 ) -> tuple[Decided, list[str]]:
     source, whole = facts.source, (record.begin, record.end)
     configured = situation.configuration.tables_of(source.topic)
-    recorded = _recorded_text(situation, record)
+    recorded = _recorded_spec(situation, record)
     entries = {table.name for table in configured}
     if recorded is not None:
         entries |= {table.entry for table in recorded.tables_of(source.topic)}
@@ -165,7 +165,7 @@ def _as_rest(
         bundle="",
     )
     background = Background(
-        marks=_marks(situation, facts),
+        insert_counters=_insert_counters(situation, facts),
         since_ms=situation.now_ms,
         rest=rest,
         bytes_max=facts.background.bytes_max or situation.configuration.batch.range_bytes_max,
@@ -174,22 +174,22 @@ def _as_rest(
     return decided(situation, facts, probe, background, why)
 
 
-def _recorded_text(situation: Situation, record: Record) -> ConfigurationText | None:
-    canonical = situation.view.texts.get(record.text)
+def _recorded_spec(situation: Situation, record: Record) -> LoadSpec | None:
+    canonical = situation.view.specs.get(record.spec)
     try:
-        return None if canonical is None else parse_text(canonical)
+        return None if canonical is None else parse_spec(canonical)
     except TerminalError:
         return None
 
 
-def _marks(situation: Situation, facts: PartitionFacts) -> Marks:
-    """The windows' marks now.
+def _insert_counters(situation: Situation, facts: PartitionFacts) -> InsertCounters:
+    """The windows' insert counters now.
 
     :raises SluiceError: a shard does not answer.
     """
     configuration = situation.configuration
     access = access_of(configuration)
-    marks: Marks = {}
+    insert_counters: InsertCounters = {}
     for shard in access.shards:
         tables = [
             table
@@ -199,14 +199,14 @@ def _marks(situation: Situation, facts: PartitionFacts) -> Marks:
 
         def read(server: Server, tables: Sequence[TableConfiguration] = tables) -> list[int]:
             return [
-                window_mark(server, describe_table(server, table.database, table.table))
+                read_insert_counter(server, describe_table(server, table.database, table.table))
                 for table in tables
             ]
 
         if tables:
-            for table, mark in zip(tables, on_shard(access, shard, read), strict=True):
-                marks[Site(table.name, shard).key] = mark
-    return marks
+            for table, insert_counter in zip(tables, on_shard(access, shard, read), strict=True):
+                insert_counters[TargetShard(table.name, shard).key] = insert_counter
+    return insert_counters
 
 
 def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> ProbeFound:
@@ -214,10 +214,10 @@ def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> Pro
 
     :raises SluiceError: it cannot tell.
     """
-    text = _recorded_text(situation, record)
-    if text is None:
+    spec = _recorded_spec(situation, record)
+    if spec is None:
         raise DecisionRefusedError(
-            f"{facts.source}: the configuration text {record.text} of the range in doubt is not in "
+            f"{facts.source}: the load spec {record.spec} of the range in doubt is not in "
             "the ledger, so its tables are not known",
             _LOOK,
         )
@@ -227,12 +227,12 @@ def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> Pro
     kafka = kafka_access(configuration, situation.connector)
     prober = ClickHouseProber(access_of(configuration), configuration.pipeline, kafka)
     try:
-        known = known_rest(text, block_range, facts.background.rest)
+        known = known_rest(spec, block_range, facts.background.rest)
         since_ms = facts.background.since_ms
-        parted = {t.entry for t in text.tables_of(facts.source.topic) if t.partition_key}
+        parted = {t.entry for t in spec.tables_of(facts.source.topic) if t.partition_key}
         in_parts = parted | facts.background.stored.keys()
         sought = Sought(block_range, record, known, in_parts)
-        prober.submit([sought], text, since_ms, answers.put)
+        prober.submit([sought], spec, since_ms, answers.put)
         found = answers.get(timeout=_PROBE_SECONDS_MAX)
     except queue.Empty:
         raise DecisionRefusedError(

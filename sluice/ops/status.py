@@ -37,7 +37,7 @@ class PartitionStatus:
     :param intent: None where nothing was ever recorded.
     :param stable_end: last stable offset, exclusive.
     :param shards: that its rows go to as configured: a range is settled when all of them have it.
-    :param lag: offsets from the settled position to the stable end, holes included; None
+    :param lag: offsets from the settled position to the last stable offset, holes included; None
         where the settled position is not known. Without any record, what the log holds.
     """
 
@@ -112,7 +112,7 @@ def status_of(connector: str, facts: PartitionFacts) -> PartitionStatus:
     state = _state(facts)
     intent: IntentStatus | None = None
     if record is not None:
-        intent = IntentStatus(record.kind.name.lower(), record.begin, record.end, state)
+        intent = IntentStatus(record.kind.word, record.begin, record.end, state)
     elif facts.found is not None or facts.recorded is not None:
         intent = IntentStatus(None, None, None, state)
     lag: int | None = None

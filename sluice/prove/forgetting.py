@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from sluice.clickhouse.sql import qualified
-from sluice.clickhouse.window import read_server_run, window_mark
+from sluice.clickhouse.window import read_insert_counter, read_server_run
 from sluice.core.server_runs import is_same_run
 from sluice.prove.findings import Seen, judged, not_applicable
 from sluice.prove.repeats import is_once
@@ -106,13 +106,13 @@ def _forgotten(scratch: Scratch, table: str, repeat: Callable[[], None]) -> bool
     return scratch.wait(_CLEANING_SECONDS if scratch.replicated else 0.0, is_stored_again)
 
 
-def mark(scratch: Scratch) -> Seen:
+def insert_counter(scratch: Scratch) -> Seen:
     table = scratch.table()
-    marks = [_mark(scratch, table)]
+    insert_counters = [_insert_counter(scratch, table)]
 
     def after(action: Callable[[], object]) -> None:
         action()
-        marks.append(_mark(scratch, table))
+        insert_counters.append(_insert_counter(scratch, table))
 
     three = block(ROWS, 3, clickhouse_partitions=(0, 1, 2))
     merge = f"OPTIMIZE TABLE {qualified(scratch.database, table)} FINAL"
@@ -125,16 +125,16 @@ def mark(scratch: Scratch) -> Seen:
     def are_equal() -> bool:
         # Each server asks a member of ZooKeeper's ensemble, which may be a moment behind.
         said.clear()
-        said.update(_mark(scratch, table, at) for at in range(len(scratch.places)))
-        return said == {marks[-1]}
+        said.update(_insert_counter(scratch, table, at) for at in range(len(scratch.places)))
+        return said == {insert_counters[-1]}
 
     is_so = (
-        marks[1] >= marks[0] + 1
-        and marks[2] >= marks[1] + 3
-        and marks[2] <= marks[3] <= marks[4]
+        insert_counters[1] >= insert_counters[0] + 1
+        and insert_counters[2] >= insert_counters[1] + 3
+        and insert_counters[2] <= insert_counters[3] <= insert_counters[4]
         and scratch.wait(_AGREEMENT_SECONDS, are_equal)
     )
-    told = ", ".join(map(str, marks))
+    told = ", ".join(map(str, insert_counters))
     return judged(
         is_so,
         f"empty, a block, one of three ClickHouse partitions, the same again, a merge: {told}; "
@@ -142,8 +142,8 @@ def mark(scratch: Scratch) -> Seen:
     )
 
 
-def _mark(scratch: Scratch, table: str, at: int = 0) -> int:
-    return window_mark(scratch.places[at].server, scratch.facts(table, at))
+def _insert_counter(scratch: Scratch, table: str, at: int = 0) -> int:
+    return read_insert_counter(scratch.places[at].server, scratch.facts(table, at))
 
 
 def server_run(scratch: Scratch) -> Seen:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from sluice.core.errors import InDoubtError, SluiceError
 from sluice.prove.findings import Seen, judged, not_applicable
 from sluice.prove.scratch import ROWS, Scratch, block
-from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import Inserts
 
 #: Rows of a body's Native blocks. By default a server makes a block of the first two, since
@@ -141,7 +141,7 @@ def lost_acknowledgement(scratch: Scratch) -> Seen:
         return not_applicable("the proxy knows inserts by http, on a URL without a path")
     table = scratch.table()
     with Proxy(Inserts, (str(parts.hostname), parts.port or 80)) as proxy:
-        proxy.strike(Fault(Kind.DROP_REPLY))
+        proxy.strike(LinkFault(Kind.DROP_REPLY))
         with scratch.access.connect(f"http://127.0.0.1:{proxy.port}") as through:
             try:
                 scratch.insert(table, block(), "a", through=through)

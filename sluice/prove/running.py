@@ -126,11 +126,12 @@ EXPERIMENTS = (
         forgetting.seconds,
     ),
     Experiment(
-        "mark",
-        "The mark of a window grows by at least one for each entry, never shrinks by itself, and "
+        "insert-counter",
+        "The insert counter of a window grows by at least one for each entry, never shrinks by "
+        "itself, and "
         "is the same at every replica.",
         "the budget, and the look before a block is offered to another replica (R10)",
-        forgetting.mark,
+        forgetting.insert_counter,
     ),
     Experiment(
         "server-run",
@@ -160,7 +161,7 @@ EXPERIMENTS = (
         "quorum-in-doubt",
         "A quorum that does not come is 319; the next block is 286 on servers that take one quorum "
         "insert at a time, and waits by itself on others; both are stored once in the end.",
-        "ranges in doubt are repeated until the quorum is there; turns (I7)",
+        "ranges in doubt are repeated until the quorum is there; insert locks (I7)",
         quorums.quorum_in_doubt,
     ),
     Experiment(

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from sluice.config import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, SluiceError
+from sluice.core.load_spec import NEEDED_LINEAGE, Route, Sharding
 from sluice.core.ranges import Interval, TopicPartition
-from sluice.core.text import NEEDED_LINEAGE, Route, Sharding
-from sluice.driver.texts import access_of, lineage_columns, tables_of_connector
+from sluice.driver.specs import access_of, lineage_columns, tables_of_connector
 from sluice.verify.audit_chunk import EXAMPLES_MAX, Tally
 from sluice.verify.audit_piece import Judge, Judged, Piece, PieceTable, judge_in_worker
-from sluice.verify.audit_source import Letters, PartitionLog, SourceReader
+from sluice.verify.audit_source import DeadLetters, PartitionLog, SourceReader
 from sluice.verify.audit_tables import Loaders, TableReader
 
 _logger = logging.getLogger("sluice.audit")
@@ -341,13 +341,13 @@ class _Auditor:
         self._groups = groups
         self._chunk_offsets = chunk_offsets
         self._judge = judge
-        self._letters: Letters = {}
+        self._dead_letters: DeadLetters = {}
 
     def run(self) -> list[PartitionAudit]:
         """What is settled was read before. 1. Dead letters. 2. All pieces. 3. What lies
         outside, or is of others."""
         logs = self._logs
-        self._letters = self._source.letters()
+        self._dead_letters = self._source.dead_letters()
         audits = {log.source: self._empty(log) for log in logs}
         tallies = {log.source: [Tally() for _ in self._groups[log.source.topic]] for log in logs}
         pieces = [piece for log in logs for piece in self._pieces(log)]
@@ -399,13 +399,13 @@ class _Auditor:
         """Sorted offsets of the dead letters of all entries of the group."""
         found = [np.zeros(0, np.uint64)]
         for entry in group.entries:
-            offsets = self._letters.get((source, entry))
+            offsets = self._dead_letters.get((source, entry))
             if offsets is not None:
                 found.append(offsets[slice(*np.searchsorted(offsets, [begin, end]))])
         return np.sort(np.concatenate(found))
 
     def _outside(self, log: PartitionLog, group: _Group, tally: Tally) -> TableAudit:
-        """Add what lies outside the log. A row beyond the stable end may be of a message
+        """Add what lies outside the log. A row beyond the last stable offset may be of a message
         that came meanwhile, so the end is read again until it stands still or none is."""
         source, end = log.source, log.stable_end
         outside = group.reader.outside(source, log.log_begin, end, group.whose)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.errors import SluiceError, TransientError
+from sluice.core.load_spec import Route
 from sluice.core.ranges import Interval, Range, TopicPartition
 from sluice.core.routing import Looked, looked, takes
-from sluice.core.text import Route
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import RangeVanishedError
 from sluice.kafka.reader import RangeReader, Seen

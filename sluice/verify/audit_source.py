@@ -15,7 +15,7 @@ from sluice.core.ranges import Interval, TopicPartition, subtract
 from sluice.core.records import InvalidRecordError, decode
 from sluice.core.tokens import row_source
 from sluice.driver.discovering import topics_to_load
-from sluice.driver.texts import kafka_access
+from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import make_admin
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.dead_letters import read_dead_letters
@@ -29,7 +29,7 @@ _OPEN_PATIENCE_SECONDS = 3.0
 #: Decisions of a person that move a partition's position.
 _MOVES = ("adopt", "rewind")
 
-Letters = dict[tuple[TopicPartition, str], NDArray[np.uint64]]
+DeadLetters = dict[tuple[TopicPartition, str], NDArray[np.uint64]]
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class SourceReader:
         self._admin = make_admin(self.access)
         self._log = SourceLog(self._admin)
         self._group = configuration.group(connector.name)
-        self._lane = f"{configuration.pipeline}.{connector.name}"
+        self._connector = f"{configuration.pipeline}.{connector.name}"
         found = self._log.topics(
             topics_to_load(configuration, connector.name, self._log, told_apart)
         )
@@ -175,14 +175,14 @@ class SourceReader:
         """Last stable offset, fresh."""
         return self._log.stable_ends([source])[source]
 
-    def letters(self) -> Letters:
+    def dead_letters(self) -> DeadLetters:
         """Sorted offsets of the dead letters, by partition and table entry."""
         found: dict[tuple[TopicPartition, str], array[int]] = {}
         for topic in (self._configuration.dead_letters_topic, self._configuration.parking_topic):
             if topic not in self._cluster.topics:
                 continue
             for letter in read_dead_letters(self.access, topic):
-                if letter.lane and letter.lane != self._lane:
+                if letter.connector and letter.connector != self._connector:
                     continue  # of somebody else who reads a topic of this name
                 key = (TopicPartition(letter.topic, letter.partition), letter.table)
                 found.setdefault(key, array("Q")).append(letter.offset)

@@ -13,10 +13,10 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.probe import replicas_in_sync, source_literal
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.core.errors import TerminalError, TransientError
+from sluice.core.load_spec import SOURCE, Sharding
 from sluice.core.ranges import TopicPartition
-from sluice.core.text import SOURCE, Sharding
 from sluice.decode.sharding.function import sharding_key
-from sluice.driver.texts import carries
+from sluice.driver.specs import carries
 from sluice.verify.audit_chunk import Counts
 
 _logger = logging.getLogger("sluice.audit")

@@ -32,12 +32,12 @@ from sluice.core.instances import (
     Instance,
     Place,
     Settled,
-    TextSeen,
+    SpecSeen,
 )
 from sluice.core.ledger import entries_in
+from sluice.core.load_spec import digest_of
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import InvalidRecordError, Record, decode
-from sluice.core.text import digest_of
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.errors import KafkaTerminalError
 from sluice.kafka.offsets_topic import OFFSETS_TOPIC, parse_key, parse_value, partition_of
@@ -212,7 +212,7 @@ def _event(connector: str, place: Place, body: Mapping[str, Any]) -> Event | Non
         return None
     at_ms = int(body["at_ms"])
     if body["type"] == "text":
-        return _text(connector, place, at_ms, body)
+        return _spec(connector, place, at_ms, body)
     if body["type"] == "checkpoint":
         return None  # it repeats records
     source = TopicPartition(str(body["topic"]), int(body["partition"]))
@@ -230,10 +230,10 @@ def _foreign(connector: str, place: Place, at_ms: int, problem: str) -> Instance
     return Instance(connector, where, place, at_ms, 0, None, None, problem)
 
 
-def _text(connector: str, place: Place, at_ms: int, body: Mapping[str, Any]) -> Event:
+def _spec(connector: str, place: Place, at_ms: int, body: Mapping[str, Any]) -> Event:
     canonical, digest = str(body["text"]), str(body["digest"])
     if digest_of(canonical) != digest:
-        problem = f"the configuration text at {place} is not the one that {digest} names"
+        problem = f"the load spec at {place} is not the one that {digest} names"
         return _foreign(connector, place, at_ms, problem)
     entries: dict[str, tuple[str, ...]] = {}
     tables = json.loads(canonical)["tables"]
@@ -245,7 +245,7 @@ def _text(connector: str, place: Place, at_ms: int, body: Mapping[str, Any]) -> 
         for table in tables
         if table.get("topic_pattern")
     )
-    return TextSeen(connector, place, at_ms, digest, entries, patterns)
+    return SpecSeen(connector, place, at_ms, digest, entries, patterns)
 
 
 def _record(
@@ -273,7 +273,7 @@ def _record(
 
 def _fits(record: Record, body: Mapping[str, Any]) -> bool:
     said = (body["kind"], body["end"], body["batch"], body["attempt"], body["owner"])
-    kind = record.kind.name.lower()
+    kind = record.kind.in_ledger
     return bool(said == (kind, record.end, record.batch, record.attempt, record.owner))
 
 

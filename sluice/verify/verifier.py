@@ -21,7 +21,7 @@ from sluice.core.anomalies import Anomaly, AnomalyKind, Chain, Judge
 from sluice.core.errors import TransientError
 from sluice.core.instances import Event, Forgotten, Instance
 from sluice.core.ranges import TopicPartition
-from sluice.driver.texts import kafka_access
+from sluice.driver.specs import kafka_access
 from sluice.kafka.offsets_topic import OFFSETS_TOPIC
 from sluice.verify.history import History, open_ledger, open_offsets
 from sluice.verify.merging import SKEW_ALLOWANCE_MS, Merge
@@ -83,7 +83,7 @@ class VerifyReport:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _ConnectorCheck:
     """One connector: its history and its judge, None while its log cannot be opened."""
 
     connector: str
@@ -118,7 +118,7 @@ class Verifier:
         self.totals = Totals()
         self.unjudged: list[Anomaly] = []
         self._configuration = configuration
-        self._lanes = [_Lane(connector.name) for connector in configuration.connectors]
+        self._checks = [_ConnectorCheck(connector.name) for connector in configuration.connectors]
         self._merge = Merge()
         self._unconfirmed: list[Anomaly] = []
 
@@ -129,13 +129,13 @@ class Verifier:
 
         :raises SluiceError: a log cannot be read.
         """
-        for lane in self._lanes:
-            self._open(lane)
+        for check in self._checks:
+            self._open(check)
         found: list[Anomaly] = []
-        while any(lane.history and not lane.history.tail.caught_up for lane in self._lanes):
-            for lane in self._lanes:
-                if lane.history is not None and not lane.history.tail.caught_up:
-                    self._poll(lane)
+        while any(check.history and not check.history.tail.caught_up for check in self._checks):
+            for check in self._checks:
+                if check.history is not None and not check.history.tail.caught_up:
+                    self._poll(check)
             found += self._judge_ready(following=False)
         return found + self._judge_ready(following=False)
 
@@ -145,22 +145,22 @@ class Verifier:
             source=self.source,
             logs=tuple(
                 LogVerified(
-                    lane.connector,
+                    check.connector,
                     history.tail.topic,
                     history.tail.partition,
                     history.tail.log_begin,
                     history.tail.position,
-                    lane.instances,
+                    check.instances,
                 )
-                for lane in self._lanes
-                if (history := lane.history) is not None
+                for check in self._checks
+                if (history := check.history) is not None
             ),
             partitions=tuple(
                 _verified(connector, source, chain)
-                for lane in self._lanes
-                if lane.judge is not None and lane.history is not None
-                for (connector, source), chain in sorted(lane.judge.chains.items())
-                if source.topic != lane.history.tail.topic  # what was no entry at all
+                for check in self._checks
+                if check.judge is not None and check.history is not None
+                for (connector, source), chain in sorted(check.judge.chains.items())
+                if source.topic != check.history.tail.topic  # what was no entry at all
             ),
             anomalies=tuple(anomalies),
             unjudged=tuple(self.unjudged),
@@ -177,71 +177,71 @@ class Verifier:
         """
         caught_up = False
         while not stop.is_set():
-            for lane in self._lanes:
-                self._attend(lane)
+            for check in self._checks:
+                self._attend(check)
             try:
                 yield from self._judge_ready(following=True)
             except TransientError as error:
                 _logger.warning("%s", error)
-            if not caught_up and all(lane.waiting and lane.history for lane in self._lanes):
+            if not caught_up and all(check.waiting and check.history for check in self._checks):
                 caught_up = True
-                instances = sum(lane.instances for lane in self._lanes)
+                instances = sum(check.instances for check in self._checks)
                 _logger.info("caught up", extra={"instances": instances})
-            if all(lane.waiting for lane in self._lanes):
+            if all(check.waiting for check in self._checks):
                 stop.wait(_POLL_SECONDS)
 
-    def _attend(self, lane: _Lane) -> None:
-        """Read a little of a lane's log; trouble is logged, and waits."""
+    def _attend(self, check: _ConnectorCheck) -> None:
+        """Read a little of a connector's log; trouble is logged, and waits."""
         now = time.monotonic()
-        if now < lane.retry_at:
+        if now < check.retry_at:
             return
         try:
-            if lane.history is None:
-                self._open(lane)
-            if lane.history is None:
-                lane.waiting, lane.retry_at = True, now + _RETRY_SECONDS
+            if check.history is None:
+                self._open(check)
+            if check.history is None:
+                check.waiting, check.retry_at = True, now + _RETRY_SECONDS
                 return
-            if now >= lane.ask_end_at:
-                lane.history.tail.ask_end()
-                lane.ask_end_at = now + _ASK_END_SECONDS
-            read = self._poll(lane)
-            lane.waiting = lane.history.tail.caught_up and not read
+            if now >= check.ask_end_at:
+                check.history.tail.ask_end()
+                check.ask_end_at = now + _ASK_END_SECONDS
+            read = self._poll(check)
+            check.waiting = check.history.tail.caught_up and not read
         except TransientError as error:
-            lane.waiting, lane.retry_at = True, time.monotonic() + _RETRY_SECONDS
-            _logger.warning("connector %s: %s", lane.connector, error)
+            check.waiting, check.retry_at = True, time.monotonic() + _RETRY_SECONDS
+            _logger.warning("connector %s: %s", check.connector, error)
 
     # Both
 
-    def _open(self, lane: _Lane) -> None:
+    def _open(self, check: _ConnectorCheck) -> None:
         configuration = self._configuration
-        access = kafka_access(configuration, lane.connector)
+        access = kafka_access(configuration, check.connector)
         if self.source == "ledger":
             topic = configuration.ledger_topic
-            lane.history = open_ledger(access, topic)
+            check.history = open_ledger(access, topic)
         else:
             topic = OFFSETS_TOPIC
-            lane.history = open_offsets(access, configuration.group(lane.connector))
-        if lane.history is None:
-            if not lane.missed:
+            check.history = open_offsets(access, configuration.group(check.connector))
+        if check.history is None:
+            if not check.missed:
                 _logger.warning(
                     "connector %s: there is no topic %s yet, so there is nothing to verify",
-                    lane.connector,
+                    check.connector,
                     topic,
                 )
-            lane.missed = True
+            check.missed = True
             return
-        lane.judge = Judge(
+        check.judge = Judge(
             self._tables_of,
             has_receipts=self.source == "ledger",
-            complete=lane.history.complete,
+            complete=check.history.complete,
         )
 
-    def _poll(self, lane: _Lane) -> int:
-        assert lane.history is not None
-        number = self._lanes.index(lane)
-        events = lane.history.poll(_POLL_SECONDS)
+    def _poll(self, check: _ConnectorCheck) -> int:
+        assert check.history is not None
+        number = self._checks.index(check)
+        events = check.history.poll(_POLL_SECONDS)
         for event in events:
-            lane.instances += isinstance(event, Instance | Forgotten)
+            check.instances += isinstance(event, Instance | Forgotten)
             self._merge.push(number, event)
         return len(events)
 
@@ -263,7 +263,7 @@ class Verifier:
         return found
 
     def _judged(self, event: Event) -> list[Anomaly]:
-        judge = self._lane_of(event.connector).judge
+        judge = self._check_of(event.connector).judge
         assert judge is not None
         return judge.take(event)
 
@@ -271,7 +271,7 @@ class Verifier:
         """Whether nothing between the two instances can have been compacted away."""
         if anomaly.before is None or anomaly.after.record is None:
             return True
-        history = self._lane_of(anomaly.connector).history
+        history = self._check_of(anomaly.connector).history
         assert history is not None
         return history.still_holds(anomaly.before.place)
 
@@ -279,16 +279,16 @@ class Verifier:
         """For each log, the time before which nothing of it is to come."""
         skew_end_ms = time.time() * 1000 - SKEW_ALLOWANCE_MS
         bounds: dict[int, float] = {}
-        for number, lane in enumerate(self._lanes):
+        for number, check in enumerate(self._checks):
             bounds[number] = self._merge.last_ms(number)
-            if following and lane.waiting:
+            if following and check.waiting:
                 bounds[number] = max(bounds[number], skew_end_ms)
-            elif not following and (lane.history is None or lane.history.tail.caught_up):
+            elif not following and (check.history is None or check.history.tail.caught_up):
                 bounds[number] = float("inf")
         return bounds
 
-    def _lane_of(self, connector: str) -> _Lane:
-        return next(lane for lane in self._lanes if lane.connector == connector)
+    def _check_of(self, connector: str) -> _ConnectorCheck:
+        return next(check for check in self._checks if check.connector == connector)
 
     def _tables_of(self, connector: str, topic: str) -> tuple[str, ...]:
         return tuple(table.name for table in self._configuration.tables_of(topic))
@@ -297,21 +297,21 @@ class Verifier:
 
     def instances(self) -> dict[str, int]:
         """Instances read so far, by connector."""
-        return {lane.connector: lane.instances for lane in self._lanes}
+        return {check.connector: check.instances for check in self._checks}
 
     def lags(self) -> dict[str, int]:
         """Messages of each connector's log that were not read yet, as last asked for."""
         return {
-            lane.connector: max(0, lane.history.tail.stable_end - lane.history.tail.position)
-            for lane in self._lanes
-            if lane.history is not None
+            check.connector: max(0, check.history.tail.stable_end - check.history.tail.position)
+            for check in self._checks
+            if check.history is not None
         }
 
     def close(self) -> None:
         """Close the clients."""
-        for lane in self._lanes:
-            if lane.history is not None:
-                lane.history.close()
+        for check in self._checks:
+            if check.history is not None:
+                check.history.close()
 
 
 def verify(configuration: Configuration, source: Source) -> VerifyReport:

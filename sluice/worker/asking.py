@@ -1,4 +1,4 @@
-"""What a task refuses to insert, because the table may not be what its text says (R8)."""
+"""What a task refuses to insert, because the table may not be what its load spec says (R8)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import split_name
 from sluice.clickhouse.structure import read_identities, read_structures
 from sluice.core.dynamic import NewField, why_no_answer
+from sluice.core.load_spec import TableSpec
 from sluice.core.receipts import Outdated, UnknownSchemas
-from sluice.core.text import TableText
 from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.fault import UNKNOWN_FIELD
 from sluice.worker.bundle import Bundle
@@ -20,11 +20,11 @@ from sluice.worker.errors import OutdatedTextError, StructureChangedError
 _NUMBERS_SHOWN_MAX = 5
 
 
-def ask_for_fields(bundle: Bundle, table: TableText, decoded: Decoded) -> None:
-    """Refuse a first attempt in which messages have fields that no column of the text has.
+def ask_for_fields(bundle: Bundle, table: TableSpec, decoded: Decoded) -> None:
+    """Refuse a first attempt in which messages have fields that no column of the load spec has.
 
     Nobody else was ever allowed to insert it, so it may still be loaded under another
-    text: the driver looks whether the table has such columns by now.
+    load spec: the driver looks whether the table has such columns by now.
 
     :raises OutdatedTextError: there are such fields, and a look is worth it.
     """
@@ -41,7 +41,7 @@ def ask_for_fields(bundle: Bundle, table: TableText, decoded: Decoded) -> None:
 
 
 def asked_for_columns(
-    tables: Iterable[TableText], fields: Mapping[str, tuple[NewField, ...]]
+    tables: Iterable[TableSpec], fields: Mapping[str, tuple[NewField, ...]]
 ) -> Outdated:
     """The report of a range whose messages have fields that are to get columns (R14)."""
     refused = [table for table in tables if table.entry in fields]
@@ -52,7 +52,7 @@ def asked_for_columns(
 
 
 def asked_for_schemas(
-    tables: Iterable[TableText], schemas: Mapping[str, UnknownSchemas]
+    tables: Iterable[TableSpec], schemas: Mapping[str, UnknownSchemas]
 ) -> Outdated:
     """The report of a range whose messages name schemas that the registry does not know."""
     first = next(table for table in tables if table.entry in schemas)
@@ -67,7 +67,7 @@ def asked_for_schemas(
     return Outdated(first.entry, why, (), schemas=schemas)
 
 
-def words_of(table: TableText, bad: BadMessage) -> str:
+def words_of(table: TableSpec, bad: BadMessage) -> str:
     """Why a message makes no row, and why its field got no column, where one might have."""
     if bad.reason != UNKNOWN_FIELD or table.dynamic is None:
         return bad.error
@@ -77,7 +77,7 @@ def words_of(table: TableText, bad: BadMessage) -> str:
 
 def require_same_table(
     server: Server,
-    table: TableText,
+    table: TableSpec,
     shard: str,
     *,
     tokens: bool,
@@ -104,7 +104,7 @@ def require_same_table(
 
 
 def _why_other_table(
-    server: Server, table: TableText, shard: str, zone_matters: bool
+    server: Server, table: TableSpec, shard: str, zone_matters: bool
 ) -> str | None:
     known = {name: uuid for of, name, uuid in table.uuids if of == shard}
     if not (known or zone_matters):
@@ -121,7 +121,7 @@ def _why_other_table(
     return None
 
 
-def _why_other_hash(server: Server, table: TableText, shard: str, zone_matters: bool) -> str | None:
+def _why_other_hash(server: Server, table: TableSpec, shard: str, zone_matters: bool) -> str | None:
     where = (table.database, table.table)
     found = read_structures(server, [where]).get(where)
     if found is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.core.ledger import Marks, Rest, Stored
+from sluice.core.ledger import InsertCounters, Rest, Stored
 from sluice.core.pickling import pickled_by_fields
 from sluice.core.ranges import Range
 from sluice.core.records import Record
@@ -22,7 +22,7 @@ _SHOWN_MAX = 4
 class TaskEnvironment:
     """What all tasks of one job share.
 
-    :param texts: canonical configuration texts by digest.
+    :param specs: canonical load specs by digest.
     :param registry: of schemas; None: no format needs one.
     :param insert_timeout_seconds: what a block may take; never longer than its lease.
     :param dead_letter_bytes_max: payload bytes that one task may send to the driver; what
@@ -32,7 +32,7 @@ class TaskEnvironment:
     pipeline: str
     kafka: KafkaAccess
     clickhouse: ClickHouseAccess
-    texts: Mapping[str, str]
+    specs: Mapping[str, str]
     insert_timeout_seconds: float = 30.0
     registry: RegistryAccess | None = None
     dead_letter_bytes_max: int = 8 * 1024 * 1024
@@ -50,7 +50,7 @@ class Assignment:
     :param sent_at_ms: the driver's wall time when it was sent.
     :param is_first: no other task was ever sent this range, so what this one refuses, nobody
         inserted.
-    :param marks: of the windows, from before the range could first be inserted.
+    :param insert_counters: of the windows, from before the range could first be inserted.
     :param servers: as in `Background`, from then, too.
     :param since_ms: when that was; 0: nobody knows.
     :param insert_seconds: what a block may take where `insert_timeout_seconds` was too short; 0:
@@ -66,7 +66,7 @@ class Assignment:
     sent_at_ms: int
     is_first: bool = False
     looks_for_fields: bool = False
-    marks: Marks = field(default_factory=dict)
+    insert_counters: InsertCounters = field(default_factory=dict)
     servers: ServerRuns = field(default_factory=dict)
     since_ms: int = 0
     insert_seconds: float = 0.0
@@ -80,7 +80,7 @@ class Job:
     :param tasks: the ranges of each task, which loads one after the other.
     """
 
-    lane: str
+    connector: str
     batch: int
     tasks: tuple[tuple[Assignment, ...], ...]
 
@@ -96,4 +96,4 @@ class Job:
         shown = ", ".join(str(assignment.block_range) for assignment in assignments[:_SHOWN_MAX])
         more = len(assignments) - _SHOWN_MAX
         rest = f" and {more} more ranges" if more > 0 else ""
-        return f"{self.lane} batch {self.batch}: {shown}{rest}"
+        return f"{self.connector} batch {self.batch}: {shown}{rest}"

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from sluice.core.bundles import Member, is_whole, place_of
 from sluice.core.errors import TerminalError
-from sluice.core.ledger import Marks, Rest, Stored
+from sluice.core.ledger import InsertCounters, Rest, Stored
+from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.ranges import Interval, Range, intervals_of
 from sluice.core.receipts import Receipt
 from sluice.core.records import Record
 from sluice.core.server_runs import ServerRuns
-from sluice.core.text import ConfigurationText, TableText
 from sluice.core.tokens import block_token, row_source
 from sluice.decode.messages.origins import Origin, Origins
 from sluice.worker.assignment import Assignment
@@ -40,7 +40,7 @@ class Bundle:
             Member(m.block_range, m.record.topic_id, m.record.generation, m.record.rest)
             for m in self.members
         ]
-        same = {(record.bundle, record.text) for record in records}
+        same = {(record.bundle, record.spec) for record in records}
         if len(same) != 1 or (sorted(of) != of) or (name and not is_whole(name, of)):
             raise TerminalError(
                 f"{self}: these ranges are not the whole bundle {name or 'of one range'}",
@@ -72,9 +72,9 @@ class Bundle:
         return self.members[0].block_range
 
     @property
-    def text(self) -> str:
-        """The digest of the text that all members were recorded under."""
-        return self.members[0].record.text
+    def spec(self) -> str:
+        """The digest of the load spec that all members were recorded under."""
+        return self.members[0].record.spec
 
     @property
     def _record(self) -> Record:
@@ -91,9 +91,9 @@ class Bundle:
         return self.members[0].stored
 
     @property
-    def grant(self) -> int:
-        """Entries of a window that each block may take: what each member is granted."""
-        return min(member.record.grant for member in self.members)
+    def reservation(self) -> int:
+        """Entries of a window that each block may take: what each member is reserved."""
+        return min(member.record.reservation for member in self.members)
 
     @property
     def deadline_ms(self) -> int:
@@ -131,14 +131,14 @@ class Bundle:
         return min(member.since_ms for member in self.members)
 
     @property
-    def marks(self) -> Marks:
+    def insert_counters(self) -> InsertCounters:
         """Of the windows, from before any of it could be inserted. Where a member has none, nobody
         knows."""
-        first, *others = [member.marks for member in self.members]
+        first, *others = [member.insert_counters for member in self.members]
         return {
-            key: min([mark, *(marks[key] for marks in others)])
-            for key, mark in first.items()
-            if all(key in marks for marks in others)
+            key: min([insert_counter, *(insert_counters[key] for insert_counters in others)])
+            for key, insert_counter in first.items()
+            if all(key in insert_counters for insert_counters in others)
         }
 
     @property
@@ -149,15 +149,15 @@ class Bundle:
         same = first.items()
         return {shard: run for shard, run in same if all(o.get(shard) == run for o in others)}
 
-    def origins(self, text: ConfigurationText, entry: str) -> Origins:
+    def origins(self, spec: LoadSpec, entry: str) -> Origins:
         """Where the messages come from, and who loads their rows into a table entry."""
         return Origins(
             tuple(
                 Origin(
                     member.block_range.source,
                     row_source(
-                        pipeline=text.pipeline,
-                        connector=text.connector,
+                        pipeline=spec.pipeline,
+                        connector=spec.connector,
                         topic_id=member.record.topic_id,
                         entry=entry,
                         generation=member.record.generation,
@@ -167,7 +167,7 @@ class Bundle:
             )
         )
 
-    def token(self, pipeline: str, connector: str, table: TableText, shard: str) -> str:
+    def token(self, pipeline: str, connector: str, table: TableSpec, shard: str) -> str:
         """The identity of its block in one table of one shard (R7)."""
         record = self._record
         return block_token(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluice.clickhouse.reactions import ServerError
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
-from sluice.core.receipts import NeedsGrant
+from sluice.core.receipts import NeedsReservation
 
 
 class BlockRefusedError(TransientError):
@@ -18,10 +18,10 @@ class BlockRefusedError(TransientError):
         self.inserted: tuple[str, ...] = ()
 
 
-class NeedsGrantError(TransientError):
+class NeedsReservationError(TransientError):
     """Carries a refused block's need out of the table loop."""
 
-    def __init__(self, need: NeedsGrant) -> None:
+    def __init__(self, need: NeedsReservation) -> None:
         super().__init__(f"a block of {need.entry} needs {need.entries} window entries")
         self.need = need
 
@@ -56,7 +56,7 @@ def took_too_long(error: SluiceError) -> bool:
 
 
 class OutdatedTextError(TransientError):
-    """The first attempt's task refused the text, and inserted nothing of this entry."""
+    """The first attempt's task refused the load spec, and inserted nothing of this entry."""
 
     def __init__(self, entry: str, why: str) -> None:
         super().__init__(why, "The driver looks at the table; no action is needed.")

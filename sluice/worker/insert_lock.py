@@ -2,7 +2,7 @@
 
 Such a server refuses an insert (286) as long as another one waits for its quorum. Loaders that
 queue for the table spare it the refusals, and themselves the pauses after them. No row depends on
-it: where nobody can be asked for a turn, the block is sent without.
+it: where nobody can be asked for the lock, the insert is unlocked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _logger = logging.getLogger("sluice.spark")
 
 
 class InsertLock:
-    """One block's turn, from the first server that wants it to the block's end.
+    """The insert lock for one block, from the first server that wants it to the block's end.
 
     :param locks: None: nobody queues.
     :param table: what is queued for; the same text for all who load it.
@@ -40,7 +40,7 @@ class InsertLock:
         self.queueing: Queueing | None = None
 
     def take(self, seconds: float) -> None:
-        """Wait for our turn; once for each block.
+        """Wait for the lock; once for each block.
 
         :param seconds: at most so long.
         :raises LockWaitError: it did not come in time. Nothing was sent.
@@ -60,7 +60,7 @@ class InsertLock:
         )
 
     def before_sending(self, seconds: float) -> float:
-        """To be called directly before a POST: the turn is still ours, and whoever comes after us
+        """To be called directly before a POST: the lock is still ours, and whoever comes after us
         if we are lost knows for how long it may go on.
 
         :param seconds: that it may take, from now on.
@@ -76,7 +76,9 @@ class InsertLock:
             self._lock.announce(self._ends_at - now + LATE_SECONDS)
             seconds = ends_at - _boot_seconds()
             if seconds <= 0:
-                raise LockWaitError(f"ZooKeeper took too long to say whose turn {self._table} is")
+                raise LockWaitError(
+                    f"ZooKeeper took too long to say who has the lock {self._table}"
+                )
         self._is_sending = True
         return seconds
 
@@ -87,7 +89,7 @@ class InsertLock:
         self._is_sending = False
 
     def end(self, *, is_stored: bool) -> None:
-        """The block's end in this task: the next one may have its turn.
+        """The block's end in this task: the next one may have the lock.
 
         :param is_stored: a server has acknowledged it: what another may still do with it changes
             nothing.

@@ -21,20 +21,20 @@ from sluice.clickhouse.reactions import (
 )
 from sluice.clickhouse.replicas import refuse_other_table
 from sluice.clickhouse.schema import TableFacts, check_header, describe_table
-from sluice.clickhouse.window import read_server_run, tables_with_windows, window_mark
-from sluice.core.budget import Site, WindowState, still_remembered, still_young
+from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
+from sluice.core.budget import TargetShard, WindowState, still_remembered, still_young
 from sluice.core.bundles import replica_number
 from sluice.core.errors import SluiceError, TerminalError, TransientError
+from sluice.core.load_spec import TableSpec
 from sluice.core.ranges import Range
-from sluice.core.receipts import NeedsGrant, Receipt
+from sluice.core.receipts import NeedsReservation, Receipt
 from sluice.core.replicas import turn
 from sluice.core.server_runs import is_same_run
-from sluice.core.text import TableText
 from sluice.decode.messages.decoded import Block
 from sluice.worker.asking import require_same_table
 from sluice.worker.assignment import TaskEnvironment
 from sluice.worker.bundle import Bundle
-from sluice.worker.errors import BlockRefusedError, ForgottenError, NeedsGrantError
+from sluice.worker.errors import BlockRefusedError, ForgottenError, NeedsReservationError
 from sluice.worker.failover import FailoverAttempt, offer_block, wait_for_earlier
 from sluice.worker.insert_lock import InsertLock
 from sluice.worker.leases import HeldLease
@@ -54,7 +54,7 @@ def insert_block(
     cache: WorkerCache,
     environment: TaskEnvironment,
     bundle: Bundle,
-    table: TableText,
+    table: TableSpec,
     shard: str,
     decoded: Block,
     lease: HeldLease,
@@ -117,8 +117,8 @@ def seconds_for(environment: TaskEnvironment, bundle: Bundle) -> float:
 def may_go_parallel(environment: TaskEnvironment, shards: Sequence[str]) -> bool:
     """Whether blocks may be inserted into these shards at the same time.
 
-    A connection serves one at a time, so no two may share a server; and who takes turns at tables
-    waits for one turn at a time, so that nobody waits in a circle.
+    A connection serves one at a time, so no two may share a server; and who takes insert locks
+    waits for one lock at a time, so that nobody waits in a circle.
     """
     access = environment.clickhouse
     servers = [url for shard in shards for url in access.shards[shard]]
@@ -130,7 +130,7 @@ def _insert_into(
     environment: TaskEnvironment,
     url: str,
     bundle: Bundle,
-    table: TableText,
+    table: TableSpec,
     shard: str,
     decoded: Block,
     token: str,
@@ -155,15 +155,15 @@ def _insert_into(
             decoded.native,
             token if profile.tokens else None,
             query_id_of(token, os.urandom(4).hex()),
-            _granted(profile.settings, bundle.grant),
+            _reserved(profile.settings, bundle.reservation),
         )
 
-    record_text = bundle.text
+    record_spec = bundle.spec
     if profile.one_by_one:
         mine.take(min(most, lease.check()))
     seconds = max(_SECONDS_MIN, attempt.seconds_left())
 
-    is_bound = cache.checked[url, record_text, table.entry, shard] or not profile.tokens
+    is_bound = cache.checked[url, record_spec, table.entry, shard] or not profile.tokens
 
     def check() -> float:
         told = {"tokens": profile.tokens, "zone_matters": is_bound, "is_first": is_first}
@@ -175,7 +175,7 @@ def _insert_into(
     except _RefusedValuesError as refused:
         raise _final(refused, server, table, bundle, attempt) from None
     except TerminalServerError as error:
-        raise _refused_block(error, server, table, profile, bundle.grant, attempt) from error
+        raise _refused_block(error, server, table, profile, bundle.reservation, attempt) from error
     if not is_first:
         _require_same_run(server, bundle, shard, f"{table.target} on {url} has the block")
     return Receipt(
@@ -197,15 +197,15 @@ def _insert_into(
 def _refused_block(
     error: TerminalServerError,
     server: Server,
-    table: TableText,
+    table: TableSpec,
     profile: ServerProfile,
-    grant: int,
+    reservation: int,
     attempt: FailoverAttempt,
 ) -> SluiceError:
     """What a server's refusal of a block means."""
     if _PARTITIONS_MAX in profile.settings and is_too_many_partitions(error):
         # Of a view's table: the block itself was counted before.
-        return NeedsGrantError(NeedsGrant(table.entry, 2 * grant, views=True))
+        return NeedsReservationError(NeedsReservation(table.entry, 2 * reservation, views=True))
     is_unstored = attempt.is_clean and _stored_nothing(server, table, error)
     return BlockRefusedError(table.entry, error, is_unstored=is_unstored)
 
@@ -244,7 +244,7 @@ def _insert_surely(
 def _final(
     refused: _RefusedValuesError,
     server: Server,
-    table: TableText,
+    table: TableSpec,
     bundle: Bundle,
     attempt: FailoverAttempt,
 ) -> BlockRefusedError:
@@ -265,7 +265,7 @@ class _Rows:
     is_unstored: bool
 
 
-def _rows_of(server: Server, table: TableText, bundle: Bundle) -> _Rows:
+def _rows_of(server: Server, table: TableSpec, bundle: Bundle) -> _Rows:
     """Look into the table. One view behind it has stored nothing if it refused the block; of
     several, the others may have."""
     facts = describe_table(server, table.database, table.table)
@@ -279,7 +279,7 @@ def _rows_of(server: Server, table: TableText, bundle: Bundle) -> _Rows:
     return _Rows(words, count == 0 and len(views) <= 1)
 
 
-def _count_of(server: Server, table: TableText, block_range: Range) -> int:
+def _count_of(server: Server, table: TableSpec, block_range: Range) -> int:
     """The rows that a table has of a range, by its lineage columns."""
     source = block_range.source
     (found,) = server.query(
@@ -298,9 +298,9 @@ def _count_of(server: Server, table: TableText, block_range: Range) -> int:
     return int(found["n"])
 
 
-def quorum_of(environment: TaskEnvironment, table: TableText, shard: str) -> int:
+def quorum_of(environment: TaskEnvironment, table: TableSpec, shard: str) -> int:
     """How many replicas have to have a block: never fewer than an attempt before this one may
-    have waited for. See `TableText.quorums`."""
+    have waited for. See `TableSpec.quorums`."""
     return max(dict(table.quorums).get(shard, 1), environment.clickhouse.quorum_of(shard))
 
 
@@ -309,18 +309,18 @@ def _look(
     environment: TaskEnvironment,
     url: str,
     bundle: Bundle,
-    table: TableText,
+    table: TableSpec,
     shard: str,
     decoded: Block,
     attempt: FailoverAttempt,
 ) -> None:
-    """Before the first insert of a text at a replica, and before each that may not be the first
-    of its block.
+    """Before the first insert of a load spec at a replica, and before each that may not be the
+    first of its block.
 
     :raises BlockRefusedError: this replica's table is not what the block is for.
     :raises ForgottenError: it may not remember the block any more.
     """
-    key = (url, bundle.text, table.entry, shard)
+    key = (url, bundle.spec, table.entry, shard)
     is_first = bundle.is_first and attempt.is_clean
     if key in cache.checked and is_first:
         return
@@ -335,12 +335,12 @@ def _look(
         raise BlockRefusedError(table.entry, error, is_unstored=attempt.is_clean) from error
     if not is_first:
         doubt = f": {attempt.doubt}" if attempt.doubt else ""
-        _require_remembered(server, facts, bundle, Site(table.entry, shard), doubt)
+        _require_remembered(server, facts, bundle, TargetShard(table.entry, shard), doubt)
     cache.checked[key] = zone_matters(table, facts, tokens=True)
 
 
 def _require_remembered(
-    server: Server, facts: TableFacts, bundle: Bundle, own: Site, doubt: str
+    server: Server, facts: TableFacts, bundle: Bundle, own: TargetShard, doubt: str
 ) -> None:
     """As the driver does before it sends a range again (R10), since then tasks queue.
 
@@ -351,10 +351,10 @@ def _require_remembered(
         return  # it never deduplicates, and runs for a benchmark only
     now_ms = time.time_ns() // 1_000_000
     for target, there in tables_with_windows(facts):
-        mark = bundle.marks.get(replace(own, target=target).key, 0)
-        window = WindowState(there.window_blocks, window_mark(server, there))
+        insert_counter = bundle.insert_counters.get(replace(own, target=target).key, 0)
+        window = WindowState(there.window_blocks, read_insert_counter(server, there))
         is_young = still_young(there.window_seconds, bundle.since_ms, now_ms)
-        if not is_young or not still_remembered(window, mark):
+        if not is_young or not still_remembered(window, insert_counter):
             raise ForgottenError(f"{there.target} on {server.url} may not remember it{doubt}")
     _require_same_run(server, bundle, own.shard, f"{facts.target} on {server.url}")
 
@@ -370,13 +370,15 @@ def _require_same_run(server: Server, bundle: Bundle, shard: str, where: str) ->
         raise ForgottenError(f"{where}, and that server was started again meanwhile")
 
 
-def _granted(settings: Mapping[str, str], grant: int) -> Mapping[str, str]:
-    """The server holds blocks to the grant in the tables of views, too, where nobody else counts
-    (R10). It decides about no row: a block that was refused is sent again."""
-    return {**settings, _PARTITIONS_MAX: str(grant)} if _PARTITIONS_MAX in settings else settings
+def _reserved(settings: Mapping[str, str], reservation: int) -> Mapping[str, str]:
+    """The server holds blocks to the reservation in the tables of views, too, where nobody else
+    counts (R10). It decides about no row: a block that was refused is sent again."""
+    return (
+        {**settings, _PARTITIONS_MAX: str(reservation)} if _PARTITIONS_MAX in settings else settings
+    )
 
 
-def _stored_nothing(server: Server, table: TableText, refusal: TerminalServerError) -> bool:
+def _stored_nothing(server: Server, table: TableSpec, refusal: TerminalServerError) -> bool:
     """Whether a refused insert has surely stored nothing of its block.
 
     A view that cannot take it may be told of only when the block is in the table already.

@@ -21,13 +21,14 @@ from sluice.core.dead_letters import PARKED
 from sluice.core.dynamic import NewField
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
 from sluice.core.formats import REGISTRY_OPTION
+from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.receipts import (
     BundleTooHeavy,
     DeadLetter,
     DeadLetterReason,
     Failed,
     Loaded,
-    NeedsGrant,
+    NeedsReservation,
     Outcome,
     Outdated,
     Receipt,
@@ -37,7 +38,6 @@ from sluice.core.receipts import (
     UnknownSchemas,
     Untried,
 )
-from sluice.core.text import ConfigurationText, TableText
 from sluice.decode.engine.session import release_memory
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Block, Decoded
@@ -50,7 +50,7 @@ from sluice.kafka.readers import Reader
 from sluice.worker.asking import ask_for_fields, asked_for_columns, asked_for_schemas, words_of
 from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.bundle import Bundle
-from sluice.worker.errors import BlockRefusedError, NeedsGrantError, OutdatedTextError
+from sluice.worker.errors import BlockRefusedError, NeedsReservationError, OutdatedTextError
 from sluice.worker.fetching import Reading, fetch
 from sluice.worker.inserting import insert_block, may_go_parallel
 from sluice.worker.leases import HeldLease
@@ -102,7 +102,7 @@ def _outcome(
     try:
         bundle = Bundle(tuple(members))
         return _refused(bundle, task_attempt) or _load(_cache, environment, bundle)
-    except NeedsGrantError as error:
+    except NeedsReservationError as error:
         return error.need
     except BlockRefusedError as refused:
         is_unstored = refused.is_unstored and bundle.is_first
@@ -137,14 +137,14 @@ def _refused(bundle: Bundle, task_attempt: int) -> Outcome | None:
 def _load(
     cache: WorkerCache, environment: TaskEnvironment, bundle: Bundle
 ) -> Outcome | tuple[Outcome, ...]:
-    """1. Lease. 2. Fetch and weigh. 3. For each table: decode, split by shards, check the grant,
-    insert; nothing of any table before all were decoded that may refuse the range.
+    """1. Lease. 2. Fetch and weigh. 3. For each table: decode, split by shards, check the
+    reservation, insert; nothing of any table before all were decoded that may refuse the range.
     4. Fetch the originals of the bad messages."""
     lease = HeldLease(bundle.first, bundle.deadline_ms, bundle.sent_at_ms)
-    text = cache.text(environment, bundle.text)
-    tables = _tables_of(bundle, text)
-    loading = _Loading(cache, environment, bundle, lease, text)
-    router = Router(bundle.origins(text, ""), tables, bundle.rest, cache.buffer)
+    spec = cache.spec(environment, bundle.spec)
+    tables = _tables_of(bundle, spec)
+    loading = _Loading(cache, environment, bundle, lease, spec)
+    router = Router(bundle.origins(spec, ""), tables, bundle.rest, cache.buffer)
     loading.watch(tables, router)
     try:
         reading = fetch(cache, environment, bundle, router, loading.clocks)
@@ -181,13 +181,13 @@ def _load(
     return loading.loaded(reading, router)
 
 
-def _tables_of(bundle: Bundle, text: ConfigurationText) -> tuple[TableText, ...]:
+def _tables_of(bundle: Bundle, spec: LoadSpec) -> tuple[TableSpec, ...]:
     """The entries that all members go to.
 
     :raises TerminalError: they go to different ones.
     """
     topics = {member.block_range.source.topic for member in bundle.members}
-    found = {topic: tuple(text.tables_of(topic)) for topic in topics}
+    found = {topic: tuple(spec.tables_of(topic)) for topic in topics}
     first = found[bundle.first.source.topic]
     if any(tables != first for tables in found.values()):
         raise TerminalError(
@@ -209,7 +209,7 @@ class _Loading:
     environment: TaskEnvironment
     bundle: Bundle
     lease: HeldLease
-    text: ConfigurationText
+    spec: LoadSpec
     clocks: StageClocks = field(default_factory=StageClocks)
     decoded: dict[str, Decoded] = field(default_factory=dict)
     receipts: list[Receipt] = field(default_factory=list)
@@ -223,14 +223,14 @@ class _Loading:
     fields: dict[str, tuple[NewField, ...]] = field(default_factory=dict)
     schemas: dict[str, UnknownSchemas] = field(default_factory=dict)
 
-    def watch(self, tables: Iterable[TableText], router: Router) -> None:
+    def watch(self, tables: Iterable[TableSpec], router: Router) -> None:
         """Let the buffers look at messages for decoders that are there already."""
         for table in tables:
-            decoder = self.cache.decoders.get((self.bundle.text, table.entry))
+            decoder = self.cache.decoders.get((self.bundle.spec, table.entry))
             if decoder is not None and not table.parked:
                 decoder.watch(router.view_of(table.entry).buffer)
 
-    def decode_first(self, tables: Iterable[TableText], router: Router) -> int | None:
+    def decode_first(self, tables: Iterable[TableSpec], router: Router) -> int | None:
         """Decode, before anything is inserted, the entries for which a range may be refused.
 
         :returns: None, or the end at which no block would have more than ROWS_MAX rows.
@@ -248,7 +248,7 @@ class _Loading:
                 ends += [] if end is None else [end]
         return min(ends, default=None)
 
-    def load(self, tables: Iterable[TableText], router: Router) -> None:
+    def load(self, tables: Iterable[TableSpec], router: Router) -> None:
         """Decode and insert, table by table."""
         for table in tables:
             if table.parked:
@@ -271,20 +271,22 @@ class _Loading:
             del decoded
             self._insert(table, parts)
 
-    def _split(self, table: TableText, decoded: Decoded) -> list[tuple[str, Block]]:
+    def _split(self, table: TableSpec, decoded: Decoded) -> list[tuple[str, Block]]:
         """The block of each shard, the last one first. Before any of them is inserted, all are
-        compared with the grant: above it, nobody inserts anything of this entry."""
+        compared with the reservation: above it, nobody inserts anything of this entry."""
         began = time.monotonic()
-        splitter = self.cache.splitter(self.bundle.text, table, decoded.columns)
+        splitter = self.cache.splitter(self.bundle.spec, table, decoded.columns)
         parts = splitter.split(decoded, with_offsets=not self.bundle.is_alone)
         parts.reverse()
         self.clocks.decode += time.monotonic() - began
         entries = max(block.clickhouse_partitions for _, block in parts)
-        if entries > self.bundle.grant:
-            raise NeedsGrantError(NeedsGrant(table.entry, entries, inserted=bool(self.receipts)))
+        if entries > self.bundle.reservation:
+            raise NeedsReservationError(
+                NeedsReservation(table.entry, entries, inserted=bool(self.receipts))
+            )
         return parts
 
-    def _insert(self, table: TableText, parts: list[tuple[str, Block]]) -> None:
+    def _insert(self, table: TableSpec, parts: list[tuple[str, Block]]) -> None:
         """Insert into all shards; each block goes when it is stored."""
         began = time.monotonic()
 
@@ -311,20 +313,20 @@ class _Loading:
                 error.inserted = tuple(receipt.entry for receipt in self.receipts)
             raise error
 
-    def _park(self, table: TableText, router: Router) -> None:
-        """All that the entry takes becomes letters of the parking topic."""
+    def _park(self, table: TableSpec, router: Router) -> None:
+        """All that the entry takes becomes dead letters of the parking topic."""
         fault = DeadLetterReason(table.entry, PARKED, f"{table.target} takes no blocks for now")
         with router.messages_of(table.entry) as buffer:
             for offset in map(int, buffer.offsets):
                 self.faults.setdefault(offset, []).append(fault)
             self.given[table.entry] = self.bundle.counted(buffer.offsets)
 
-    def _decode(self, table: TableText, router: Router) -> Decoded:
+    def _decode(self, table: TableSpec, router: Router) -> Decoded:
         """The rows of an entry."""
         began = time.monotonic()
-        decoder = self.cache.decoder(self.environment, self.bundle.text, table)
+        decoder = self.cache.decoder(self.environment, self.bundle.spec, table)
         with router.messages_of(table.entry) as buffer:
-            decoded = decoder.decode(buffer, self.bundle.origins(self.text, table.entry))
+            decoded = decoder.decode(buffer, self.bundle.origins(self.spec, table.entry))
             self.given[table.entry] = self.bundle.counted(buffer.offsets)
             found = new_fields(table, buffer, decoded)
             stored = self.bundle.stored.get(table.entry)
@@ -349,35 +351,37 @@ class _Loading:
                 break
             self.values[one.offset] = value
 
-    def _letters(
+    def _dead_letters(
         self, reader: Reader, faults: Sequence[Mapping[int, Sequence[DeadLetterReason]]]
     ) -> list[tuple[DeadLetter, ...]]:
         """The dead letters of each member, which share what a task may send."""
         environment, left = self.environment, self.environment.dead_letter_bytes_max
         found: list[tuple[DeadLetter, ...]] = []
         for member, wanted in zip(self.bundle.members, faults, strict=True):
-            letters: tuple[DeadLetter, ...] = ()
+            dead_letters: tuple[DeadLetter, ...] = ()
             if wanted and self.bundle.is_alone and isinstance(reader, RangeReader):
-                letters = reader.letters(member.block_range, wanted, self.values, left)
+                dead_letters = reader.dead_letters(member.block_range, wanted, self.values, left)
             elif wanted:
-                letters = read_originals(environment.kafka, member.block_range, wanted, left)
-            left -= sum(len(letter.value or b"") for letter in letters)
-            found.append(letters)
+                dead_letters = read_originals(environment.kafka, member.block_range, wanted, left)
+            left -= sum(len(letter.value or b"") for letter in dead_letters)
+            found.append(dead_letters)
         return found
 
     def loaded(self, reading: Reading, router: Router) -> tuple[Loaded, ...]:
         """What the task reports of each member, with the originals of the bad messages."""
         bundle = self.bundle
-        if self.text.unrouted == "dead-letter":
+        if self.spec.unrouted == "dead-letter":
             for offset in router.unrouted:
                 self.faults[offset] = [
                     DeadLetterReason("", NO_ROUTE, "no table entry takes this message")
                 ]
         faults = self._faults_of_members()
-        letters: list[tuple[DeadLetter, ...]] = [() for _ in bundle.members]
+        dead_letters: list[tuple[DeadLetter, ...]] = [() for _ in bundle.members]
         if self.faults:
             began = time.monotonic()
-            letters = self._letters(self.cache.reader(self.environment, looks=router.looks), faults)
+            dead_letters = self._dead_letters(
+                self.cache.reader(self.environment, looks=router.looks), faults
+            )
             self.clocks.letters = time.monotonic() - began
         unrouted = bundle.divided(router.unrouted)
         empty = bundle.divided_intervals(self.empty)
@@ -385,7 +389,7 @@ class _Loading:
         return tuple(
             Loaded(
                 receipts=tuple(one for shares in self.shares if (one := shares[n]) is not None),
-                dead_letters=letters[n],
+                dead_letters=dead_letters[n],
                 messages=result.messages,
                 bytes=result.bytes,
                 skipped=result.skipped,
@@ -422,7 +426,7 @@ class _Loading:
         return {entry: count for entry, count in passed.items() if count}
 
 
-def _may_refuse(table: TableText) -> bool:
+def _may_refuse(table: TableSpec) -> bool:
     """Whether messages of an entry may refuse their range: they may have too many rows, fields
     that are to get columns, or schemas that the registry does not know."""
     has_registry = any(name == REGISTRY_OPTION for name, _ in table.options)

@@ -84,7 +84,7 @@ def send_parallel(parts: Parts, send: Send) -> tuple[list[Receipt], list[SluiceE
 def decisive(errors: list[SluiceError], receipts: list[Receipt]) -> SluiceError:
     """What several shards' errors mean for the range. Pure.
 
-    What may be stored comes first: the range may not be loaded under another text then, nor
+    What may be stored comes first: the range may not be loaded under another load spec then, nor
     parked. A refusal that surely stored nothing comes last: it shows again when everything else
     is stored.
 

@@ -1,7 +1,7 @@
 """Which messages of a range go to which table entries.
 
 Entries that take the same messages in the same framing share one buffer. What decides is in the
-configuration text and in the message itself, so a repeat makes the same choice (R8).
+load spec and in the message itself, so a repeat makes the same choice (R8).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sluice.core.ledger import Rest
+from sluice.core.load_spec import Route, TableSpec
 from sluice.core.ranges import Interval, contains
 from sluice.core.routing import Looked, looked, takes
-from sluice.core.text import Route, TableText
 from sluice.decode.envelope.walk import envelope_tables
 from sluice.decode.formats import framing_of
 from sluice.decode.messages.buffer import MessageBuffer
@@ -62,7 +62,7 @@ class Router:
     def __init__(
         self,
         origins: Origins,
-        tables: Sequence[TableText],
+        tables: Sequence[TableSpec],
         rest: Rest,
         make_buffer: Callable[[Framing], MessageBuffer],
     ) -> None:

@@ -1,4 +1,4 @@
-"""What a worker process keeps between tasks: connections, decoders, texts."""
+"""What a worker process keeps between tasks: connections, decoders, load specs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sluice.clickhouse.capabilities import insert_settings, read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.core.errors import TerminalError
 from sluice.core.formats import REGISTRY_OPTION
+from sluice.core.load_spec import LoadSpec, TableSpec, parse_spec
 from sluice.core.replicas import Breaker
-from sluice.core.text import ConfigurationText, TableText, parse_text
 from sluice.decode.formats import make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.framing import Framing
@@ -45,7 +45,7 @@ class ServerProfile:
 
 
 class OtherDecoderError(TerminalError):
-    """This worker does not decode as the recorded text says."""
+    """This worker does not decode as the recorded load spec says."""
 
     hint = (
         "Give the driver and all workers the same packages (spark.pyspark.python, "
@@ -55,7 +55,7 @@ class OtherDecoderError(TerminalError):
 
 @dataclass(slots=True)
 class WorkerCache:
-    """What a worker process keeps between tasks: connections, decoders, texts.
+    """What a worker process keeps between tasks: connections, decoders, load specs.
 
     :param has: the decoder of this process.
 
@@ -66,11 +66,11 @@ class WorkerCache:
     readers: dict[tuple[str, bool], Reader] = field(default_factory=dict)
     servers: dict[str, Server] = field(default_factory=dict)
     profiles: dict[tuple[str, int], ServerProfile] = field(default_factory=dict)
-    texts: dict[str, ConfigurationText] = field(default_factory=dict)
+    specs: dict[str, LoadSpec] = field(default_factory=dict)
     decoders: dict[tuple[str, str], TableDecoder] = field(default_factory=dict)
     splitters: dict[tuple[str, str], Splitter] = field(default_factory=dict)
     registries: set[str] = field(default_factory=set)
-    #: By replica, text, entry and shard, what was looked at: whether the zone matters there.
+    #: By replica, load spec, entry and shard, what was looked at: whether the zone matters there.
     checked: dict[tuple[str, str, str, str], bool] = field(default_factory=dict)
     spare: MessageBuffer | None = None
     breaker: Breaker = field(default_factory=Breaker)
@@ -120,37 +120,37 @@ class WorkerCache:
             )
         return self.readers[key]
 
-    def text(self, environment: TaskEnvironment, digest: str) -> ConfigurationText:
-        """The text that decides the rows.
+    def spec(self, environment: TaskEnvironment, digest: str) -> LoadSpec:
+        """The load spec that decides the rows.
 
         :raises OtherDecoderError: this process would make other rows of it.
         """
-        if digest not in self.texts:
-            text = parse_text(environment.texts[digest])
-            if text.decoder != self.has:
+        if digest not in self.specs:
+            spec = parse_spec(environment.specs[digest])
+            if spec.decoder != self.has:
                 raise OtherDecoderError(
-                    f"the range is recorded for {text.decoder}, and the worker on "
+                    f"the range is recorded for {spec.decoder}, and the worker on "
                     f"{platform.node()} decodes with {self.has}: nothing of it is inserted"
                 )
-            self.texts[digest] = text
-        return self.texts[digest]
+            self.specs[digest] = spec
+        return self.specs[digest]
 
-    def decoder(self, environment: TaskEnvironment, digest: str, table: TableText) -> TableDecoder:
-        """The compiled decoder of a table of a text."""
+    def decoder(self, environment: TaskEnvironment, digest: str, table: TableSpec) -> TableDecoder:
+        """The compiled decoder of a table of a load spec."""
         self._provide_registry(environment, table)
         key = (digest, table.entry)
         if key not in self.decoders:
             self.decoders[key] = make_decoder(table)
         return self.decoders[key]
 
-    def splitter(self, digest: str, table: TableText, columns: tuple[str, ...]) -> Splitter:
-        """The compiled sharding of a table of a text, whose blocks have these columns."""
+    def splitter(self, digest: str, table: TableSpec, columns: tuple[str, ...]) -> Splitter:
+        """The compiled sharding of a table of a load spec, whose blocks have these columns."""
         key = (digest, table.entry)
         if key not in self.splitters:
             self.splitters[key] = Splitter(table, columns)
         return self.splitters[key]
 
-    def _provide_registry(self, environment: TaskEnvironment, table: TableText) -> None:
+    def _provide_registry(self, environment: TaskEnvironment, table: TableSpec) -> None:
         """A registry that has moved since is asked where it is now: its numbers are the same."""
         url = dict(table.options).get(REGISTRY_OPTION)
         if url is not None and environment.registry is not None and url not in self.registries:

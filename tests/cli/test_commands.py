@@ -27,8 +27,8 @@ from tests.cli.support import run
 
 
 def found(level: Level) -> Finding:
-    mend = "" if level == "ok" else "ALTER TABLE shop.orders …"
-    return Finding(level, "window", "shop.orders", "remembers 0 blocks", mend)
+    fix = "" if level == "ok" else "ALTER TABLE shop.orders …"
+    return Finding(level, "window", "shop.orders", "remembers 0 blocks", fix)
 
 
 @pytest.fixture

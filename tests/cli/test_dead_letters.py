@@ -11,8 +11,8 @@ import pytest
 from sluice.cli.exit import ExitStatus
 from sluice.config.example import EXAMPLE
 from sluice.core.receipts import DeadLetter, Origin
-from sluice.kafka.dead_letters import StoredLetter
-from sluice.kafka.letter_marks import Replayed
+from sluice.kafka.dead_letter_marks import Replayed
+from sluice.kafka.dead_letters import StoredDeadLetter
 from sluice.ops.dead_letters import Found
 from sluice.ops.dead_letters_purging import PartitionPurge, PurgePlan
 from sluice.ops.dead_letters_replaying import Refusal, ReplayPlan, ReplayReport
@@ -30,7 +30,7 @@ LETTER = DeadLetter(
     error="not an object",
     table="orders",
 )
-STORED = StoredLetter(0, 77, LETTER, 1_700_000_000_000, "0.1", ())
+STORED = StoredDeadLetter(0, 77, LETTER, 1_700_000_000_000, "0.1", ())
 PLACE = ("--topic", "orders", "--partition", "3", "--offset", "1234")
 
 
@@ -41,8 +41,8 @@ def config(tmp_path: Path) -> str:
     return str(path)
 
 
-class Letters:
-    """Puts letters in the place of what Kafka holds."""
+class DeadLetters:
+    """Puts dead letters in the place of what Kafka holds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.found: list[Found] = [Found("dc1", STORED, None)]
@@ -55,11 +55,11 @@ class Letters:
 
 
 @pytest.fixture
-def letters(monkeypatch: pytest.MonkeyPatch) -> Letters:
-    return Letters(monkeypatch)
+def dead_letters(monkeypatch: pytest.MonkeyPatch) -> DeadLetters:
+    return DeadLetters(monkeypatch)
 
 
-def test_list(letters: Letters, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list(dead_letters: DeadLetters, config: str, capsys: pytest.CaptureFixture[str]) -> None:
     ended = run(capsys, "dead-letters", "list", config)
     assert ended.status == ExitStatus.DONE
     first, second = ended.out.splitlines()
@@ -73,7 +73,7 @@ def test_list(letters: Letters, config: str, capsys: pytest.CaptureFixture[str])
 
 
 def test_list_says_what_was_replayed(
-    letters: Letters, config: str, capsys: pytest.CaptureFixture[str]
+    dead_letters: DeadLetters, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     again = DeadLetter(
         *("orders", 3, 2000, None, None, b"{", (), "cannot-parse", "why", "orders"),
@@ -81,8 +81,8 @@ def test_list_says_what_was_replayed(
         attempt=2,
     )
     mark = Replayed(0, 77, 1_700_000_000_000, "ada@host", "run")
-    stored = StoredLetter(0, 90, again, 0, "0.1", ())
-    letters.found = [Found("dc1", STORED, mark), Found("dc1", stored, None)]
+    stored = StoredDeadLetter(0, 90, again, 0, "0.1", ())
+    dead_letters.found = [Found("dc1", STORED, mark), Found("dc1", stored, None)]
     lines = run(capsys, "dead-letters", "list", config).out.splitlines()
     assert lines[0].startswith("dc1 orders 3 1234 (replayed 2023-11-14T22:13:20Z)  cannot")
     assert lines[2].startswith("dc1 orders 3 1234 (attempt 2)  cannot-parse")
@@ -90,20 +90,22 @@ def test_list_says_what_was_replayed(
     assert len(ended.out.splitlines()) == 2
 
 
-def test_summary(letters: Letters, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary(
+    dead_letters: DeadLetters, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = run(capsys, "dead-letters", "list", config, "--summary").out.splitlines()
     assert lines[0].split() == [
-        *("connector", "table", "reason", "letters", "waiting", "first", "last")
+        *("connector", "table", "reason", "dead", "letters", "waiting", "first", "last")
     ]
     assert lines[1].split()[:5] == ["dc1", "orders", "cannot-parse", "1", "1"]
     (count,) = json.loads(run(capsys, "dead-letters", "list", config, "--summary", "--json").out)
-    assert (count["letters"], count["waiting"]) == (1, 1)
+    assert (count["dead_letters"], count["waiting"]) == (1, 1)
 
 
-def test_show(letters: Letters, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show(dead_letters: DeadLetters, config: str, capsys: pytest.CaptureFixture[str]) -> None:
     ended = run(capsys, "dead-letters", "show", config, *PLACE)
     assert ended.status == ExitStatus.DONE
-    assert (letters.asked[-1].partition, letters.asked[-1].offset) == (3, 1234)
+    assert (dead_letters.asked[-1].partition, dead_letters.asked[-1].offset) == (3, 1234)
     lines = ended.out.splitlines()
     said = {line[:13].strip(): line[13:].strip() for line in lines}
     assert said["origin"] == "orders[3] offset 1234"
@@ -119,9 +121,9 @@ def test_show(letters: Letters, config: str, capsys: pytest.CaptureFixture[str])
 
 
 def test_show_of_what_is_not_there(
-    letters: Letters, config: str, capsys: pytest.CaptureFixture[str]
+    dead_letters: DeadLetters, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    letters.found = []
+    dead_letters.found = []
     ended = run(capsys, "dead-letters", "show", config, *PLACE)
     assert ended.status == ExitStatus.BROKEN
     assert "no dead letter is of orders[3] offset 1234" in ended.err

@@ -16,7 +16,7 @@ from sluice.cli.exit import ExitStatus
 from sluice.cli.ledger import line_of
 from sluice.config.example import EXAMPLE
 from sluice.core.anomalies import Anomaly, AnomalyKind, Judge
-from sluice.core.ledger import Background, encode_entry, record_entry, suspect_entry, text_entry
+from sluice.core.ledger import Background, encode_entry, late_insert_entry, record_entry, spec_entry
 from sluice.core.ranges import Range
 from sluice.core.records import Kind
 from sluice.verify import verifier
@@ -176,21 +176,21 @@ def test_entries_are_lines() -> None:
         line_of(body(settled_entry(block_range, 7, 2, LOADED))): (
             "settled [10, 20) 7 2 10 messages, 9 rows, 900 bytes, 1 dead letters, 1 skipped, 0.0 s"
         ),
-        line_of(body(suspect_entry(block_range, 1_769_817_600_000, {}))): (
-            "suspect [10, 20) - - may still be inserted until 2026-01-31T00:00:00.000Z"
+        line_of(body(late_insert_entry(block_range, 1_769_817_600_000, {}))): (
+            "late_insert [10, 20) - - may still be inserted until 2026-01-31T00:00:00.000Z"
         ),
     }
     for line, words in expected.items():
         assert " ".join(line.split()) == f"2026-01-31T00:00:00.123Z dc1 orders[3] {words}"
-    text = line_of(body(text_entry("0123456789abcdef", "{}")))
-    assert text.split()[:4] == ["2026-01-31T00:00:00.123Z", "dc1", "text", "-"]
+    text = line_of(body(spec_entry("0123456789abcdef", "{}")))
+    assert text.split()[:4] == ["2026-01-31T00:00:00.123Z", "dc1", "load_spec", "-"]
     assert text.endswith("0123456789abcdef, 2 characters")
 
 
 def test_the_ledger_is_printed_as_it_is_read(
     config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    entry = body(text_entry("d", "{}"))
+    entry = body(spec_entry("d", "{}"))
     asked: list[Any] = []
 
     def read_ledger(configuration: Any, selection: Any, stop: Any) -> list[dict[str, Any]]:

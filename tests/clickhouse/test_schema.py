@@ -7,7 +7,7 @@ import pytest
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import check_header, describe_table, table_settings
 from sluice.core.errors import TerminalError
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 
 
 def test_columns_and_keys(server: Server, database: str) -> None:

@@ -1,10 +1,10 @@
-"""The difference of two marks is at least the number of entries created in between."""
+"""The difference of two insert counters is at least the number of entries created in between."""
 
 from __future__ import annotations
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
-from sluice.clickhouse.window import window_mark
+from sluice.clickhouse.window import read_insert_counter
 from tests.clickhouse.helpers import count, insert
 from tests.support.embedded import run_embedded
 
@@ -29,46 +29,48 @@ def test_plain_inserts_deduplicated_inserts_and_merges(server: Server, database:
     window = " SETTINGS non_replicated_deduplication_window = 1000" if tokens else ""
     target = create(server, database, "MergeTree", window)
     facts = describe_table(server, database, "t")
-    marks = [window_mark(server, facts)]
+    insert_counters = [read_insert_counter(server, facts)]
     entries = [0]
     for number, partitions in enumerate([1, 5, 30, 1, 1, 7]):
         insert(server, target, COLUMNS, block(number * 100, partitions), f"t{number}")
-        marks.append(window_mark(server, facts))
+        insert_counters.append(read_insert_counter(server, facts))
         entries.append(entries[-1] + partitions)
         if number == 2:
             server.execute(f"OPTIMIZE TABLE {target} PARTITION 0 FINAL")
             insert(server, target, COLUMNS, block(200, 30), "t2")  # deduplicated with tokens
-            marks.append(window_mark(server, facts))
+            insert_counters.append(read_insert_counter(server, facts))
             entries.append(entries[-1] + (0 if tokens else 30))
             assert count(server, target) == entries[-1]
-    for one in range(len(marks)):
-        for other in range(one, len(marks)):
-            assert marks[other] - marks[one] >= entries[other] - entries[one]
+    for one in range(len(insert_counters)):
+        for other in range(one, len(insert_counters)):
+            assert insert_counters[other] - insert_counters[one] >= entries[other] - entries[one]
 
 
-def test_plain_drop_partition_never_grows_the_mark_by_less(server: Server, database: str) -> None:
+def test_plain_drop_partition_never_grows_the_insert_counter_by_less(
+    server: Server, database: str
+) -> None:
     target = create(server, database, "MergeTree")
     facts = describe_table(server, database, "t")
     insert(server, target, COLUMNS, block(0, 10), "a")
-    before = window_mark(server, facts)
+    before = read_insert_counter(server, facts)
     server.execute(f"ALTER TABLE {target} DROP PARTITION 9")
     insert(server, target, COLUMNS, block(100, 3), "b")
-    assert window_mark(server, facts) - before >= 3
+    assert read_insert_counter(server, facts) - before >= 3
 
 
-def test_plain_mark_over_a_restart() -> None:
+def test_plain_insert_counter_over_a_restart() -> None:
     with run_embedded() as own:
         client = Server(own.url)
         client.execute("CREATE DATABASE w")
         target = create(client, "w", "MergeTree", " SETTINGS non_replicated_deduplication_window=9")
         insert(client, target, COLUMNS, block(0, 4), "a")
         facts = describe_table(client, "w", "t")
-        before = window_mark(client, facts)
+        before = read_insert_counter(client, facts)
         own.stop()
         own.start()
-        assert window_mark(client, facts) == before
+        assert read_insert_counter(client, facts) == before
         insert(client, target, COLUMNS, block(100, 3), "b")
-        assert window_mark(client, facts) - before >= 3
+        assert read_insert_counter(client, facts) - before >= 3
 
 
 def test_plain_truncate_and_restart_shrinks() -> None:
@@ -78,12 +80,12 @@ def test_plain_truncate_and_restart_shrinks() -> None:
         target = create(client, "w", "MergeTree")
         insert(client, target, COLUMNS, block(0, 8), "a")
         facts = describe_table(client, "w", "t")
-        before = window_mark(client, facts)
+        before = read_insert_counter(client, facts)
         client.execute(f"TRUNCATE TABLE {target}")
         own.stop()
         own.start()
         insert(client, target, COLUMNS, block(0, 1), "b")
-        after = window_mark(client, facts)
+        after = read_insert_counter(client, facts)
         assert after < before or after - before >= 1
 
 
@@ -94,24 +96,24 @@ def test_replicated_counts_exactly(old: Server, second: Server, replicated: str)
         create(each, replicated, engine, settings)
     target = f"{replicated}.t"
     facts = describe_table(old, replicated, "t")
-    assert window_mark(old, facts) == 0
+    assert read_insert_counter(old, facts) == 0
     insert(old, target, COLUMNS, block(0, 5), "a")
-    assert window_mark(old, facts) == 5
+    assert read_insert_counter(old, facts) == 5
     insert(second, target, COLUMNS, block(100, 7), "b")
     insert(second, target, COLUMNS, block(0, 5), "a")  # the same rows: deduplicated
-    assert window_mark(old, facts) == window_mark(second, facts) == 12
+    assert read_insert_counter(old, facts) == read_insert_counter(second, facts) == 12
     old.execute(f"OPTIMIZE TABLE {target} PARTITION 1 FINAL")
-    assert window_mark(old, facts) == 12
+    assert read_insert_counter(old, facts) == 12
     old.execute(f"ALTER TABLE {target} DROP PARTITION 0")
-    before = window_mark(old, facts)
+    before = read_insert_counter(old, facts)
     assert before in (12, 13)
     insert(old, target, COLUMNS, block(0, 5), "a")  # DROP PARTITION forgot one entry of five
-    assert window_mark(old, facts) == before + 1
+    assert read_insert_counter(old, facts) == before + 1
     for number in range(30):  # beyond the window, with evictions
         insert(old, target, COLUMNS, block(1000 * number + 7, 1), f"c{number}")
-    assert window_mark(second, facts) == before + 31
+    assert read_insert_counter(second, facts) == before + 31
 
 
-def test_an_empty_table_has_mark_zero(server: Server, database: str) -> None:
+def test_an_empty_table_has_insert_counter_zero(server: Server, database: str) -> None:
     create(server, database, "MergeTree")
-    assert window_mark(server, describe_table(server, database, "t")) == 0
+    assert read_insert_counter(server, describe_table(server, database, "t")) == 0

@@ -8,7 +8,7 @@ import pytest
 
 from sluice.config import ClickHouseConfiguration, GroupStart, Secret, ShardConfiguration, load
 from sluice.config.example import EXAMPLE
-from sluice.core.dead_letters import LetterLimit
+from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import ConfigurationError
 from tests.config.support import MINIMAL, changed, load_text
 
@@ -49,7 +49,7 @@ on_error = "stop-partition"
 [dead_letters]
 topic = "sluice.orders.dead-letters"
 max_ratio = 0.5
-min_letters = 100
+min_dead_letters = 100
 [ledger]
 topic = "sluice.orders.ledger"
 """
@@ -91,7 +91,11 @@ def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
     assert least.clickhouse.password == Secret("")
     assert least.tables[0].target == "default.orders"
     assert least.dead_letters_topic == full.dead_letters_topic == "sluice.orders.dead-letters"
-    assert least.letter_limit == full.letter_limit == LetterLimit(max_ratio=0.5, min_letters=100)
+    assert (
+        least.dead_letter_limit
+        == full.dead_letter_limit
+        == DeadLetterLimit(max_ratio=0.5, min_dead_letters=100)
+    )
     assert least.ledger_topic == full.ledger_topic == "sluice.orders.ledger"
     assert least.metrics is None
     for name in ("format", "lineage", "unknown_fields", "on_null", "sort", "on_error"):

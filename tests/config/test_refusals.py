@@ -42,7 +42,12 @@ CASES = [
     ),
     ("[batch]", "[dead_letters]\nmax_ratio = 0", "dead_letters.max_ratio", "use more than 0"),
     ("[batch]", "[dead_letters]\nmax_ratio = true", "dead_letters.max_ratio", "number, not true"),
-    ("[batch]", "[dead_letters]\nmin_letters = 0", "dead_letters.min_letters", "out of range"),
+    (
+        "[batch]",
+        "[dead_letters]\nmin_dead_letters = 0",
+        "dead_letters.min_dead_letters",
+        "out of range",
+    ),
     ("[batch]", '[metrics]\nlisten = "a:1"\nport = 1', "metrics.port", "known here: listen"),
     # missing keys
     (_PIPELINE, "[pipeline]\n", "pipeline.name", "is missing"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.core.text import Sharding
+from sluice.core.load_spec import Sharding
 from tests.config.support import MINIMAL, changed, findings_of, load_text
 
 ONE = 's1 = ["http://localhost:8123"]'

@@ -10,7 +10,7 @@ from sluice.config import TableConfiguration, load
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import ConfigurationError
 from sluice.core.formats import FORMATS, OPTIONS
-from sluice.core.text import Mapped, Route
+from sluice.core.load_spec import Mapped, Route
 from sluice.decode.formats import FORMATS as DECODED
 from tests.config.support import MINIMAL
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sluice.core.instances import Acknowledged, Event, Forgotten, Instance, Place, Settled, TextSeen
+from sluice.core.instances import Acknowledged, Event, Forgotten, Instance, Place, Settled, SpecSeen
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record, encode
 
@@ -34,7 +34,7 @@ def instance(record: Record, place: int = 0, **changes: Any) -> Instance:
 class Writer:
     """Writes one partition's history.
 
-    :param ledger: receipts, settles and texts are written too.
+    :param ledger: receipts, settles and load specs are written too.
     """
 
     ledger: bool
@@ -45,8 +45,8 @@ class Writer:
 
     def __post_init__(self) -> None:
         if self.ledger:
-            for text in TEXTS:
-                self.events.append(TextSeen("dc1", self._place(), 0, text, {SOURCE.topic: TABLES}))
+            for spec in TEXTS:
+                self.events.append(SpecSeen("dc1", self._place(), 0, spec, {SOURCE.topic: TABLES}))
         self.record = Record(
             kind=Kind.SETTLE,
             batch=1,
@@ -56,8 +56,8 @@ class Writer:
             owner="run-1",
             generation=0,
             topic_id="abcdefghijk",
-            text=TEXTS[0],
-            grant=0,
+            spec=TEXTS[0],
+            reservation=0,
             deadline_ms=0,
         )
         self.rest: dict[str, int] = {}
@@ -153,17 +153,17 @@ class Writer:
         if self.record.in_doubt:
             self.loaded(holes, bad, skipped)
         begin = self.record.end
-        text = self.record.text or TEXTS[0]
+        spec = self.record.spec or TEXTS[0]
         self.write(
             self.follow(
                 kind=Kind.INTEND,
                 begin=begin,
                 end=begin + length,
                 attempt=1,
-                grant=4,
+                reservation=4,
                 deadline_ms=1,
                 rest="",
-                text=text,
+                spec=spec,
             )
         )
 
@@ -179,7 +179,7 @@ class Writer:
             "begin": offset,
             "end": offset,
             "attempt": 0,
-            "grant": 0,
+            "reservation": 0,
             "deadline_ms": 0,
             "rest": "",
         }
@@ -206,14 +206,14 @@ class Writer:
             attempt = self.record.attempt + 1
             self.write(self.follow(kind=Kind.PROBE, attempt=attempt, rest="aaaaaaaaaaaa"))
 
-    def take_over(self, text: str) -> None:
-        """Another driver's first record; a settled partition goes on under its text."""
+    def take_over(self, spec: str) -> None:
+        """Another driver's first record; a settled partition goes on under its load spec."""
         self.drivers += 1
         owner = f"run-{self.drivers}"
         if self.record.in_doubt:
             self.write(self.follow(kind=Kind.RENEW, owner=owner, attempt=self.record.attempt + 1))
         else:
-            self.write(self.follow(owner=owner, text=text))
+            self.write(self.follow(owner=owner, spec=spec))
 
     def decide(self, to: int) -> None:
         """A person goes on from an offset; then a driver takes over."""
@@ -221,7 +221,7 @@ class Writer:
         generation = self.record.generation + (to < self.record.end)
         owner = f"operator-{self.people}"
         self.write(self._settle_at(to, owner=owner, generation=generation), f"adopt --offset {to}")
-        self.take_over(self.record.text)
+        self.take_over(self.record.spec)
 
     def resolve(self, *, loaded: bool) -> None:
         """A person says what became of a range in doubt; then a driver takes over."""
@@ -231,7 +231,7 @@ class Writer:
         owner = f"operator-{self.people}"
         if loaded:
             self.write(self._settle_at(self.record.end, owner=owner), "resolve --as loaded")
-            self.take_over(self.record.text)
+            self.take_over(self.record.spec)
             return
         self.rest = dict.fromkeys(TABLES, self.record.end - self.record.begin)
         self.write(
@@ -250,7 +250,7 @@ class Writer:
                 kind=Kind.RENEW,
                 owner=f"run-{self.drivers}",
                 attempt=self.record.attempt + 1,
-                text=TEXTS[1],
+                spec=TEXTS[1],
                 deadline_ms=5,
             )
         )
@@ -264,7 +264,7 @@ class Writer:
             self.follow(kind=kind, owner=f"operator-{self.people}"),
             f"adopt --offset {self.record.begin}",
         )
-        self.take_over(self.record.text)
+        self.take_over(self.record.spec)
 
 
 SMALL = st.integers(0, 5)

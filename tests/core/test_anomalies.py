@@ -149,12 +149,12 @@ def no_record(writer: Writer, by: int) -> None:
     writer.events.append(commit)
 
 
-def other_text(writer: Writer, by: int) -> None:
-    # A range that a driver intended: the text must not change while it is in doubt.
+def other_spec(writer: Writer, by: int) -> None:
+    # A range that a driver intended: the load spec must not change while it is in doubt.
     writer.settle()
     writer.intend(by)
-    other = TEXTS[1] if writer.record.text == TEXTS[0] else TEXTS[0]
-    writer.write(writer.follow(kind=Kind.RENEW, text=other))
+    other = TEXTS[1] if writer.record.spec == TEXTS[0] else TEXTS[0]
+    writer.write(writer.follow(kind=Kind.RENEW, spec=other))
 
 
 def renewed_though_settled(writer: Writer, by: int) -> None:
@@ -178,7 +178,7 @@ MUTATIONS: dict[Callable[[Writer, int], None], AnomalyKind] = {
     another_topic: AnomalyKind.FOREIGN,
     new_generation_by_a_driver: AnomalyKind.FOREIGN,
     no_record: AnomalyKind.FOREIGN,
-    other_text: AnomalyKind.STEP,
+    other_spec: AnomalyKind.STEP,
     renewed_though_settled: AnomalyKind.STEP,
 }
 
@@ -295,9 +295,9 @@ def test_a_settle_without_dead_letters_by_table_is_bounded() -> None:
         assert kinds(judged(writer)) == expected
 
 
-def test_a_text_that_the_ledger_lacks_is_noticed() -> None:
+def test_a_spec_that_the_ledger_lacks_is_noticed() -> None:
     writer = Writer(ledger=True)
-    writer.record = replace(writer.record, text="f" * 16)
+    writer.record = replace(writer.record, spec="f" * 16)
     writer.intend(10)
     writer.intend(10)
     (anomaly,) = judged(writer)

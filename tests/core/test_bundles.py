@@ -86,8 +86,8 @@ def test_a_range_stays_in_its_bundle_or_leaves_it() -> None:
     assert not may_follow(RECORD, replace(again, bundle="")), "its block is known by the bundle"
     assert not may_follow(RECORD, replace(again, bundle=bundle_name(MEMBERS[:2])))
     assert not may_follow(replace(RECORD, bundle=""), again)
-    for kind in (Kind.RETEXT, Kind.WIDEN):
-        other = replace(RECORD, kind=kind, text="other")
+    for kind in (Kind.CHANGE_SPEC, Kind.ADD_COLUMNS):
+        other = replace(RECORD, kind=kind, spec="other")
         assert may_follow(RECORD, other) and not may_follow(RECORD, replace(other, bundle=""))
     shorter = replace(RECORD, kind=Kind.SHORTEN, end=15, bundle="")
     assert may_follow(replace(RECORD, bundle=""), shorter) and not may_follow(RECORD, shorter)

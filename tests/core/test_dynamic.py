@@ -17,8 +17,8 @@ from sluice.core.dynamic import (
     type_of,
     why_no_answer,
 )
-from sluice.core.text import parse_text
-from tests.core.test_text import TEXT
+from sluice.core.load_spec import parse_spec
+from tests.core.test_load_spec import TEXT
 
 RULES = DynamicColumns(allow=("attr_.*", "x"), deny=("attr_tmp.*", "trace"), columns_max=3)
 
@@ -166,5 +166,5 @@ def test_the_rules_are_part_of_the_text() -> None:
     tables = tuple(replace(table, dynamic=RULES) for table in TEXT.tables)
     text = replace(TEXT, tables=tables)
     assert text.digest() != TEXT.digest()
-    assert parse_text(text.canonical()) == text
+    assert parse_spec(text.canonical()) == text
     assert '"dynamic"' not in TEXT.canonical()

@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 
 from sluice.core.flights import InFlight, Place
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
-from sluice.core.text import ConfigurationText
-from tests.driver.loop_world import table_text
+from tests.driver.loop_world import table_spec
 
 A, B, C = "http://a", "http://b", "http://c"
 REPLICAS = {"s1": (A, B), "s2": (C,)}
-PLAIN = replace(table_text("plain", ("t",)), shards=("s1", "s2"))
+PLAIN = replace(table_spec("plain", ("t",)), shards=("s1", "s2"))
 REPLICATED = replace(
-    table_text("copied", ("t", "u")), shards=("s1",), zookeeper_paths=(("s1", "/path"),)
+    table_spec("copied", ("t", "u")), shards=("s1",), zookeeper_paths=(("s1", "/path"),)
 )
-TEXT = ConfigurationText("p", "c", "chdb 1", 1 << 20, (PLAIN, REPLICATED))
+TEXT = LoadSpec("p", "c", "chdb 1", 1 << 20, (PLAIN, REPLICATED))
 
 
 def places(flights: InFlight, partition: int, topic: str = "t") -> set[Place]:

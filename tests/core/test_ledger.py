@@ -17,11 +17,11 @@ from sluice.core.ledger import (
     encode_entries,
     encode_entry,
     entries_in,
+    late_insert_entry,
     receipt_entry,
     record_entry,
     settled_entry,
-    suspect_entry,
-    text_entry,
+    spec_entry,
 )
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import DeadLetter, Loaded, Queueing, Receipt
@@ -49,7 +49,7 @@ NAMES = st.from_regex(r"[a-z0-9]{1,8}/[a-z0-9]{1,4}", fullmatch=True)
 OFFSETS = st.integers(0, 2**50)
 BACKGROUNDS = st.builds(
     Background,
-    marks=st.dictionaries(NAMES, OFFSETS, max_size=3),
+    insert_counters=st.dictionaries(NAMES, OFFSETS, max_size=3),
     since_ms=OFFSETS,
     rest=st.dictionaries(
         st.from_regex(r"[a-z0-9]{1,8}", fullmatch=True),
@@ -99,9 +99,9 @@ def test_a_record_can_be_read_without_sluice() -> None:
 
 
 def test_the_other_entries() -> None:
-    key, text = written(text_entry("0123456789abcdef", '{"a":1}'))
+    key, spec = written(spec_entry("0123456789abcdef", '{"a":1}'))
     assert key == "dc1"
-    assert (text["type"], text["digest"], text["text"]) == ("text", "0123456789abcdef", '{"a":1}')
+    assert (spec["type"], spec["digest"], spec["text"]) == ("text", "0123456789abcdef", '{"a":1}')
     _, receipt = written(receipt_entry(RANGE, 7, 1, RECEIPT))
     assert (receipt["type"], receipt["begin"], receipt["end"]) == ("receipt", 10, 20)
     assert (receipt["token"], receipt["rows"], receipt["entries"]) == ("a/token", 9, 2)
@@ -115,9 +115,9 @@ def test_the_other_entries() -> None:
     assert settled["dead_letters_by_table"] == {"orders": 1}
     counts = [settled[name] for name in ("messages", "rows", "skipped", "dead_letters")]
     assert (settled["type"], counts) == ("settled", [10, 9, 1, 1])
-    _, suspect = written(suspect_entry(RANGE, 99, {"orders/s1": 5}))
-    assert (suspect["type"], suspect["deadline_ms"]) == ("suspect", 99)
-    assert suspect["marks"] == {"orders/s1": 5}
+    _, late_insert = written(late_insert_entry(RANGE, 99, {"orders/s1": 5}))
+    assert (late_insert["type"], late_insert["deadline_ms"]) == ("suspect", 99)
+    assert late_insert["marks"] == {"orders/s1": 5}
 
 
 def test_nothing_is_known_of_a_partition_without_a_record() -> None:
@@ -136,7 +136,7 @@ def test_a_receipt_says_how_its_block_came_to_its_turn_where_there_are_turns() -
 @st.composite
 def transactions(draw: st.DrawFn) -> list[LedgerEntry]:
     """The entries of a few partitions, in the order in which a driver plans them."""
-    found = [text_entry("0123456789abcdef", "{}")]
+    found = [spec_entry("0123456789abcdef", "{}")]
     for number in range(draw(st.integers(0, 8))):
         block_range = replace(RANGE, source=TopicPartition(draw(st.sampled_from("ab")), number))
         for rows in draw(st.lists(st.integers(1, 3), max_size=2)):
@@ -146,7 +146,7 @@ def transactions(draw: st.DrawFn) -> list[LedgerEntry]:
         if draw(st.booleans()):
             found.append(settled_entry(block_range, 7, 1, LOADED))
         if draw(st.booleans()):
-            found.append(suspect_entry(block_range, 99, {"orders/s1": number}))
+            found.append(late_insert_entry(block_range, 99, {"orders/s1": number}))
         found.append(record_entry(block_range.source, a_record(), draw(BACKGROUNDS)))
     return found
 

@@ -37,8 +37,8 @@ def records(draw: st.DrawFn) -> Record:
         owner=draw(WORDS),
         generation=draw(st.integers(0, 999)),
         topic_id=draw(st.text("ABCabc019_-", min_size=11, max_size=11)),
-        text=draw(st.text("0123456789abcdef", min_size=16, max_size=16)),
-        grant=draw(st.integers(0, 10**5)),
+        spec=draw(st.text("0123456789abcdef", min_size=16, max_size=16)),
+        reservation=draw(st.integers(0, 10**5)),
         deadline_ms=draw(st.integers(0, 2**42)),
         rest=draw(st.text("0123456789abcdef", max_size=12)),
         epoch=draw(st.integers(-1, 2**31 - 1)),
@@ -55,8 +55,8 @@ def a_record(kind: Kind = Kind.INTEND, begin: int = 10, end: int = 20, **changes
         owner="driver-0a1b2c3d",
         generation=0,
         topic_id="abcdefghijk",
-        text="0123456789abcdef",
-        grant=4,
+        spec="0123456789abcdef",
+        reservation=4,
         deadline_ms=1_800_000_000_000,
     )
     return replace(record, **changes)  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def test_the_worst_record_fits() -> None:
         attempt=10**6,
         owner="o" * 24,
         generation=99_999,
-        grant=100_000,
+        reservation=100_000,
         deadline_ms=2**43,
         rest="f" * 12,
     )
@@ -140,8 +140,8 @@ def test_impossible_records_cannot_be_made() -> None:
 
 INTENT = a_record()
 PROBED = a_record(Kind.PROBE, rest="aaaaaaaaaaaa")
-RETEXT = a_record(Kind.RETEXT, attempt=2, text="f" * 16)
-WIDEN = a_record(Kind.WIDEN, attempt=2, text="f" * 16)
+CHANGE_SPEC = a_record(Kind.CHANGE_SPEC, attempt=2, spec="f" * 16)
+ADD_COLUMNS = a_record(Kind.ADD_COLUMNS, attempt=2, spec="f" * 16)
 
 ALLOWED = {
     "first settle": (None, settled(0)),
@@ -158,15 +158,18 @@ ALLOWED = {
     "shorten": (INTENT, a_record(Kind.SHORTEN, end=15)),
     "shorten a renewed one": (a_record(Kind.RENEW), a_record(Kind.SHORTEN, end=11)),
     "shorten a probed one: nobody inserted it": (PROBED, a_record(Kind.SHORTEN, end=15)),
-    "another text for what the first task refused": (INTENT, RETEXT),
-    "renew under it": (RETEXT, replace(RETEXT, kind=Kind.RENEW, attempt=3)),
-    "settle it": (RETEXT, settled(20)),
-    "columns for a first attempt's fields": (INTENT, WIDEN),
-    "columns for a repeated one's": (a_record(Kind.RENEW, attempt=4), replace(WIDEN, attempt=5)),
-    "columns for what is left of a shortened one": (a_record(Kind.SHORTEN), WIDEN),
-    "columns for what a probe left": (PROBED, replace(WIDEN, rest=PROBED.rest)),
-    "more columns": (WIDEN, replace(WIDEN, text="e" * 16, attempt=3)),
-    "renew with columns": (WIDEN, replace(WIDEN, kind=Kind.RENEW, attempt=3)),
+    "another load spec for what the first task refused": (INTENT, CHANGE_SPEC),
+    "renew under it": (CHANGE_SPEC, replace(CHANGE_SPEC, kind=Kind.RENEW, attempt=3)),
+    "settle it": (CHANGE_SPEC, settled(20)),
+    "columns for a first attempt's fields": (INTENT, ADD_COLUMNS),
+    "columns for a repeated one's": (
+        a_record(Kind.RENEW, attempt=4),
+        replace(ADD_COLUMNS, attempt=5),
+    ),
+    "columns for what is left of a shortened one": (a_record(Kind.SHORTEN), ADD_COLUMNS),
+    "columns for what a probe left": (PROBED, replace(ADD_COLUMNS, rest=PROBED.rest)),
+    "more columns": (ADD_COLUMNS, replace(ADD_COLUMNS, spec="e" * 16, attempt=3)),
+    "renew with columns": (ADD_COLUMNS, replace(ADD_COLUMNS, kind=Kind.RENEW, attempt=3)),
     "settle of a new generation": (INTENT, settled(3, generation=1)),
 }
 
@@ -190,17 +193,17 @@ REFUSED = {
     "lengthen": (INTENT, a_record(Kind.SHORTEN, end=21)),
     "shorten keeps a rest": (PROBED, a_record(Kind.SHORTEN, end=15, rest=PROBED.rest)),
     "shorten a settled one": (settled(10), a_record(Kind.SHORTEN, end=15)),
-    "another text for a second attempt": (a_record(attempt=2), RETEXT),
-    "another text for a renewed one": (a_record(Kind.RENEW), RETEXT),
-    "another text for a probed one": (PROBED, RETEXT),
-    "another text that is the same": (INTENT, a_record(Kind.RETEXT, attempt=2)),
-    "another text and another end": (INTENT, replace(RETEXT, end=19)),
-    "another text invents a rest": (INTENT, replace(RETEXT, rest="aaaaaaaaaaaa")),
-    "columns for a settled one": (settled(10), WIDEN),
-    "columns, and the same text": (INTENT, a_record(Kind.WIDEN, attempt=2)),
-    "columns and another end": (INTENT, replace(WIDEN, end=19)),
-    "columns forget what a probe left": (PROBED, WIDEN),
-    "columns invent a rest": (INTENT, replace(WIDEN, rest="aaaaaaaaaaaa")),
+    "another load spec for a second attempt": (a_record(attempt=2), CHANGE_SPEC),
+    "another load spec for a renewed one": (a_record(Kind.RENEW), CHANGE_SPEC),
+    "another load spec for a probed one": (PROBED, CHANGE_SPEC),
+    "another load spec that is the same": (INTENT, a_record(Kind.CHANGE_SPEC, attempt=2)),
+    "another load spec and another end": (INTENT, replace(CHANGE_SPEC, end=19)),
+    "another load spec invents a rest": (INTENT, replace(CHANGE_SPEC, rest="aaaaaaaaaaaa")),
+    "columns for a settled one": (settled(10), ADD_COLUMNS),
+    "columns, and the same load spec": (INTENT, a_record(Kind.ADD_COLUMNS, attempt=2)),
+    "columns and another end": (INTENT, replace(ADD_COLUMNS, end=19)),
+    "columns forget what a probe left": (PROBED, ADD_COLUMNS),
+    "columns invent a rest": (INTENT, replace(ADD_COLUMNS, rest="aaaaaaaaaaaa")),
     "new generation, but loading at once": (INTENT, a_record(begin=20, end=30, generation=1)),
 }
 

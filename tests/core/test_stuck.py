@@ -243,4 +243,4 @@ def test_names_are_quoted() -> None:
 def test_no_zookeeper_at_all() -> None:
     judgement = judge(replace(facts(), pending=(), unread="nothing can be read"))
     assert judgement.is_stuck and said(judgement) == "nothing can be read"
-    assert "mend ZooKeeper" in judgement.by_hand[-1]
+    assert "fix ZooKeeper" in judgement.by_hand[-1]

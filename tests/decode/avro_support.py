@@ -9,7 +9,7 @@ from typing import Any
 
 import fastavro
 
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.framing import BYTES

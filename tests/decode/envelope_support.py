@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from sluice.core.text import Column, TableText
+from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.engine.session import run
 from sluice.decode.envelope.format import EnvelopeFormat
 from sluice.decode.envelope.rows import TIMESTAMP_MAX
@@ -39,12 +39,12 @@ NAMES = tuple(column.name for column in COLUMNS)
 ALL = f"INSERT INTO t ({', '.join(NAMES)}) VALUES ({', '.join('?' * len(NAMES))})"
 
 
-def envelope_table(*columns: Column, **changes: Any) -> TableText:
+def envelope_table(*columns: Column, **changes: Any) -> TableSpec:
     return table(*columns, **({"format": "SQLBatchRequest", "rows": "many"} | changes))
 
 
 def relations(
-    text: TableText, messages: list[bytes]
+    text: TableSpec, messages: list[bytes]
 ) -> tuple[dict[int, list[dict[str, Any]]], dict[int, Fault]]:
     """The rows of each message as the format gives them, and the messages that it refuses."""
     found: dict[int, list[dict[str, Any]]] = {}
@@ -77,7 +77,7 @@ def relations(
 # The definition: what one message is, value by value.
 
 
-def expected_rows(text: TableText, message: bytes) -> list[dict[str, Any]] | None:
+def expected_rows(text: TableSpec, message: bytes) -> list[dict[str, Any]] | None:
     """The rows of one message; None if it is bad."""
     request = read_plain(message, text.unknown_fields == "refuse")
     if isinstance(request, Fault):
@@ -177,7 +177,7 @@ def scalar_as_json(kind: Kind, raw: Any, seen: set[str]) -> Any:
     return raw
 
 
-def check(text: TableText, messages: list[bytes]) -> tuple[int, int]:
+def check(text: TableSpec, messages: list[bytes]) -> tuple[int, int]:
     """Many at once is one at a time; gives how many were read and refused."""
     found, faults = relations(text, messages)
     for index, message in enumerate(messages):

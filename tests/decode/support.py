@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sluice.core.text import LINEAGE_TYPES, SOURCE, Column, TableText
+from sluice.core.load_spec import LINEAGE_TYPES, SOURCE, Column, TableSpec
 from sluice.decode.engine.session import session
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.marked import memory_file
@@ -20,7 +20,7 @@ LINEAGE_NAMES = tuple(column.name for column in LINEAGE)
 FIRST_OFFSET = 1000
 
 
-def table(*columns: Column, **changes: Any) -> TableText:
+def table(*columns: Column, **changes: Any) -> TableSpec:
     """A table text with defaults for all that a test does not care about."""
     facts: dict[str, Any] = {
         "entry": "orders",
@@ -37,7 +37,7 @@ def table(*columns: Column, **changes: Any) -> TableText:
         "time_zone": "UTC",
         "shards": ("s1",),
     }
-    return TableText(**(facts | changes))
+    return TableSpec(**(facts | changes))
 
 
 def fill(buffer: MessageBuffer, values: list[bytes], poll: int = 500) -> MessageBuffer:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.schema.avro import AvroSingleObject, fingerprint
 from sluice.decode.schema.avro_schema import parse_avro

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.schema.avro_files import AvroFiles
 from sluice.decode.typed.decoder import TypedDecoder
 from tests.decode.avro_support import decode, record

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.engine.session import identifier, session
 from sluice.decode.messages.marked import memory_file
 from sluice.decode.schema.avro import AvroConfluent

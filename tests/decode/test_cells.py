@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.messages.framing import LINES
 from sluice.decode.messages.marked import buffer_of
 from sluice.decode.text.cells import LineCells, nested

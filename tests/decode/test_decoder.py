@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.engine import session as session_module
 from sluice.decode.engine.native import read_header
 from sluice.decode.messages.buffer import MessageBuffer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import Column, TableText
+from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.engine.session import run
 from sluice.decode.envelope.format import EnvelopeFormat
 from sluice.decode.envelope.walk import envelope_tables
@@ -28,11 +28,11 @@ ID = Column("id", "UInt64")
 NAME = Column("name", "String")
 
 
-def envelope_table(*columns: Column, **changes: Any) -> TableText:
+def envelope_table(*columns: Column, **changes: Any) -> TableSpec:
     return table(*columns, **({"format": "SQLBatchRequest", "rows": "many"} | changes))
 
 
-def decode(text: TableText, messages: list[bytes]) -> Decoded:
+def decode(text: TableSpec, messages: list[bytes]) -> Decoded:
     decoder = TypedDecoder(text, EnvelopeFormat(text))
     with fill(MessageBuffer(BYTES), messages) as buffer:
         return decoder.decode(buffer, alone("orders", 3))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.engine.session import run
 from tests.decode.test_exact_values import load
 

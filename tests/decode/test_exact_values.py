@@ -14,7 +14,7 @@ import pyarrow
 import pytest
 from pyarrow import ipc, orc, parquet
 
-from sluice.core.text import Column, Mapped
+from sluice.core.load_spec import Column, Mapped
 from sluice.decode.formats import _FORMATS, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.facts import MessageFacts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.engine.expressions import (
     computed_volatile,
     nondeterministic_functions,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.messages import marked
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.origins import alone

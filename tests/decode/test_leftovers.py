@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from tests.decode.text_support import ID, made, text_of
 
 BAD = (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import Column, Mapped, TableText
+from sluice.core.load_spec import Column, Mapped, TableSpec
 from sluice.decode.engine.session import run
 from sluice.decode.mapping.mapped import MappedFormat
 from sluice.decode.messages.buffer import MessageBuffer
@@ -26,8 +26,8 @@ WHEN = Column("at", "DateTime64(3, 'UTC')")
 OFFSET = Column("_offset", "UInt64")
 
 
-def a_table(*columns: Column, **more: Any) -> TableText:
-    table = TableText(
+def a_table(*columns: Column, **more: Any) -> TableSpec:
+    table = TableSpec(
         entry="orders",
         database="d",
         table="orders",
@@ -45,11 +45,11 @@ def a_table(*columns: Column, **more: Any) -> TableText:
     return replace(table, **more)
 
 
-def a_decoder(table: TableText) -> TypedDecoder:
+def a_decoder(table: TableSpec) -> TypedDecoder:
     return TypedDecoder(table, MappedFormat(table, Decoder))
 
 
-def decoded(table: TableText, *values: bytes, facts: MessageFacts | None = None) -> Decoded:
+def decoded(table: TableSpec, *values: bytes, facts: MessageFacts | None = None) -> Decoded:
     with MessageBuffer() as buffer:
         buffer.add(list(values), range(100, 100 + len(values)))
         buffer.facts = facts
@@ -253,7 +253,7 @@ def test_defaults_stay_for_fields_that_are_absent() -> None:
         ),
     ],
 )
-def test_a_mapping_that_cannot_work_is_refused_at_once(table: TableText, words: str) -> None:
+def test_a_mapping_that_cannot_work_is_refused_at_once(table: TableSpec, words: str) -> None:
     with pytest.raises(TerminalError) as caught:
         a_decoder(table)
     assert words in str(caught.value) and caught.value.hint

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.core.dynamic import DynamicColumns, NewField, type_of
-from sluice.core.text import Column, TableText
+from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.marked import buffer_of
@@ -21,17 +21,17 @@ from tests.decode import support
 RULES = DynamicColumns(allow=("a.*",), deny=("d.*",), columns_max=100)
 
 
-def table(**changes: object) -> TableText:
+def table(**changes: object) -> TableSpec:
     return support.table(Column("id", "UInt64"), unknown_fields="refuse", dynamic=RULES, **changes)
 
 
-def decoded(table: TableText, values: list[bytes]) -> tuple[Decoded, tuple[NewField, ...]]:
+def decoded(table: TableSpec, values: list[bytes]) -> tuple[Decoded, tuple[NewField, ...]]:
     with buffer_of(values, framing_of(table)) as buffer:
         result = make_decoder(table).decode(buffer, alone("t", 0))
         return result, new_fields(table, buffer, result)
 
 
-def answered(table: TableText, fields: tuple[NewField, ...]) -> TableText:
+def answered(table: TableSpec, fields: tuple[NewField, ...]) -> TableSpec:
     """What the driver makes of the text."""
     columns = (Column(field.name, type_of(field.kind)) for field in fields if field.kind)
     passed_over = tuple(field.name for field in fields if not field.kind)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.text.decoder import Decoder
 from tests.decode.support import decode, rows, table
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.engine.native import varint
 from sluice.decode.schema.protobuf import Protobuf, ProtobufConfluent, _packed, _unpacked
 from sluice.decode.schema.protobuf_compile import MAIN_FILE, compile_files

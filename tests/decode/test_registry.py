@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from sluice.core.errors import TerminalError, TransientError
+from sluice.core.load_spec import Column
 from sluice.core.receipts import UnknownSchemas
-from sluice.core.text import Column
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.framing import BYTES
 from sluice.decode.messages.origins import alone

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.port import TableDecoder

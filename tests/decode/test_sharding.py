@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import Column, Sharding, TableText
+from sluice.core.load_spec import Column, Sharding, TableSpec
 from sluice.decode.engine.native import checksum, read_header
 from sluice.decode.engine.session import run
 from sluice.decode.formats import make_decoder
@@ -86,19 +86,19 @@ SHARDINGS = st.one_of(
 
 def sharded(
     sharding: Sharding | None, shards: tuple[str, ...] = SHARDS, **changes: Any
-) -> TableText:
+) -> TableSpec:
     lineage = changes.pop("lineage", LINEAGE_NAMES)
     columns = (*COLUMNS, *LINEAGE) if lineage else COLUMNS
     return table(*columns, lineage=lineage, shards=shards, sharding=sharding, **changes)
 
 
 @cache
-def decoder_of(text: TableText) -> TableDecoder:
+def decoder_of(text: TableSpec) -> TableDecoder:
     """Kept: to compile one takes longer than to use it, and sharding is none of its business."""
     return make_decoder(text)
 
 
-def decoded_of(text: TableText, values: list[dict[str, Any]]) -> Decoded:
+def decoded_of(text: TableSpec, values: list[dict[str, Any]]) -> Decoded:
     messages = [json.dumps(value).encode() for value in values]
     with MessageBuffer() as buffer:
         decoded = decoder_of(replace(text, sharding=None)).decode(
@@ -108,7 +108,7 @@ def decoded_of(text: TableText, values: list[dict[str, Any]]) -> Decoded:
     return decoded
 
 
-def split(text: TableText, decoded: Decoded) -> list[tuple[str, Block]]:
+def split(text: TableSpec, decoded: Decoded) -> list[tuple[str, Block]]:
     return Splitter(text, decoded.columns).split(decoded)
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import Column, TableText
+from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.text.decoder import Decoded, Decoder
 from tests.decode.support import FIRST_OFFSET, LINEAGE, LINEAGE_NAMES, decode, rows, table
 
@@ -15,7 +15,7 @@ USER = Column("user", "UInt32")
 TEXT = Column("s", "String")
 
 
-def sorted_table(*columns: Column, key: str, **changes: object) -> TableText:
+def sorted_table(*columns: Column, key: str, **changes: object) -> TableSpec:
     return table(
         *columns,
         *LINEAGE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.core.text import SOURCE, Column, lineage_types
+from sluice.core.load_spec import SOURCE, Column, lineage_types
 from sluice.core.tokens import row_source, source_number
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer

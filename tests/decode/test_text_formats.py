@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.engine.session import literal, run
 from sluice.decode.messages.marked import memory_file
 from tests.decode.support import FIRST_OFFSET, rows

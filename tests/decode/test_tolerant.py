@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.messages.assemble import Body
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import Fault

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.sequential.msgpack import MessagePack
 from sluice.decode.sequential.row_binary import RowBinary

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.engine.session import identifier, literal, run
 from sluice.decode.messages.marked import memory_file
 from sluice.decode.messages.port import TableDecoder

@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.engine.session import run
 from sluice.decode.messages.port import TableDecoder
 from tests.decode.support import rows

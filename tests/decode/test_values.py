@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.text.decoder import Decoder
 from tests.decode.support import decode, outcome, rows, table
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluice.core.text import Column, Mapped, TableText
+from sluice.core.load_spec import Column, Mapped, TableSpec
 from sluice.producer import SQLBatchRequest
 from tests.decode.envelope_support import envelope_table
 from tests.decode.support import rows, table
@@ -17,7 +17,7 @@ from tests.decode.typed_support import typed_decode, typed_decoder, written
 PARSE = "cannot-parse"
 
 
-def said(text: TableText, *values: str) -> list[Any]:
+def said(text: TableSpec, *values: str) -> list[Any]:
     """For each message: its row, or the words about it."""
     decoded = decode_text(text, [value.encode() for value in values])
     found = iter(rows(decoded))

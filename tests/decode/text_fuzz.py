@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.core.text import Column, TableText
+from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.engine.session import run
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
@@ -59,7 +59,7 @@ TOKENS = (
 class Subject:
     """A decoder under attack."""
 
-    text: TableText
+    text: TableSpec
     decoder: TableDecoder
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluice.core.text import Column, TableText
+from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
@@ -14,27 +14,27 @@ from tests.decode.support import LINEAGE, LINEAGE_NAMES, fill, rows, table
 ID, TEXT = Column("id", "UInt64"), Column("s", "String")
 
 
-def text_of(table_format: str, *columns: Column, **changes: Any) -> TableText:
+def text_of(table_format: str, *columns: Column, **changes: Any) -> TableSpec:
     return table(*(columns or (ID, TEXT)), format=table_format, **changes)
 
 
-def with_lineage(table_format: str, *columns: Column, **changes: Any) -> TableText:
+def with_lineage(table_format: str, *columns: Column, **changes: Any) -> TableSpec:
     facts = {"lineage": LINEAGE_NAMES} | changes
     return text_of(table_format, *(columns or (ID, TEXT)), *LINEAGE, **facts)
 
 
-def decoder_of(text: TableText) -> Any:
+def decoder_of(text: TableSpec) -> Any:
     """Any, so that a test may look inside."""
     return make_decoder(text)
 
 
-def decode_text(text: TableText, values: list[bytes], poll: int = 500) -> Decoded:
+def decode_text(text: TableSpec, values: list[bytes], poll: int = 500) -> Decoded:
     decoder = make_decoder(text)
     with MessageBuffer(framing_of(text)) as buffer:
         return decoder.decode(fill(buffer, values, poll), alone("orders", 3))
 
 
-def made(text: TableText, *values: bytes) -> list[Any]:
+def made(text: TableSpec, *values: bytes) -> list[Any]:
     """For each message: its row, or the reason why it has none."""
     decoded = decode_text(text, list(values))
     found = iter(rows(decoded))

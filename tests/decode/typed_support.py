@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.engine.session import run
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded

@@ -20,16 +20,17 @@ from typing import Any
 import confluent_kafka as ck
 
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.core.budget import Site, WindowState
+from sluice.core.budget import TargetShard, WindowState
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.ledger import Commit
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Loaded, Receipt, Stages, TaskReport
-from sluice.driver.loop import ConnectorLoop, LoopParts
-from sluice.driver.ports import SiteWindow
+from sluice.driver.loop import ConnectorLoop
+from sluice.driver.loop_parts import LoopParts
+from sluice.driver.ports import ShardWindow
 from sluice.driver.start import Started
-from sluice.driver.state import Claims
+from sluice.driver.state import Holds
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.log import SourceLog
 from sluice.kafka.recorder import Recorder
@@ -84,16 +85,19 @@ def _report(assignment: Assignment) -> TaskReport:
 class WideWindows:
     """Room for everything."""
 
-    def __init__(self, sites: list[Site]) -> None:
-        self._sites = sites
+    def __init__(self, target_shards: list[TargetShard]) -> None:
+        self._target_shards = target_shards
 
-    def current(self) -> Mapping[Site, SiteWindow]:
-        return {s: SiteWindow(WindowState(100_000, 0, "d.t"), now_ms(), None) for s in self._sites}
+    def current(self) -> Mapping[TargetShard, ShardWindow]:
+        return {
+            s: ShardWindow(WindowState(100_000, 0, "d.t"), now_ms(), None)
+            for s in self._target_shards
+        }
 
-    def outage(self, site: Site) -> str | None:
+    def outage(self, target_shard: TargetShard) -> str | None:
         return None
 
-    def refusal(self, site: Site) -> SluiceError | None:
+    def refusal(self, target_shard: TargetShard) -> SluiceError | None:
         return None
 
 
@@ -111,7 +115,7 @@ def _loop(
         "p",
         access,
         ClickHouseAccess({"s1": ("http://h",)}, "", "", "single"),
-        {world.text.digest(): world.text.canonical()},
+        {world.spec.digest(): world.spec.canonical()},
     )
     parts = LoopParts(
         log=recorder,
@@ -128,8 +132,8 @@ def _loop(
         world.planner,
         environment,
         states,
-        Claims([]),
-        {world.text.digest(): world.text},
+        Holds([]),
+        {world.spec.digest(): world.spec},
         1,
         lambda sources: Started(),
     )

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.core.budget import Site, WindowState
+from sluice.core.budget import TargetShard, WindowState
 from sluice.core.bundles import Member, is_whole
-from sluice.core.dead_letters import LetterLimit
+from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
-from sluice.core.flights import INSERTS_MAX
+from sluice.core.flights import INFLIGHT_INSERTS_MAX
 from sluice.core.ledger import Background, Commit, LedgerEntry, Rest
+from sluice.core.load_spec import LINEAGE_TYPES, LoadSpec, TableSpec
 from sluice.core.planning import Limits
 from sluice.core.ranges import (
     EPOCH_UNKNOWN,
@@ -30,15 +31,15 @@ from sluice.core.ranges import (
 )
 from sluice.core.receipts import DeadLetter, Loaded, Outcome, Receipt, TaskReport
 from sluice.core.records import Kind, Record
-from sluice.core.text import LINEAGE_TYPES, ConfigurationText, TableText
 from sluice.core.tokens import block_token
 from sluice.driver.effects import Wanted
-from sluice.driver.loop import ConnectorLoop, LoopParts
+from sluice.driver.loop import ConnectorLoop
+from sluice.driver.loop_parts import LoopParts
 from sluice.driver.parking import Parking
-from sluice.driver.ports import ProbeFound, SiteWindow, Topics
+from sluice.driver.ports import ProbeFound, ShardWindow, Topics
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.start import Started
-from sluice.driver.state import Claims, PartitionState, Suspect, ToProbe
+from sluice.driver.state import Holds, PartitionState, PossibleLateInsert, ToProbe
 from sluice.driver.unknown_schemas import PATIENCE_MS
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.log import TopicMissingError
@@ -55,9 +56,9 @@ class EndlessLoopError(Exception):
     """The loop went round too often: it is busy, or wedged."""
 
 
-def table_text(entry: str, topics: tuple[str, ...], partition_key: str = "") -> TableText:
+def table_spec(entry: str, topics: tuple[str, ...], partition_key: str = "") -> TableSpec:
     """A table entry that takes these topics."""
-    return TableText(
+    return TableSpec(
         entry=entry,
         database="d",
         table=entry,
@@ -85,7 +86,7 @@ class Table:
     blocks: int
     window: OrderedDict[str, None] = field(default_factory=OrderedDict)
     rows: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
-    mark: int = 0
+    insert_counter: int = 0
     seconds: int | None = None
     server: str = ""
     is_partitioned: bool = False
@@ -100,11 +101,15 @@ class Table:
         for row in rows:
             self.rows[row] = self.rows.get(row, 0) + 1
 
+    def read(self, name: str) -> WindowState:
+        """What a look at its window says."""
+        return WindowState(self.blocks, self.insert_counter, name)
+
     def fill(self, entries: int, token: str = "") -> None:
         """Entries of a block, or of somebody else."""
         for number in range(entries):
-            self.mark += 1
-            self.window[f"{token or self.mark}#{number}"] = None
+            self.insert_counter += 1
+            self.window[f"{token or self.insert_counter}#{number}"] = None
         while len(self.window) > self.blocks:
             self.window.popitem(last=False)
 
@@ -122,7 +127,7 @@ class World(Inbox):
     def __init__(
         self,
         sources: Iterable[TopicPartition],
-        tables: tuple[TableText, ...] = (),
+        tables: tuple[TableSpec, ...] = (),
         blocks: int = 1000,
         rounds_max: int = 20_000,
     ) -> None:
@@ -131,17 +136,17 @@ class World(Inbox):
         self.rounds_left = rounds_max
         self.ends = dict.fromkeys(sources, 0)
         self.ids = {source.topic: TOPIC_ID for source in self.ends}
-        self.text = ConfigurationText(
+        self.spec = LoadSpec(
             "p",
             "c",
             "chdb 1",
             1 << 20,
-            tables or (table_text("t", tuple({s.topic: None for s in self.ends})),),
+            tables or (table_spec("t", tuple({s.topic: None for s in self.ends})),),
         )
-        self.tables = {Site(t.entry, "s1"): Table(blocks) for t in self.text.tables}
+        self.tables = {TargetShard(t.entry, "s1"): Table(blocks) for t in self.spec.tables}
         self.group: dict[TopicPartition, Record] = {}
         self.ledger: list[LedgerEntry] = []
-        self.letters: list[DeadLetter] = []
+        self.dead_letters: list[DeadLetter] = []
         self.commits: list[Commit] = []
         self.jobs: list[Job] = []
         self.cancelled: list[tuple[int, Job]] = []
@@ -156,10 +161,10 @@ class World(Inbox):
         self.may_land = self.may_lack_part = False
         self.read_schema: Callable[[], None] | None = None
         self.parking = Parking()
-        self.letter_limit: LetterLimit | None = None
+        self.dead_letter_limit: DeadLetterLimit | None = None
         self.topic_finder: Topics | None = None
         self.want_columns: Callable[[Wanted], None] | None = None
-        self.inserts_max = INSERTS_MAX
+        self.inflight_inserts_max = INFLIGHT_INSERTS_MAX
         self.schema_patience_ms = PATIENCE_MS
         self.shards: dict[str, tuple[str, ...]] = {"s1": ("http://h",)}
         self.epoch = EPOCH_UNKNOWN
@@ -169,8 +174,8 @@ class World(Inbox):
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = self._windows_at = 0
         self._members, self._inserted = dict[str, list[Assignment]](), set[str]()
-        self._windows: dict[Site, SiteWindow] = {}
-        self.planner = RecordPlanner(self.text, "me", Limits(10, 1 << 20, 1000), 600.0)
+        self._windows: dict[TargetShard, ShardWindow] = {}
+        self.planner = RecordPlanner(self.spec, "me", Limits(10, 1 << 20, 1000), 600.0)
 
     # The clock
 
@@ -210,7 +215,7 @@ class World(Inbox):
         self.commits.append(commit)
         self.group.update(commit.records)
         self.ledger += commit.entries
-        self.letters += commit.dead_letters
+        self.dead_letters += commit.dead_letters
 
     # Source offsets
 
@@ -250,26 +255,26 @@ class World(Inbox):
 
     # Windows
 
-    def current(self) -> Mapping[Site, SiteWindow]:
+    def current(self) -> Mapping[TargetShard, ShardWindow]:
         if self.now - self._windows_at >= MARK_EVERY_MS or self.now < self._windows_at:
             self._windows_at = self.now
             self._windows = {
-                site: SiteWindow(
-                    WindowState(table.blocks, table.mark, site.target or f"d.{site.entry}"),
+                target_shard: ShardWindow(
+                    table.read(target_shard.target or f"d.{target_shard.entry}"),
                     self.now,
                     table.seconds,
                     server=table.server,
                     is_partitioned=table.is_partitioned,
                 )
-                for site, table in self.tables.items()
+                for target_shard, table in self.tables.items()
             }
         return self._windows
 
-    def outage(self, site: Site) -> str | None:
-        return self.outages.get(site.shard) or self.gone.get(site.entry)
+    def outage(self, target_shard: TargetShard) -> str | None:
+        return self.outages.get(target_shard.shard) or self.gone.get(target_shard.entry)
 
-    def refusal(self, site: Site) -> SluiceError | None:
-        why = self.gone.get(site.entry)
+    def refusal(self, target_shard: TargetShard) -> SluiceError | None:
+        why = self.gone.get(target_shard.entry)
         return None if why is None else TerminalError(why)
 
     # Jobs
@@ -280,14 +285,14 @@ class World(Inbox):
             self.environments.append(parts[1])
             self._submit_job(parts[0])
         else:
-            sought, text, _, finished = parts
+            sought, spec, _, finished = parts
             for each in sought:
                 self.probes.append((self.now, each.block_range))
                 self.probed_in_parts.append(each.in_parts)
 
             def finish() -> None:
                 for each in sought:
-                    finished(self._probed(each.block_range, text, each.known))
+                    finished(self._probed(each.block_range, spec, each.known))
 
             self.at(TASK_MS, finish)
 
@@ -331,7 +336,7 @@ class World(Inbox):
         block_range, record = assignment.block_range, assignment.record
         members = self._members[record.bundle] if record.bundle else [assignment]
         receipts = []
-        for table in self.text.tables_of(block_range.source.topic):
+        for table in self.spec.tables_of(block_range.source.topic):
             token = block_token(
                 pipeline="p",
                 generation=record.generation,
@@ -348,7 +353,7 @@ class World(Inbox):
             wanted = _wanted(assignment, table.entry)
             if rows and token not in self._inserted:
                 self._inserted |= {token} if record.bundle else set()
-                self.tables[Site(table.entry, "s1")].insert(token, rows, entries)
+                self.tables[TargetShard(table.entry, "s1")].insert(token, rows, entries)
             if wanted:
                 receipts.append(
                     Receipt(
@@ -357,12 +362,12 @@ class World(Inbox):
                 )
         return Loaded(tuple(receipts), (), block_range.span, 100 * block_range.span, 0)
 
-    def _probed(self, block_range: Range, text: ConfigurationText, known: Rest) -> ProbeFound:
+    def _probed(self, block_range: Range, spec: LoadSpec, known: Rest) -> ProbeFound:
         rest = {**known}
-        for table in text.tables_of(block_range.source.topic):
+        for table in spec.tables_of(block_range.source.topic):
             if table.entry in known:
                 continue
-            rows = self.tables[Site(table.entry, "s1")].rows
+            rows = self.tables[TargetShard(table.entry, "s1")].rows
             present = [(o, o + 1) for s, o in rows if s == block_range.source]
             rest[table.entry] = subtract((block_range.begin, block_range.end), present)
         return ProbeFound(block_range.source, rest)
@@ -372,12 +377,12 @@ class World(Inbox):
     def settled(self, source: TopicPartition, offset: int = 0) -> PartitionState:
         """A partition as a take-over leaves it."""
         record = Record(
-            Kind.SETTLE, 1, 0, offset, offset, "me", 0, TOPIC_ID, self.text.digest(), 0, 0
+            Kind.SETTLE, 1, 0, offset, offset, "me", 0, TOPIC_ID, self.spec.digest(), 0, 0
         )
         self.group[source] = record
         return PartitionState(source, record, Background(since_ms=self.now), offset, self.now)
 
-    def overrun(self, source: TopicPartition, end: int, grant: int) -> PartitionState:
+    def overrun(self, source: TopicPartition, end: int, reservation: int) -> PartitionState:
         """A range in doubt that left the window, its lease over, as a take-over leaves it."""
         state = self.settled(source)
         state.record = self.group[source] = replace(
@@ -385,7 +390,7 @@ class World(Inbox):
             kind=Kind.RENEW,
             attempt=2,
             end=end,
-            grant=grant,
+            reservation=reservation,
             deadline_ms=self.now - 60_000,
         )
         state.stage = ToProbe()
@@ -394,7 +399,7 @@ class World(Inbox):
     def loop(
         self,
         states: list[PartitionState] | None = None,
-        suspects: list[Suspect] | None = None,
+        late_inserts: list[PossibleLateInsert] | None = None,
         take_over_new: Callable[[list[TopicPartition]], Started] | None = None,
         recorded: frozenset[TopicPartition] | None = None,
     ) -> ConnectorLoop:
@@ -403,7 +408,7 @@ class World(Inbox):
             "p",
             KafkaAccess("c", ""),
             ClickHouseAccess(self.shards, "", "", "single"),
-            {self.text.digest(): self.text.canonical()},
+            {self.spec.digest(): self.spec.canonical()},
         )
         return ConnectorLoop(
             "loop",
@@ -416,35 +421,35 @@ class World(Inbox):
                 now_ms=self.now_ms,
                 inbox=self,
                 read_schema=self.read_schema,
-                letter_limit=self.letter_limit,
+                dead_letter_limit=self.dead_letter_limit,
                 parking=self.parking,
                 topics=self.topic_finder,
                 want_columns=self.want_columns,
-                inserts_max=self.inserts_max,
+                inflight_inserts_max=self.inflight_inserts_max,
                 find_cuts=self.find_cuts,
                 schema_patience_ms=self.schema_patience_ms,
             ),
             self.planner,
             environment,
             states if states is not None else [self.settled(source) for source in self.ends],
-            Claims(suspects or []),
-            {self.text.digest(): self.text},
+            Holds(late_inserts or []),
+            {self.spec.digest(): self.spec},
             1,
             take_over_new or (lambda sources: Started()),
             recorded,
         )
 
     def canonical(self, digest: str) -> str:
-        """A text that some job was sent with."""
+        """A load spec that some job was sent with."""
         return next(
-            environment.texts[digest]
+            environment.specs[digest]
             for environment in self.environments
-            if digest in environment.texts
+            if digest in environment.specs
         )
 
     def rows_of(self, source: TopicPartition, entry: str = "t") -> list[int]:
-        """How often each offset is in the table, up to the stable end."""
-        rows = self.tables[Site(entry, "s1")].rows
+        """How often each offset is in the table, up to the last stable offset."""
+        rows = self.tables[TargetShard(entry, "s1")].rows
         return [rows.get((source, offset), 0) for offset in range(self.ends[source])]
 
 

@@ -8,19 +8,19 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.bundles import Member, bundle_name, members_in
 from sluice.core.errors import InDoubtError, TerminalError
 from sluice.core.ledger import Background
 from sluice.core.planning import Limits
 from sluice.core.ranges import Range, TopicPartition
-from sluice.core.receipts import BundleTooHeavy, Failed, NeedsGrant, Untried
+from sluice.core.receipts import BundleTooHeavy, Failed, NeedsReservation, Untried
 from sluice.core.records import Kind, Record
 from sluice.driver.parking import Parking
 from sluice.driver.state import PartitionState
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
-from tests.driver.loop_world import START_MS, TOPIC_ID, Answer, World, kinds, run, table_text
+from tests.driver.loop_world import START_MS, TOPIC_ID, Answer, World, kinds, run, table_spec
 
 SOURCES = [TopicPartition("a", number) for number in range(20)]
 
@@ -39,7 +39,7 @@ def bundling(
 
 
 def blocks_of(world: World) -> int:
-    return world.tables[Site("t", "s1")].mark
+    return world.tables[TargetShard("t", "s1")].insert_counter
 
 
 def assert_exact(world: World) -> None:
@@ -105,7 +105,7 @@ def test_large_ranges_go_alone() -> None:
 
 
 def test_ranges_of_other_tables_are_in_other_bundles() -> None:
-    tables = (table_text("t", ("a",)), table_text("u", ("b",)))
+    tables = (table_spec("t", ("a",)), table_spec("u", ("b",)))
     others = [TopicPartition("b", number) for number in range(3)]
     world = World([*SOURCES[:3], *others], tables)
     world.slots = 1
@@ -115,7 +115,7 @@ def test_ranges_of_other_tables_are_in_other_bundles() -> None:
     run(world)
     assert [world.rows_of(s) for s in SOURCES[:3]] == [[1] * 4] * 3
     assert [world.rows_of(s, "u") for s in others] == [[1] * 4] * 3
-    assert [table.mark for table in world.tables.values()] == [1, 1]
+    assert [table.insert_counter for table in world.tables.values()] == [1, 1]
 
 
 def test_whoever_waits_goes_along() -> None:
@@ -204,12 +204,12 @@ def test_a_bundle_that_is_too_heavy_is_given_back_and_its_ranges_go_alone() -> N
     assert not world.probes
 
 
-def test_a_grant_that_one_block_needs_is_taken_once() -> None:
+def test_a_reservation_that_one_block_needs_is_taken_once() -> None:
     world = bundling(count=8, blocks=100)
 
     def script(world: World, assignment: Assignment) -> Answer:
-        if assignment.record.grant < 30:
-            return NeedsGrant("t", 30)
+        if assignment.record.reservation < 30:
+            return NeedsReservation("t", 30)
         return world.load(assignment, 30)
 
     world.script = script
@@ -275,7 +275,7 @@ def test_a_server_that_lost_a_block_that_it_knows_is_sent_another_one() -> None:
     """All members are looked for, are in no table, and come together again as they were: under the
     first name the server would take them for what it has."""
     world = bundling(count=5)
-    table = world.tables[Site("t", "s1")]
+    table = world.tables[TargetShard("t", "s1")]
     table.server = "one@1000"
     names: set[str] = set()
 
@@ -306,7 +306,7 @@ def test_what_was_not_found_and_fails_together_comes_in_halves() -> None:
         if assignment.block_range.source == SOURCES[0] and members not in tried:
             tried.append(members)
         if members > 1:
-            world.tables[Site("t", "s1")].fill(41)
+            world.tables[TargetShard("t", "s1")].fill(41)
             return Failed(InDoubtError("no answer", ""))
         return world.load(assignment)
 
@@ -324,7 +324,7 @@ def test_what_was_not_found_and_is_too_heavy_together_is_looked_for_again() -> N
     def script(world: World, assignment: Assignment) -> Answer:
         members = members_in(assignment.record.bundle)
         if not assignment.record.rest:
-            world.tables[Site("t", "s1")].fill(41)
+            world.tables[TargetShard("t", "s1")].fill(41)
             return Failed(InDoubtError("no answer", ""))
         return BundleTooHeavy(1 << 30) if members > 2 else world.load(assignment)
 
@@ -376,8 +376,9 @@ def test_who_takes_over_repeats_a_whole_bundle_and_probes_a_part(missing: int) -
         state.record = world.group[source] = next(
             a.record for a in sent if a.block_range.source == source
         )
+        known = ("insert_counters", "since_ms", "bytes_max")
         state.background = next(
-            replace(state.background, marks=a.marks, since_ms=a.since_ms, bytes_max=a.bytes_max)
+            replace(state.background, **{name: getattr(a, name) for name in known})
             for a in sent
             if a.block_range.source == source
         )
@@ -435,7 +436,7 @@ def test_whatever_fails_each_row_is_there_once(seed: int) -> None:
     world.script = script
     for delay in (4_000, 9_000):
         world.at(delay, lambda: world.ends.update({s: e + 3 for s, e in world.ends.items()}))
-    world.at(1_200, lambda: world.tables[Site("t", "s1")].fill(dice.choice([0, 40])))
+    world.at(1_200, lambda: world.tables[TargetShard("t", "s1")].fill(dice.choice([0, 40])))
     loop = world.loop()
     world.at(900_000, loop.stopping.set)
     loop.run(None, 60.0)
@@ -455,13 +456,13 @@ def left_in_doubt(
             kind=Kind.RENEW,
             attempt=attempt,
             end=end,
-            text=world.text.digest(),
-            grant=1,
+            spec=world.spec.digest(),
+            reservation=1,
             deadline_ms=world.now + 100_000,
             bundle=name,
         )
-        marks = {Site(entry, "s1").key: 0 for entry in entries}
-        state.background = Background(marks=marks, since_ms=world.now, bytes_max=1 << 20)
+        counters = {TargetShard(entry, "s1").key: 0 for entry in entries}
+        state.background = Background(counters, since_ms=world.now, bytes_max=1 << 20)
         state.stable_end, state.back_at_ms = end, world.now
         states.append(state)
     return states
@@ -481,18 +482,18 @@ def test_attempts_of_members_never_go_down() -> None:
 def test_a_range_that_leaves_is_not_probed_where_nobody_would_look() -> None:
     """Its other table entry is not configured any more: it stops, like the one that was decided
     for."""
-    tables = (table_text("t", ("a",)), table_text("u", ("a",)))
+    tables = (table_spec("t", ("a",)), table_spec("u", ("a",)))
     world = World(SOURCES[:3], tables)
     world.slots, world.rounds_left = 1, 10**6
     world.ends.update(dict.fromkeys(SOURCES[:3], 5))
-    recorded = world.text
+    recorded = world.spec
     states = left_in_doubt(world, [2, 2, 2], ("t", "u"))
     today = replace(recorded, tables=tables[:1])
     limits = Limits(1000, 1 << 20, 1000)
-    world.planner = replace(world.planner, text=today, limits=limits, members_max=500)
+    world.planner = replace(world.planner, spec=today, limits=limits, members_max=500)
     world.parking = Parking({"t"})
     loop = world.loop(states)
-    loop._texts[recorded.digest()], loop._texts[today.digest()] = recorded, today
+    loop._specs[recorded.digest()], loop._specs[today.digest()] = recorded, today
     world.at(3000, lambda: world.gone.update({"t": "table t is gone"}))
     world.script = lambda world, assignment: Failed(InDoubtError("no answer", ""))
     world.at(1_500_000, loop.stopping.set)
@@ -508,8 +509,8 @@ def test_a_block_that_a_window_can_never_hold_is_divided() -> None:
 
     def script(world: World, assignment: Assignment) -> Answer:
         needed = members_in(assignment.record.bundle)
-        if needed > assignment.record.grant:
-            return NeedsGrant("t", needed, inserted=False)
+        if needed > assignment.record.reservation:
+            return NeedsReservation("t", needed, inserted=False)
         return world.load(assignment, needed)
 
     world.script = script
@@ -525,7 +526,7 @@ def test_a_block_that_a_window_can_never_hold_is_divided() -> None:
 
 
 def test_rows_that_are_too_many_only_now_are_not_loaded_again() -> None:
-    """The block was stored under another text, under which it had fewer rows."""
+    """The block was stored under another load spec, under which it had fewer rows."""
     world = bundling(count=3)
     stored: set[TopicPartition] = set()
 
@@ -548,7 +549,7 @@ def test_what_is_distrusted_is_recorded_when_a_bundle_ends_too() -> None:
     """A server may know the block without having it; who comes next has to know that."""
     world = bundling(count=3)
     world.rounds_left = 10**6
-    world.tables[Site("t", "s1")].server = "11111111-1111-1111-1111-111111111111 100"
+    world.tables[TargetShard("t", "s1")].server = "11111111-1111-1111-1111-111111111111 100"
     world.may_lack_part = True
 
     def script(world: World, assignment: Assignment) -> Answer:

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.flights import InFlight
+from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.planning import Backlog, Limits, next_range, stretched_delay_ms
 from sluice.core.ranges import TopicPartition
-from sluice.core.text import ConfigurationText, TableText
-from sluice.driver.ports import SiteWindow
+from sluice.driver.ports import ShardWindow
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
-from tests.driver.loop_world import TASK_MS, Answer, World, kinds, run, table_text
+from tests.driver.loop_world import TASK_MS, Answer, World, kinds, run, table_spec
 
 SOURCES = [TopicPartition("a", number) for number in range(8)]
 OTHER = TopicPartition("b", 0)
@@ -27,7 +27,7 @@ class Busy(World):
 
     slots = 8
 
-    def __init__(self, tables: tuple[TableText, ...], sources: list[TopicPartition]) -> None:
+    def __init__(self, tables: tuple[TableSpec, ...], sources: list[TopicPartition]) -> None:
         super().__init__(sources, tables)
         self.ends.update(dict.fromkeys(sources, 30))
         self.out: Counter[int] = Counter()
@@ -49,16 +49,16 @@ def two_replicas(world: World) -> None:
     world.shards = {"s1": ("http://one", "http://two")}
 
 
-REPLICATED = replace(table_text("t", ("a",)), zookeeper_paths=(("s1", "/t"),))
+REPLICATED = replace(table_spec("t", ("a",)), zookeeper_paths=(("s1", "/t"),))
 
 
 def test_ranges_count_where_they_go_by_now() -> None:
     """Data centers and replicas that are behind change that, and so do replicas that come."""
-    text = ConfigurationText("p", "c", "chdb", 1, (REPLICATED,))
+    spec = LoadSpec("p", "c", "chdb", 1, (REPLICATED,))
     flights = InFlight(1, {"s1": ("http://one", "http://two")}, tasks=8)
 
     def replicas() -> list[str]:
-        found = [flights.places(text, "digest", source) for source in SOURCES[:2]]
+        found = [flights.places(spec, "digest", source) for source in SOURCES[:2]]
         return [place.replica for (place,) in found]
 
     assert replicas() == ["http://one", "http://two"]
@@ -75,16 +75,16 @@ def test_ranges_count_where_they_go_by_now() -> None:
 def test_each_replica_gets_so_many_and_no_more(most: int) -> None:
     world = Busy((REPLICATED,), SOURCES)
     two_replicas(world)
-    world.inserts_max = most
+    world.inflight_inserts_max = most
     run(world)
     assert world.most == {0: most, 1: most}
     assert all(world.rows_of(source) == [1] * 30 for source in SOURCES)
 
 
 def test_without_replicas_the_first_server_gets_all() -> None:
-    world = Busy((table_text("t", ("a",)),), SOURCES)
+    world = Busy((table_spec("t", ("a",)),), SOURCES)
     two_replicas(world)
-    world.inserts_max = 3
+    world.inflight_inserts_max = 3
     run(world)
     assert sum(world.most.values()) >= 3
     at_once = max(len(job.assignments) for job in world.jobs)
@@ -93,8 +93,8 @@ def test_without_replicas_the_first_server_gets_all() -> None:
 
 
 def test_another_table_of_the_replica_is_not_held_back() -> None:
-    world = Busy((table_text("t", ("a",)), table_text("u", ("b",))), [*SOURCES, OTHER])
-    world.inserts_max = 1
+    world = Busy((table_spec("t", ("a",)), table_spec("u", ("b",))), [*SOURCES, OTHER])
+    world.inflight_inserts_max = 1
     loop = world.loop()
     held: list[int] = []
     world.at(TASK_MS // 2 + 1, lambda: held.append(loop.held_back))
@@ -111,8 +111,8 @@ def test_ranges_that_are_sent_again_wait_for_their_turn_too() -> None:
             loaded = self.load(assignment)
             return JobLostError("lost") if assignment.is_first else loaded
 
-    world = Failing((table_text("t", ("a",)),), SOURCES)
-    world.inserts_max = 2
+    world = Failing((table_spec("t", ("a",)),), SOURCES)
+    world.inflight_inserts_max = 2
     run(world)
     assert world.most == {0: 2}
     assert all(world.rows_of(source) == [1] * 30 for source in SOURCES)
@@ -127,10 +127,10 @@ def test_small_ranges_wait_for_company_while_merges_fall_behind(
     """One message every second, `max_delay` of one second, for ten seconds."""
 
     class Crowded(World):
-        def current(self) -> Mapping[Site, SiteWindow]:
+        def current(self) -> Mapping[TargetShard, ShardWindow]:
             return {
-                site: replace(window, crowding=crowding)
-                for site, window in super().current().items()
+                target_shard: replace(window, crowding=crowding)
+                for target_shard, window in super().current().items()
             }
 
     source = SOURCES[0]

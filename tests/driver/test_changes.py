@@ -1,4 +1,4 @@
-"""Tables that are altered under a loop: which text each range is loaded under (R8)."""
+"""Tables that are altered under a loop: which load spec each range is loaded under (R8)."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import pytest
 
 from sluice.clickhouse.comparing import Today
 from sluice.clickhouse.reactions import build_error, reaction_to
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import SluiceError, TerminalError
+from sluice.core.load_spec import Column, LoadSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed, Outdated
 from sluice.core.records import Kind
-from sluice.core.text import Column, ConfigurationText
 from sluice.driver.changes import LOOK_FOR_FIELDS_MS
 from sluice.driver.ports import SchemaRead
 from sluice.driver.refreshing import SchemaChangedError
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
-from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_text
-from tests.driver.test_texts import facts_of
+from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_spec
+from tests.driver.test_specs import facts_of
 
 P0, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
 READING_MS = 20
 
 
-def altered(text: ConfigurationText, *names: str) -> ConfigurationText:
-    """The text with these columns added to every table."""
+def altered(spec: LoadSpec, *names: str) -> LoadSpec:
+    """The load spec with these columns added to every table."""
     columns = tuple(Column(name, "String") for name in names)
-    tables = tuple(replace(t, columns=t.columns + columns) for t in text.tables)
-    return replace(text, tables=tables)
+    tables = tuple(replace(t, columns=t.columns + columns) for t in spec.tables)
+    return replace(spec, tables=tables)
 
 
 class AlteredWorld(World):
@@ -41,10 +41,10 @@ class AlteredWorld(World):
     """
 
     def __init__(self, *sources: TopicPartition, tokens: bool = True) -> None:
-        tables = tuple(table_text(s.topic, (s.topic,)) for s in sources)
+        tables = tuple(table_spec(s.topic, (s.topic,)) for s in sources)
         super().__init__(sources, tables)
         self.tokens = tokens
-        self.now_text = self.text
+        self.now_spec = self.spec
         self.barred: dict[str, SluiceError] = {}
         self.readings = 0
         self.read_schema = self._read
@@ -66,23 +66,23 @@ class AlteredWorld(World):
                 partition_key=table.partition_key,
                 sorting_key=table.sorting_key,
             )
-            for table in self.now_text.tables
+            for table in self.now_spec.tables
         }
         today = Today("chdb 1", "UTC", frozenset({"s1"}), facts, self.tokens)
-        self.put(SchemaRead(started_ms, today, self.now_text, self.barred))
+        self.put(SchemaRead(started_ms, today, self.now_spec, self.barred))
 
     def alter(self, *names: str) -> None:
         """ALTER TABLE … ADD COLUMN, and a reading."""
-        self.now_text = altered(self.now_text, *names)
+        self.now_spec = altered(self.now_spec, *names)
         self.tell(self.now)
 
     def rows_of(self, source: TopicPartition, entry: str = "") -> list[int]:
         return super().rows_of(source, entry or source.topic)
 
-    def texts(self, source: TopicPartition) -> list[tuple[str, int, str]]:
-        """Kind, begin and text of each record of a partition."""
+    def specs(self, source: TopicPartition) -> list[tuple[str, int, str]]:
+        """Kind, begin and load spec of each record of a partition."""
         return [
-            (record.kind.name, record.begin, record.text)
+            (record.kind.name, record.begin, record.spec)
             for commit in self.commits
             for at, record in commit.records.items()
             if at == source
@@ -95,7 +95,7 @@ def once(answer: Callable[[World, Assignment], Answer]) -> Callable[[World, Assi
     return lambda world, assignment: (left.pop() if left else type(world).load)(world, assignment)
 
 
-def test_new_ranges_are_loaded_under_the_new_text_which_is_recorded_with_the_first() -> None:
+def test_new_ranges_are_loaded_under_the_new_spec_which_is_recorded_with_the_first() -> None:
     world = AlteredWorld(P0)
     world.ends[P0] = 10
     loop = world.loop()
@@ -103,18 +103,18 @@ def test_new_ranges_are_loaded_under_the_new_text_which_is_recorded_with_the_fir
     world.at(10_000, lambda: world.ends.update({P0: 20}))
     world.at(30_000, loop.stopping.set)
     loop.run(None, 5.0)
-    old, new = world.text.digest(), world.now_text.digest()
+    old, new = world.spec.digest(), world.now_spec.digest()
     assert old != new
-    assert world.texts(P0)[0] == ("INTEND", 0, old)
-    assert ("INTEND", 10, new) in world.texts(P0)
+    assert world.specs(P0)[0] == ("INTEND", 0, old)
+    assert ("INTEND", 10, new) in world.specs(P0)
     (commit,) = [c for c in world.commits if any(e.body.get("digest") == new for e in c.entries)]
-    assert commit.records[P0].text == new and commit.records[P0].kind is Kind.INTEND
-    assert commit.entries[0].body["text"] == world.now_text.canonical()
-    assert world.environments[-1].texts[new] == world.now_text.canonical()
+    assert commit.records[P0].spec == new and commit.records[P0].kind is Kind.INTEND
+    assert commit.entries[0].body["text"] == world.now_spec.canonical()
+    assert world.environments[-1].specs[new] == world.now_spec.canonical()
     assert world.rows_of(P0) == [1] * 20
 
 
-def test_a_range_in_doubt_is_repeated_under_its_own_text() -> None:
+def test_a_range_in_doubt_is_repeated_under_its_own_spec() -> None:
     world = AlteredWorld(P0, OTHER)
     world.ends.update({P0: 10, OTHER: 10})
 
@@ -126,13 +126,13 @@ def test_a_range_in_doubt_is_repeated_under_its_own_text() -> None:
 
     world.script = once(lose)
     run(world)
-    old = world.text.digest()
+    old = world.spec.digest()
     assert len(world.jobs) >= 2
-    assert {a.record.text for job in world.jobs for a in job.assignments} == {old}
+    assert {a.record.spec for job in world.jobs for a in job.assignments} == {old}
     assert world.rows_of(P0) == world.rows_of(OTHER) == [1] * 10
     assert (
-        old in world.environments[1].texts
-        and world.now_text.digest() in world.environments[1].texts
+        old in world.environments[1].specs
+        and world.now_spec.digest() in world.environments[1].specs
     )
 
 
@@ -141,15 +141,15 @@ def test_a_probe_knows_that_its_table_was_partitioned(before: str, in_parts: set
     """Some rows of a message may be stored, although today's table stores blocks whole."""
     world = AlteredWorld(P0)
     world.ends[P0] = 10
-    world.text = world.now_text = replace(
-        world.text, tables=tuple(replace(t, partition_key=before) for t in world.text.tables)
+    world.spec = world.now_spec = replace(
+        world.spec, tables=tuple(replace(t, partition_key=before) for t in world.spec.tables)
     )
 
     def lose(world: World, assignment: Assignment) -> Answer:
         assert isinstance(world, AlteredWorld)
-        tables = tuple(replace(t, partition_key="") for t in world.text.tables)
-        world.now_text = replace(world.text, tables=tables)
-        world.tables[Site("a", "s1")].mark += 5_000  # so that it has to be probed
+        tables = tuple(replace(t, partition_key="") for t in world.spec.tables)
+        world.now_spec = replace(world.spec, tables=tables)
+        world.tables[TargetShard("a", "s1")].insert_counter += 5_000  # so that it has to be probed
         return JobLostError("lost in the insert")
 
     world.script = once(lose)
@@ -165,14 +165,14 @@ def test_where_rows_are_hashed_a_range_in_doubt_is_probed_after_a_column_was_add
     def lose(world: World, assignment: Assignment) -> Answer:
         assert isinstance(world, AlteredWorld)
         world.load(assignment)
-        world.now_text = altered(world.now_text, "x")  # nobody tells: the loop has to look
-        world.tables[Site("a", "s1")].window.clear()  # what hashing comes to
+        world.now_spec = altered(world.now_spec, "x")  # nobody tells: the loop has to look
+        world.tables[TargetShard("a", "s1")].window.clear()  # what hashing comes to
         return JobLostError("lost after the insert")
 
     world.script = once(lose)
     run(world)
     assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "PROBE", "SETTLE"]
-    assert world.texts(P0)[1] == ("PROBE", 0, world.now_text.digest())
+    assert world.specs(P0)[1] == ("PROBE", 0, world.now_spec.digest())
     assert world.readings >= 1
     assert world.rows_of(P0) == [1] * 10
 
@@ -212,20 +212,20 @@ def refuse(world: World, assignment: Assignment) -> Answer:
     return Outdated("a", "no column x", ()) if assignment.is_first else world.load(assignment)
 
 
-def test_a_first_task_that_refuses_its_text_is_sent_again_under_todays() -> None:
+def test_a_first_task_that_refuses_its_spec_is_sent_again_under_todays() -> None:
     world = AlteredWorld(P0)
     world.ends[P0] = 10
-    world.now_text = altered(world.text, "x")
+    world.now_spec = altered(world.spec, "x")
     world.script = refuse
     run(world)
-    new = world.now_text.digest()
-    assert world.texts(P0)[:2] == [("INTEND", 0, world.text.digest()), ("RETEXT", 0, new)]
+    new = world.now_spec.digest()
+    assert world.specs(P0)[:2] == [("INTEND", 0, world.spec.digest()), ("CHANGE_SPEC", 0, new)]
     assert world.readings == 1
     assert [job.assignments[0].is_first for job in world.jobs] == [True, False]
     assert world.rows_of(P0) == [1] * 10
 
 
-def test_a_text_that_is_todays_is_not_asked_about_again_for_a_minute() -> None:
+def test_a_spec_that_is_todays_is_not_asked_about_again_for_a_minute() -> None:
     world = AlteredWorld(P0)
     world.ends[P0] = 30
     asked: list[tuple[int, bool]] = []
@@ -241,26 +241,26 @@ def test_a_text_that_is_todays_is_not_asked_about_again_for_a_minute() -> None:
     world.at(LOOK_FOR_FIELDS_MS + 10_000, lambda: world.ends.update({P0: 40}))
     world.at(LOOK_FOR_FIELDS_MS + 20_000, loop.stopping.set)
     loop.run(None, 5.0)
-    assert [kind for kind, _, _ in world.texts(P0)] == [
+    assert [kind for kind, _, _ in world.specs(P0)] == [
         *("INTEND", "RENEW", "INTEND", "INTEND", "SETTLE"),
         *("INTEND", "RENEW", "SETTLE"),
     ]
-    assert {text for _, _, text in world.texts(P0)} == {world.text.digest()}
+    assert {spec for _, _, spec in world.specs(P0)} == {world.spec.digest()}
     looked = [at for at, looks in asked if looks]
     assert looked[0] < START_MS + 5_000 and looked[1] > START_MS + LOOK_FOR_FIELDS_MS
     assert world.rows_of(P0) == [1] * 40
 
 
-def test_what_was_inserted_before_the_refusal_has_to_be_the_same_under_both_texts() -> None:
-    """Of two altered tables the first one's block is stored already: the text stays."""
+def test_what_was_inserted_before_the_refusal_has_to_be_the_same_under_both_specs() -> None:
+    """Of two altered tables the first one's block is stored already: the load spec stays."""
     world = AlteredWorld(P0)
-    world.text = world.now_text = replace(
-        world.text, tables=(table_text("a", ("a",)), table_text("z", ("a",)))
+    world.spec = world.now_spec = replace(
+        world.spec, tables=(table_spec("a", ("a",)), table_spec("z", ("a",)))
     )
-    world.planner.change(world.text)
-    world.tables[Site("z", "s1")] = type(world.tables[Site("a", "s1")])(1000)
+    world.planner.change(world.spec)
+    world.tables[TargetShard("z", "s1")] = type(world.tables[TargetShard("a", "s1")])(1000)
     world.ends[P0] = 10
-    world.now_text = altered(world.text, "x")
+    world.now_spec = altered(world.spec, "x")
 
     def script(world: World, assignment: Assignment) -> Answer:
         loaded = world.load(assignment)
@@ -268,8 +268,8 @@ def test_what_was_inserted_before_the_refusal_has_to_be_the_same_under_both_text
 
     world.script = script
     run(world)
-    assert [kind for kind, _, _ in world.texts(P0)][:2] == ["INTEND", "RENEW"]
-    assert world.texts(P0)[1][2] == world.text.digest()
+    assert [kind for kind, _, _ in world.specs(P0)][:2] == ["INTEND", "RENEW"]
+    assert world.specs(P0)[1][2] == world.spec.digest()
 
 
 def refused_by_the_server(code: int) -> Failed:

@@ -33,7 +33,7 @@ def grow(world: World, every_ms: int, times: int) -> None:
         world.at(number * every_ms, lambda end=10 * number: world.ends.update({P0: end}))  # type: ignore[misc]
 
 
-def test_the_last_record_of_each_partition_is_repeated_with_the_texts_every_few_minutes() -> None:
+def test_the_last_record_of_each_partition_is_repeated_with_the_specs_every_few_minutes() -> None:
     world = World([P0, P1], rounds_max=10**6)
     grow(world, EVERY_MS // 4, 12)
     loop = world.loop(recorded=frozenset({P0, P1, GONE}))
@@ -45,8 +45,8 @@ def test_the_last_record_of_each_partition_is_repeated_with_the_texts_every_few_
         assert last.keys() == {("a", 0), ("a", 1)}
         assert last["a", 1] == encode(idle)
         assert part["others"] == {"gone": ((7, 8),)}
-    texts = [e.body["digest"] for e in world.ledger if e.body["type"] == "text"]
-    assert texts == [world.text.digest()] * len(repeated(world))
+    specs = [e.body["digest"] for e in world.ledger if e.body["type"] == "text"]
+    assert specs == [world.spec.digest()] * len(repeated(world))
 
 
 def test_nobody_who_does_not_know_says_that_there_are_no_others() -> None:
@@ -86,11 +86,11 @@ def test_what_was_not_committed_is_said_again(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_a_probe_found_is_not_said_before_it_is_committed() -> None:
-    """A partition that is probed has new marks before its record has them."""
+    """A partition that is probed has new insert counters before its record has them."""
     world = World([P0, P1])
     loop = world.loop([world.settled(P0), world.overrun(P1, 10, 2)])
     before = loop.states[P1].background
-    loop.states[P1].background = replace(before, marks={}, since_ms=before.since_ms + 5)
-    ((part,),) = [loop._checkpoints.due(world.now, {})]
+    loop.states[P1].background = replace(before, insert_counters={}, since_ms=before.since_ms + 5)
+    ((part,),) = [loop._recorder.checkpoints.due(world.now, {})]
     (probed,) = [record for record in part.body["records"] if record["partition"] == 1]
-    assert (probed["marks"], probed["since_ms"]) == (before.marks, before.since_ms)
+    assert (probed["marks"], probed["since_ms"]) == (before.insert_counters, before.since_ms)

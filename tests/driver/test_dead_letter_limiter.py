@@ -6,11 +6,15 @@ import logging
 
 import pytest
 
-from sluice.core.dead_letters import LetterLimit
+from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import DeadLetter, Loaded, Receipt, TaskReport
 from sluice.driver.counters import Counters
-from sluice.driver.dead_letter_limiter import WARN_EVERY_MS, DeadLetterLimiter, TooManyLettersError
+from sluice.driver.dead_letter_limiter import (
+    WARN_EVERY_MS,
+    DeadLetterLimiter,
+    TooManyDeadLettersError,
+)
 from sluice.driver.effects import StopPartition
 from sluice.driver.report_handler import ReportHandler
 from sluice.spark.jobs import JobResult
@@ -19,38 +23,38 @@ from tests.driver.loop_world import World
 from tests.kafka.groups import NOW, letter
 
 SOURCE = TopicPartition("events", 0)
-LIMIT = LetterLimit(max_ratio=0.5, min_letters=10, window_messages=100)
+LIMIT = DeadLetterLimit(max_ratio=0.5, min_dead_letters=10, window_messages=100)
 RECEIPT = Receipt("orders", "d.orders", "s1", "t", 1, 1, "c", "u", 1, 1)
 
 
 def loaded(messages: int, bad: int, *receipts: Receipt) -> Loaded:
-    letters: tuple[DeadLetter, ...] = tuple(letter(offset) for offset in range(bad))
-    return Loaded(receipts, letters, messages, 1000, 0)
+    dead_letters: tuple[DeadLetter, ...] = tuple(letter(offset) for offset in range(bad))
+    return Loaded(receipts, dead_letters, messages, 1000, 0)
 
 
-def watch(limit: LetterLimit = LIMIT) -> DeadLetterLimiter:
+def watch(limit: DeadLetterLimit = LIMIT) -> DeadLetterLimiter:
     return DeadLetterLimiter("shop.dc1", limit)
 
 
-def test_letters_say_when_and_under_what() -> None:
+def test_dead_letters_say_when_and_under_what() -> None:
     watching = watch()
     report = watching.take(Range(SOURCE, 0, 100), "0123456789abcdef", loaded(100, 2), NOW)
     for each in report.dead_letters:
-        assert (each.attempted_at_ms, each.lane) == (NOW, "shop.dc1")
-        assert each.text == "0123456789abcdef"
+        assert (each.attempted_at_ms, each.connector) == (NOW, "shop.dc1")
+        assert each.spec == "0123456789abcdef"
     assert watching.counts == {("orders", "syntax"): 2}
     assert watching.windows[SOURCE].ratio("orders") == 0.02
 
 
 def test_the_error_says_what_and_what_to_do() -> None:
-    with pytest.raises(TooManyLettersError) as caught:
+    with pytest.raises(TooManyDeadLettersError) as caught:
         watch().take(Range(SOURCE, 0, 100), "", loaded(100, 51, RECEIPT), NOW)
     said = str(caught.value)
     assert said.startswith("events[0][0, 100): ")
     assert "51 of the last 100 messages cannot become rows of table entry orders: 51%" in said
     assert "offset 0 syntax: not an object" in said and "max_ratio is 0.5" in said
     assert "max_ratio higher" in caught.value.hint and "not-loaded" not in caught.value.hint
-    with pytest.raises(TooManyLettersError) as caught:
+    with pytest.raises(TooManyDeadLettersError) as caught:
         watch().take(Range(SOURCE, 0, 100), "", loaded(100, 100), NOW)
     assert "--connector dc1 --topic events --partition 0 --as not-loaded" in caught.value.hint
 
@@ -60,7 +64,7 @@ def test_partitions_are_judged_by_themselves() -> None:
     watching.take(Range(SOURCE, 0, 100), "", loaded(100, 50), NOW)
     other = TopicPartition("events", 1)
     watching.take(Range(other, 0, 10), "", loaded(10, 9), NOW)
-    with pytest.raises(TooManyLettersError):
+    with pytest.raises(TooManyDeadLettersError):
         watching.take(Range(other, 10, 20), "", loaded(10, 9), NOW)
 
 

@@ -13,11 +13,11 @@ from sluice.clickhouse.adding import ColumnsRefusedError, add_columns
 from sluice.clickhouse.http import Server
 from sluice.core.dynamic import DynamicColumns, NewField
 from sluice.core.errors import TransientError
-from sluice.core.text import ConfigurationText
+from sluice.core.load_spec import LoadSpec
 from sluice.driver import growing, refreshing
 from sluice.driver.ports import SchemaRead
 from tests.driver.test_refreshing import Reading
-from tests.driver.test_texts import LINEAGE, configuration_of
+from tests.driver.test_specs import LINEAGE, configuration_of
 from tests.support.world import wait_for
 
 RULES = DynamicColumns(allow=("a.*",), deny=("d.*",), columns_max=3)
@@ -67,37 +67,37 @@ def want(reading: Reading, *fields: tuple[str, str]) -> SchemaRead:
     return reading.told[-1]
 
 
-def names(text: ConfigurationText) -> list[str]:
-    return [column.name for column in text.tables[0].columns if not column.name.startswith("_")]
+def names(spec: LoadSpec) -> list[str]:
+    return [column.name for column in spec.tables[0].columns if not column.name.startswith("_")]
 
 
-def test_wanted_columns_are_in_the_next_text(
+def test_wanted_columns_are_in_the_next_spec(
     reading: Reading, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = want(reading, ("a1", "Int"), ("d1", ""), ("other", "Int"))
-    assert names(first.text) == ["id", "a1"]
-    dynamic = first.text.tables[0].dynamic
+    assert names(first.spec) == ["id", "a1"]
+    dynamic = first.spec.tables[0].dynamic
     assert dynamic is not None and dynamic.passed_over == ("d1",)
     assert reading.examined == 1 and first.today is not None
     again = want(reading, ("a1", "Int"), ("d1", ""))
-    assert again.text is first.text and again.today is None
+    assert again.spec is first.spec and again.today is None
     only_passed_over = want(reading, ("d2", ""))
     assert only_passed_over.today is None, "no table has changed"
-    dynamic = only_passed_over.text.tables[0].dynamic
+    dynamic = only_passed_over.spec.tables[0].dynamic
     assert dynamic is not None and dynamic.passed_over == ("d1", "d2")
     with caplog.at_level(logging.WARNING):
         full = want(reading, ("a2", "Int"), ("a3", "Null"), ("a4", "Int"))
-    assert names(full.text)[-2:] == ["a2", "a3"]
+    assert names(full.spec)[-2:] == ["a2", "a3"]
     assert "dynamic_columns.max = 3 is reached" in caplog.text
     assert "column a2 Nullable(Int64) was added" in caplog.text
-    dynamic = full.text.tables[0].dynamic
+    dynamic = full.spec.tables[0].dynamic
     assert dynamic is not None and dynamic.passed_over == ("d1", "d2"), "kept by a new reading"
 
 
 def test_what_two_partitions_saw_of_a_field_is_one_column(reading: Reading) -> None:
     reading.reader._grower.want({"orders": (NewField("a1", "Int"),)})
     found = want(reading, ("a1", "Float"))
-    assert found.text.tables[0].columns[-1].type == "Nullable(Float64)"
+    assert found.spec.tables[0].columns[-1].type == "Nullable(Float64)"
 
 
 def test_servers_that_do_not_do_it_now_are_asked_again(
@@ -114,8 +114,8 @@ def test_servers_that_do_not_do_it_now_are_asked_again(
 
     monkeypatch.setattr(growing, "add_columns", adds_later)
     told = want(reading, ("a1", "Int"))
-    assert len(asked) == 1 and "a1" not in names(told.text), "whoever still wants it asks again"
-    assert "a1" in names(want(reading, ("a1", "Int")).text)
+    assert len(asked) == 1 and "a1" not in names(told.spec), "whoever still wants it asks again"
+    assert "a1" in names(want(reading, ("a1", "Int")).spec)
 
 
 @pytest.mark.parametrize("on_error", ["stop-partition", "park"])
@@ -138,4 +138,4 @@ def test_a_refusal_stands_until_a_person_asks(
     reading.reader.ask()
     wait_for(lambda: reading.told[-1].asked, 60, "the reading that was asked for")
     assert reading.told[-1].altered == reading.told[-1].barred == {}
-    assert "a1" in names(want(reading, ("a1", "Int")).text)
+    assert "a1" in names(want(reading, ("a1", "Int")).spec)

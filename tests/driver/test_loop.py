@@ -9,18 +9,18 @@ import pytest
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.reactions import build_error, reaction_to
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import InDoubtError, OwnerChangedError, TransientError
 from sluice.core.lease import LeaseOverError, has_expired
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
-from sluice.core.receipts import Failed, Loaded, NeedsGrant, TooHeavy
+from sluice.core.receipts import Failed, Loaded, NeedsReservation, TooHeavy
 from sluice.driver.hanging import PATIENCE_MS
 from sluice.driver.ports import ClusterRead
 from sluice.driver.record_updates import RecordPlanner
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
-from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_text
+from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_spec
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 OTHER = TopicPartition("b", 0)
@@ -61,15 +61,15 @@ def test_too_heavy_after_a_lost_job_is_shortened_and_loses_nothing() -> None:
 
 def test_a_block_that_needs_more_gets_it_and_stops_nobody_else() -> None:
     """Half of the window is 50. One range of partition 0 needs 40 entries, so that twice as
-    much, the next grant, could never be given; partition 1 needs 1."""
-    world = World([P0, P1], (table_text("t", ("a",), "day"),), blocks=100)
+    much, the next reservation, could never be given; partition 1 needs 1."""
+    world = World([P0, P1], (table_spec("t", ("a",), "day"),), blocks=100)
     world.ends.update({P0: 30, P1: 200})
     needs = {(P0, 0): 40}
 
     def script(world: World, assignment: Assignment) -> Answer:
         entries = needs.get((assignment.block_range.source, assignment.block_range.begin), 1)
-        if entries > assignment.record.grant:
-            return NeedsGrant("t", entries)
+        if entries > assignment.record.reservation:
+            return NeedsReservation("t", entries)
         return world.load(assignment, entries)
 
     world.script = script
@@ -78,16 +78,19 @@ def test_a_block_that_needs_more_gets_it_and_stops_nobody_else() -> None:
     assert world.rows_of(P0) == [1] * 30
     assert world.rows_of(P1) == [1] * 200
     assert world.now < START_MS + 600_000  # it does not wait for its own first lease to end
-    assert max(record.grant for commit in world.commits for record in commit.records.values()) == 50
+    assert (
+        max(record.reservation for commit in world.commits for record in commit.records.values())
+        == 50
+    )
 
 
 def test_a_block_that_no_window_holds_stops_its_partition_only() -> None:
-    world = World([P0, P1], (table_text("t", ("a",), "day"),), blocks=100)
+    world = World([P0, P1], (table_spec("t", ("a",), "day"),), blocks=100)
     world.ends.update({P0: 30, P1: 60})
 
     def script(world: World, assignment: Assignment) -> Answer:
         if assignment.block_range.source == P0:
-            return NeedsGrant("t", 51)
+            return NeedsReservation("t", 51)
         return world.load(assignment)
 
     world.script = script
@@ -106,7 +109,7 @@ def test_what_is_loaded_is_settled_before_its_partition_stops_for_a_window() -> 
 
     def script(world: World, assignment: Assignment) -> Answer:
         world.now += 2_000
-        world.tables[Site("t", "s1")].blocks = 1
+        world.tables[TargetShard("t", "s1")].blocks = 1
         return world.load(assignment)
 
     world.script = script
@@ -117,13 +120,13 @@ def test_what_is_loaded_is_settled_before_its_partition_stops_for_a_window() -> 
 
 
 def test_a_window_that_is_too_small_is_named_whoever_needs_the_entries() -> None:
-    """One grant serves both tables; the block of the one does not fit the window of the other,
-    and a third one is narrower than it needs to be for that."""
-    world = World([P0], tuple(table_text(entry, ("a",), "day") for entry in ("t", "u", "v")))
+    """One reservation serves both tables; the block of the one does not fit the window of the
+    other, and a third one is narrower than it needs to be for that."""
+    world = World([P0], tuple(table_spec(entry, ("a",), "day") for entry in ("t", "u", "v")))
     world.ends[P0] = 30
-    world.tables[Site("u", "s1")].blocks = 100
-    world.tables[Site("v", "s1")].blocks = 90
-    world.script = lambda world, assignment: NeedsGrant("t", 51)
+    world.tables[TargetShard("u", "s1")].blocks = 100
+    world.tables[TargetShard("v", "s1")].blocks = 90
+    world.script = lambda world, assignment: NeedsReservation("t", 51)
     stopped = run(world).states[P0].stopped
     assert "a block of table entry t takes 51 entries" in str(stopped)
     assert "the deduplication window of d.v in shard s1 holds 90" in str(stopped)
@@ -138,7 +141,7 @@ def test_what_left_the_window_is_probed_after_its_lease_and_loaded_once() -> Non
     def script(world: World, assignment: Assignment) -> Answer:
         loaded = world.load(assignment)
         if lost.pop() if lost else False:
-            world.tables[Site("t", "s1")].fill(30)
+            world.tables[TargetShard("t", "s1")].fill(30)
             return JobLostError("lost after the insert")
         return loaded
 
@@ -151,16 +154,16 @@ def test_what_left_the_window_is_probed_after_its_lease_and_loaded_once() -> Non
 
 
 def test_probed_ranges_share_the_window_like_new_ones() -> None:
-    """Six ranges, granted 8 each, left a window of which 10 entries may be used."""
+    """Six ranges, reserved 8 each, left a window of which 10 entries may be used."""
     sources = [TopicPartition("a", number) for number in range(6)]
-    world = World(sources, (table_text("t", ("a",), "day"),), blocks=20)
+    world = World(sources, (table_spec("t", ("a",), "day"),), blocks=20)
     world.ends.update(dict.fromkeys(sources, 10))
-    loop = world.loop([world.overrun(source, 10, grant=8) for source in sources])
+    loop = world.loop([world.overrun(source, 10, reservation=8) for source in sources])
     run(world, loop)
     held: dict[TopicPartition, int] = {}
     most = 0
     for commit in world.commits:
-        held.update({source: record.grant for source, record in commit.records.items()})
+        held.update({source: record.reservation for source, record in commit.records.items()})
         most = max(most, sum(held.values()))
     assert most == 8
     assert all(world.rows_of(source) == [1] * 10 for source in sources)
@@ -244,13 +247,13 @@ def test_a_job_that_hangs_is_ended_after_its_lease_and_sent_again() -> None:
     assert has_expired(deadline_ms + PATIENCE_MS, at_ms)
     assert not has_expired(deadline_ms + PATIENCE_MS, at_ms - 1_000)
     assert world.rows_of(P0) == world.rows_of(P1) == [1] * 10
-    suspects = [entry.body for entry in world.ledger if entry.body["type"] == "suspect"]
-    assert suspects == []  # the lease was over long before
+    late_inserts = [entry.body for entry in world.ledger if entry.body["type"] == "suspect"]
+    assert late_inserts == []  # the lease was over long before
 
 
 def test_who_is_slow_each_time_is_given_more_time() -> None:
     world = World([P0])
-    world.planner = RecordPlanner(world.text, "me", Limits(10, 1 << 20, 1000), 20.0)
+    world.planner = RecordPlanner(world.spec, "me", Limits(10, 1 << 20, 1000), 20.0)
     world.ends[P0] = 10
     world.script = lambda world, assignment: None if len(world.jobs) < 4 else world.load(assignment)
     run(world)
@@ -259,7 +262,7 @@ def test_who_is_slow_each_time_is_given_more_time() -> None:
     assert [round(wait / PATIENCE_MS) for wait in waits] == [1, 2, 4]
 
 
-def test_another_owner_ends_the_lane() -> None:
+def test_another_owner_ends_the_loop() -> None:
     world = World([P0])
     world.ends[P0] = 10
     loop = world.loop()
@@ -280,7 +283,7 @@ def test_a_foreign_commit_stops_its_partition_only() -> None:
     assert world.rows_of(P1) == [1] * 10
 
 
-def test_what_may_land_late_is_a_suspect_whatever_the_outcome_was() -> None:
+def test_what_may_land_late_is_a_late_insert_whatever_the_outcome_was() -> None:
     """The first attempt's block may be under way at a server that did not answer, although another
     one has it, and another shard failed for reasons of its own."""
     world = World([P0])
@@ -295,8 +298,8 @@ def test_what_may_land_late_is_a_suspect_whatever_the_outcome_was() -> None:
     world.script = script
     loop = run(world)
     assert len(attempts) == 2
-    (suspect,) = loop._claims.suspects
-    assert suspect.deadline_ms >= attempts[0].record.deadline_ms
+    (late_insert,) = loop._holds.late_inserts
+    assert late_insert.deadline_ms >= attempts[0].record.deadline_ms
 
 
 def test_hours_leave_nothing_behind() -> None:
@@ -308,8 +311,8 @@ def test_hours_leave_nothing_behind() -> None:
     world.at(2 * 3_600_000, loop.stopping.set)
     loop.run(None, 5.0)
     assert world.rows_of(P0) == [1] * 290
-    assert loop._claims.suspects == []
-    assert len(loop._claims.ended) <= 1
+    assert loop._holds.late_inserts == []
+    assert len(loop._holds.ended) <= 1
 
 
 def test_an_idle_partition_is_settled_again_before_its_offset_expires(
@@ -335,13 +338,15 @@ def test_an_insert_in_doubt_holds_its_place_in_the_window_until_its_lease_is_ove
 
     world.script = script
     loop = run(world)
-    (suspect,) = loop._claims.suspects
-    assert suspect.deadline_ms >= tries[0]
+    (late_insert,) = loop._holds.late_inserts
+    assert late_insert.deadline_ms >= tries[0]
     written = [entry.body for entry in world.ledger if entry.body["type"] == "suspect"]
-    assert [(body["end"], body["deadline_ms"]) for body in written] == [(10, suspect.deadline_ms)]
-    world.at(suspect.deadline_ms - world.now + 60_000, loop.stopping.set)
+    assert [(body["end"], body["deadline_ms"]) for body in written] == [
+        (10, late_insert.deadline_ms)
+    ]
+    world.at(late_insert.deadline_ms - world.now + 60_000, loop.stopping.set)
     loop.run(None, 5.0)
-    assert loop._claims.suspects == []
+    assert loop._holds.late_inserts == []
 
 
 def test_a_replica_that_did_not_answer_holds_a_place_though_another_one_has_the_block() -> None:
@@ -359,11 +364,13 @@ def test_a_replica_that_did_not_answer_holds_a_place_though_another_one_has_the_
 
     world.script = script
     loop = run(world)
-    (suspect,) = loop._claims.suspects
-    assert suspect.deadline_ms > world.now
+    (late_insert,) = loop._holds.late_inserts
+    assert late_insert.deadline_ms > world.now
     assert loop.counters.failovers == 1
     written = [entry.body for entry in world.ledger if entry.body["type"] == "suspect"]
-    assert [(body["end"], body["deadline_ms"]) for body in written] == [(10, suspect.deadline_ms)]
+    assert [(body["end"], body["deadline_ms"]) for body in written] == [
+        (10, late_insert.deadline_ms)
+    ]
     (receipt,) = [entry.body for entry in world.ledger if entry.body["type"] == "receipt"]
     assert receipt["failed_over"] == ("http://a:8123 SOCKET_TIMEOUT",)
     assert receipt["in_doubt"] is True

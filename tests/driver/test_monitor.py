@@ -12,17 +12,17 @@ from sluice.clickhouse import access
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.reactions import nothing_sent
 from sluice.clickhouse.schema import Dependent, TableFacts
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import TerminalError
-from sluice.core.text import ConfigurationText
+from sluice.core.load_spec import LoadSpec
 from sluice.driver import monitor
 from sluice.driver.monitor import BEHIND_MS_MAX, DESCRIBE_EVERY_MS, WindowMonitor
-from tests.driver.loop_world import START_MS, table_text
-from tests.driver.test_texts import facts_of
+from tests.driver.loop_world import START_MS, table_spec
+from tests.driver.test_specs import facts_of
 from tests.worker.test_failover import replica_of
 
 A, B = "http://a:8123", "http://b:8123"
-SITE = Site("t", "s1")
+TARGET_SHARD = TargetShard("t", "s1")
 MINUTE_MS = DESCRIBE_EVERY_MS
 #: The turn of the first replica.
 EVEN_MS = START_MS - START_MS % (2 * MINUTE_MS)
@@ -35,24 +35,26 @@ class Replica:
         self.url = url
 
     def ping(self) -> None:
-        if MARKS[self.url] is None:
+        if INSERT_COUNTERS[self.url] is None:
             raise nothing_sent(self.url, "ping", "CONNECTION_REFUSED", "refused")
 
 
-MARKS: dict[str, int | None] = {}
+INSERT_COUNTERS: dict[str, int | None] = {}
 FACTS: dict[str, TableFacts] = {}
 CROWDING: dict[str, float] = {}
 #: Of tables that views write to; what processes say that they are, one after the other.
 TARGET_MARKS: dict[str, int] = {}
 RUNS: list[str] = []
-#: Called when a mark is read.
+#: Called when an insert counter is read.
 ON_READ: list[Callable[[], None]] = []
 
 
-def window_mark(server: Replica, facts: TableFacts) -> int | None:
+def read_insert_counter(server: Replica, facts: TableFacts) -> int | None:
     for each in ON_READ:
         each()
-    return TARGET_MARKS[facts.target] if facts.target in TARGET_MARKS else MARKS[server.url]
+    return (
+        TARGET_MARKS[facts.target] if facts.target in TARGET_MARKS else INSERT_COUNTERS[server.url]
+    )
 
 
 class Watched:
@@ -60,20 +62,20 @@ class Watched:
 
     def __init__(self) -> None:
         access = ClickHouseAccess({"s1": (A, B)}, "", "", "single")
-        text = ConfigurationText("p", "c", "chdb", 1, (table_text("t", ("a",)),))
+        spec = LoadSpec("p", "c", "chdb", 1, (table_spec("t", ("a",)),))
         self.now_ms = EVEN_MS
-        self.monitor = WindowMonitor(access, text, lambda: self.now_ms)
+        self.monitor = WindowMonitor(access, spec, lambda: self.now_ms)
         self.servers = self.monitor._servers()
 
-    def read(self, now_ms: int, **marks: int | None) -> int | None:
-        """The mark after a reading, None in an outage."""
-        MARKS.update({A: marks.get("a"), B: marks.get("b")})
+    def read(self, now_ms: int, **insert_counters: int | None) -> int | None:
+        """The insert counter after a reading, None in an outage."""
+        INSERT_COUNTERS.update({A: insert_counters.get("a"), B: insert_counters.get("b")})
         self.now_ms = now_ms
         self.monitor._read(self.servers)
-        if self.monitor.outage(SITE) is not None:
+        if self.monitor.outage(TARGET_SHARD) is not None:
             return None
-        assert self.monitor.current()[SITE].read_started_ms == now_ms
-        return self.monitor.current()[SITE].state.mark
+        assert self.monitor.current()[TARGET_SHARD].read_started_ms == now_ms
+        return self.monitor.current()[TARGET_SHARD].state.insert_counter
 
 
 @pytest.fixture
@@ -83,7 +85,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
         each.clear()
     monkeypatch.setattr(access, "Server", Replica)
     monkeypatch.setattr(monitor, "describe_table", lambda server, *_: FACTS[server.url])
-    monkeypatch.setattr(monitor, "window_mark", window_mark)
+    monkeypatch.setattr(monitor, "read_insert_counter", read_insert_counter)
     monkeypatch.setattr(monitor, "read_server_run", lambda server: RUNS.pop(0))
     monkeypatch.setattr(monitor, "crowding", lambda server, _: CROWDING.get(server.url, 0.0))
     return Watched()
@@ -98,7 +100,7 @@ def test_any_replica_that_answers_is_enough(watched: Watched) -> None:
 
 
 def test_a_replica_that_says_less_than_another_did_is_passed_by(watched: Watched) -> None:
-    """A mark that went back would look like a window that nobody used."""
+    """An insert counter that went back would look like a window that nobody used."""
     odd_ms = EVEN_MS + MINUTE_MS
     assert watched.read(EVEN_MS, a=10, b=10) == 10
     assert watched.read(odd_ms, a=12, b=9) == 12
@@ -119,17 +121,17 @@ def test_the_narrowest_window_of_all_replicas_counts(watched: Watched) -> None:
     """Whichever of them leads clears the window, by its own setting."""
     FACTS[B] = replace(FACTS[B], window_blocks=40, window_seconds=600)
     watched.read(EVEN_MS, a=1, b=1)
-    assert watched.monitor.current()[SITE].state.blocks == FACTS[A].window_blocks > 40
+    assert watched.monitor.current()[TARGET_SHARD].state.blocks == FACTS[A].window_blocks > 40
     for minute in (1, 2, 3):  # it is the other's turn, and then it is still known
         watched.read(EVEN_MS + minute * MINUTE_MS, a=1, b=1)
-        assert watched.monitor.current()[SITE].state.blocks == 40
-        assert watched.monitor.current()[SITE].seconds == 600
+        assert watched.monitor.current()[TARGET_SHARD].state.blocks == 40
+        assert watched.monitor.current()[TARGET_SHARD].seconds == 600
 
 
 def test_servers_with_windows_of_their_own_are_refused(watched: Watched) -> None:
     FACTS[A] = FACTS[B] = facts_of()
     assert watched.read(EVEN_MS, a=1, b=1) is None
-    assert isinstance(watched.monitor.refusal(SITE), TerminalError)
+    assert isinstance(watched.monitor.refusal(TARGET_SHARD), TerminalError)
 
 
 def behind_view(facts: TableFacts, name: str, **changes: object) -> TableFacts:
@@ -139,7 +141,7 @@ def behind_view(facts: TableFacts, name: str, **changes: object) -> TableFacts:
 
 
 def test_what_views_write_to_is_watched_like_the_table(watched: Watched) -> None:
-    """However deep, each once, with its own blocks, seconds and mark."""
+    """However deep, each once, with its own blocks, seconds and insert counter."""
     bare = replace(FACTS[A], partition_key="")
     deep = behind_view(bare, "deep", window_blocks=30, window_seconds=60, partition_key="day")
     wide = replace(deep, table="wide", window_blocks=5_000)
@@ -151,9 +153,13 @@ def test_what_views_write_to_is_watched_like_the_table(watched: Watched) -> None
     TARGET_MARKS.update({f"{name}.deep": 700, f"{name}.wide": 90})
     watched.read(EVEN_MS, a=5, b=5)
     current = watched.monitor.current()
-    at = {site.target.rpartition(".")[2]: window for site, window in current.items()}
-    assert at.keys() == {"", "wide", "deep"} and {site.own for site in current} == {SITE}
-    assert [at[t].state.mark for t in ("", "wide", "deep")] == [5, 90, 700]
+    at = {
+        target_shard.target.rpartition(".")[2]: window for target_shard, window in current.items()
+    }
+    assert at.keys() == {"", "wide", "deep"} and {target_shard.own for target_shard in current} == {
+        TARGET_SHARD
+    }
+    assert [at[t].state.insert_counter for t in ("", "wide", "deep")] == [5, 90, 700]
     assert [at[t].state.blocks for t in ("wide", "deep")] == [5_000, 30]
     assert [at[t].seconds for t in ("", "deep")] == [bare.window_seconds, 60]
     assert [at[t].is_partitioned for t in ("", "deep")] == [False, True]
@@ -165,18 +171,18 @@ def test_a_view_that_is_dropped_is_watched_no_longer(watched: Watched) -> None:
     FACTS[A] = FACTS[B] = behind_view(bare, "sums")
     TARGET_MARKS[f"{bare.database}.sums"] = 1
     watched.read(EVEN_MS, a=5, b=5)
-    target = replace(SITE, target=f"{bare.database}.sums")
-    assert watched.monitor.current().keys() == {SITE, target}
+    target = replace(TARGET_SHARD, target=f"{bare.database}.sums")
+    assert watched.monitor.current().keys() == {TARGET_SHARD, target}
     FACTS[A] = FACTS[B] = bare
     # Each replica is asked in its turn: as long as one was not, it may still have the view.
     for minute in (1, 2):
         watched.read(EVEN_MS + minute * MINUTE_MS + 1, a=5, b=5)
     watched.read(EVEN_MS + 3 * MINUTE_MS, a=None, b=None)
-    assert watched.monitor.current().keys() == {SITE}
+    assert watched.monitor.current().keys() == {TARGET_SHARD}
     assert watched.monitor.outage(target) is not None
 
 
-def test_a_mark_counts_from_before_it_was_read(watched: Watched) -> None:
+def test_an_insert_counter_counts_from_before_it_was_read(watched: Watched) -> None:
     """Entries that are created while the server answers may be missing in it."""
 
     def late() -> None:
@@ -184,13 +190,13 @@ def test_a_mark_counts_from_before_it_was_read(watched: Watched) -> None:
 
     ON_READ.append(late)
     watched.read(EVEN_MS, a=5, b=5)
-    assert watched.monitor.current()[SITE].read_started_ms == EVEN_MS
+    assert watched.monitor.current()[TARGET_SHARD].read_started_ms == EVEN_MS
 
 
-def test_who_serves_a_table_that_is_not_replicated_is_read_before_its_mark(
+def test_who_serves_a_table_that_is_not_replicated_is_read_before_its_insert_counter(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that ended in between is not the one that the mark is of."""
+    """A process that ended in between is not the one that the insert counter is of."""
     FACTS[A] = replace(facts_of(), window_blocks=100)
     access = ClickHouseAccess({"s1": (A,)}, "", "", "single")
     watched.monitor.use(access)
@@ -200,7 +206,7 @@ def test_who_serves_a_table_that_is_not_replicated_is_read_before_its_mark(
     ON_READ.append(lambda: seen.append(len(RUNS)))
     watched.read(EVEN_MS, a=5)
     assert seen == [1]
-    assert watched.monitor.current()[SITE].server == "first"
+    assert watched.monitor.current()[TARGET_SHARD].server == "first"
 
 
 def test_parts_are_counted_now_and_then_and_a_crowd_is_told_once(
@@ -209,13 +215,13 @@ def test_parts_are_counted_now_and_then_and_a_crowd_is_told_once(
     monkeypatch.setitem(CROWDING, A, 0.8)
     monkeypatch.setitem(CROWDING, B, 0.8)
     watched.read(EVEN_MS, a=1, b=1)
-    assert watched.monitor.current()[SITE].crowding == 0.8
+    assert watched.monitor.current()[TARGET_SHARD].crowding == 0.8
     assert "80 % of the parts" in caplog.text
     monkeypatch.setitem(CROWDING, A, 0.9)
     monkeypatch.setitem(CROWDING, B, 0.9)
     watched.read(EVEN_MS + 9_000, a=1, b=1)
-    assert watched.monitor.current()[SITE].crowding == 0.8
+    assert watched.monitor.current()[TARGET_SHARD].crowding == 0.8
     caplog.clear()
     watched.read(EVEN_MS + 10_000, a=1, b=1)
-    assert watched.monitor.current()[SITE].crowding == 0.9
+    assert watched.monitor.current()[TARGET_SHARD].crowding == 0.9
     assert not caplog.records

@@ -7,27 +7,27 @@ from dataclasses import replace
 import pytest
 
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import TerminalError
-from sluice.core.text import ConfigurationText
+from sluice.core.load_spec import LoadSpec
 from sluice.driver import monitor
 from sluice.driver.monitor import WindowMonitor
-from tests.driver.loop_world import table_text
-from tests.driver.test_monitor import EVEN_MS, FACTS, MARKS, A, B, Watched, watched
+from tests.driver.loop_world import table_spec
+from tests.driver.test_monitor import EVEN_MS, FACTS, INSERT_COUNTERS, A, B, Watched, watched
 from tests.support.world import wait_for
 
 __all__ = ["watched"]
 
-TEXT = ConfigurationText("p", "c", "chdb", 1, (table_text("t", ("a",)),))
-TWO = replace(TEXT, tables=(*TEXT.tables, table_text("u", ("a",))))
-T, U = Site("t", "s1"), Site("u", "s1")
+TEXT = LoadSpec("p", "c", "chdb", 1, (table_spec("t", ("a",)),))
+TWO = replace(TEXT, tables=(*TEXT.tables, table_spec("u", ("a",))))
+T, U = TargetShard("t", "s1"), TargetShard("u", "s1")
 
 
 @pytest.fixture
 def started(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> WindowMonitor:
     """Reads by itself, without a pause to speak of."""
     monkeypatch.setattr(monitor, "READ_EVERY_SECONDS", 0.01)
-    MARKS.update({A: 5, B: 5})
+    INSERT_COUNTERS.update({A: 5, B: 5})
     watched.monitor.start()
     return watched.monitor
 
@@ -36,30 +36,40 @@ def test_windows_are_read_before_anything_is_planned_and_then_again(
     started: WindowMonitor,
 ) -> None:
     try:
-        assert started.current()[T].state.mark == 5
-        MARKS.update({A: 6, B: 6})
-        wait_for(lambda: started.current()[T].state.mark == 6, 20, "another reading")
+        assert started.current()[T].state.insert_counter == 5
+        INSERT_COUNTERS.update({A: 6, B: 6})
+        wait_for(lambda: started.current()[T].state.insert_counter == 6, 20, "another reading")
     finally:
         started.stop()
 
 
 def test_after_a_change_of_the_replicas_the_new_ones_are_asked(started: WindowMonitor) -> None:
     try:
-        MARKS.update({A: None, B: 9})
+        INSERT_COUNTERS.update({A: None, B: 9})
         started.use(ClickHouseAccess({"s1": (B,)}, "", "", "single"))
-        wait_for(lambda: started.current()[T].state.mark == 9, 20, "a reading of the other replica")
+        wait_for(
+            lambda: started.current()[T].state.insert_counter == 9,
+            20,
+            "a reading of the other replica",
+        )
         assert started.outage(T) is None
     finally:
         started.stop()
 
 
-def test_tables_of_a_recorded_text_are_watched_as_well_and_read_at_once(watched: Watched) -> None:
+def test_tables_of_a_recorded_spec_are_watched_as_well_and_read_at_once(watched: Watched) -> None:
     assert watched.read(EVEN_MS, a=5, b=5) == 5
     watched.monitor.watch(TEXT)
     assert set(watched.monitor.current()) == {T}
-    MARKS.update({A: 7, B: 7})
+    INSERT_COUNTERS.update({A: 7, B: 7})
     watched.monitor.watch(TWO)
-    assert {site: w.state.mark for site, w in watched.monitor.current().items()} == {T: 7, U: 7}
+    assert {
+        target_shard: w.state.insert_counter
+        for target_shard, w in watched.monitor.current().items()
+    } == {
+        T: 7,
+        U: 7,
+    }
     watched.monitor.watch(replace(TWO, tables=TWO.tables[1:]))
     watched.read(EVEN_MS + 1000, a=8, b=8)
     assert set(watched.monitor.current()) == {T, U}
@@ -72,10 +82,10 @@ def test_a_server_that_is_away_holds_all_its_tables_back_and_their_last_windows_
     watched.read(EVEN_MS, a=5, b=5)
     before = watched.monitor.current()
     watched.read(EVEN_MS + 1000, a=None, b=None)
-    for site in (T, U):
-        assert "refused" in (watched.monitor.outage(site) or "")
-        assert watched.monitor.refusal(site) is None, "it comes back by itself"
-        assert watched.monitor.current()[site] == before[site]
+    for target_shard in (T, U):
+        assert "refused" in (watched.monitor.outage(target_shard) or "")
+        assert watched.monitor.refusal(target_shard) is None, "it comes back by itself"
+        assert watched.monitor.current()[target_shard] == before[target_shard]
     assert watched.monitor.failure() is not None
     watched.read(EVEN_MS + 20_000, a=6, b=6)
     assert watched.monitor.failure() is None and watched.monitor.outage(U) is None
@@ -97,15 +107,15 @@ def test_a_table_that_is_gone_holds_back_only_itself(
     watched.read(EVEN_MS + 1000, a=6, b=6)
     assert watched.monitor.outage(T) is None and watched.monitor.refusal(T) is None
     assert watched.monitor.refusal(U) is gone and watched.monitor.outage(U) == str(gone)
-    assert watched.monitor.current()[T].state.mark == 6
+    assert watched.monitor.current()[T].state.insert_counter == 6
 
 
 def test_outages_are_said_once_a_minute_and_their_end_once(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def said(now_ms: int, mark: int | None) -> list[str]:
+    def said(now_ms: int, insert_counter: int | None) -> list[str]:
         caplog.clear()
-        watched.read(now_ms, a=mark, b=mark)
+        watched.read(now_ms, a=insert_counter, b=insert_counter)
         return [record.getMessage().partition(":")[0] for record in caplog.records]
 
     waits, goes_on = "table entry t in shard s1 waits", "table entry t in shard s1 goes on"
@@ -117,7 +127,7 @@ def test_outages_are_said_once_a_minute_and_their_end_once(
 
 
 def test_a_shard_that_is_not_configured_any_more_is_not_asked(watched: Watched) -> None:
-    elsewhere = replace(TEXT, tables=(replace(table_text("v", ("a",)), shards=("s9",)),))
+    elsewhere = replace(TEXT, tables=(replace(table_spec("v", ("a",)), shards=("s9",)),))
     watched.monitor.watch(elsewhere)
     watched.read(EVEN_MS, a=5, b=5)
     assert set(watched.monitor.current()) == {T}

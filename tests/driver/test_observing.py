@@ -9,16 +9,16 @@ from itertools import pairwise
 
 import pytest
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import OwnerChangedError, TransientError
 from sluice.core.ledger import Background
 from sluice.core.ranges import EpochOffset, TopicPartition
 from sluice.core.records import Kind
 from sluice.driver.beginning import StartRefusedError
 from sluice.driver.start import Started
-from sluice.driver.state import Suspect
+from sluice.driver.state import PossibleLateInsert
 from sluice.worker.assignment import Job
-from tests.driver.loop_world import START_MS, World, kinds, table_text
+from tests.driver.loop_world import START_MS, World, kinds, table_spec
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 OTHER = TopicPartition("b", 0)
@@ -38,7 +38,7 @@ def test_a_deleted_topic_and_a_silent_partition_hold_nobody_else() -> None:
     assert world.rows_of(P0) == world.rows_of(P1) == [1] * 20
 
 
-def test_a_topic_that_is_created_again_while_the_lane_runs_is_not_read() -> None:
+def test_a_topic_that_is_created_again_while_the_loop_runs_is_not_read() -> None:
     world = World([P0])
     world.ends[P0] = 20
     loop = world.loop()
@@ -54,7 +54,7 @@ def test_a_topic_that_is_created_again_while_the_lane_runs_is_not_read() -> None
     assert kinds(world, P0)[-1] == ("SETTLE", 20, 20)
 
 
-def test_a_log_that_was_cut_and_filled_again_while_the_lane_runs_is_not_read() -> None:
+def test_a_log_that_was_cut_and_filled_again_while_the_loop_runs_is_not_read() -> None:
     """Its end is beyond what is recorded: only the leader's epoch tells."""
     world = World([P0, P1])
     world.epoch = 3
@@ -138,23 +138,23 @@ def test_who_was_succeeded_takes_no_new_partition_from_its_successor() -> None:
     assert taken == []
 
 
-def test_a_new_partition_brings_its_suspects_and_texts_along() -> None:
-    """Another owner had it first: its text is not ours, and its lost task may still insert.
-    Of 10 entries that may be used, 12 were created since that task's claim."""
+def test_a_new_partition_brings_its_late_inserts_and_specs_along() -> None:
+    """Another owner had it first: its load spec is not ours, and its lost task may still insert.
+    Of 10 entries that may be used, 12 were created since that task's hold."""
     world = World([P0], blocks=20)
     loop = world.loop(take_over_new=lambda new: another_owners(world, new))
-    world.tables[Site("t", "s1")].fill(12)
+    world.tables[TargetShard("t", "s1")].fill(12)
     world.at(50_000, lambda: world.ends.update({P1: 10}))
     world.at(100_000, lambda: world.ends.update({P0: 10}))
     world.at(400_000, loop.stopping.set)
     loop.run(None, 5.0)
     assert world.rows_of(P0) == world.rows_of(P1) == [1] * 10
     for job, environment in zip(world.jobs, world.environments, strict=True):
-        digests = {assignment.record.text for assignment in job.assignments}
-        assert digests <= environment.texts.keys() and digests <= loop._texts.keys()
+        digests = {assignment.record.spec for assignment in job.assignments}
+        assert digests <= environment.specs.keys() and digests <= loop._specs.keys()
     (sent_at,) = (job.assignments[0].sent_at_ms for job in world.jobs if sources_of(job) == {P0})
     assert sent_at > START_MS + LATE_MS
-    assert [suspect.deadline_ms for suspect in loop._claims.suspects] == []
+    assert [late_insert.deadline_ms for late_insert in loop._holds.late_inserts] == []
 
 
 def sources_of(job: Job) -> set[TopicPartition]:
@@ -162,26 +162,26 @@ def sources_of(job: Job) -> set[TopicPartition]:
 
 
 def another_owners(world: World, new: list[TopicPartition]) -> Started:
-    """What a take-over finds of a partition that another owner's text has in doubt."""
+    """What a take-over finds of a partition that another owner's load spec has in doubt."""
     (source,) = new
-    text = replace(world.text, range_bytes_max=2 << 20)
+    spec = replace(world.spec, range_bytes_max=2 << 20)
     state = world.settled(source)
     state.record = world.group[source] = replace(
         state.record,
         kind=Kind.RENEW,
         attempt=2,
         end=10,
-        grant=1,
-        text=text.digest(),
+        reservation=1,
+        spec=spec.digest(),
         deadline_ms=world.now + 600_000,
     )
-    state.background = Background(marks={"t/s1": 12}, since_ms=world.now)
+    state.background = Background(insert_counters={"t/s1": 12}, since_ms=world.now)
     state.back_at_ms = world.now
     return Started(
         states=[state],
-        suspects=[Suspect({"t/s1": 0}, START_MS + LATE_MS)] * 2,
-        texts={text.digest(): text},
-        canonical={text.digest(): text.canonical()},
+        late_inserts=[PossibleLateInsert({"t/s1": 0}, START_MS + LATE_MS)] * 2,
+        specs={spec.digest(): spec},
+        canonical={spec.digest(): spec.canonical()},
         batch=5,
     )
 
@@ -201,7 +201,7 @@ class Finder:
 
 def found_world(*sources: TopicPartition) -> World:
     """A world whose one entry takes topics by an expression."""
-    table = replace(table_text("t", ("a",)), topic_pattern="[b-z]")
+    table = replace(table_spec("t", ("a",)), topic_pattern="[b-z]")
     world = World(sources, (table,))
     world.topic_finder = Finder(world)
     return world

@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 
 from sluice.clickhouse.reactions import build_error, reaction_to
-from sluice.core.dead_letters import PARKED, LetterLimit
+from sluice.core.dead_letters import PARKED, DeadLetterLimit
 from sluice.core.errors import SluiceError, TerminalError
 from sluice.core.ledger import Rest
+from sluice.core.load_spec import LoadSpec, parse_spec
 from sluice.core.ranges import Range, TopicPartition, contains
 from sluice.core.receipts import DeadLetter, Failed, Loaded
-from sluice.core.text import ConfigurationText, parse_text
 from sluice.driver.parking import Parking
 from sluice.driver.ports import ProbeFound, SchemaRead
 from sluice.driver.refreshing import SchemaChangedError
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
-from tests.driver.loop_world import Answer, World, kinds, run, table_text
+from tests.driver.loop_world import Answer, World, kinds, run, table_spec
 
 P0 = TopicPartition("a", 0)
 RIGHTS = 497
@@ -28,7 +28,7 @@ class ParkingWorld(World):
     """Two tables of one topic, of which `bad` refuses blocks while `is_refusing`."""
 
     def __init__(self, good: str = "good", bad: str = "bad", *, allowed: bool = True) -> None:
-        tables = tuple(table_text(name, ("a",)) for name in sorted({good, bad}))
+        tables = tuple(table_spec(name, ("a",)) for name in sorted({good, bad}))
         super().__init__((P0,), tables)
         self.good, self.bad = good, bad
         self.is_refusing = True
@@ -38,48 +38,50 @@ class ParkingWorld(World):
             self.parking = Parking([bad])
 
     def task(self, assignment: Assignment) -> Answer:
-        """What a task does under the text that the record names."""
-        text = parse_text(self.environments[-1].texts[assignment.record.text])
-        tables = text.tables_of("a")
+        """What a task does under the load spec that the record names."""
+        spec = parse_spec(self.environments[-1].specs[assignment.record.spec])
+        tables = spec.tables_of("a")
         inserted = [t for t in tables if not t.parked]
         refused = self.is_refusing and any(t.entry == self.bad for t in inserted)
         if refused:
             inserted = [t for t in inserted if t.entry < self.bad]
-        loaded = self.load_into(assignment, replace(text, tables=tuple(inserted)))
+        loaded = self.load_into(assignment, replace(spec, tables=tuple(inserted)))
         if refused:
             error = build_error(reaction_to(RIGHTS), RIGHTS, "http://h", "no rights")
             names = tuple(t.entry for t in inserted)
             return Failed(error, self.bad, assignment.is_first, names)
-        letters = [
+        dead_letters = [
             letter(offset, table.entry, PARKED)
             for table in tables
             if table.parked
             for offset in range(assignment.block_range.begin, assignment.block_range.end)
             if not assignment.rest or contains(assignment.rest[table.entry], offset)
         ]
-        return replace(loaded, dead_letters=tuple(letters))
+        return replace(loaded, dead_letters=tuple(dead_letters))
 
-    def load_into(self, assignment: Assignment, text: ConfigurationText) -> Loaded:
-        """Insert into the tables of this text only."""
-        self.text, whole = text, self.text
+    def load_into(self, assignment: Assignment, spec: LoadSpec) -> Loaded:
+        """Insert into the tables of this load spec only."""
+        self.spec, whole = spec, self.spec
         try:
             return self.load(assignment)
         finally:
-            self.text = whole
+            self.spec = whole
 
     def tell(self, altered: dict[str, SluiceError] | None = None, *, asked: bool = False) -> None:
         """A reading of the tables is there."""
-        self.put(SchemaRead(self.now, None, self.text, {}, altered or {}, asked=asked))
+        self.put(SchemaRead(self.now, None, self.spec, {}, altered or {}, asked=asked))
 
     def parked(self) -> list[int]:
         """Offsets in the parking topic."""
-        return [one.offset for one in self.letters if one.reason == PARKED]
+        return [one.offset for one in self.dead_letters if one.reason == PARKED]
 
 
 def stored(world: World, entry: str) -> list[int]:
     """Offsets of the rows of an entry, each as often as it is there."""
-    site = next(site for site in world.tables if site.entry == entry)
-    rows = world.tables[site].rows
+    target_shard = next(
+        target_shard for target_shard in world.tables if target_shard.entry == entry
+    )
+    rows = world.tables[target_shard].rows
     return sorted(offset for (_, offset), count in rows.items() for _ in range(count))
 
 
@@ -101,7 +103,7 @@ def test_a_refused_first_attempt_is_parked_and_the_others_go_on(good: str, bad: 
     assert stored(world, good) == span(25)
     assert stored(world, bad) == []
     assert sorted(world.parked()) == span(25)
-    assert [kind for kind, _, _ in kinds(world, P0)][:2] == ["INTEND", "RETEXT"], world.commits
+    assert [kind for kind, _, _ in kinds(world, P0)][:2] == ["INTEND", "CHANGE_SPEC"], world.commits
     assert not world.probes
 
 
@@ -142,12 +144,12 @@ def test_a_range_of_which_messages_have_rows_waits_for_its_table() -> None:
 
     real = world._probed
 
-    def some_rows(block_range: Range, text: ConfigurationText, known: Rest) -> ProbeFound:
-        if len(world.probes) == 3:  # it is looked at again and again, until a person mends it
+    def some_rows(block_range: Range, spec: LoadSpec, known: Rest) -> ProbeFound:
+        if len(world.probes) == 3:  # it is looked at again and again, until a person fixes it
             assert not world.parked()
             world.is_refusing = False
             world.tell(asked=True)
-        found = real(block_range, text, known)
+        found = real(block_range, spec, known)
         return replace(found, stored={"bad": ((4, 0, 1), (7, 0, 2))})
 
     world.script, world._probed = half_then_refused, some_rows  # type: ignore[method-assign]
@@ -204,7 +206,7 @@ def test_somebody_asks_and_the_table_is_tried_again() -> None:
     world.ends[P0] = 10
     loop = world.loop()
 
-    def mended() -> None:
+    def fixed() -> None:
         world.is_refusing = False
         world.tell()  # a reading by itself changes nothing
         world.ends[P0] = 20
@@ -213,7 +215,7 @@ def test_somebody_asks_and_the_table_is_tried_again() -> None:
         world.tell(asked=True)
         world.ends[P0] = 30
 
-    world.at(10_000, mended)
+    world.at(10_000, fixed)
     world.at(20_000, asked)
     world.at(40_000, loop.stopping.set)
     loop.run(None, 5.0)
@@ -265,28 +267,30 @@ def test_a_table_that_is_gone_is_parked_before_anybody_inserts() -> None:
 def test_too_many_dead_letters_park_their_table_and_good_rows_stay() -> None:
     """Of the range that was judged, rows that landed are found; the bad ones are parked."""
     world = ParkingWorld()
-    world.letter_limit = LetterLimit(0.5, 1, 10)
+    world.dead_letter_limit = DeadLetterLimit(0.5, 1, 10)
     world.ends[P0] = 20
 
     def mostly_bad(world: World, assignment: Assignment) -> Answer:
         assert isinstance(world, ParkingWorld)
-        text = parse_text(world.environments[-1].texts[assignment.record.text])
-        if any(table.parked for table in text.tables):
+        spec = parse_spec(world.environments[-1].specs[assignment.record.spec])
+        if any(table.parked for table in spec.tables):
             return world.task(assignment)
         begin = assignment.block_range.begin
-        site = next(site for site in world.tables if site.entry == "bad")
-        world.tables[site].insert("token", [(P0, begin), (P0, begin + 1)])
-        good = replace(text, tables=tuple(t for t in text.tables if t.entry == "good"))
+        target_shard = next(
+            target_shard for target_shard in world.tables if target_shard.entry == "bad"
+        )
+        world.tables[target_shard].insert("token", [(P0, begin), (P0, begin + 1)])
+        good = replace(spec, tables=tuple(t for t in spec.tables if t.entry == "good"))
         loaded = world.load_into(assignment, good)
         bad = range(begin + 2, assignment.block_range.end)
-        letters = tuple(letter(offset, "bad", "cannot-parse") for offset in bad)
-        return replace(loaded, dead_letters=letters)
+        dead_letters = tuple(letter(offset, "bad", "cannot-parse") for offset in bad)
+        return replace(loaded, dead_letters=dead_letters)
 
     world.script = mostly_bad
     loop = run(world)
     assert loop.states[P0].stopped is None and loop.states[P0].settled == 20
     assert stored(world, "bad") == [0, 1] and stored(world, "good") == span(20)
-    assert sorted(world.parked()) == span(2, 20) == sorted(x.offset for x in world.letters)
+    assert sorted(world.parked()) == span(2, 20) == sorted(x.offset for x in world.dead_letters)
 
 
 def test_without_leave_the_partition_stops() -> None:
@@ -295,4 +299,4 @@ def test_without_leave_the_partition_stops() -> None:
     loop = run(world)
     stopped = loop.states[P0].stopped
     assert isinstance(stopped, TerminalError) and "no rights" in str(stopped)
-    assert world.letters == []
+    assert world.dead_letters == []

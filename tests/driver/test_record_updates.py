@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.ledger import Background
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
@@ -22,8 +22,8 @@ from sluice.driver.record_updates import (
     settle,
     settling,
 )
-from sluice.driver.state import AsRecorded, Claims, PartitionState, Suspect
-from tests.driver.loop_world import START_MS, Table, World, table_text
+from sluice.driver.state import AsRecorded, Holds, PartitionState, PossibleLateInsert
+from tests.driver.loop_world import START_MS, Table, World, table_spec
 
 P0 = TopicPartition("a", 0)
 NOW = START_MS + 5_000
@@ -41,11 +41,13 @@ def in_doubt(world: World) -> PartitionState:
         end=20,
         owner="before",
         generation=2,
-        grant=3,
+        reservation=3,
         deadline_ms=NOW - 1,
         rest="0123456789ab",
     )
-    state.background = Background(marks={"t/s1": 7}, since_ms=NOW - 100, rest=REST, bytes_max=99)
+    state.background = Background(
+        insert_counters={"t/s1": 7}, since_ms=NOW - 100, rest=REST, bytes_max=99
+    )
     return state
 
 
@@ -61,21 +63,21 @@ def test_a_renewed_range_is_the_same_under_a_new_lease(world: World) -> None:
         state.record, kind=Kind.RENEW, attempt=5, owner="me", deadline_ms=NOW + 600_000
     )
     assert (step.source, step.background, step.dispatch) == (P0, state.background, True)
-    assert world.planner.renew(state, NOW, grant=9).record.grant == 9
+    assert world.planner.renew(state, NOW, reservation=9).record.reservation == 9
 
 
-def test_another_text_changes_nothing_else(world: World) -> None:
+def test_another_spec_changes_nothing_else(world: World) -> None:
     state = in_doubt(world)
     renewed = world.planner.renew(state, NOW)
-    today = replace(world.text, range_bytes_max=1)
+    today = replace(world.spec, range_bytes_max=1)
     world.planner.change(today)
-    retext = world.planner.retext(state, NOW)
-    assert retext == replace(
-        renewed, record=replace(renewed.record, kind=Kind.RETEXT, text=today.digest())
+    change_spec = world.planner.change_spec(state, NOW)
+    assert change_spec == replace(
+        renewed, record=replace(renewed.record, kind=Kind.CHANGE_SPEC, spec=today.digest())
     )
-    widened = world.planner.widen(state, "fedcba9876543210", NOW)
+    widened = world.planner.add_columns(state, "fedcba9876543210", NOW)
     assert widened == replace(
-        renewed, record=replace(renewed.record, kind=Kind.WIDEN, text="fedcba9876543210")
+        renewed, record=replace(renewed.record, kind=Kind.ADD_COLUMNS, spec="fedcba9876543210")
     )
 
 
@@ -97,9 +99,9 @@ def test_what_is_recorded_again_gives_nobody_more_time(world: World) -> None:
     assert (step.background, step.dispatch) == (state.background, False)
 
 
-def loaded(*letters: DeadLetter) -> Loaded:
+def loaded(*dead_letters: DeadLetter) -> Loaded:
     receipt = Receipt("t", "d.t", "s1", "token", 8, 99, "sum", "http://h", 1, 5)
-    return Loaded((receipt,), letters, 10, 1000, 2)
+    return Loaded((receipt,), dead_letters, 10, 1000, 2)
 
 
 def letter(value: bytes | None = b"{") -> DeadLetter:
@@ -116,7 +118,7 @@ def test_a_settled_range_is_empty_at_its_end_and_says_what_it_was(world: World) 
         attempt=0,
         begin=20,
         owner="me",
-        grant=0,
+        reservation=0,
         deadline_ms=0,
         rest="",
     )
@@ -130,37 +132,37 @@ def test_a_settled_range_is_empty_at_its_end_and_says_what_it_was(world: World) 
 
 
 @pytest.mark.parametrize(
-    ("until_ms", "is_suspect"),
+    ("until_ms", "may_come_late"),
     [(NOW + 1, True), (NOW - 9_000, True), (NOW - 11_000, False), (0, False)],
 )
 def test_a_settled_range_of_which_an_insert_may_come_says_so(
-    world: World, until_ms: int, is_suspect: bool
+    world: World, until_ms: int, may_come_late: bool
 ) -> None:
-    """To the driver after this one, too: with the marks from before its first insert. A server may
-    store for a while after the lease what it has wholly received."""
+    """To the driver after this one, too: with the insert counters from before its first insert. A
+    server may store for a while after the lease what it has wholly received."""
     state = in_doubt(world)
     state.answered(loaded())
-    state.suspect_until_ms = until_ms
-    suspects = [e.body for e in settling(state, NOW)[0] if e.body["type"] == "suspect"]
-    assert len(suspects) == is_suspect
-    if is_suspect:
-        assert (suspects[0]["deadline_ms"], suspects[0]["marks"]) == (until_ms, {"t/s1": 7})
+    state.late_insert_until_ms = until_ms
+    late_inserts = [e.body for e in settling(state, NOW)[0] if e.body["type"] == "suspect"]
+    assert len(late_inserts) == may_come_late
+    if may_come_late:
+        assert (late_inserts[0]["deadline_ms"], late_inserts[0]["marks"]) == (until_ms, {"t/s1": 7})
 
 
 def test_dead_letters_of_one_transaction_are_bounded(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At least one range that has any is settled; those without any always are."""
-    monkeypatch.setattr(steps_module, "LETTER_BYTES_MAX", 3 * 1024)
+    monkeypatch.setattr(steps_module, "DEAD_LETTER_BYTES_MAX", 3 * 1024)
     record = world.settled(P0).record
 
-    def step(partition: int, letters: int) -> RecordUpdate:
+    def step(partition: int, dead_letters: int) -> RecordUpdate:
         source = TopicPartition("a", partition)
-        many = (letter(b""),) * letters
+        many = (letter(b""),) * dead_letters
         return RecordUpdate(source, record, Background(), False, (), many)
 
-    def taken(*letters: int) -> list[int]:
-        steps = [step(place, count) for place, count in enumerate(letters)]
+    def taken(*dead_letters: int) -> list[int]:
+        steps = [step(place, count) for place, count in enumerate(dead_letters)]
         return [each.source.partition for each in bounded(steps)]
 
     assert taken(5, 0, 1) == [0, 1]
@@ -169,72 +171,81 @@ def test_dead_letters_of_one_transaction_are_bounded(
     assert taken(0, 4) == [0, 1]
 
 
-def budget(world: World, *states: PartitionState, suspects: list[Suspect] | None = None) -> Budget:
-    return Budget(world.current(), Claims(suspects or []), list(states), world.now)
+def budget(
+    world: World, *states: PartitionState, late_inserts: list[PossibleLateInsert] | None = None
+) -> Budget:
+    return Budget(world.current(), Holds(late_inserts or []), list(states), world.now)
 
 
 def test_what_was_taken_is_not_given_twice_in_a_round(world: World) -> None:
     world = World([P0], blocks=20)
-    site = Site("t", "s1")
+    target_shard = TargetShard("t", "s1")
     one = budget(world)
-    assert one.take([site], 6) and not one.take([site], 5) and one.take([site], 4)
-    assert not one.take([site], 1)
+    assert (
+        one.take([target_shard], 6)
+        and not one.take([target_shard], 5)
+        and one.take([target_shard], 4)
+    )
+    assert not one.take([target_shard], 1)
 
 
 def test_entries_that_share_a_window_can_have_half_of_it_each() -> None:
     """What one block needed must not stop the partitions whose blocks need less."""
-    world = World([P0], tuple(table_text(name, ("a",)) for name in ("t", "u")), blocks=20)
+    world = World([P0], tuple(table_spec(name, ("a",)) for name in ("t", "u")), blocks=20)
     windows = {
-        site: replace(window, state=replace(window.state, table="d.t"))
-        for site, window in world.current().items()
+        target_shard: replace(window, state=replace(window.state, table="d.t"))
+        for target_shard, window in world.current().items()
     }
-    one = Budget(windows, Claims([]), [], world.now)
-    sites = [Site("t", "s1"), Site("u", "s1")]
-    assert one.affordable(sites, 8) == 5
-    assert one.take(sites, 5) and not one.take(sites[:1], 1)
+    one = Budget(windows, Holds([]), [], world.now)
+    target_shards = [TargetShard("t", "s1"), TargetShard("u", "s1")]
+    assert one.affordable(target_shards, 8) == 5
+    assert one.take(target_shards, 5) and not one.take(target_shards[:1], 1)
 
 
 def test_a_window_that_was_not_read_gives_nothing(world: World) -> None:
-    unread = Site("other", "s1")
+    unread = TargetShard("other", "s1")
     one = budget(world)
-    assert not one.take([Site("t", "s1"), unread], 1)
+    assert not one.take([TargetShard("t", "s1"), unread], 1)
     assert one.affordable([unread], 5) == 5
-    assert one.affordable([Site("t", "s1"), unread], 501) == 500
-    assert one.take([Site("t", "s1")], 500), "nothing was taken before"
+    assert one.affordable([TargetShard("t", "s1"), unread], 501) == 500
+    assert one.take([TargetShard("t", "s1")], 500), "nothing was taken before"
 
 
 def test_all_that_may_land_is_held_against_the_window() -> None:
-    """A range in doubt by its grant, a suspect by what was created since its mark."""
+    """A range in doubt by its reservation, a possible late insert by what was created since its
+    insert counter."""
     world = World([P0], blocks=20)
-    world.tables[Site("t", "s1")].fill(3)
+    world.tables[TargetShard("t", "s1")].fill(3)
     state = world.settled(P0)
     state.record = replace(
-        state.record, kind=Kind.INTEND, attempt=1, end=10, grant=2, deadline_ms=world.now + 1
+        state.record, kind=Kind.INTEND, attempt=1, end=10, reservation=2, deadline_ms=world.now + 1
     )
-    state.background = Background(marks={"t/s1": 1}, since_ms=world.now)
-    suspect = Suspect({"t/s1": 0}, world.now + 1)
-    for suspects, room in (([], 10 - 2 - 2), ([suspect], 10 - 3 - 2)):
-        assert budget(world, state, suspects=suspects).take([Site("t", "s1")], room)
-        assert not budget(world, state, suspects=suspects).take([Site("t", "s1")], room + 1)
+    state.background = Background(insert_counters={"t/s1": 1}, since_ms=world.now)
+    late_insert = PossibleLateInsert({"t/s1": 0}, world.now + 1)
+    for late_inserts, room in (([], 10 - 2 - 2), ([late_insert], 10 - 3 - 2)):
+        assert budget(world, state, late_inserts=late_inserts).take([TargetShard("t", "s1")], room)
+        assert not budget(world, state, late_inserts=late_inserts).take(
+            [TargetShard("t", "s1")], room + 1
+        )
 
 
-def test_a_grant_is_twice_what_blocks_of_a_partitioned_table_took() -> None:
+def test_a_reservation_is_twice_what_blocks_of_a_partitioned_table_took() -> None:
     world = World(
         [P0],
-        (table_text("plain", ("a",)), table_text("days", ("a",), "toDate(ts)")),
+        (table_spec("plain", ("a",)), table_spec("days", ("a",), "toDate(ts)")),
     )
-    planner = RecordPlanner(world.text, "me", Limits(10, 1 << 20, 1000), 600.0)
-    assert planner.grant("a", [], {}) == 8
+    planner = RecordPlanner(world.spec, "me", Limits(10, 1 << 20, 1000), 600.0)
+    assert planner.reservation("a", [], {}) == 8
     planner.learn("days", 3)
-    assert planner.grant("a", [], {}) == 6
+    assert planner.reservation("a", [], {}) == 6
     planner.learn("days", 9)
-    assert planner.grant("a", [], {}) == 18
+    assert planner.reservation("a", [], {}) == 18
     planner.learn("days", 2)
     planner.learn("plain", 50)
-    assert planner.grant("a", [], {}) == 16, "it shrinks slowly, and by its own blocks only"
-    tables = tuple(replace(table, parked=table.entry == "days") for table in world.text.tables)
-    planner.change(replace(world.text, tables=tables))
-    assert planner.grant("a", [], {}) == 1
+    assert planner.reservation("a", [], {}) == 16, "it shrinks slowly, and by its own blocks only"
+    tables = tuple(replace(table, parked=table.entry == "days") for table in world.spec.tables)
+    planner.change(replace(world.spec, tables=tables))
+    assert planner.reservation("a", [], {}) == 1
 
 
 @pytest.mark.parametrize(("insert_ms", "is_kept"), [(14_999, False), (15_000, True)])
@@ -251,30 +262,31 @@ def test_blocks_that_are_quick_again_get_no_more_time_than_configured(
     assert state.insert_seconds == (120.0 if is_kept else 0.0)
 
 
-T, U = Site("t", "s1"), Site("u", "s1")
+T, U = TargetShard("t", "s1"), TargetShard("u", "s1")
 
 
 def two_tables() -> World:
     """Ten entries of the one window may be used, six of the other one."""
-    world = World([P0], (table_text("t", ("a",)), table_text("u", ("a",))), blocks=20)
+    world = World([P0], (table_spec("t", ("a",)), table_spec("u", ("a",))), blocks=20)
     world.tables[U].blocks = 12
     return world
 
 
 @pytest.mark.parametrize("full", [T, U])
-def test_a_repeat_whose_lease_is_over_needs_room_in_each_window(full: Site) -> None:
-    """Its own entries and those created since its marks; one window without room is enough."""
-    world, marks = two_tables(), {"t/s1": 0, "u/s1": 0}
+def test_a_repeat_whose_lease_is_over_needs_room_in_each_window(full: TargetShard) -> None:
+    """Its own entries and those created since its insert counters; one window without room is
+    enough."""
+    world, insert_counters = two_tables(), {"t/s1": 0, "u/s1": 0}
     world.tables[full].fill({T: 8, U: 4}[full])
-    assert budget(world).take_again([T, U], 2, marks) is True
-    assert budget(world).take_again([T, U], 3, marks) is None
+    assert budget(world).take_again([T, U], 2, insert_counters) is True
+    assert budget(world).take_again([T, U], 3, insert_counters) is None
     assert budget(world).take_again([T, U], 2, {"t/s1": -1, "u/s1": -1}) is None
-    # A window without a mark (its view came later) counts from now.
+    # A window without an insert counter (its view came later) counts from now.
     other = {T: "u/s1", U: "t/s1"}[full]
     assert budget(world).take_again([T, U], 6, {other: 0}) is True
 
 
-def test_what_a_repeat_takes_is_a_claim_as_old_as_its_marks() -> None:
+def test_what_a_repeat_takes_is_a_hold_as_old_as_its_insert_counters() -> None:
     world = two_tables()
     world.tables[T].fill(3)
     one = budget(world)
@@ -282,7 +294,8 @@ def test_what_a_repeat_takes_is_a_claim_as_old_as_its_marks() -> None:
     assert not one.take([T], 10 - 2 - 2 + 1) and one.take([T], 10 - 2 - 2)
     two = budget(world)
     assert two.take_again([T], 2, {"t/s1": 1}) is True
-    # A second one that is older shares what is left, with what was created since its marks.
+    # A second one that is older shares what is left, with what was created since its insert
+    # counters.
     assert two.take_again([T], 10 - 3 - 2 + 1, {"t/s1": 0}) is False
     three = budget(world)
     assert three.take_again([T], 2, {"t/s1": 1}) is True
@@ -291,27 +304,29 @@ def test_what_a_repeat_takes_is_a_claim_as_old_as_its_marks() -> None:
 
 
 @pytest.mark.parametrize("held", [T, U])
-def test_while_a_repeat_waits_nothing_new_is_granted_where_it_needs_room(held: Site) -> None:
-    world, marks = two_tables(), {"t/s1": 0, "u/s1": 0}
+def test_while_a_repeat_waits_nothing_new_is_reserved_where_it_needs_room(
+    held: TargetShard,
+) -> None:
+    world, insert_counters = two_tables(), {"t/s1": 0, "u/s1": 0}
     one = budget(world)
     assert one.take([held], 4)
-    assert one.take_again([T, U], {T: 7, U: 3}[held], marks) in (None, False)
+    assert one.take_again([T, U], {T: 7, U: 3}[held], insert_counters) in (None, False)
     if held is U:
         assert not one.take([T], 1) and not one.take([U], 1)
 
 
 def test_a_repeat_waits_for_a_window_that_was_not_read() -> None:
     one = budget(two_tables())
-    assert one.take_again([T, Site("unread", "s1")], 1, {"t/s1": 0}) is False
+    assert one.take_again([T, TargetShard("unread", "s1")], 1, {"t/s1": 0}) is False
     assert one.take([T], 10), "nothing was taken before"
 
 
 def test_two_blocks_of_a_repeat_that_go_to_one_window_take_it_twice() -> None:
     """Views of two tables write to a third one."""
     world = two_tables()
-    behind = [Site(entry, "s1", "d.shared") for entry in ("t", "u")]
-    for site in behind:
-        world.tables[site] = Table(20)
-    marks = {site.key: 0 for site in behind}
-    assert budget(world).take_again(behind, 5, marks) is True
-    assert budget(world).take_again(behind, 6, marks) is None
+    behind = [TargetShard(entry, "s1", "d.shared") for entry in ("t", "u")]
+    for target_shard in behind:
+        world.tables[target_shard] = Table(20)
+    insert_counters = {target_shard.key: 0 for target_shard in behind}
+    assert budget(world).take_again(behind, 5, insert_counters) is True
+    assert budget(world).take_again(behind, 6, insert_counters) is None

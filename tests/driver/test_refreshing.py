@@ -1,4 +1,4 @@
-"""Reading the tables again: what changes a text, what bars a topic, and who is told when."""
+"""Reading the tables again: what changes a load spec, what bars a topic, and who is told when."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sluice.clickhouse.comparing import Today, why_not_executable
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration
 from sluice.core.errors import TerminalError, TransientError
-from sluice.core.text import Column, ConfigurationText
+from sluice.core.load_spec import Column, LoadSpec
 from sluice.driver import refreshing
 from sluice.driver.ports import SchemaRead
 from sluice.driver.refreshing import SchemaChangedError, SchemaReader, refreshed
-from sluice.driver.texts import build_text, read_text
-from tests.driver.test_texts import COLUMNS, LINEAGE, configuration_of, facts_of, today_of
+from sluice.driver.specs import build_spec, read_spec
+from tests.driver.test_specs import COLUMNS, LINEAGE, configuration_of, facts_of, today_of
 from tests.support.world import wait_for
 
 #: What blocks do not carry, and what does not decide which block is which.
@@ -38,39 +38,37 @@ def configuration(tmp_path: Path) -> Configuration:
 
 
 @pytest.fixture
-def text(configuration: Configuration) -> ConfigurationText:
-    return build_text(configuration, "dc1", {"orders": facts_of()}, "UTC", "chdb 1")
+def spec(configuration: Configuration) -> LoadSpec:
+    return build_spec(configuration, "dc1", {"orders": facts_of()}, "UTC", "chdb 1")
 
 
 @pytest.mark.parametrize("columns", HARMLESS)
-def test_what_is_altered_harmlessly_is_a_new_text(
-    configuration: Configuration, text: ConfigurationText, columns: tuple[Column, ...]
+def test_what_is_altered_harmlessly_is_a_new_spec(
+    configuration: Configuration, spec: LoadSpec, columns: tuple[Column, ...]
 ) -> None:
     """Also a DEFAULT that has changed: it decides rows."""
     today = today_of(facts_of(columns))
-    found = refreshed(configuration, text, today)
+    found = refreshed(configuration, spec, today)
     assert found.barred == {} and len(found.changes) == 1
-    assert found.text.digest() != text.digest()
-    assert found.text.tables[0].columns == columns
-    # What is in doubt under the old text can be repeated where blocks carry tokens.
-    assert why_not_executable(text, today, "a") is None
-    assert refreshed(configuration, found.text, today).text is found.text
+    assert found.spec.digest() != spec.digest()
+    assert found.spec.tables[0].columns == columns
+    # What is in doubt under the old load spec can be repeated where blocks carry tokens.
+    assert why_not_executable(spec, today, "a") is None
+    assert refreshed(configuration, found.spec, today).spec is found.spec
 
 
-def test_nothing_new_is_the_same_text(
-    configuration: Configuration, text: ConfigurationText
-) -> None:
-    assert refreshed(configuration, text, today_of()).text is text
-    missing = refreshed(configuration, text, today_of(tables={}))
-    assert missing.text is text and missing.barred == {}
+def test_nothing_new_is_the_same_spec(configuration: Configuration, spec: LoadSpec) -> None:
+    assert refreshed(configuration, spec, today_of()).spec is spec
+    missing = refreshed(configuration, spec, today_of(tables={}))
+    assert missing.spec is spec and missing.barred == {}
 
 
 def test_what_blocks_carry_and_is_altered_bars_the_entry_of_the_table(
-    configuration: Configuration, text: ConfigurationText
+    configuration: Configuration, spec: LoadSpec
 ) -> None:
     columns = (Column("id", "UInt8"), Column("d", "Date", "ALIAS", "now()"), *COLUMNS[4:])
-    found = refreshed(configuration, text, today_of(facts_of((*columns, Column("x", "String")))))
-    assert found.text is text
+    found = refreshed(configuration, spec, today_of(facts_of((*columns, Column("x", "String")))))
+    assert found.spec is spec
     assert set(found.barred) == {"orders"}
     error = found.barred["orders"]
     assert isinstance(error, SchemaChangedError)
@@ -81,17 +79,17 @@ def test_what_blocks_carry_and_is_altered_bars_the_entry_of_the_table(
         "has no column _topic any more, which was String",
     ):
         assert words in str(error)
-    other_key = refreshed(configuration, text, today_of(replace(facts_of(), partition_key="d")))
+    other_key = refreshed(configuration, spec, today_of(replace(facts_of(), partition_key="d")))
     assert "is by d today" in str(other_key.barred["orders"])
 
 
 def test_an_entry_that_may_be_parked_bars_nothing(
-    configuration: Configuration, text: ConfigurationText
+    configuration: Configuration, spec: LoadSpec
 ) -> None:
     tables = tuple(replace(table, on_error="park") for table in configuration.tables)
     today = today_of(facts_of((Column("id", "UInt8"), *COLUMNS[1:])))
-    found = refreshed(replace(configuration, tables=tables), text, today)
-    assert found.barred == {} and found.text is text
+    found = refreshed(replace(configuration, tables=tables), spec, today)
+    assert found.barred == {} and found.spec is spec
     assert "column id was UInt64, and is UInt8 now" in str(found.altered["orders"])
 
 
@@ -118,10 +116,10 @@ def hashed(columns: tuple[Column, ...] = COLUMNS, **changes: object) -> Today:
     ],
 )
 def test_a_server_that_hashes_what_it_stores_knows_less_again(
-    text: ConfigurationText, today: Today, why: str | None
+    spec: LoadSpec, today: Today, why: str | None
 ) -> None:
     """Measured on 18.16: see tests/e2e/test_schema.py."""
-    found = why_not_executable(text, today, "a")
+    found = why_not_executable(spec, today, "a")
     assert found is None if why is None else found is not None and why in found
 
 
@@ -130,10 +128,10 @@ def test_a_partition_key_over_a_column_that_is_computed_otherwise(
 ) -> None:
     """The same row may lie in another ClickHouse partition, where its token is not known."""
     facts = replace(facts_of(), partition_key="intDiv(m, 10)")
-    text = build_text(configuration, "dc1", {"orders": facts}, "UTC", "chdb 1")
-    assert why_not_executable(text, today_of(facts), "a") is None
+    spec = build_spec(configuration, "dc1", {"orders": facts}, "UTC", "chdb 1")
+    assert why_not_executable(spec, today_of(facts), "a") is None
     columns = (*COLUMNS[:2], Column("m", "UInt64", "MATERIALIZED", "id"), *COLUMNS[3:])
-    why = why_not_executable(text, today_of(replace(facts, columns=columns)), "a")
+    why = why_not_executable(spec, today_of(replace(facts, columns=columns)), "a")
     assert why is not None and "partitioned over m, which has changed" in why
 
 
@@ -149,10 +147,10 @@ class Reading:
         self.told: list[SchemaRead] = []
         self.refusal: Exception | None = None
         self.examined = 0
-        self.text = read_text(configuration, "dc1")
+        self.spec = read_spec(configuration, "dc1")
         self.reader = SchemaReader(
             configuration,
-            self.text,
+            self.spec,
             lambda: time.time_ns() // 1_000_000,
             self._examine,
             self.told.append,
@@ -201,21 +199,21 @@ def reading(
 
 def test_readings_of_a_real_table(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     first = reading.told[0]
-    assert first.text is reading.text and first.today is not None and first.barred == {}
+    assert first.spec is reading.spec and first.today is not None and first.barred == {}
     assert reading.ask().today is None, "nothing has changed"
     added = reading.alter("ADD COLUMN x String DEFAULT 'a'")
-    assert added.today is not None and added.text.tables[0].columns[-1] == Column(
+    assert added.today is not None and added.spec.tables[0].columns[-1] == Column(
         "x", "String", "DEFAULT", "'a'"
     )
     assert reading.examined == 1
     reading.refusal = TerminalError("not such a column", "drop it")
     refused = reading.alter("ADD COLUMN y String")
-    assert refused.text is added.text and refused.today is not None
+    assert refused.spec is added.spec and refused.today is not None
     tokens = refused.today.tokens
-    assert set(refused.barred) == (set() if tokens else {refused.text.tables[0].entry})
+    assert set(refused.barred) == (set() if tokens else {refused.spec.tables[0].entry})
     reading.refusal = None
     taken = reading.ask()
-    assert taken.text.tables[0].columns[-1].name == "y" and taken.barred == {}
+    assert taken.spec.tables[0].columns[-1].name == "y" and taken.barred == {}
     monkeypatch.setattr(refreshing, "AGAIN_SECONDS", 0.1)
     reading.refusal = TransientError("nobody answers", "wait")
     told, examined = len(reading.told), reading.examined
@@ -224,10 +222,10 @@ def test_readings_of_a_real_table(reading: Reading, monkeypatch: pytest.MonkeyPa
     wait_for(lambda: reading.examined > examined + 1, 60, "a second attempt")
     assert len(reading.told) == told
     reading.refusal = None
-    assert reading.ask().text.tables[0].columns[-1].name == "z"
+    assert reading.ask().spec.tables[0].columns[-1].name == "z"
     gone = reading.alter("DROP COLUMN x")
     assert "has no column x any more, which was String DEFAULT 'a'" in str(
-        gone.barred[gone.text.tables[0].entry]
+        gone.barred[gone.spec.tables[0].entry]
     )
     back = reading.alter("ADD COLUMN x String DEFAULT 'a'")
     assert back.barred == {}
@@ -237,7 +235,7 @@ def test_the_timer_reads_by_itself(reading: Reading, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(refreshing, "READ_EVERY_SECONDS", 0.3)
     reading.ask()  # from now on
     reading.server.execute(f"ALTER TABLE {reading.table} ADD COLUMN x String")
-    wait_for(lambda: reading.told[-1].text is not reading.text, 60, "the timer")
+    wait_for(lambda: reading.told[-1].spec is not reading.spec, 60, "the timer")
 
 
 def test_replicas_that_differ_are_waited_for(tmp_path: Path, old: Server, second: Server) -> None:
@@ -257,9 +255,9 @@ def test_replicas_that_differ_are_waited_for(tmp_path: Path, old: Server, second
         )
         tables = (replace(plain.tables[0], target=f"{name}.orders"),)
         configuration = replace(plain, clickhouse=clickhouse, tables=tables)
-        text = read_text(configuration, "dc1")
-        reader = SchemaReader(configuration, text, lambda: 0, lambda: None, lambda read: None)
-        assert reader._structures()["s1"][name, "orders"].columns == text.tables[0].columns
+        spec = read_spec(configuration, "dc1")
+        reader = SchemaReader(configuration, spec, lambda: 0, lambda: None, lambda read: None)
+        assert reader._structures()["s1"][name, "orders"].columns == spec.tables[0].columns
         second.execute(f"ALTER TABLE {name}.orders ADD COLUMN added UInt8")
         with pytest.raises(TransientError, match=f"{name}.orders is not the same on {old.url}"):
             reader._structures()

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import TransientError
 from sluice.core.ledger import Background, LedgerView
 from sluice.core.ranges import TopicPartition
-from sluice.core.receipts import Failed, NeedsGrant
+from sluice.core.receipts import Failed, NeedsReservation
 from sluice.core.server_runs import server_run
-from sluice.driver.record_updates import FIRST_GRANT
+from sluice.driver.record_updates import FIRST_RESERVATION
 from sluice.driver.state import AsRecorded
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
-from tests.driver.loop_world import START_MS, Answer, Table, World, kinds, run, table_text
+from tests.driver.loop_world import START_MS, Answer, Table, World, kinds, run, table_spec
 
-OWN, TARGET = Site("t", "s1"), Site("t", "s1", "d.sums")
+OWN, TARGET = TargetShard("t", "s1"), TargetShard("t", "s1", "d.sums")
 P0, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
 FIRST, SECOND = server_run("first", 1_000_000), server_run("second", 2_000_000)
 
@@ -56,12 +56,12 @@ def test_seconds_of_a_window_end_the_repeats() -> None:
     assert world.rows_of(P0) == [1] * 10
 
 
-@pytest.mark.parametrize("site", [OWN, TARGET])
-def test_a_renewal_keeps_the_time_of_the_first_insert(site: Site) -> None:
+@pytest.mark.parametrize("target_shard", [OWN, TARGET])
+def test_a_renewal_keeps_the_time_of_the_first_insert(target_shard: TargetShard) -> None:
     world = World([P0])
     world.ends[P0] = 10
     world.tables[TARGET] = Table(1000)
-    world.tables[site].seconds = 600
+    world.tables[target_shard].seconds = 600
     failing_once(world, 12)
     run(world)
     since = {
@@ -97,10 +97,10 @@ def test_a_clock_that_was_ahead_when_the_range_began_makes_its_age_unknown() -> 
     world = World([P0])
     world.ends[P0] = 10
     world.tables[OWN].seconds = 3600
-    loop = world.loop([world.overrun(P0, 10, grant=1)])
+    loop = world.loop([world.overrun(P0, 10, reservation=1)])
     state = loop.states[P0]
     state.stage = AsRecorded()
-    state.background = Background(marks={OWN.key: 0}, since_ms=START_MS + 3_600_000)
+    state.background = Background(insert_counters={OWN.key: 0}, since_ms=START_MS + 3_600_000)
     run(world, loop)
     assert len(world.probes) == 1
 
@@ -130,12 +130,12 @@ def test_a_view_that_came_after_the_range_counts_all_that_its_table_took() -> No
     for taken, is_probed in ((40, False), (60, True)):
         world = World([P0])
         world.ends[P0] = 10
-        gone = Site("t", "s1", "d.gone")
+        gone = TargetShard("t", "s1", "d.gone")
         world.tables[gone] = Table(100)
         sent = failing_once(world)
 
-        def change(world: World = world, taken: int = taken, gone: Site = gone) -> None:
-            world.tables[TARGET] = Table(100, mark=taken)
+        def change(world: World = world, taken: int = taken, gone: TargetShard = gone) -> None:
+            world.tables[TARGET] = Table(100, insert_counter=taken)
             del world.tables[gone]
 
         world.at(120, change)
@@ -146,47 +146,52 @@ def test_a_view_that_came_after_the_range_counts_all_that_its_table_took() -> No
 
 def test_entries_that_go_to_one_table_share_its_window() -> None:
     """Two topics, two tables, and one table that the views of both write to, with room for four
-    entries: never is more granted there."""
-    world = World([P0, OTHER], (table_text("t", ("a",)), table_text("u", ("b",))))
+    entries: never is more reserved there."""
+    world = World([P0, OTHER], (table_spec("t", ("a",)), table_spec("u", ("b",))))
     world.ends.update({P0: 200, OTHER: 200})
     world.slots = 8
     for entry in ("t", "u"):
-        world.tables[Site(entry, "s1", "d.sums")] = Table(2)
+        world.tables[TargetShard(entry, "s1", "d.sums")] = Table(2)
     held: dict[object, int] = {}
     most = 0
     run(world)
     for commit in world.commits:
-        held.update({source: record.grant for source, record in commit.records.items()})
+        held.update({source: record.reservation for source, record in commit.records.items()})
         most = max(most, sum(held.values()))
     assert most == 1
     assert world.rows_of(P0) == [1] * 200
 
 
-def test_a_grant_for_views_grows_until_the_server_takes_the_block_and_stays() -> None:
+def test_a_reservation_for_views_grows_until_the_server_takes_the_block_and_stays() -> None:
     world = World([P0])
     world.ends[P0] = 50
     world.tables[TARGET] = Table(1000, is_partitioned=True)
 
     def script(world: World, assignment: Assignment) -> Answer:
-        if assignment.record.grant < 20:
-            return NeedsGrant("t", 2 * assignment.record.grant, views=True)
+        if assignment.record.reservation < 20:
+            return NeedsReservation("t", 2 * assignment.record.reservation, views=True)
         return world.load(assignment)
 
     world.script = script
     run(world)
-    grants = [j.assignments[0].record.grant for j in world.jobs]
-    assert grants == [FIRST_GRANT, 2 * FIRST_GRANT, 4 * FIRST_GRANT, *[4 * FIRST_GRANT] * 4]
+    reservations = [j.assignments[0].record.reservation for j in world.jobs]
+    assert reservations == [
+        FIRST_RESERVATION,
+        2 * FIRST_RESERVATION,
+        4 * FIRST_RESERVATION,
+        *[4 * FIRST_RESERVATION] * 4,
+    ]
     assert world.rows_of(P0) == [1] * 50
 
 
-@pytest.mark.parametrize("site", [OWN, TARGET])
-def test_another_process_of_the_server_may_have_lost_the_part(site: Site) -> None:
+@pytest.mark.parametrize("target_shard", [OWN, TARGET])
+def test_another_process_of_the_server_may_have_lost_the_part(target_shard: TargetShard) -> None:
     world = World([P0])
     world.ends[P0] = 10
     world.tables[TARGET] = Table(1000)
-    world.tables[site].server = FIRST
+    world.tables[target_shard].server = FIRST
     failing_once(world)
-    world.at(120, lambda: setattr(world.tables[site], "server", SECOND))
+    world.at(120, lambda: setattr(world.tables[target_shard], "server", SECOND))
     run(world)
     assert len(world.probes) == 1
     servers = [e.body.get("servers") for e in world.ledger if e.body["type"] == "record"]
@@ -220,7 +225,7 @@ def test_a_failure_that_may_lack_a_part_is_in_the_ledger_before_anything_else() 
     assert (second.deadline_ms, second.attempt) == (first.deadline_ms, first.attempt)
     view = LedgerView(records={P0: world.ledger[-1].body})
     assert view.background(P0).servers == {}
-    assert view.background(P0).marks == {"t/s1": 0}
+    assert view.background(P0).insert_counters == {"t/s1": 0}
     assert loop.states[P0].has_to_be_probed and len(world.jobs) == 1
 
 

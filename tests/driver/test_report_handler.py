@@ -9,7 +9,15 @@ import pytest
 from sluice.core.errors import InDoubtError, TerminalError, TransientError
 from sluice.core.ledger import Background
 from sluice.core.ranges import TopicPartition
-from sluice.core.receipts import Failed, Loaded, NeedsGrant, Outcome, Receipt, TaskReport, TooHeavy
+from sluice.core.receipts import (
+    Failed,
+    Loaded,
+    NeedsReservation,
+    Outcome,
+    Receipt,
+    TaskReport,
+    TooHeavy,
+)
 from sluice.core.records import Kind
 from sluice.driver.counters import Counters
 from sluice.driver.effects import Effect, ParkEntry, StopPartition
@@ -18,7 +26,7 @@ from sluice.driver.report_handler import ReportHandler
 from sluice.driver.state import Answered, PartitionState
 from sluice.spark.jobs import JobLostError, JobResult
 from sluice.worker.assignment import Assignment, Job
-from tests.driver.loop_world import World, table_text
+from tests.driver.loop_world import World, table_spec
 
 P0 = TopicPartition("a", 0)
 RECEIPT = Receipt("t", "d.t", "s1", "token", 8, 99, "sum", "http://h", 5, 5)
@@ -36,10 +44,10 @@ class Gathering:
             attempt=1,
             begin=10,
             end=20,
-            grant=1,
+            reservation=1,
             deadline_ms=self.world.now + 60_000,
         )
-        self.state.background = Background(marks={"t/s1": 0})
+        self.state.background = Background(insert_counters={"t/s1": 0})
         self.state.out = True
         self.counters = Counters()
         self.effects: list[Effect] = []
@@ -77,17 +85,17 @@ def test_a_loaded_range_waits_to_be_settled(gathering: Gathering) -> None:
     outcome = Loaded((RECEIPT,), (), 10, 4000, 0)
     state = gathering.take(outcome)
     assert (state.loaded, state.out, state.back_at_ms) == (outcome, False, gathering.world.now)
-    assert (state.failures, state.refusals, state.suspect_until_ms) == (0, 0, 0)
+    assert (state.failures, state.refusals, state.late_insert_until_ms) == (0, 0, 0)
     assert state.bytes_per_message == 400.0
-    assert gathering.world.planner.grants == {"t": 5}
+    assert gathering.world.planner.reservations == {"t": 5}
 
 
 @pytest.mark.parametrize(("attempt", "may_land"), [(1, False), (0, True)])
-def test_what_may_land_late_is_a_suspect_although_it_is_loaded(
+def test_what_may_land_late_is_a_late_insert_although_it_is_loaded(
     gathering: Gathering, attempt: int, may_land: bool
 ) -> None:
     state = gathering.take(Loaded((RECEIPT,), (), 10, 4000, 0), attempt, may_land)
-    assert state.suspect_until_ms == state.record.deadline_ms
+    assert state.late_insert_until_ms == state.record.deadline_ms
     assert state.loaded is not None
 
 
@@ -98,23 +106,23 @@ def test_a_heavy_range_says_where_it_ends_and_how_heavy_it_is(gathering: Gatheri
 
 
 def test_a_block_that_needs_more_says_how_much(gathering: Gathering) -> None:
-    state = gathering.take(NeedsGrant("t", 6))
-    assert state.stage == Answered(NeedsGrant("t", 6))
-    assert gathering.world.planner.grants == {"t": 6}
+    state = gathering.take(NeedsReservation("t", 6))
+    assert state.stage == Answered(NeedsReservation("t", 6))
+    assert gathering.world.planner.reservations == {"t": 6}
 
 
-def test_a_job_that_is_lost_leaves_a_suspect_and_a_failure(gathering: Gathering) -> None:
+def test_a_job_that_is_lost_leaves_a_late_insert_and_a_failure(gathering: Gathering) -> None:
     state, lost = gathering.state, JobLostError("its executor was lost")
     gathering.handler.take(JobResult(gathering.job, error=lost))
-    assert state.suspect_until_ms == state.record.deadline_ms
+    assert state.late_insert_until_ms == state.record.deadline_ms
     assert (state.failures, state.out, state.untouched) == (1, False, False)
     assert state.back_at_ms == gathering.world.now
     assert state.retry_at_ms > gathering.world.now
     state.stop(TerminalError("before"))
-    state.out, state.suspect_until_ms, state.untouched = True, 0, True
+    state.out, state.late_insert_until_ms, state.untouched = True, 0, True
     gathering.handler.take(JobResult(gathering.job, error=lost))
     assert (state.out, state.untouched) == (False, False)
-    assert state.suspect_until_ms == state.record.deadline_ms, "it may still insert"
+    assert state.late_insert_until_ms == state.record.deadline_ms, "it may still insert"
     assert state.failures == 1 and gathering.counters.failures == {"JobLostError": 1}
 
 
@@ -122,17 +130,17 @@ def test_of_a_partition_that_stopped_only_what_may_land_is_taken(gathering: Gath
     gathering.state.stop(TerminalError("before"))
     state = gathering.take(Loaded((RECEIPT,), (), 10, 4000, 0), may_land=True)
     assert state.loaded is None
-    assert state.suspect_until_ms == state.record.deadline_ms
+    assert state.late_insert_until_ms == state.record.deadline_ms
 
 
 @pytest.mark.parametrize(
-    ("error", "is_suspect"), [(InDoubtError("cut"), True), (TransientError("away"), False)]
+    ("error", "may_come_late"), [(InDoubtError("cut"), True), (TransientError("away"), False)]
 )
-def test_an_insert_in_doubt_is_a_suspect(
-    gathering: Gathering, error: InDoubtError | TransientError, is_suspect: bool
+def test_an_insert_in_doubt_is_a_late_insert(
+    gathering: Gathering, error: InDoubtError | TransientError, may_come_late: bool
 ) -> None:
     state = gathering.take(Failed(error))
-    assert (state.suspect_until_ms > 0) == is_suspect
+    assert (state.late_insert_until_ms > 0) == may_come_late
     assert state.failures == 1 and gathering.effects == []
 
 
@@ -157,14 +165,15 @@ def test_an_entry_that_is_parked_takes_its_range_out_only_if_nothing_is_stored(
 
 
 def test_every_altered_table_is_parked_and_no_other() -> None:
-    """Of entries that are parked, a text that inserts them was unparked; of others it was not."""
-    world = World([P0], tuple(table_text(name, ("a",)) for name in ("x", "y", "z")))
+    """Of entries that are parked, a load spec that inserts them was unparked; of others it was
+    not."""
+    world = World([P0], tuple(table_spec(name, ("a",)) for name in ("x", "y", "z")))
     parking, why = Parking(("x", "y")), TerminalError("altered")
-    assert not parking.was_unparked(world.text, "a")
+    assert not parking.was_unparked(world.spec, "a")
     parking.take({"x": why, "y": why}, asked=False)
     assert parking.entries == {"x", "y"}
-    assert parking.was_unparked(world.text, "a")
-    applied = parking.applied(world.text)
+    assert parking.was_unparked(world.spec, "a")
+    applied = parking.applied(world.spec)
     assert [table.parked for table in applied.tables] == [True, True, False]
     assert not parking.was_unparked(applied, "a")
     assert parking.applied(applied) is applied

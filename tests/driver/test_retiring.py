@@ -9,14 +9,14 @@ import pytest
 
 from sluice.clickhouse.comparing import Today
 from sluice.core.ledger import Background
+from sluice.core.load_spec import Sharding
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import TooHeavy
-from sluice.core.text import Sharding
 from sluice.driver.ports import SchemaRead
 from sluice.driver.start import Started
 from sluice.driver.state import AsRecorded
 from sluice.worker.assignment import Assignment
-from tests.driver.loop_world import Answer, World, kinds, table_text
+from tests.driver.loop_world import Answer, World, kinds, table_spec
 
 RETIRED, OTHER, KEPT = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -71,16 +71,16 @@ def test_a_range_that_is_too_heavy_is_settled_as_far_as_it_was_shortened() -> No
 
 def test_a_probe_that_would_not_look_into_a_retired_shard_is_not_made() -> None:
     """Rows that stand there would count as missing, and be loaded once more into the others."""
-    table = replace(table_text("t", ("b",)), shards=("s1", "s2"), sharding=Sharding("offset"))
+    table = replace(table_spec("t", ("b",)), shards=("s1", "s2"), sharding=Sharding("offset"))
     world = World([KEPT], (table,))
     state = world.overrun(KEPT, 10, 1)
     state.stage = AsRecorded()
-    state.background = Background(marks={"t/s1": 0, "t/s2": 0}, since_ms=world.now)
+    state.background = Background(insert_counters={"t/s1": 0, "t/s2": 0}, since_ms=world.now)
     facts: Any = {"d.t": None}
     today = Today("another decoder", "UTC", frozenset({"s1", "s2"}), facts)
-    text = replace(world.text, tables=(replace(table, shards=("s1",), sharding=None),))
+    spec = replace(world.spec, tables=(replace(table, shards=("s1",), sharding=None),))
     loop = world.loop([state])
-    world.put(SchemaRead(world.now, today, text, {}))
+    world.put(SchemaRead(world.now, today, spec, {}))
     world.ends[KEPT] = 20
     loop.run({KEPT: 20}, 5.0)
     assert "shard s2 of table entry t is not configured any more" in str(loop.states[KEPT].stopped)
@@ -89,18 +89,18 @@ def test_a_probe_that_would_not_look_into_a_retired_shard_is_not_made() -> None:
 
 
 def test_a_probe_that_would_not_look_into_a_retired_entrys_table_is_not_made() -> None:
-    """The tables were altered while the loop runs, so the range cannot be repeated; today's text
-    has only one of its two entries."""
-    tables = (table_text("t", ("b",)), table_text("gone", ("b",)))
+    """The tables were altered while the loop runs, so the range cannot be repeated; today's load
+    spec has only one of its two entries."""
+    tables = (table_spec("t", ("b",)), table_spec("gone", ("b",)))
     world = World([KEPT], tables)
     state = world.overrun(KEPT, 10, 1)
     state.stage = AsRecorded()
-    state.background = Background(marks={"t/s1": 0, "gone/s1": 0}, since_ms=world.now)
+    state.background = Background(insert_counters={"t/s1": 0, "gone/s1": 0}, since_ms=world.now)
     facts: Any = dict.fromkeys(("d.t", "d.gone"))
     today = Today("another decoder", "UTC", frozenset({"s1"}), facts)
-    text = replace(world.text, tables=tables[:1])
+    spec = replace(world.spec, tables=tables[:1])
     loop = world.loop([state])
-    world.put(SchemaRead(world.now, today, text, {}))
+    world.put(SchemaRead(world.now, today, spec, {}))
     world.ends[KEPT] = 20
     loop.run({KEPT: 20}, 5.0)
     assert "table entry gone is not configured any more" in str(loop.states[KEPT].stopped)

@@ -8,26 +8,26 @@ import pytest
 
 from sluice.clickhouse.comparing import Today
 from sluice.core.dynamic import DynamicColumns, NewField
+from sluice.core.load_spec import Column, LoadSpec, TableSpec
 from sluice.core.receipts import Outdated, UnknownSchemas
 from sluice.core.records import Kind, Record
-from sluice.core.text import Column, ConfigurationText, TableText
 from sluice.driver.schema_decision import Change, Decision, Facts, Keep, Probe, Wait, decide
-from tests.driver.loop_world import table_text
-from tests.driver.test_texts import facts_of
+from tests.driver.loop_world import table_spec
+from tests.driver.test_specs import facts_of
 
 RULES = DynamicColumns(allow=("x.*",))
-GROWING = replace(table_text("t", ("a",)), dynamic=RULES)
+GROWING = replace(table_spec("t", ("a",)), dynamic=RULES)
 
 
-def text_of(*tables: TableText) -> ConfigurationText:
-    return ConfigurationText("p", "c", "chdb 1", 1 << 20, tables)
+def spec_of(*tables: TableSpec) -> LoadSpec:
+    return LoadSpec("p", "c", "chdb 1", 1 << 20, tables)
 
 
-RECORDED = text_of(GROWING, table_text("u", ("a",)))
-GROWN = text_of(replace(GROWING, columns=(Column("x", "String"),)), table_text("u", ("a",)))
-OTHER_U = text_of(GROWING, table_text("u", ("a",), "day"))
-ONLY_T = text_of(GROWING)
-KNOWING = text_of(replace(GROWING, schemas=(1, 2)), table_text("u", ("a",)))
+RECORDED = spec_of(GROWING, table_spec("u", ("a",)))
+GROWN = spec_of(replace(GROWING, columns=(Column("x", "String"),)), table_spec("u", ("a",)))
+OTHER_U = spec_of(GROWING, table_spec("u", ("a",), "day"))
+ONLY_T = spec_of(GROWING)
+KNOWING = spec_of(replace(GROWING, schemas=(1, 2)), table_spec("u", ("a",)))
 
 FIELDS = Outdated("t", "fields", (), fields={"t": (NewField("x", "string"),)})
 SCHEMAS = Outdated("t", "schemas", (), schemas={"t": UnknownSchemas((3,), (1, 2), 1, 10)})
@@ -35,13 +35,13 @@ REFUSED = Outdated("t", "other columns", ())
 REFUSED_LATE = Outdated("t", "other columns", ("u",))
 
 
-def hashing(text: ConfigurationText) -> Today:
-    """Tables as a text says that they are, on a server that hashes what it stores."""
+def hashing(spec: LoadSpec) -> Today:
+    """Tables as a load spec says that they are, on a server that hashes what it stores."""
     facts = {
         table.target: replace(
             facts_of(table.columns, table.table), database="d", partition_key=table.partition_key
         )
-        for table in text.tables
+        for table in spec.tables
     }
     return Today("chdb 1", "UTC", frozenset({"s1"}), facts, False)
 
@@ -49,8 +49,8 @@ def hashing(text: ConfigurationText) -> Today:
 def facts(
     outdated: Outdated | None = None,
     *,
-    now: ConfigurationText = RECORDED,
-    recorded: ConfigurationText | None = RECORDED,
+    now: LoadSpec = RECORDED,
+    recorded: LoadSpec | None = RECORDED,
     kind: Kind = Kind.INTEND,
     attempt: int = 1,
     altered: bool = False,
@@ -73,40 +73,40 @@ def facts(
 
 CASES: dict[str, tuple[Facts, Decision]] = {
     "nothing has changed": (facts(), Keep()),
-    "today's text does not matter to who was not refused": (facts(now=GROWN), Keep()),
+    "today's load spec does not matter to who was not refused": (facts(now=GROWN), Keep()),
     "a table was altered": (facts(altered=True), Probe()),
-    "its text is not executable any more": (facts(recorded=None, altered=True), Probe()),
-    "a refused first attempt": (facts(REFUSED, now=GROWN), Change(Kind.RETEXT, GROWN)),
+    "its load spec is not executable any more": (facts(recorded=None, altered=True), Probe()),
+    "a refused first attempt": (facts(REFUSED, now=GROWN), Change(Kind.CHANGE_SPEC, GROWN)),
     "although its table was altered": (
         facts(REFUSED, now=GROWN, altered=True),
-        Change(Kind.RETEXT, GROWN),
+        Change(Kind.CHANGE_SPEC, GROWN),
     ),
     "what was inserted is the same under both": (
         facts(REFUSED_LATE, now=GROWN),
-        Change(Kind.RETEXT, GROWN),
+        Change(Kind.CHANGE_SPEC, GROWN),
     ),
     "what was inserted is not the same": (facts(REFUSED_LATE, now=OTHER_U), Keep()),
     "nor its table": (facts(REFUSED_LATE, now=OTHER_U, altered=True), Probe()),
     "an entry is gone": (facts(REFUSED, now=ONLY_T, altered=True), Probe()),
-    "there is no other text": (facts(REFUSED), Keep()),
+    "there is no other load spec": (facts(REFUSED), Keep()),
     "a refused second attempt": (facts(REFUSED, now=GROWN, attempt=2, altered=True), Probe()),
     "a refused repeat": (facts(REFUSED, now=GROWN, kind=Kind.RENEW), Keep()),
-    "a refused text that is unknown": (facts(REFUSED, recorded=None, altered=True), Probe()),
+    "a refused load spec that is unknown": (facts(REFUSED, recorded=None, altered=True), Probe()),
     "fields that have no column": (facts(FIELDS), Wait(columns=FIELDS.fields)),
-    "fields that have one by now": (facts(FIELDS, now=GROWN), Change(Kind.WIDEN, GROWN)),
+    "fields that have one by now": (facts(FIELDS, now=GROWN), Change(Kind.ADD_COLUMNS, GROWN)),
     "in whatever attempt": (
         facts(FIELDS, now=GROWN, kind=Kind.RENEW, attempt=5, untouched=False, altered=True),
-        Change(Kind.WIDEN, GROWN),
+        Change(Kind.ADD_COLUMNS, GROWN),
     ),
     "fields, and another entry's table has other columns": (
         facts(FIELDS, now=GROWN, altered=True, tables=hashing(OTHER_U)),
         Probe(),
     ),
     "fields of an entry that nobody gives columns any more": (
-        facts(FIELDS, now=text_of(table_text("u", ("a",)))),
-        Change(Kind.WIDEN, text_of(replace(GROWING, dynamic=None), table_text("u", ("a",)))),
+        facts(FIELDS, now=spec_of(table_spec("u", ("a",)))),
+        Change(Kind.ADD_COLUMNS, spec_of(replace(GROWING, dynamic=None), table_spec("u", ("a",)))),
     ),
-    "schemas that the registry does not know": (facts(SCHEMAS), Change(Kind.WIDEN, KNOWING)),
+    "schemas that the registry does not know": (facts(SCHEMAS), Change(Kind.ADD_COLUMNS, KNOWING)),
     "and somebody may have inserted": (facts(SCHEMAS, untouched=False, altered=True), Probe()),
 }
 

@@ -12,7 +12,7 @@ from tests.driver.loop_world import Answer, World, run
 P0 = TopicPartition("a", 0)
 
 
-def test_spark_that_is_gone_ends_the_lane_in_doubt() -> None:
+def test_spark_that_is_gone_ends_the_loop_in_doubt() -> None:
     world = World([P0])
     world.ends[P0] = 10
     world.script = lambda world, assignment: SparkGoneError("gone")
@@ -23,7 +23,7 @@ def test_spark_that_is_gone_ends_the_lane_in_doubt() -> None:
 
 
 @pytest.mark.parametrize("stops", [False, True])
-def test_a_lane_hears_that_spark_is_gone_unless_it_stops_anyway(stops: bool) -> None:
+def test_a_loop_hears_that_spark_is_gone_unless_it_stops_anyway(stops: bool) -> None:
     """Who stops settles what is loaded, for which Spark is not needed."""
     world = World([P0])
     world.ends[P0] = 10

@@ -1,5 +1,5 @@
 """Taking over, on a real broker, what today's configuration does not have any more: the range
-in doubt is settled under its recorded text, or its partition stops in words."""
+in doubt is settled under its recorded load spec, or its partition stops in words."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from sluice.core.ledger import (
     Commit,
     LedgerEntry,
     LedgerView,
+    late_insert_entry,
     record_entry,
-    suspect_entry,
-    text_entry,
+    spec_entry,
 )
+from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import Limits
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind
-from sluice.core.text import ConfigurationText
 from sluice.driver.beginning import Predecessor
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.retiring import retired
-from sluice.driver.start import Started, StartParts, take_over, text_needed
-from sluice.driver.state import Suspect
+from sluice.driver.start import Started, StartParts, spec_needed, take_over
+from sluice.driver.state import PossibleLateInsert
 from sluice.kafka.ledger import read_view
 from sluice.kafka.recorder import Recorder
-from tests.driver.loop_world import World, table_text
+from tests.driver.loop_world import World, table_spec
 from tests.kafka.groups import NOW, Group, intend
 from tests.support.kafka import Kafka, numbered
 
 #: As a driver's windows stood before it inserted.
-BACKGROUND = Background(marks={"a/s1": 0, "b/s1": 0}, since_ms=NOW, bytes_max=1 << 20)
+BACKGROUND = Background(insert_counters={"a/s1": 0, "b/s1": 0}, since_ms=NOW, bytes_max=1 << 20)
 
 
 @pytest.fixture
@@ -43,13 +43,13 @@ def group(kafka: Kafka) -> Iterator[Group]:
     made.close()
 
 
-def text_of(*entries: str, topic: str) -> ConfigurationText:
-    tables = tuple(table_text(entry, (topic,)) for entry in entries)
-    return ConfigurationText("p", "dc1", "chdb 1", 1 << 20, tables)
+def spec_of(*entries: str, topic: str) -> LoadSpec:
+    tables = tuple(table_spec(entry, (topic,)) for entry in entries)
+    return LoadSpec("p", "dc1", "chdb 1", 1 << 20, tables)
 
 
 def leave_in_doubt(
-    group: Group, recorded: ConfigurationText, *more: LedgerEntry, partition: int = 0
+    group: Group, recorded: LoadSpec, *more: LedgerEntry, partition: int = 0
 ) -> None:
     """A driver recorded a range of two entries, and is gone.
 
@@ -57,11 +57,11 @@ def leave_in_doubt(
     """
     group.kafka.produce(group.topic, numbered(20), partition)
     topic_id = group.kafka.log.topics([group.topic])[group.topic][0]
-    record = intend("old", 0, 10, topic_id=topic_id, text=recorded.digest())
+    record = intend("old", 0, 10, topic_id=topic_id, spec=recorded.digest())
     source = group.sources[partition]
     old = group.recorder("old")
     entries = (
-        text_entry(recorded.digest(), recorded.canonical()),
+        spec_entry(recorded.digest(), recorded.canonical()),
         record_entry(source, record, BACKGROUND),
         *more,
     )
@@ -70,21 +70,21 @@ def leave_in_doubt(
 
 def start(
     group: Group,
-    today: ConfigurationText,
+    today: LoadSpec,
     *,
     why: str | None,
     retiring: bool = False,
     no_probe: str | None = None,
 ) -> tuple[Started, Recorder]:
-    """A new driver under today's text.
+    """A new driver under today's load spec.
 
-    :param why: the recorded text cannot be executed.
+    :param why: the recorded load spec cannot be executed.
     :param no_probe: its tables cannot be probed.
     """
-    world = World(group.sources, text_of("a", "b", topic=group.topic).tables)
+    world = World(group.sources, spec_of("a", "b", topic=group.topic).tables)
 
     def read_ledger(sources: list[TopicPartition], uncommitted: list[TopicPartition]) -> LedgerView:
-        return read_view(group.kafka.access(), group.ledger, sources, text_needed, 0, uncommitted)
+        return read_view(group.kafka.access(), group.ledger, sources, spec_needed, 0, uncommitted)
 
     recorder = group.recorder("new")
     parts = StartParts(
@@ -93,8 +93,8 @@ def start(
         read_ledger=read_ledger,
         windows=world,
         planner=RecordPlanner(today, "new", Limits(10, 1 << 20, 1000), 600.0),
-        watch=lambda text: None,
-        why_not_executable=lambda text, topic: why,
+        watch=lambda spec: None,
+        why_not_executable=lambda spec, topic: why,
         why_no_probe=lambda *_: no_probe,
         start="earliest",
         ask_group=lambda name, sources: Predecessor([], {}),
@@ -110,12 +110,12 @@ def start(
         ((), "no table entry takes this topic any more"),
     ],
 )
-def test_what_cannot_be_repeated_is_not_probed_under_a_text_without_its_tables(
+def test_what_cannot_be_repeated_is_not_probed_under_a_spec_without_its_tables(
     group: Group, entries: tuple[str, ...], words: str
 ) -> None:
     """Such a probe would look into no table of theirs, and settle rows that are missing."""
-    leave_in_doubt(group, text_of("a", "b", topic=group.topic))
-    today = text_of(*entries, topic=group.topic)
+    leave_in_doubt(group, spec_of("a", "b", topic=group.topic))
+    today = spec_of(*entries, topic=group.topic)
     started, _ = start(group, today, why="a column was retyped", retiring=not entries)
     (state,) = started.states
     assert words in str(state.stopped)
@@ -125,17 +125,17 @@ def test_what_cannot_be_repeated_is_not_probed_under_a_text_without_its_tables(
 
 
 def test_what_can_be_repeated_is_although_its_entry_is_gone(group: Group) -> None:
-    recorded = text_of("a", "b", topic=group.topic)
+    recorded = spec_of("a", "b", topic=group.topic)
     leave_in_doubt(group, recorded)
-    started, _ = start(group, text_of("a", topic=group.topic), why=None)
+    started, _ = start(group, spec_of("a", topic=group.topic), why=None)
     (state,) = started.states
     assert state.stopped is None and not state.has_to_be_probed
-    assert (state.record.kind, state.record.text) == (Kind.RENEW, recorded.digest())
+    assert (state.record.kind, state.record.spec) == (Kind.RENEW, recorded.digest())
 
 
-def test_a_probe_under_a_text_with_all_its_tables_is_possible(group: Group) -> None:
-    leave_in_doubt(group, text_of("a", "b", topic=group.topic))
-    today = replace(text_of("a", "b", topic=group.topic), range_bytes_max=2 << 20)
+def test_a_probe_under_a_spec_with_all_its_tables_is_possible(group: Group) -> None:
+    leave_in_doubt(group, spec_of("a", "b", topic=group.topic))
+    today = replace(spec_of("a", "b", topic=group.topic), range_bytes_max=2 << 20)
     started, _ = start(group, today, why="a column was retyped")
     assert started.states[0].stopped is None and started.states[0].has_to_be_probed
 
@@ -147,7 +147,7 @@ def test_what_another_version_left_behind_views_is_settled_by_that_version_or_in
     the same ones, and ClickHouse still knows the blocks."""
     group = Group(kafka, 3)
     try:
-        recorded = text_of("a", "b", topic=group.topic)
+        recorded = spec_of("a", "b", topic=group.topic)
         for number in range(3):
             leave_in_doubt(group, recorded, partition=number)
         today = replace(recorded, decoder="chdb 2")
@@ -173,13 +173,13 @@ def test_retired_partitions_are_found_by_their_records(
     """Only those in doubt, and of this group; what nobody can see any more is told."""
     recorder, log = group.recorder("new"), group.kafka.log
     assert retired(recorder, log, ["x"], []) == []
-    recorded = text_of("a", "b", topic=group.topic)
+    recorded = spec_of("a", "b", topic=group.topic)
     leave_in_doubt(group, recorded)
     gone = TopicPartition("deleted-topic", 3)
     assert retired(recorder, log, ["x"], [*group.sources, gone]) == group.sources
     assert "deleted-topic[3] is not configured any more, and its topic is gone" in caplog.text
     assert retired(recorder, log, [group.topic], []) == []
-    started, recorder = start(group, text_of(topic=group.topic), why=None, retiring=True)
+    started, recorder = start(group, spec_of(topic=group.topic), why=None, retiring=True)
     (state,) = started.states
     assert state.retiring and state.record.in_doubt
     assert retired(recorder, log, ["x"], []) == group.sources
@@ -187,12 +187,15 @@ def test_retired_partitions_are_found_by_their_records(
 
 def test_inserts_that_may_still_come_are_known_to_the_next_driver(group: Group) -> None:
     """The range is settled; they may land all the same, so its windows need room for them."""
-    recorded = text_of("a", "b", topic=group.topic)
+    recorded = spec_of("a", "b", topic=group.topic)
     settled = Range(group.sources[0], 0, 5)
-    marks = {"a/s1": 3, "b/s1": 4}
-    leave_in_doubt(group, recorded, suspect_entry(settled, NOW + 60_000, marks))
+    insert_counters = {"a/s1": 3, "b/s1": 4}
+    leave_in_doubt(group, recorded, late_insert_entry(settled, NOW + 60_000, insert_counters))
     started, _ = start(group, recorded, why=None)
-    assert started.suspects == [Suspect(marks, NOW + 60_000)]
-    more = Started(suspects=[Suspect({"a/s1": 9}, NOW), *started.suspects])
+    assert started.late_inserts == [PossibleLateInsert(insert_counters, NOW + 60_000)]
+    more = Started(late_inserts=[PossibleLateInsert({"a/s1": 9}, NOW), *started.late_inserts])
     started.add(more)
-    assert started.suspects == [Suspect(marks, NOW + 60_000), Suspect({"a/s1": 9}, NOW)]
+    assert started.late_inserts == [
+        PossibleLateInsert(insert_counters, NOW + 60_000),
+        PossibleLateInsert({"a/s1": 9}, NOW),
+    ]

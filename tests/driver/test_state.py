@@ -6,26 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.budget import Claim, Site
+from sluice.core.budget import Hold, TargetShard
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.ledger import Background
 from sluice.core.ranges import EPOCH_UNKNOWN, EpochOffset, Range, TopicPartition
-from sluice.core.receipts import Loaded, NeedsGrant, Outdated
+from sluice.core.receipts import Loaded, NeedsReservation, Outdated
 from sluice.core.records import Kind, Record
 from sluice.driver.state import (
     AsRecorded,
-    Claims,
+    Holds,
     PartitionState,
+    PossibleLateInsert,
     Probed,
     Probing,
-    Suspect,
     ToProbe,
-    sites_gone,
+    target_shards_gone,
 )
-from tests.driver.loop_world import START_MS, World, table_text
+from tests.driver.loop_world import START_MS, World, table_spec
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
-SITE, OTHER = Site("t", "s1"), Site("u", "s1")
+TARGET_SHARD, OTHER = TargetShard("t", "s1"), TargetShard("u", "s1")
 #: What an observer adds to a lease: 5 s for the clocks, and 5 s for a server to store.
 GRACE_MS = 10_000
 
@@ -39,10 +39,10 @@ def state() -> PartitionState:
         attempt=1,
         begin=10,
         end=20,
-        grant=3,
+        reservation=3,
         deadline_ms=START_MS + 60_000,
     )
-    made.background = Background(marks={SITE.key: 7}, since_ms=START_MS)
+    made.background = Background(insert_counters={TARGET_SHARD.key: 7}, since_ms=START_MS)
     return made
 
 
@@ -89,7 +89,7 @@ def test_only_what_may_follow_a_stage_does(state: PartitionState) -> None:
     assert (state.stage, state.loaded) == (ToProbe(Outdated("t", "no", ())), None)
     state.become(Probing(state.outdated))
     with pytest.raises(AssertionError, match="Probing to Answered"):
-        state.answered(NeedsGrant("t", 2))
+        state.answered(NeedsReservation("t", 2))
     state.stop(TerminalError("no"))
     with pytest.raises(AssertionError, match="Stopped to ToProbe"):
         state.probe()
@@ -98,7 +98,7 @@ def test_only_what_may_follow_a_stage_does(state: PartitionState) -> None:
 def test_a_record_takes_the_last_answer_in_and_leaves_a_stopped_partition_stopped(
     state: PartitionState,
 ) -> None:
-    state.answered(NeedsGrant("t", 4))
+    state.answered(NeedsReservation("t", 4))
     state.recorded(state.record, state.background, 5)
     assert (state.stage, state.committed_at_ms) == (AsRecorded(), 5)
     state.probe()
@@ -124,7 +124,7 @@ def test_servers_are_distrusted_once_and_that_is_recorded(state: PartitionState)
     state.background = replace(state.background, servers={"http://h": "run"})
     state.distrust_servers()
     assert state.is_unrecorded and state.background.servers == {}
-    assert state.background.marks == {SITE.key: 7}
+    assert state.background.insert_counters == {TARGET_SHARD.key: 7}
     settled = replace(state, record=replace(state.record, kind=Kind.SETTLE, begin=20))
     settled.background = Background(servers={"http://h": "run"})
     settled.is_unrecorded = False
@@ -132,65 +132,77 @@ def test_servers_are_distrusted_once_and_that_is_recorded(state: PartitionState)
     assert not settled.is_unrecorded and settled.background.servers
 
 
-def test_claims_are_what_may_be_inserted_and_what_is_suspected(state: PartitionState) -> None:
-    claims = Claims([Suspect({SITE.key: 3, OTHER.key: 4}, START_MS)])
+def test_holds_are_what_may_be_inserted_and_what_may_come_late(state: PartitionState) -> None:
+    holds = Holds([PossibleLateInsert({TARGET_SHARD.key: 3, OTHER.key: 4}, START_MS)])
     over = state.record.deadline_ms + GRACE_MS + 1
-    assert claims.at(SITE, [state], START_MS) == [Claim(3, 0), Claim(7, 3)]
-    assert claims.at(OTHER, [state], START_MS) == [Claim(4, 0)]
-    assert claims.at(SITE, [state], over) == [Claim(3, 0)]
-    assert Claims().at(SITE, [], START_MS) == []
+    assert holds.at(TARGET_SHARD, [state], START_MS) == [Hold(3, 0), Hold(7, 3)]
+    assert holds.at(OTHER, [state], START_MS) == [Hold(4, 0)]
+    assert holds.at(TARGET_SHARD, [state], over) == [Hold(3, 0)]
+    assert Holds().at(TARGET_SHARD, [], START_MS) == []
 
 
-def test_suspects_count_once_and_until_nothing_of_them_can_come() -> None:
-    one, two = Suspect({SITE.key: 3}, START_MS), Suspect({SITE.key: 3}, START_MS + 1)
-    claims = Claims([one])
-    claims.suspect([one, two, two])
-    assert claims.suspects == [one, two]
-    claims.forget(START_MS + GRACE_MS, 0)
-    assert claims.suspects == [one, two]
-    claims.forget(START_MS + GRACE_MS + 1, 0)
-    assert claims.suspects == [two]
+def test_late_inserts_count_once_and_until_nothing_of_them_can_come() -> None:
+    one, two = (
+        PossibleLateInsert({TARGET_SHARD.key: 3}, START_MS),
+        PossibleLateInsert({TARGET_SHARD.key: 3}, START_MS + 1),
+    )
+    holds = Holds([one])
+    holds.add_late_inserts([one, two, two])
+    assert holds.late_inserts == [one, two]
+    holds.forget(START_MS + GRACE_MS, 0)
+    assert holds.late_inserts == [one, two]
+    holds.forget(START_MS + GRACE_MS + 1, 0)
+    assert holds.late_inserts == [two]
 
 
-def granted(grant: int, bundle: str = "") -> Record:
-    return Record(Kind.INTEND, 1, 1, 0, 5, "me", 0, "t", "text", grant, 0, bundle=bundle)
+def reserved(reservation: int, bundle: str = "") -> Record:
+    return Record(Kind.INTEND, 1, 1, 0, 5, "me", 0, "t", "text", reservation, 0, bundle=bundle)
 
 
-def test_the_members_of_a_bundle_are_one_claim() -> None:
-    claims = Claims()
+def test_the_members_of_a_bundle_are_one_hold() -> None:
+    holds = Holds()
     for _ in range(3):
-        claims.end(100, {SITE.key: 1}, granted(4, "one.3"))
-    claims.end(100, {SITE.key: 1}, granted(2, "two.2"))
-    assert claims.ended_since(SITE, 100) == 6
+        holds.end(100, {TARGET_SHARD.key: 1}, reserved(4, "one.3"))
+    holds.end(100, {TARGET_SHARD.key: 1}, reserved(2, "two.2"))
+    assert holds.ended_since(TARGET_SHARD, 100) == 6
     world = World([P0, P1])
     states = [world.settled(P0), world.settled(P1)]
     for state in states:
-        state.record = replace(granted(4, "one.2"), deadline_ms=START_MS)
-        state.background = Background(marks={SITE.key: 7})
-    assert Claims().at(SITE, states, START_MS) == [Claim(7, 4)]
+        state.record = replace(reserved(4, "one.2"), deadline_ms=START_MS)
+        state.background = Background(insert_counters={TARGET_SHARD.key: 7})
+    assert Holds().at(TARGET_SHARD, states, START_MS) == [Hold(7, 4)]
 
 
-def test_grants_that_ended_count_until_a_mark_was_read_after_them() -> None:
-    claims = Claims()
-    claims.end(100, {SITE.key: 1}, granted(4))
-    claims.end(101, {SITE.key: 1}, granted(2))
-    claims.end(101, {OTHER.key: 1}, granted(8))
-    assert claims.ended_since(SITE, 100) == 6
-    assert claims.ended_since(SITE, 101) == 2
-    assert claims.ended_since(SITE, 102) == 0
-    assert claims.ended_since(OTHER, 100) == 8
-    claims.forget(START_MS, 101)
-    assert claims.ended_since(SITE, 0) == 2
+def test_reservations_that_ended_count_until_an_insert_counter_was_read_after_them() -> None:
+    holds = Holds()
+    holds.end(100, {TARGET_SHARD.key: 1}, reserved(4))
+    holds.end(101, {TARGET_SHARD.key: 1}, reserved(2))
+    holds.end(101, {OTHER.key: 1}, reserved(8))
+    assert holds.ended_since(TARGET_SHARD, 100) == 6
+    assert holds.ended_since(TARGET_SHARD, 101) == 2
+    assert holds.ended_since(TARGET_SHARD, 102) == 0
+    assert holds.ended_since(OTHER, 100) == 8
+    holds.forget(START_MS, 101)
+    assert holds.ended_since(TARGET_SHARD, 0) == 2
 
 
-def test_tables_and_shards_that_a_text_leaves_out_are_named() -> None:
-    tables = (replace(table_text("t", ("a",)), shards=("s1", "s2")), table_text("u", ("a",)))
-    text = World([P0], tables).text
-    marks = {Site("t", "s1").key: 1, Site("t", "s3").key: 1, Site("v", "s1").key: 1}
-    assert sites_gone(Background(marks=marks), text, "a") == [
+def test_tables_and_shards_that_a_spec_leaves_out_are_named() -> None:
+    tables = (replace(table_spec("t", ("a",)), shards=("s1", "s2")), table_spec("u", ("a",)))
+    spec = World([P0], tables).spec
+    insert_counters = {
+        TargetShard("t", "s1").key: 1,
+        TargetShard("t", "s3").key: 1,
+        TargetShard("v", "s1").key: 1,
+    }
+    assert target_shards_gone(Background(insert_counters=insert_counters), spec, "a") == [
         "table entry v",
         "shard s3 of table entry t",
     ]
-    assert sites_gone(Background(rest={"w": ()}), text, "a") == ["table entry w"]
-    assert sites_gone(Background(marks={Site("t", "s2").key: 1}, rest={"u": ()}), text, "a") == []
-    assert sites_gone(Background(rest={"t": ()}), text, "other") == ["table entry t"]
+    assert target_shards_gone(Background(rest={"w": ()}), spec, "a") == ["table entry w"]
+    assert (
+        target_shards_gone(
+            Background(insert_counters={TargetShard("t", "s2").key: 1}, rest={"u": ()}), spec, "a"
+        )
+        == []
+    )
+    assert target_shards_gone(Background(rest={"t": ()}), spec, "other") == ["table entry t"]

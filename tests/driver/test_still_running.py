@@ -20,14 +20,14 @@ from sluice.clickhouse.http import InsertReply, Server
 from sluice.clickhouse.insert import query_id_of, query_id_prefix
 from sluice.clickhouse.probe import running_query_ids
 from sluice.clickhouse.schema import describe_table
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind, Record
-from sluice.core.text import ConfigurationText
 from sluice.core.tokens import block_token
 from sluice.driver.ports import ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber, StillRunningError
 from sluice.kafka.clients import KafkaAccess
-from tests.driver.loop_world import table_text
+from tests.driver.loop_world import table_spec
 from tests.support.block_loader import Loader
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.world import wait_for
@@ -65,19 +65,19 @@ def token_of(entry: str, rest: str) -> str:
     )
 
 
-def probe(urls: tuple[str, ...], text: ConfigurationText) -> ProbeFound:
+def probe(urls: tuple[str, ...], spec: LoadSpec) -> ProbeFound:
     access = ClickHouseAccess({"s1": urls}, "default", "", "single")
     prober = ClickHouseProber(access, "p", KafkaAccess("dc1", "127.0.0.1:1"))
     found: SimpleQueue[ProbeFound] = SimpleQueue()
     try:
-        prober.submit([Sought(RANGE, RECORD)], text, 1, found.put)
+        prober.submit([Sought(RANGE, RECORD)], spec, 1, found.put)
         return found.get(timeout=60)
     finally:
         prober.close()
 
 
 @pytest.fixture
-def replicated_text(old: Server, second: Server) -> Iterator[ConfigurationText]:
+def replicated_text(old: Server, second: Server) -> Iterator[LoadSpec]:
     """A table on both 18.16 replicas."""
     name = f"t{uuid.uuid4().hex[:8]}"
     for each in (old, second):
@@ -88,13 +88,13 @@ def replicated_text(old: Server, second: Server) -> Iterator[ConfigurationText]:
         )
     columns = describe_table(old, "default", name).columns
     table = replace(
-        table_text(name, ("events",)),
+        table_spec(name, ("events",)),
         database="default",
         columns=columns,
         lineage=tuple(column.name for column in columns if column.name.startswith("_")),
         zookeeper_paths=(("s1", f"/running/{name}"),),
     )
-    yield ConfigurationText("p", "dc1", "chdb 1", 1 << 20, (table,))
+    yield LoadSpec("p", "dc1", "chdb 1", 1 << 20, (table,))
     for each in (old, second):
         each.execute(f"DROP TABLE {name}")
 
@@ -102,7 +102,7 @@ def replicated_text(old: Server, second: Server) -> Iterator[ConfigurationText]:
 @pytest.mark.parametrize("rest", ["", RECORD.rest], ids=["first token", "token of the rest"])
 @pytest.mark.parametrize("place", [0, 1], ids=["first replica", "second replica"])
 def test_a_probe_waits_for_an_insert_under_any_token_on_any_replica(
-    old: Server, second: Server, replicated_text: ConfigurationText, rest: str, place: int
+    old: Server, second: Server, replicated_text: LoadSpec, rest: str, place: int
 ) -> None:
     server, urls = (old, second)[place], (old.url, second.url)
     token = token_of(replicated_text.tables[0].entry, rest)

@@ -18,8 +18,8 @@ from unittest import mock
 
 from sluice.config import load
 from sluice.core.receipts import Loaded
-from sluice.driver.texts import read_text
-from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.driver.specs import read_spec
+from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import Inserts
 from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
 from sluice.testbed.local.running import running_broker
@@ -42,7 +42,7 @@ def load_once(world: World, cluster: Cluster, shards: str, topic: str, messages:
     if len(cluster.servers) > len(cluster.shards):
         path.write_text(path.read_text().replace('"single"', '"quorum"'))
     configuration = load(path, {})
-    outcome = Task(configuration, topic, messages, read_text(configuration, "dc1")).load().outcome
+    outcome = Task(configuration, topic, messages, read_spec(configuration, "dc1")).load().outcome
     assert isinstance(outcome, Loaded), outcome
     assert outcome.rows == messages and len(outcome.receipts) == len(cluster.shards)
     cluster.execute(f"DROP TABLE {table}")
@@ -73,7 +73,7 @@ def main() -> None:
             for server in servers:
                 way = stack.enter_context(Proxy(Inserts, ("127.0.0.1", server.settings.ports[0])))
                 if chosen.delay:
-                    way.strike(Fault(Kind.DELAY, seconds=chosen.delay))
+                    way.strike(LinkFault(Kind.DELAY, seconds=chosen.delay))
                 urls.setdefault(shard, []).append(f"http://127.0.0.1:{way.port}")
         pairs = (f"{shard} = {of}" for shard, of in urls.items())
         shards = f"{{ {', '.join(pairs)} }}".replace("'", '"')

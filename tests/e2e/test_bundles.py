@@ -12,11 +12,11 @@ import pytest
 from sluice.config import load
 from sluice.core.bundles import Member, bundle_name
 from sluice.core.errors import TerminalError
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import BundleTooHeavy, Failed, Loaded, TaskReport
 from sluice.core.records import Kind, Record
-from sluice.core.text import ConfigurationText
-from sluice.driver.texts import access_of, kafka_access, read_text
+from sluice.driver.specs import access_of, kafka_access, read_spec
 from sluice.worker import loading
 from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.tasks import load_task
@@ -47,12 +47,12 @@ class Bundled:
 
     def __post_init__(self) -> None:
         self.configuration = load(self.path, {})
-        self.text: ConfigurationText = read_text(self.configuration, "dc1")
+        self.spec: LoadSpec = read_spec(self.configuration, "dc1")
 
     def members(self, ends: Sequence[int]) -> list[Assignment]:
         ranges = [Range(TopicPartition(self.topic, p), 0, end) for p, end in enumerate(ends)]
         name = bundle_name(Member(each, "topicid", 0) for each in ranges)
-        digest, deadline_ms = self.text.digest(), time_ms() + 60_000
+        digest, deadline_ms = self.spec.digest(), time_ms() + 60_000
         return [
             Assignment(
                 each,
@@ -83,7 +83,7 @@ class Bundled:
             pipeline=self.configuration.pipeline,
             kafka=kafka_access(self.configuration, "dc1"),
             clickhouse=access_of(self.configuration),
-            texts={self.text.digest(): self.text.canonical()},
+            specs={self.spec.digest(): self.spec.canonical()},
         )
         return load_task(environment, members, 0)
 

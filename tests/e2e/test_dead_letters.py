@@ -31,7 +31,7 @@ def rows(world: World, table: str) -> list[tuple[int, int]]:
     return [(int(str(row["id"])), int(str(row["quantity"]))) for row in found]
 
 
-def letters(world: World, configuration: Path, *filters: str) -> list[dict[str, object]]:
+def dead_letters(world: World, configuration: Path, *filters: str) -> list[dict[str, object]]:
     ended = world.sluice("dead-letters", "list", str(configuration), "--json", *filters)
     assert ended.returncode == 0, ended.stderr
     found: list[dict[str, object]] = json.loads(ended.stdout)
@@ -58,7 +58,7 @@ def assert_clean(world: World, configuration: Path, **counts: int) -> None:
     assert verify.returncode == 0, verify.stdout + verify.stderr
 
 
-def test_a_mended_table_gets_its_messages_and_a_bad_one_keeps_its_origin(world: World) -> None:
+def test_a_fixed_table_gets_its_messages_and_a_bad_one_keeps_its_origin(world: World) -> None:
     world.create_topic("dl-one", 1)
     create(world, "dl_one", "UInt16")
     produce(
@@ -68,25 +68,27 @@ def test_a_mended_table_gets_its_messages_and_a_bad_one_keeps_its_origin(world: 
     )
     configuration = world.configure({"dl_one": ["dl-one"]})
     world.drain(configuration)
-    found = letters(world, configuration)
+    found = dead_letters(world, configuration)
     assert [(each["offset"], each["attempt"]) for each in found] == [(20, 1), (21, 1), (22, 1)]
-    assert {each["text"] for each in found} != {""} and all(e["attempted_at_ms"] for e in found)
+    assert {each["load_spec"] for each in found} != {""} and all(
+        e["attempted_at_ms"] for e in found
+    )
     world.execute("ALTER TABLE dl_one MODIFY COLUMN quantity UInt32")
     assert replayed(world, configuration) == (3, 0)
     assert replayed(world, configuration) == (0, 3)
     world.drain(configuration)
     assert rows(world, "dl_one")[-2:] == [(100, 70000), (101, 80000)]
     assert len(rows(world, "dl_one")) == 22
-    (again,) = letters(world, configuration, "--waiting")
+    (again,) = dead_letters(world, configuration, "--waiting")
     assert (again["attempt"], again["error"]) == (2, found[2]["error"])
     assert again["origin"] == found[2]["origin"] and again["headers"] == found[2]["headers"]
     assert int(str(again["offset"])) > 22
-    assert len(letters(world, configuration, "--replayed")) == 3
+    assert len(dead_letters(world, configuration, "--replayed")) == 3
     assert_clean(world, configuration, produced=26, loaded=22, dead_lettered=4)
     purge = world.sluice("dead-letters", "purge", str(configuration), "--replayed", "--yes")
     assert (purge.returncode, purge.stdout) == (0, "purged  3\nkept    0\n"), purge.stderr
     assert_clean(world, configuration, produced=26, loaded=22, dead_lettered=4)
-    assert [each["attempt"] for each in letters(world, configuration)] == [2]
+    assert [each["attempt"] for each in dead_letters(world, configuration)] == [2]
 
 
 def test_a_message_goes_back_only_to_the_table_that_missed_it(world: World) -> None:
@@ -97,7 +99,7 @@ def test_a_message_goes_back_only_to_the_table_that_missed_it(world: World) -> N
     configuration = world.configure({"dl_narrow": ["dl-two"], "dl_wide": ["dl-two"]})
     world.drain(configuration)
     assert rows(world, "dl_wide") == [(1, 1), (2, 70000)]
-    assert [each["table"] for each in letters(world, configuration)] == ["dl_narrow"]
+    assert [each["table"] for each in dead_letters(world, configuration)] == ["dl_narrow"]
     world.execute("ALTER TABLE dl_narrow MODIFY COLUMN quantity UInt32")
     assert replayed(world, configuration, "--table", "dl_narrow") == (1, 0)
     produce(world, "dl-two", b'{"id":3,"quantity":3}')
@@ -119,7 +121,7 @@ def test_a_deployment_that_makes_most_messages_bad_stops_with_nothing_written(
     configuration = world.configure({"dl_limit": ["dl-limit"]})
     driver = world.run(configuration, "--until-caught-up")
     assert driver.wait() == 1
-    assert letters(world, configuration) == []
+    assert dead_letters(world, configuration) == []
     log = driver.text()
     assert "150 of the last 200 messages cannot become rows of table entry dl_limit: 75%" in log
     assert "max_ratio is 0.5" in log and "offset 1 out-of-range" in log
@@ -127,6 +129,6 @@ def test_a_deployment_that_makes_most_messages_bad_stops_with_nothing_written(
     with configuration.open("a") as file:
         file.write("[dead_letters]\nmax_ratio = 1.0\n")
     world.drain(configuration)
-    assert len(letters(world, configuration)) == 150
+    assert len(dead_letters(world, configuration)) == 150
     assert len(rows(world, "dl_limit")) == 50
     assert_clean(world, configuration, produced=200, loaded=50, dead_lettered=150)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sluice.config import load
 from sluice.core.receipts import Failed, Loaded
-from sluice.driver.texts import read_text
+from sluice.driver.specs import read_spec
 from sluice.worker.worker_cache import OtherDecoderError
 from tests.support.range_task import Task
 from tests.support.world import Truth, World
@@ -18,7 +18,7 @@ def test_a_worker_with_another_decoder_inserts_nothing(world: World) -> None:
     world.create_table("decoded")
     world.produce("decoders", 10, Truth(), partitions=1)
     configuration = load(world.configure({"decoded": ["decoders"]}), {})
-    text = read_text(configuration, "dc1")
+    text = read_spec(configuration, "dc1")
     recorded = replace(text, decoder="chdb 99.9.9, rules 1")
     refused = Task(configuration, "decoders", 10, recorded).load(is_first=True).outcome
     assert isinstance(refused, Failed) and isinstance(refused.error, OtherDecoderError)

@@ -101,8 +101,8 @@ def assert_all(world: World, table: str, truth: Truth, configuration: Path) -> N
     expected = split(world, table, truth)
     assert_exact(world, table, expected)
     assert len(assert_values(world, table)) == min(MAX, 2 + ages(expected))
-    letters = sorted((p, offset) for p, offsets in expected.bad.items() for offset in offsets)
-    assert sorted(world.dead_letters()) == letters
+    dead_letters = sorted((p, offset) for p, offsets in expected.bad.items() for offset in offsets)
+    assert sorted(world.dead_letters()) == dead_letters
     for command in ("audit", "verify"):
         judged = world.sluice(command, str(configuration))
         assert judged.returncode == 0, judged.stdout + judged.stderr

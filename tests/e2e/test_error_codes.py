@@ -25,7 +25,7 @@ import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.core.errors import TerminalError, TransientError
-from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import Inserts
 from sluice.testbed.local.cluster.server import ClickHouseServer, Settings
 from sluice.worker.worker_cache import WorkerCache
@@ -60,9 +60,9 @@ def test_319_then_286_for_the_same_block_and_for_others_until_its_quorum_is_ther
     with Server(world.second.url) as server:
         server.execute(f"SYSTEM SYNC REPLICA {loader.table}", timeout_seconds=60)
     wait_for(lambda: _quorum_is_there(world, loader), 30, "the quorum of the first attempt")
-    before = loader.mark()
+    before = loader.insert_counter()
     loader.insert()
-    assert loader.mark() == before  # it was known
+    assert loader.insert_counter() == before  # it was known
     taken(loader)
 
 
@@ -79,7 +79,7 @@ def test_225_when_the_server_loses_zookeeper_while_it_waits_and_242_as_long_as_i
     with world.without_fetches():
         with Proxy(Inserts, ("127.0.0.1", world.first.settings.ports[0])) as way:
             loader.urls = (f"http://127.0.0.1:{way.port}",)
-            way.ambush(1.0, lambda: world.way.strike(Fault(Kind.CUT)))
+            way.ambush(1.0, lambda: world.way.strike(LinkFault(Kind.CUT)))
             try:
                 error = refused(loader)
                 # 225 where the cut met it while it waited; the others a step before or after.
@@ -186,7 +186,7 @@ def test_202_while_the_user_has_too_many_queries(world: ReplicaPair) -> None:
 
 
 def test_164_192_and_193_are_for_a_person(world: ReplicaPair) -> None:
-    """They stop the partition; what was in doubt goes on once they are mended."""
+    """They stop the partition; what was in doubt goes on once they are fixed."""
     loader = world.loader(user="small")
     world.profile("<readonly>1</readonly>")
     assert refused(loader, TerminalError).code == 164

@@ -38,7 +38,7 @@ def envelope(first: int, rows: int, bad: bool, with_note: bool) -> bytes:
 def produced(world: World, topic: str) -> tuple[dict[str, list[Row]], list[tuple[int, str]]]:
     """What must be in each table, and the (offset, table) of what must be a dead letter."""
     truth: dict[str, list[Row]] = {"plain": [], "bound": []}
-    letters: list[tuple[int, str]] = []
+    dead_letters: list[tuple[int, str]] = []
     dice, producer = random.Random(11), world.producer()
     for number in range(MESSAGES):
         table = dice.choice(("plain", "bound"))
@@ -62,7 +62,7 @@ def produced(world: World, topic: str) -> tuple[dict[str, list[Row]], list[tuple
         ) -> None:
             offset = message.offset()
             if bad:
-                letters.append((offset, table))
+                dead_letters.append((offset, table))
             else:
                 truth[table] += [(offset, n, first + n, note) for n, note in enumerate(notes)]
 
@@ -71,7 +71,7 @@ def produced(world: World, topic: str) -> tuple[dict[str, list[Row]], list[tuple
         )
         producer.poll(0)
     producer.flush()
-    return truth, letters
+    return truth, dead_letters
 
 
 def test_two_formats_in_one_partition_through_kills_and_a_new_column(world: World) -> None:
@@ -81,7 +81,7 @@ def test_two_formats_in_one_partition_through_kills_and_a_new_column(world: Worl
             f"CREATE TABLE {table} ({COLUMNS}) ENGINE = MergeTree ORDER BY id "
             "SETTINGS non_replicated_deduplication_window = 10000"
         )
-    truth, letters = produced(world, "formats")
+    truth, dead_letters = produced(world, "formats")
     configuration = world.configure(
         {table: ["formats"] for table in SETTINGS}, max_messages=400, settings_of=SETTINGS
     )
@@ -105,7 +105,9 @@ def test_two_formats_in_one_partition_through_kills_and_a_new_column(world: Worl
         assert rows == sorted(wanted), table
         sevens = world.query(f"SELECT count() AS n FROM {table} WHERE added = 7")
         assert int(str(sevens[0]["n"])) == len(wanted)
-    assert sorted(o for _, o in world.dead_letters()) == sorted(offset for offset, _ in letters)
+    assert sorted(o for _, o in world.dead_letters()) == sorted(
+        offset for offset, _ in dead_letters
+    )
     audit = world.sluice("audit", str(configuration), "--json")
     assert audit.returncode == 0, audit.stdout + audit.stderr
     report = json.loads(audit.stdout)

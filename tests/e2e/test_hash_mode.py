@@ -10,7 +10,7 @@ import pytest
 
 from sluice.testbed.local.running import Broker
 from tests.support.clickhouse_server import ClickHouseServer
-from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, assert_letters
+from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_dead_letters, assert_exact
 
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
 
@@ -56,7 +56,7 @@ def test_kills_under_hashed_deduplication(old_world: World, sort: str) -> None:
     world.drain(configuration)
     assert replayed > 0
     assert_exact(world, table, truth)
-    assert_letters(world, truth)
+    assert_dead_letters(world, truth)
 
 
 @pytest.mark.long

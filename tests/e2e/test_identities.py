@@ -51,7 +51,7 @@ def test_a_server_that_starts_again_in_another_time_zone_stores_no_block_twice(
 
 
 def test_a_table_that_takes_the_place_of_one_that_is_in_doubt_is_looked_into(world: World) -> None:
-    """It holds the rows of the one before it, and not its tokens; its mark is no less."""
+    """It holds the rows of the one before it, and not its tokens; its insert counter is no less."""
     world.create_topic("orders-place", 1)
     world.execute("CREATE DATABASE swapping ENGINE = Atomic")  # tables with uuids, as servers have
     world.create_table("swapping.placed")

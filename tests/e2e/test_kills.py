@@ -12,7 +12,7 @@ import pytest
 from sluice.testbed.local.children import free_ports
 from tests.support.driver import Driver
 from tests.support.processes import command_of, is_below, parents_by_pid
-from tests.support.world import Truth, World, assert_exact, assert_letters, wait_for
+from tests.support.world import Truth, World, assert_dead_letters, assert_exact, wait_for
 
 pytestmark = pytest.mark.long
 
@@ -50,7 +50,7 @@ def test_ten_kills_of_the_driver(world: World) -> None:
     world.drain(configuration)
     assert replayed > 0, "no kill left a range in doubt"
     assert_exact(world, "kills", truth)
-    assert_letters(world, truth)
+    assert_dead_letters(world, truth)
 
 
 def test_workers_killed_in_the_middle_of_inserts(world: World) -> None:
@@ -75,7 +75,7 @@ def test_workers_killed_in_the_middle_of_inserts(world: World) -> None:
     assert killed >= 2
     assert "Spark lost" in driver.text()
     assert_exact(world, "workers", truth)
-    assert_letters(world, truth)
+    assert_dead_letters(world, truth)
 
 
 def test_a_spark_that_dies_ends_the_driver_in_doubt_and_the_next_one_goes_on(world: World) -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.support.world import Truth, World, assert_exact, assert_letters, order, wait_for
+from tests.support.world import Truth, World, assert_dead_letters, assert_exact, order, wait_for
 
 pytestmark = pytest.mark.long
 
@@ -28,7 +28,7 @@ def test_clickhouse_is_stopped_for_30_s(fragile_world: World) -> None:
     assert driver.wait() == 0, driver.text()[-4000:]
     assert "waits: " in driver.text()
     assert_exact(world, "orders", truth)
-    assert_letters(world, truth)
+    assert_dead_letters(world, truth)
 
 
 def test_broker_is_stopped_for_20_s(fragile_world: World) -> None:
@@ -46,7 +46,7 @@ def test_broker_is_stopped_for_20_s(fragile_world: World) -> None:
     world.broker.start()
     assert driver.wait() == 0, driver.text()[-4000:]
     assert_exact(world, "orders", truth)
-    assert_letters(world, truth)
+    assert_dead_letters(world, truth)
 
 
 def test_clickhouse_is_killed_again_and_again_while_rows_flow(fragile_world: World) -> None:

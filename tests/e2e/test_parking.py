@@ -54,7 +54,7 @@ def stop(driver: Driver) -> None:
 
 
 def test_parked_messages_come_back_exactly_once(world: World) -> None:
-    """Refused by a constraint, which judges rows; killed meanwhile, mended, asked."""
+    """Refused by a constraint, which judges rows; killed meanwhile, fixed, asked."""
     for name in ("bad", "good"):
         world.create_table(name)
     truth = Truth()

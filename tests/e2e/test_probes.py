@@ -12,7 +12,7 @@ from sluice.config import Configuration, load
 from sluice.core.errors import TerminalError
 from sluice.core.receipts import Failed, Loaded
 from sluice.driver.probing import DoubledRowsError
-from sluice.driver.texts import read_text
+from sluice.driver.specs import read_spec
 from tests.support.range_task import Task, time_ms
 from tests.support.world import COLUMNS, LINEAGE, Truth, World
 
@@ -39,7 +39,7 @@ def configured(world: World, entries: list[str], table: str, topic: str) -> Conf
 
 
 def task(configuration: Configuration, topic: str) -> Task:
-    return Task(configuration, topic, MESSAGES, read_text(configuration, "dc1"))
+    return Task(configuration, topic, MESSAGES, read_spec(configuration, "dc1"))
 
 
 def loaded(one: Task) -> None:
@@ -50,7 +50,7 @@ def test_two_entries_on_one_table_are_told_apart(world: World) -> None:
     """Of a range the first entry's block landed and the second's did not; or both did."""
     topic = produced(world, "two")
     both = task(configured(world, ["first", "second"], "two", topic), topic)
-    first = replace(both, text=replace(both.text, tables=both.text.tables[:1]))
+    first = replace(both, spec=replace(both.spec, tables=both.spec.tables[:1]))
     loaded(first)
     assert both.probe().rest == {"first": (), "second": WHOLE}
     loaded(both)
@@ -168,13 +168,13 @@ def test_messages_of_several_rows_over_clickhouse_partitions(
     are loaded, each once."""
     name = "halves" + "_".join(map(str, lost))
     halves = halves_of(world, name)
-    assert isinstance(halves.load(grant=3).outcome, Loaded)
+    assert isinstance(halves.load(reservation=3).outcome, Loaded)
     for number in lost:
         world.execute(f"ALTER TABLE {name} DROP PARTITION {number}")
     for _ in range(2):  # after a restart of the driver it is looked for again
         found = halves.probe()
         assert found.error is None and found.rest == {name: WHOLE}, found
-        outcome = halves.load(grant=3, rest=found.rest, stored=found.stored).outcome
+        outcome = halves.load(reservation=3, rest=found.rest, stored=found.stored).outcome
         assert isinstance(outcome, Loaded), outcome
         wanted(name, world)
     assert len(found.stored[name]) == MESSAGES - 1
@@ -184,7 +184,7 @@ def test_messages_of_several_rows_over_clickhouse_partitions(
 def test_a_table_that_is_not_partitioned_any_more_may_have_parts_of_messages(world: World) -> None:
     """A part was lost, and then a table without ClickHouse partitions was put in its place."""
     halves = halves_of(world, "merged")
-    assert isinstance(halves.load(grant=3).outcome, Loaded)
+    assert isinstance(halves.load(reservation=3).outcome, Loaded)
     world.execute("ALTER TABLE merged DROP PARTITION 1")
     world.execute(
         f"CREATE TABLE whole (id UInt64, {LINEAGE}) ENGINE = MergeTree ORDER BY id "
@@ -193,7 +193,7 @@ def test_a_table_that_is_not_partitioned_any_more_may_have_parts_of_messages(wor
     world.execute("INSERT INTO whole SELECT * FROM merged")
     world.execute("DROP TABLE merged")
     world.execute("RENAME TABLE whole TO merged")
-    today = replace(halves, text=read_text(halves.configuration, "dc1"))
+    today = replace(halves, spec=read_spec(halves.configuration, "dc1"))
     found = today.probe(in_parts=["merged"])
     assert found.error is None and found.rest == {"merged": WHOLE}, found
     outcome = today.load(rest=found.rest, stored=found.stored).outcome
@@ -203,19 +203,19 @@ def test_a_table_that_is_not_partitioned_any_more_may_have_parts_of_messages(wor
 
 def test_rows_that_its_messages_do_not_make_stop_a_probed_range(world: World) -> None:
     halves = halves_of(world, "strange")
-    assert isinstance(halves.load(grant=3).outcome, Loaded)
+    assert isinstance(halves.load(reservation=3).outcome, Loaded)
     world.execute(
         "INSERT INTO strange SELECT id, _topic, _partition, _offset, _row + 3, _source "
         "FROM strange WHERE _offset = 5 AND _row = 2"
     )
     found = halves.probe()
-    outcome = halves.load(grant=3, rest=found.rest, stored=found.stored).outcome
+    outcome = halves.load(reservation=3, rest=found.rest, stored=found.stored).outcome
     assert isinstance(outcome, Failed) and isinstance(outcome.error, TerminalError), outcome
     assert "has 598 rows of these messages, of which they make only 597" in str(outcome.error)
 
 
 def test_a_row_that_is_there_twice_is_not_probed_away(world: World) -> None:
     halves = halves_of(world, "twice")
-    assert isinstance(halves.load(grant=3).outcome, Loaded)
+    assert isinstance(halves.load(reservation=3).outcome, Loaded)
     world.execute("INSERT INTO twice SELECT * FROM twice WHERE _offset = 5 AND _row = 2")
     assert isinstance(halves.probe().error, DoubledRowsError)

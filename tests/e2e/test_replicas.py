@@ -17,18 +17,18 @@ from sluice.clickhouse import http
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
-from sluice.clickhouse.window import window_mark
-from sluice.core.budget import Site
+from sluice.clickhouse.window import read_insert_counter
+from sluice.core.budget import TargetShard
 from sluice.core.errors import InDoubtError
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind as RecordKind
 from sluice.core.records import Record
 from sluice.core.replicas import REST_SECONDS_MAX
-from sluice.core.text import ConfigurationText
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.probing import ClickHouseProber, ReplicaMissingError
 from sluice.kafka.clients import KafkaAccess
-from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import Inserts
 from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
 from sluice.testbed.local.cluster.server import ClickHouseServer, Settings
@@ -102,15 +102,15 @@ def test_a_block_whose_answer_was_lost_is_known_to_the_next_replica(
     loader.durability = durability
     url = through(proxy, loader)
     loader.insert()
-    proxy.strike(Fault(Kind.DROP_REPLY))
-    before = loader.mark()
+    proxy.strike(LinkFault(Kind.DROP_REPLY))
+    before = loader.insert_counter()
     assert not loader.cache.may_land
     receipt = loader.insert()
     assert loader.cache.may_land
     assert proxy.counters.dropped_replies == 1
     assert receipt.replica == loader.urls[1]
     assert receipt.failed_over == (f"{url} CONNECTION_LOST",) and receipt.in_doubt
-    assert loader.mark() == before + 1  # one of the two was recognised
+    assert loader.insert_counter() == before + 1  # one of the two was recognised
     loader.assert_stored_once()
     assert loader.insert().failed_over == ()  # the first replica rests
 
@@ -121,8 +121,8 @@ def test_a_block_in_doubt_is_not_offered_on_when_the_window_moved(
     """The driver has to look, as before any repeat."""
     through(proxy, loader)
     loader.insert()
-    proxy.strike(Fault(Kind.DROP_REPLY))
-    loader.marks_behind = 10_000  # so many entries since the look before the first insert
+    proxy.strike(LinkFault(Kind.DROP_REPLY))
+    loader.insert_counters_behind = 10_000  # so many entries since the look before the first insert
     with pytest.raises(InDoubtError, match="may not remember it"):
         loader.insert()
     loader.assert_stored_once()
@@ -185,7 +185,7 @@ def test_a_replica_without_zookeeper_is_passed_by(cluster: Cluster, tmp_path: Pa
             table, path = create(servers)
             loader = Loader(servers, table, path, tuple(each.url for each in servers))
             assert loader.insert().replica == third.url
-            way.strike(Fault(Kind.CUT))
+            way.strike(LinkFault(Kind.CUT))
             wait_for(lambda: not _is_writable(third, table), 90, "the loss of the session")
             failed_over = [loader.insert().failed_over for _ in range(2)]
             assert failed_over == [(f"{third.url} TABLE_IS_READ_ONLY",), ()]
@@ -224,7 +224,7 @@ def test_a_replica_of_another_table_gets_nothing(cluster: Cluster) -> None:
 
 def test_a_block_in_doubt_is_never_said_to_be_unstored(cluster: Cluster, proxy: Proxy) -> None:
     """Neither where the next replica refuses the table, nor where it was altered meanwhile: the
-    range would be loaded under another text, or parked, beside what the first has stored."""
+    range would be loaded under another load spec, or parked, beside what the first has stored."""
     first, second = cluster.servers
     table, path = create([first])
     with Server(second.url) as server:
@@ -232,7 +232,7 @@ def test_a_block_in_doubt_is_never_said_to_be_unstored(cluster: Cluster, proxy: 
     loader = Loader([first], table, path, (first.url, second.url))
     through(proxy, loader)
     loader.insert()
-    proxy.strike(Fault(Kind.DROP_REPLY))
+    proxy.strike(LinkFault(Kind.DROP_REPLY))
     with pytest.raises(BlockRefusedError) as raised:
         loader.insert()
     assert not raised.value.is_unstored
@@ -245,7 +245,7 @@ def test_an_alter_between_two_replicas_leaves_the_block_in_doubt(
     """The second hashes one column more, and would store the block once more."""
     through(proxy, loader)
     loader.insert()
-    proxy.strike(Fault(Kind.DROP_REPLY))
+    proxy.strike(LinkFault(Kind.DROP_REPLY))
     look = inserting._look
 
     def alter_then_look(*parts: Any) -> None:
@@ -312,17 +312,17 @@ def test_token_mode_offers_the_same_token(
     )
     monkeypatch.setattr(
         inserting,
-        "window_mark",
-        lambda server, facts: window_mark(server, replace(facts, replicated=False)),
+        "read_insert_counter",
+        lambda server, facts: read_insert_counter(server, replace(facts, replicated=False)),
     )
     servers: list[ClickHouseServer] = [embedded_server]  # type: ignore[list-item]
     with Proxy(Inserts, ("127.0.0.1", embedded_server.port)) as way:
         loader = Loader(servers, table, "", (embedded_server.url, embedded_server.url))
         through(way, loader)
-        text = replace(loader.text, zookeeper_paths=(("s1", "/t"),))
-        monkeypatch.setattr(Loader, "text", text)
+        spec = replace(loader.spec, zookeeper_paths=(("s1", "/t"),))
+        monkeypatch.setattr(Loader, "spec", spec)
         loader.insert()
-        way.strike(Fault(Kind.DROP_REPLY))
+        way.strike(LinkFault(Kind.DROP_REPLY))
         receipt = loader.insert()
         assert way.counters.dropped_replies == 1
     assert receipt.replica == embedded_server.url and receipt.in_doubt
@@ -333,33 +333,33 @@ def test_the_window_is_read_from_any_replica_and_a_probe_names_the_one_it_lacks(
     loader: Loader, cluster: Cluster
 ) -> None:
     first, _ = cluster.servers
-    site = Site(loader.table, "s1")
+    target_shard = TargetShard(loader.table, "s1")
     access = ClickHouseAccess({"s1": loader.urls}, "default", "", "single")
-    text = ConfigurationText("p", "dc1", "chdb", 1 << 30, (loader.text,))
+    spec = LoadSpec("p", "dc1", "chdb", 1 << 30, (loader.spec,))
     now = [NOW_MS]
-    monitor = WindowMonitor(access, text, lambda: now[0])
+    monitor = WindowMonitor(access, spec, lambda: now[0])
     servers = monitor._servers()
     monitor._read(servers)
     loader.insert(0)
     loader.insert(1)
-    marks = []
+    insert_counters = []
     for minute in range(2):  # each replica in its turn
         now[0] = NOW_MS + minute * 60_001
         monitor._read(servers)
-        marks.append(monitor.current()[site].state.mark)
-    assert marks == [loader.mark()] * 2 == [2, 2]
+        insert_counters.append(monitor.current()[target_shard].state.insert_counter)
+    assert insert_counters == [loader.insert_counter()] * 2 == [2, 2]
     first.kill()
     try:
         for minute in range(2, 4):
             now[0] = NOW_MS + minute * 60_001
             monitor._read(servers)
             assert monitor.failure() is None
-            assert monitor.current()[site].read_started_ms == now[0]
-            assert monitor.current()[site].state.mark == 2
+            assert monitor.current()[target_shard].read_started_ms == now[0]
+            assert monitor.current()[target_shard].state.insert_counter == 2
         prober = ClickHouseProber(access, "p", KafkaAccess("dc1", "127.0.0.1:1"))
         record = Record(RecordKind.INTEND, 1, 1, 0, ROWS, "a", 0, "topic", "text", 1, 0)
         with pytest.raises(ReplicaMissingError) as raised:
-            prober._missing(Range(TopicPartition("a", 0), 0, ROWS), record, loader.text, NOW_MS)
+            prober._missing(Range(TopicPartition("a", 0), 0, ROWS), record, loader.spec, NOW_MS)
         prober.close()
         assert "all 2 replicas of shard s1, and 1 of them" in raised.value.message
         assert first.url in raised.value.message

@@ -18,8 +18,8 @@ from tests.support.world import (
     Driver,
     Truth,
     World,
+    assert_dead_letters,
     assert_exact,
-    assert_letters,
     order,
     wait_for,
 )
@@ -236,7 +236,7 @@ def test_kills_with_a_column_added_before_the_replay(each_world: World) -> None:
     driver = world.drain(configuration, PATIENCE)
     assert replayed + driver.text().count(words) > 0, "no kill left a range in doubt"
     assert_exact(world, table, truth)
-    assert_letters(world, truth)
+    assert_dead_letters(world, truth)
     # A driver that was killed soon may have repeated only what was in doubt.
     assert_texts_are_recorded_first(world, 2, 3)
 
@@ -260,4 +260,4 @@ def test_columns_are_added_under_a_running_driver(each_world: World) -> None:
     if isinstance(world.clickhouse, ClickHouseServer):
         assert driver.text().count(TAKEN_UP) >= 1
     assert_exact(world, table, truth)
-    assert_letters(world, truth)
+    assert_dead_letters(world, truth)

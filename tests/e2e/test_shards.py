@@ -14,9 +14,9 @@ import pytest
 from sluice.clickhouse.http import Server
 from sluice.config import load
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
-from sluice.core.receipts import Failed, Loaded, NeedsGrant
+from sluice.core.receipts import Failed, Loaded, NeedsReservation
 from sluice.driver.probing import DoubledRowsError
-from sluice.driver.texts import read_text
+from sluice.driver.specs import read_spec
 from sluice.testbed.local.children import free_ports
 from sluice.testbed.local.running import ClickHouse, running_clickhouse
 from tests.support.losing import run_losing
@@ -182,7 +182,7 @@ ENGINE = "ENGINE = MergeTree ORDER BY id SETTINGS non_replicated_deduplication_w
 def task(shards: Shards, table: str, truth: Truth, **more: object) -> Task:
     topic = f"orders-{table}"
     configuration = load(shards.configure({table: [topic]}, **more), {})
-    return Task(configuration, topic, len(truth.good[0]), read_text(configuration, "dc1"))
+    return Task(configuration, topic, len(truth.good[0]), read_spec(configuration, "dc1"))
 
 
 def produced(shards: Shards, table: str, count: int = 3_000) -> Truth:
@@ -218,14 +218,14 @@ def test_a_block_in_doubt_is_repeated_with_that_of_the_other_shard_and_counts_on
     assert receipts["s1"].checksum != receipts["s2"].checksum
 
 
-def test_above_the_grant_of_any_shard_nobody_inserts(shards: Shards) -> None:
+def test_above_the_reservation_of_any_shard_nobody_inserts(shards: Shards) -> None:
     """One shard's block takes one entry, the other's two."""
     shards.create("granted", "PARTITION BY if(user_id % 2 = 0, 0, 1 + user_id % 4)")
     truth = produced(shards, "granted")
     sent = task(shards, "granted", truth)
-    assert sent.load(grant=1).outcome == NeedsGrant("granted", 2, inserted=False)
+    assert sent.load(reservation=1).outcome == NeedsReservation("granted", 2, inserted=False)
     assert shards.count("granted") == 0
-    loaded = sent.load(grant=2).outcome
+    loaded = sent.load(reservation=2).outcome
     assert isinstance(loaded, Loaded)
     entries = {receipt.shard: receipt.entries for receipt in loaded.receipts}
     assert entries == {"s1": 1, "s2": 2}

@@ -1,5 +1,5 @@
 """Quorums that are stuck on purpose, on real replicas (18.16.1 with ZooKeeper): explained by
-`sluice quorum`, mended by what it does or prints, and loaded on, every replica compared."""
+`sluice quorum`, fixed by what it does or prints, and loaded on, every replica compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration, load
 from sluice.core.errors import SluiceError
-from sluice.ops.quorum import Report, Selection, look, mend
+from sluice.ops.quorum import QuorumSelection, Report, apply_fixes, look
 from sluice.spark.java import require_java
 from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
 from sluice.testbed.local.cluster.server import ClickHouseServer
@@ -76,11 +76,11 @@ class Table:
                 server.execute(f"SYSTEM {what} {self.name}")
 
     def look(self) -> Report:
-        (report,) = look(self.configuration, Selection())
+        (report,) = look(self.configuration, QuorumSelection())
         return report
 
-    def mend(self) -> Report:
-        (report,) = mend(self.configuration, Selection(), bool)
+    def apply_fixes(self) -> Report:
+        (report,) = apply_fixes(self.configuration, QuorumSelection(), bool)
         return report
 
     def wait_until_stuck(self) -> Report:
@@ -139,7 +139,7 @@ def test_stopped_fetches_are_found_and_started(cluster: Cluster, tmp_path: Path)
     assert f"r1 ({first.url}) has it" in shown(report)
     assert "r2" in shown(report) and "Fetching of part was cancelled" in shown(report)
     assert {action.url for action in report.judgement.actions} == {each.url for each in others}
-    report = table.mend()
+    report = table.apply_fixes()
     assert not report.judgement.is_stuck and report.facts.pending == ()
     assert table.insert(first, 2) == table.insert(others[1], 3) == 0
     table.assert_everywhere(1, 2, 3)
@@ -159,7 +159,7 @@ def test_a_replaced_replica_is_counted_when_it_is_restarted(
     wait_for(lambda: "and is not counted" in shown(table.look()), 60, "the copy of the part")
     (action,) = table.look().judgement.actions
     assert action.url == second.url and "RESTART REPLICA" in action.statement
-    assert not table.mend().judgement.is_stuck
+    assert not table.apply_fixes().judgement.is_stuck
     table.assert_everywhere(1)
 
 
@@ -174,8 +174,8 @@ def test_sends_that_are_stopped_take_a_restart_of_the_replica(
     report = table.wait_until_stuck()
     assert "r2" in shown(report) and "to fetch it failed" in shown(report)
     steps: list[str] = []
-    (report,) = mend(
-        table.configuration, Selection(), lambda each: bool(steps.extend(each) or True), 5.0
+    (report,) = apply_fixes(
+        table.configuration, QuorumSelection(), lambda each: bool(steps.extend(each) or True), 5.0
     )
     assert not report.judgement.is_stuck
     assert any(step.startswith("SYSTEM START REPLICATED SENDS") for step in steps)
@@ -197,7 +197,7 @@ def test_the_only_holder_is_killed_and_comes_back(cluster: Cluster, tmp_path: Pa
     finally:
         first.start()
     wait_until_writable(table, first)
-    report = table.mend()
+    report = table.apply_fixes()
     assert not report.judgement.is_stuck and report.facts.failed_parts == ()
     assert table.insert(others[0], 1) == 0  # known: the part was kept
     table.assert_everywhere(1)
@@ -248,7 +248,7 @@ def test_a_lost_part_and_the_last_resort(
     assert table.insert(first, 2) == 319
     report = lose(table)
     assert "no replica has it" in shown(report) and report.judgement.actions == ()
-    assert table.mend().judgement.is_stuck  # nothing is deleted by Sluice
+    assert table.apply_fixes().judgement.is_stuck  # nothing is deleted by Sluice
     paths = DELETE.findall("\n".join(report.judgement.last_resort))
     assert [path.removeprefix(table.path).split("/")[1] for path in paths] == ["blocks", "quorum"]
     delete_nodes(cluster.zookeeper, paths if is_followed else paths[1:])
@@ -336,7 +336,7 @@ def leave_a_block(world: World, loading: Pipeline) -> None:
 
 @pytest.mark.long
 def test_a_part_that_is_given_up_is_loaded_again(world: World, cluster: Cluster) -> None:
-    """Its only holder is dead while the others are mended: ClickHouse forgets the block."""
+    """Its only holder is dead while the others are fixed: ClickHouse forgets the block."""
     first, *others = cluster.servers
     loading = pipeline(world, cluster.servers, 1)
     table, path, truth = loading.table, loading.path, loading.truth
@@ -345,7 +345,7 @@ def test_a_part_that_is_given_up_is_loaded_again(world: World, cluster: Cluster)
     first.kill()
     try:
         wait_for(lambda: "only r1 has it" in shown(table.look()), 60, "the end of its session")
-        report = table.mend()
+        report = table.apply_fixes()
         assert not report.judgement.is_stuck and len(report.facts.failed_parts) == 1
         world.drain(path)
         assert_exact_everywhere(world, replace(table, servers=others), truth)

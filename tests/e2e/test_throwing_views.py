@@ -32,7 +32,7 @@ def view(table: str, expression: str) -> str:
     )
 
 
-def mend(world: World, table: str) -> None:
+def fix(world: World, table: str) -> None:
     world.execute(f"DROP VIEW {table}_view")
     world.execute(view(table, "toDateTimeOrZero(note, 'UTC')"))
 
@@ -68,7 +68,7 @@ def test_it_stops_its_partition_in_words(world: World) -> None:
     truth.good |= held.good
     assert_exact(world, table, truth)
 
-    mend(world, table)
+    fix(world, table)
     world.drain(configuration, PATIENCE)
     assert_exact(world, table, truth)
     (seen,) = world.query(f"SELECT count() AS n, uniqExact(id) AS ids FROM {table}_seen")

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from tests.e2e.test_retired import is_settled
-from tests.support.world import Truth, World, assert_exact, assert_letters, wait_for
+from tests.support.world import Truth, World, assert_dead_letters, assert_exact, wait_for
 
 pytestmark = pytest.mark.long
 
@@ -60,11 +60,11 @@ def test_topics_come_and_go_while_a_driver_runs(world: World) -> None:
     for topic, truth in truths.items():
         assert_exact(world, of(table, topic), truth)
     assert world.count(table) == sum(truth.rows for truth in truths.values())
-    letters = Truth()
+    dead_letters = Truth()
     for truth in truths.values():
         for partition, offsets in truth.bad.items():
-            letters.bad.setdefault(partition, []).extend(offsets)
-    assert_letters(world, letters)
+            dead_letters.bad.setdefault(partition, []).extend(offsets)
+    assert_dead_letters(world, dead_letters)
     assert f"new topics are loaded from now on: {third}" in driver.text()
 
     doctor = world.sluice("doctor", str(configuration))

@@ -21,7 +21,7 @@ from sluice.core.records import Kind, Record
 from sluice.core.tokens import block_token
 from sluice.core.topology import ShardsChangedError
 from sluice.driver.probing import ClickHouseProber, StillRunningError
-from sluice.driver.texts import access_of, read_text
+from sluice.driver.specs import access_of, read_spec
 from sluice.driver.topology import resolved
 from sluice.driver.watching import ReplicaWatch
 from sluice.kafka.clients import KafkaAccess
@@ -153,11 +153,11 @@ class Watched:
 
     def __init__(self, configuration: Configuration) -> None:
         self.told: list[ClickHouseAccess] = []
-        text = read_text(configuration, "dc1")
+        spec = read_spec(configuration, "dc1")
         self.watch = ReplicaWatch(
             resolved(configuration),
             "dc1",
-            text,
+            spec,
             lambda: NOW_MS,
             lambda _, access: self.told.append(access),
         )
@@ -220,14 +220,14 @@ def test_a_target_that_only_passes_rows_on_is_refused(
     name = engine.partition("(")[0]
     configuration = configuration_of(tmp_path, cluster, f"to_{table}", '["s1", "s2"]')
     with pytest.raises(TerminalError) as raised:
-        read_text(configuration, "dc1")
+        read_spec(configuration, "dc1")
     assert f"has the engine {name}, which does not deduplicate" in raised.value.message
     assert hint in raised.value.hint
     # The first that is asked, so that both name the same server.
     url = access_of(configuration).shards["s1"][0]
     look = look_at_replica(access_of(configuration), "s1", url, [("default", f"to_{table}")])
     (error,) = [finding for finding in look.findings if finding.level == "error"]
-    assert (error.check, error.what, error.mend) == (
+    assert (error.check, error.what, error.fix) == (
         "table",
         raised.value.message,
         raised.value.hint,
@@ -302,7 +302,7 @@ def test_a_probe_asks_a_replica_that_is_gone_too_while_it_serves(
     create([first, second], table)
     describe(cluster, [first, second])
     configuration = configuration_of(tmp_path, cluster, table)
-    (text,) = read_text(configuration, "dc1").tables
+    (spec,) = read_spec(configuration, "dc1").tables
     access = access_of(configuration)
     prober = ClickHouseProber(access, "p", KafkaAccess("dc1", "127.0.0.1:1"))
     prober.use(replace(access, shards={"s1": (second.url,)}))
@@ -314,8 +314,8 @@ def test_a_probe_asks_a_replica_that_is_gone_too_while_it_serves(
         connector="dc1",
         topic_id="topic",
         block_range=block_range,
-        entry=text.entry,
-        target=text.target,
+        entry=spec.entry,
+        target=spec.target,
         shard="s1",
         rest="",
     )
@@ -323,7 +323,7 @@ def test_a_probe_asks_a_replica_that_is_gone_too_while_it_serves(
 
     def still_runs() -> bool:
         try:
-            prober._missing(block_range, record, text, NOW_MS)
+            prober._missing(block_range, record, spec, NOW_MS)
         except StillRunningError as error:
             return first.url in error.message
         return False
@@ -331,7 +331,7 @@ def test_a_probe_asks_a_replica_that_is_gone_too_while_it_serves(
     try:
         assert begins_before_the_end(first.url, Tls(), plan.path, {}, still_runs)
         wait_for(lambda: not still_runs(), 30, "the end of the insert")
-        assert prober._missing(block_range, record, text, NOW_MS) == (((0, 10),), ())
+        assert prober._missing(block_range, record, spec, NOW_MS) == (((0, 10),), ())
     finally:
         prober.close()
 

@@ -190,15 +190,15 @@ def test_a_schema_that_is_deleted_while_its_rows_are_in_doubt_makes_no_dead_lett
     probed = [line for line in second.text().splitlines() if "was probed" in line]
     assert all([line for line in probed if f"{topic}[0]" in line] for topic in topics), probed
     # One of a topic's tables had its rows; of the other one nobody had inserted anything.
-    new, letters = [n for n in range(MESSAGES) if is_new(n)], 0
+    new, dead_letters = [n for n in range(MESSAGES) if is_new(n)], 0
     for topic in topics:
         has = stored(topic)
         assert has
         for table in {f"{topic}_a", f"{topic}_b"} - has:
-            letters += 1
+            dead_letters += 1
             rows = world.query(f"SELECT _offset FROM {table} ORDER BY _offset")
             assert [r["_offset"] for r in rows] == [n for n in range(MESSAGES) if n not in new]
-    assert sorted(world.dead_letters()) == sorted([(0, n) for n in new] * letters)
+    assert sorted(world.dead_letters()) == sorted([(0, n) for n in new] * dead_letters)
 
 
 def test_bytes_that_are_no_header_become_dead_letters_without_a_wait_for_each_range(
@@ -215,8 +215,8 @@ def test_bytes_that_are_no_header_become_dead_letters_without_a_wait_for_each_ra
         values[n] = struct.pack(">BI", 0, dice.randrange(10**6, 1 << 32)) + values[n][5:]
     produce(world, "garbage", values)
     driver = world.drain(path, PATIENCE)
-    letters = sorted(world.dead_letters())
-    assert letters == sorted((0, n) for n in bad for _ in range(2))
+    dead_letters = sorted(world.dead_letters())
+    assert dead_letters == sorted((0, n) for n in bad for _ in range(2))
     for table in ("garbage_a", "garbage_b"):
         rows = world.query(f"SELECT _offset FROM {table} ORDER BY _offset")
         assert [row["_offset"] for row in rows] == [n for n in range(count) if n not in bad]

@@ -123,7 +123,7 @@ def _do_everything_wrong(world: World, topic: str) -> None:
     loader = WrongLoader(world, topic)
     last = [loader.record(partition) for partition in range(4)]
     assert {(record.kind, record.begin) for record in last} == {(Kind.SETTLE, 10_000)}
-    intend = {"kind": Kind.INTEND, "attempt": 1, "grant": 1, "deadline_ms": 1}
+    intend = {"kind": Kind.INTEND, "attempt": 1, "reservation": 1, "deadline_ms": 1}
     ranges = [(5_000, 6_000), (9_900, 11_000), (10_100, 11_000), (10_000, 11_000)]
     for partition, (begin, end) in enumerate(ranges):
         record = last[partition]

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import Inserts
 from tests.support.driver import Driver
 from tests.support.world import Truth, World, assert_exact, order, wait_for
@@ -41,7 +41,7 @@ def of_days(number: int) -> bytes:
 
 
 def of_few_days(number: int) -> bytes:
-    """A block of these has rows of eight days: as many entries as are granted at first."""
+    """A block of these has rows of eight days: as many entries as are reserved at first."""
     return b'{"id":%d,"ts":"2025-01-%02d 00:00:00"}' % (number, 1 + number % 8)
 
 
@@ -86,7 +86,7 @@ def leave_in_doubt(
             lambda: len(world._records()) >= records + len(loadings), PATIENCE, "the take-over"
         )
     dropped = proxy.counters.dropped_replies
-    proxy.strike(Fault(Kind.DROP_REPLY))
+    proxy.strike(LinkFault(Kind.DROP_REPLY))
     for each in loadings:
         first = each.truth.rows
         world.produce(each.topic, ROWS, each.truth, partitions=1, make=each.make, first=first)
@@ -146,7 +146,7 @@ def test_what_left_the_window_of_a_table_behind_a_view_is_for_a_person(
         assert ids_of(world, target) == (ROWS, ROWS)
 
 
-def test_blocks_get_a_grant_for_what_they_take_behind_views(world: World) -> None:
+def test_blocks_get_a_reservation_for_what_they_take_behind_views(world: World) -> None:
     """Nobody knows before that a block takes twenty entries there; the server says so."""
     create_target(world, "late", window=200, partition_by="PARTITION BY toDate(ts)")
     create_target(world, "later", window=1000, partition_by="PARTITION BY toDate(ts)")

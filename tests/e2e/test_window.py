@@ -13,8 +13,8 @@ from tests.support.world import (
     LINEAGE,
     Truth,
     World,
+    assert_dead_letters,
     assert_exact,
-    assert_letters,
     wait_for,
 )
 
@@ -34,7 +34,7 @@ def test_a_replay_after_the_window_was_overrun_is_probed(world: World) -> None:
     second = world.drain(configuration)
     assert "is probed" in second.text()
     assert_exact_besides_foreign(world, "probe", truth)
-    assert_letters(world, truth)
+    assert_dead_letters(world, truth)
     assert any(entry.get("kind") == "probe" for entry in world.ledger())
 
 
@@ -105,7 +105,7 @@ def test_a_small_window_slows_down_and_never_doubles(world: World) -> None:
     assert_exact(world, "narrow", truth)
 
 
-def test_blocks_over_many_partitions_ask_for_a_grant(world: World) -> None:
+def test_blocks_over_many_partitions_ask_for_a_reservation(world: World) -> None:
     world.create_topic("orders-days", 1)
     world.execute(
         f"CREATE TABLE days ({COLUMNS}, {LINEAGE}) ENGINE = MergeTree PARTITION BY toDate(ts) "
@@ -121,8 +121,8 @@ def test_blocks_over_many_partitions_ask_for_a_grant(world: World) -> None:
     configuration = world.configure({"days": ["orders-days"]})
     world.drain(configuration)
     assert_exact(world, "days", truth)
-    grants = [e for e in world.ledger() if e.get("kind") == "renew" and e.get("attempt") == 2]
-    assert grants, "no grant was asked for"
+    reservations = [e for e in world.ledger() if e.get("kind") == "renew" and e.get("attempt") == 2]
+    assert reservations, "no reservation was asked for"
 
 
 @pytest.mark.long

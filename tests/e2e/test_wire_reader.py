@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.support.world import Truth, World, assert_exact, assert_letters, order
+from tests.support.world import Truth, World, assert_dead_letters, assert_exact, order
 
 pytestmark = pytest.mark.long
 
@@ -28,7 +28,7 @@ def test_a_broker_that_goes_and_comes_back(fragile_world: World) -> None:
     world.broker.start()
     assert driver.wait() == 0, driver.text()[-4000:]
     assert_exact(world, "orders", truth)
-    assert_letters(world, truth)
+    assert_dead_letters(world, truth)
 
 
 def test_messages_that_grow(world: World) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sluice.core.text import TEXT_VERSION, TableText, parse_text
+from sluice.core.load_spec import SPEC_VERSION, TableSpec, parse_spec
 from sluice.decode.messages.facts import Headers, MessageFacts
 from sluice.decode.messages.origins import alone
 from sluice.decode.schema.registry import RegisteredSchema, provide
@@ -43,7 +43,7 @@ class Case:
     """
 
     name: str
-    text: TableText
+    text: TableSpec
     messages: tuple[bytes, ...]
     facts: MessageFacts
     shows_rows: bool = True
@@ -123,11 +123,11 @@ def _kept(table_format: str) -> Iterator[Case]:
             yield Case(f"{number}.{place}/{block['from']}", text, messages, facts)
 
 
-def _text(table_format: str, changes: dict[str, Any]) -> TableText:
+def _text(table_format: str, changes: dict[str, Any]) -> TableSpec:
     whole = asdict(table(format=table_format)) | changes
     head = {"pipeline": "p", "connector": "c", "decoder": "", "range_bytes_max": 1}
-    raw = json.dumps({"version": TEXT_VERSION, "tables": [whole], **head})
-    return parse_text(raw).tables[0]
+    raw = json.dumps({"version": SPEC_VERSION, "tables": [whole], **head})
+    return parse_spec(raw).tables[0]
 
 
 def _bytes(value: Any) -> bytes:

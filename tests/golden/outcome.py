@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sluice.core.errors import SluiceError
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.session import run
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
@@ -38,12 +38,12 @@ def outcomes_of(table_format: str) -> Iterator[tuple[Case, list[str]]]:
 
     A table text has one decoder, as with a worker.
     """
-    decoders: dict[TableText, TableDecoder] = {}
+    decoders: dict[TableSpec, TableDecoder] = {}
     for case in cases_of(table_format):
         yield case, list(_lines(case, decoders))
 
 
-def _decoded(case: Case, decoders: dict[TableText, TableDecoder]) -> Decoded:
+def _decoded(case: Case, decoders: dict[TableSpec, TableDecoder]) -> Decoded:
     if case.text not in decoders:
         decoders[case.text] = make_decoder(case.text)
     decoder = decoders[case.text]
@@ -54,7 +54,7 @@ def _decoded(case: Case, decoders: dict[TableText, TableDecoder]) -> Decoded:
         return decoder.decode(buffer, alone(TOPIC, PARTITION, SOURCE))
 
 
-def _lines(case: Case, decoders: dict[TableText, TableDecoder]) -> Iterator[str]:
+def _lines(case: Case, decoders: dict[TableSpec, TableDecoder]) -> Iterator[str]:
     head = f"= {case.name}: {len(case.messages)} messages {digest(case.messages)}"
     try:
         made = _decoded(case, decoders)

@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 
-from sluice.core.text import Column, TableText
+from sluice.core.load_spec import Column, TableSpec
 from tests.decode.support import table
 
 TYPES = (
@@ -85,7 +85,7 @@ CELLS = (
 )
 
 
-def value_tables(table_format: str) -> Iterator[tuple[str, TableText, tuple[bytes, ...]]]:
+def value_tables(table_format: str) -> Iterator[tuple[str, TableSpec, tuple[bytes, ...]]]:
     """Name, table text and messages: for some types, a table of such a column and all values."""
     written = _FORMATS.get(table_format)
     if written is None:

@@ -23,8 +23,8 @@ SETTLED = Record(
     owner="",
     generation=0,
     topic_id="abcdefghijk",
-    text="0123456789abcdef",
-    grant=0,
+    spec="0123456789abcdef",
+    reservation=0,
     deadline_ms=0,
 )
 
@@ -35,14 +35,16 @@ class Group:
     :param partitions: of the source topic.
     """
 
-    def __init__(self, kafka: Kafka, partitions: int = 1, letters_max: int = 1_000_000) -> None:
+    def __init__(
+        self, kafka: Kafka, partitions: int = 1, dead_letters_max: int = 1_000_000
+    ) -> None:
         self.kafka = kafka
         self.pipeline = f"test-{uuid.uuid4().hex[:8]}"
         self.name = f"sluice.{self.pipeline}.dc1"
         self.topic = kafka.topic(partitions)
         self.ledger = kafka.own_topic()
-        self.letters = kafka.topic(max_message_bytes=str(letters_max))
-        self.letters_max = letters_max
+        self.dead_letters = kafka.topic(max_message_bytes=str(dead_letters_max))
+        self.dead_letters_max = dead_letters_max
         self.sources = [TopicPartition(self.topic, number) for number in range(partitions)]
         self._recorders: list[Recorder] = []
         self._reader: Recorder | None = None
@@ -52,9 +54,9 @@ class Group:
         names = RecorderNames(
             group=self.name,
             ledger_topic=self.ledger,
-            dead_letter_topic=self.letters,
+            dead_letter_topic=self.dead_letters,
             owner=owner,
-            dead_letter_bytes_max=self.letters_max,
+            dead_letter_bytes_max=self.dead_letters_max,
             transaction_timeout_ms=timeout_ms,
         )
         recorder = Recorder(self.kafka.access(), names, now_ms=lambda: NOW)
@@ -72,12 +74,12 @@ class Group:
         """The first records of a new owner."""
         return self.commit(replace(SETTLED, owner=recorder.names.owner))
 
-    def commit(self, record: Record, *letters: DeadLetter) -> Commit:
+    def commit(self, record: Record, *dead_letters: DeadLetter) -> Commit:
         """The same record for every partition, with its ledger entries."""
         return Commit(
             dict.fromkeys(self.sources, record),
             tuple(record_entry(source, record, Background()) for source in self.sources),
-            letters,
+            dead_letters,
         )
 
     def committed(self, partition: int = 0) -> CommittedOffset | None:
@@ -112,7 +114,7 @@ def intend(owner: str, begin: int, end: int, **changes: object) -> Record:
         begin=begin,
         end=end,
         attempt=1,
-        grant=1,
+        reservation=1,
         deadline_ms=NOW + 600_000,
     )
     return replace(made, **changes)  # type: ignore[arg-type]

@@ -8,15 +8,7 @@ import confluent_kafka as ck
 import pytest
 
 from sluice.core.receipts import Origin
-from sluice.kafka.dead_letters import (
-    StoredLetter,
-    read_dead_letters,
-    read_records,
-    unwrap,
-    wrap,
-)
-from sluice.kafka.errors import KafkaTerminalError
-from sluice.kafka.letter_marks import (
+from sluice.kafka.dead_letter_marks import (
     Purged,
     Replayed,
     intervals_of,
@@ -25,11 +17,19 @@ from sluice.kafka.letter_marks import (
     read_mark,
     replayed_headers,
 )
+from sluice.kafka.dead_letters import (
+    StoredDeadLetter,
+    read_dead_letters,
+    read_records,
+    unwrap,
+    wrap,
+)
+from sluice.kafka.errors import KafkaTerminalError
 from sluice.kafka.replaying import Outgoing, only_table, replayed_message
 from tests.kafka.groups import NOW, letter
 from tests.support.kafka import Kafka
 
-LETTER = letter(5, attempted_at_ms=NOW + 5, lane="shop.dc1", text="0123456789abcdef")
+LETTER = letter(5, attempted_at_ms=NOW + 5, connector="shop.dc1", spec="0123456789abcdef")
 
 
 class Message:
@@ -48,8 +48,8 @@ class Message:
         return self._message.headers
 
 
-def stored(**changes: object) -> StoredLetter:
-    return StoredLetter(0, 7, LETTER._replace(**changes), NOW, "1", ())  # type: ignore[arg-type]
+def stored(**changes: object) -> StoredDeadLetter:
+    return StoredDeadLetter(0, 7, LETTER._replace(**changes), NOW, "1", ())  # type: ignore[arg-type]
 
 
 def test_every_field_comes_back() -> None:
@@ -161,13 +161,13 @@ def as_outgoing(each: object) -> Outgoing:
     return Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)
 
 
-def test_reading_parts_letters_from_marks(kafka: Kafka) -> None:
+def test_reading_parts_dead_letters_from_marks(kafka: Kafka) -> None:
     topic = kafka.own_topic()
     mark = Replayed(0, 0, NOW, "ada@host", "run1")
     headers = replayed_headers(mark, ("events", 0, 5, "orders"))
     produce(kafka, topic, [as_outgoing(LETTER), Outgoing(topic, 0, None, None, headers)])
     first, second = read_records(kafka.access(), topic)
-    assert isinstance(first, StoredLetter)
+    assert isinstance(first, StoredDeadLetter)
     assert (first.offset, first.letter, first.written_at_ms) == (0, LETTER, NOW + 5)
     assert second == mark
     assert list(read_dead_letters(kafka.access(), topic)) == [LETTER]

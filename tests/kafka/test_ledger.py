@@ -16,9 +16,9 @@ from sluice.core.ledger import (
     LedgerEntry,
     checkpoint_entries,
     encode_entry,
+    late_insert_entry,
     record_entry,
-    suspect_entry,
-    text_entry,
+    spec_entry,
 )
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import encode
@@ -35,11 +35,11 @@ ANY_AGE = None
 PATIENCE = 0.5
 
 
-def no_text(metadata: str) -> str | None:
+def no_spec(metadata: str) -> str | None:
     return None
 
 
-def text_of(metadata: str) -> str | None:
+def spec_of(metadata: str) -> str | None:
     return metadata.split("|")[9]
 
 
@@ -49,39 +49,43 @@ def test_what_was_recorded_is_found(group: Group) -> None:
     rest, stored = {"orders": ((1, 3), (5, 6))}, {"orders": ((2, 0, 1), (5, 1, 4))}
     background = Background({"orders/s1": 5}, NOW, rest, 1000, stored=stored)
     record = intend("a", 0, 10)
-    suspect = suspect_entry(Range(source, 0, 5), NOW + 1, {"orders/s1": 2})
+    late_insert = late_insert_entry(Range(source, 0, 5), NOW + 1, {"orders/s1": 2})
     driver.record(
         Commit(
             {source: record},
-            (text_entry(record.text, '{"a":1}'), record_entry(source, record, background), suspect),
+            (
+                spec_entry(record.spec, '{"a":1}'),
+                record_entry(source, record, background),
+                late_insert,
+            ),
         ),
         {},
     )
-    view = read_view(group.kafka.access(), group.ledger, [source], text_of, ANY_AGE)
+    view = read_view(group.kafka.access(), group.ledger, [source], spec_of, ANY_AGE)
     assert view.metadata(source) == encode(record)
     assert view.background(source) == background
-    assert view.texts == {record.text: '{"a":1}'}
-    assert [entry["deadline_ms"] for entry in view.suspects] == [NOW + 1]
+    assert view.specs == {record.spec: '{"a":1}'}
+    assert [entry["deadline_ms"] for entry in view.late_inserts] == [NOW + 1]
     other = TopicPartition(group.topic, 77)
     assert view.metadata(other) is None and view.background(other) == Background()
 
 
 def test_entries_of_another_connector_are_not_ours(group: Group) -> None:
     group.owning("a")
-    view = read_view(group.kafka.access("dc2"), group.ledger, group.sources, no_text, ANY_AGE)
+    view = read_view(group.kafka.access("dc2"), group.ledger, group.sources, no_spec, ANY_AGE)
     assert view.records == {} and view.complete
-    ours = read_view(group.kafka.access("dc1"), group.ledger, group.sources, no_text, ANY_AGE)
+    ours = read_view(group.kafka.access("dc1"), group.ledger, group.sources, no_spec, ANY_AGE)
     assert ours.metadata(group.sources[0]) == encode(replace(SETTLED, owner="a"))
 
 
-def test_suspects_of_longer_leases_than_todays_are_found(
+def test_late_inserts_of_longer_leases_than_todays_are_found(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lease was lowered between two drivers: what the first one left counts by its own."""
     monkeypatch.setattr(ledger_module, "FIRST_CHUNK_MESSAGES", 5)
     ledger, source, hour_ms = kafka.topic(1), TopicPartition("t", 0), 3_600_000
-    suspect = suspect_entry(Range(source, 0, 5), NOW + hour_ms, {"orders/s1": 2})
-    written = [encode_entry("dc1", NOW, suspect)]
+    late_insert = late_insert_entry(Range(source, 0, 5), NOW + hour_ms, {"orders/s1": 2})
+    written = [encode_entry("dc1", NOW, late_insert)]
     for number in range(100):
         at_ms = NOW + 1000 * number
         record = replace(intend("a", 10 * number, 10 * number + 10), deadline_ms=at_ms + hour_ms)
@@ -89,31 +93,31 @@ def test_suspects_of_longer_leases_than_todays_are_found(
         written.append(encode_entry("dc1", at_ms, entry))
     kafka.produce(ledger, written)
     since_ms = NOW + 100_000 - 2 * 10_000
-    view = read_view(kafka.access(), ledger, [source], no_text, since_ms)
-    assert [entry["deadline_ms"] for entry in view.suspects] == [NOW + hour_ms]
+    view = read_view(kafka.access(), ledger, [source], no_spec, since_ms)
+    assert [entry["deadline_ms"] for entry in view.late_inserts] == [NOW + hour_ms]
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 1000])
 def test_it_is_read_backwards_only_as_far_as_needed(
     group: Group, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An old text, then many records; the last record is found whatever the chunks."""
+    """An old load spec, then many records; the last record is found whatever the chunks."""
     monkeypatch.setattr(ledger_module, "FIRST_CHUNK_MESSAGES", chunk)
     source = group.sources[0]
     driver = group.owning("a")
-    driver.record(Commit({source: SETTLED}, (text_entry(SETTLED.text, "{}"),)), {})
+    driver.record(Commit({source: SETTLED}, (spec_entry(SETTLED.spec, "{}"),)), {})
     last = SETTLED
     for number in range(6):
         last = intend("a", number * 10, number * 10 + 10)
         driver.record(Commit({source: last}, (record_entry(source, last, Background()),)), {})
     access = group.kafka.access()
-    view = read_view(access, group.ledger, [source], no_text, ANY_AGE)
+    view = read_view(access, group.ledger, [source], no_spec, ANY_AGE)
     assert view.metadata(source) == encode(last)
     assert view.complete == (chunk == 1000)
-    with_text = read_view(access, group.ledger, [source], text_of, ANY_AGE)
-    assert with_text.texts == {SETTLED.text: "{}"}
-    assert with_text.metadata(source) == encode(last)
-    old = read_view(access, group.ledger, [source], no_text, 0)
+    with_spec = read_view(access, group.ledger, [source], spec_of, ANY_AGE)
+    assert with_spec.specs == {SETTLED.spec: "{}"}
+    assert with_spec.metadata(source) == encode(last)
+    old = read_view(access, group.ledger, [source], no_spec, 0)
     assert old.complete, "everything that is younger must be read"
 
 
@@ -150,7 +154,7 @@ def test_a_checkpoint_answers_for_idle_and_for_new_partitions(
     monkeypatch.setattr(ledger_module, "FIRST_CHUNK_MESSAGES", chunk)
     monkeypatch.setattr(core_ledger, "CHECKPOINT_RECORDS_MAX", 1)
     ledger = long_ledger(kafka, [GONE], parts)
-    view = read_view(kafka.access(), ledger, [IDLE, NEW], no_text, ANY_AGE, [NEW])
+    view = read_view(kafka.access(), ledger, [IDLE, NEW], no_spec, ANY_AGE, [NEW])
     assert not view.complete
     assert view.metadata(IDLE) == encode(SETTLED) and view.metadata(NEW) is None
     assert view.recorded is not None and NEW not in view.recorded
@@ -162,12 +166,12 @@ def test_what_a_checkpoint_does_not_know_is_looked_for_to_the_beginning(
 ) -> None:
     monkeypatch.setattr(ledger_module, "FIRST_CHUNK_MESSAGES", 5)
     ledger = long_ledger(kafka, [GONE])
-    view = read_view(kafka.access(), ledger, [GONE], no_text, ANY_AGE, [GONE])
+    view = read_view(kafka.access(), ledger, [GONE], no_spec, ANY_AGE, [GONE])
     assert view.complete and view.metadata(GONE) == encode(SETTLED)
     # The group holds an offset of it, so somebody recorded it.
-    assert read_view(kafka.access(), ledger, [NEW], no_text, ANY_AGE, []).complete
+    assert read_view(kafka.access(), ledger, [NEW], no_spec, ANY_AGE, []).complete
     nobody_knows = long_ledger(kafka, None)
-    view = read_view(kafka.access(), nobody_knows, [NEW], no_text, ANY_AGE, [NEW])
+    view = read_view(kafka.access(), nobody_knows, [NEW], no_spec, ANY_AGE, [NEW])
     assert view.complete and view.recorded == {GONE, IDLE, TopicPartition("t", 0)}
 
 
@@ -181,8 +185,8 @@ def test_aborted_entries_are_not_there(group: Group) -> None:
 
 
 def test_an_empty_ledger(group: Group) -> None:
-    view = read_view(group.kafka.access(), group.ledger, group.sources, no_text, ANY_AGE)
-    assert view.complete and view.records == {} and view.texts == {}
+    view = read_view(group.kafka.access(), group.ledger, group.sources, no_spec, ANY_AGE)
+    assert view.complete and view.records == {} and view.specs == {}
 
 
 def test_own_topics_have_explicit_settings(kafka: Kafka) -> None:

@@ -43,7 +43,7 @@ def produced(kafka: Kafka, count: int, header: bytes = b"h") -> tuple[str, Range
     return topic, Range(TopicPartition(topic, 0), 0, count)
 
 
-def letters_of(
+def dead_letters_of(
     range_reader: RangeReader, block_range: Range, wanted: dict[int, Sequence[DeadLetterReason]]
 ) -> tuple[DeadLetter, ...]:
     """As a task does it: the values come from what was delivered."""
@@ -54,7 +54,7 @@ def letters_of(
 
     range_reader.read(block_range, MANY, take)
     some = {offset: values[offset] for offset in wanted}
-    return range_reader.letters(block_range, wanted, some, MANY)
+    return range_reader.dead_letters(block_range, wanted, some, MANY)
 
 
 def test_what_was_kept_is_what_is_read_again(
@@ -65,15 +65,15 @@ def test_what_was_kept_is_what_is_read_again(
     wanted |= dict.fromkeys(range(1000, 1009), (FAULT,))
     expected = read_originals(kafka.access(), block_range, wanted, MANY)
     assert len(expected) == 13 and expected[0].key == b"key 1"
-    assert letters_of(range_reader, block_range, wanted) == expected
+    assert dead_letters_of(range_reader, block_range, wanted) == expected
 
     def refuse(*_: object) -> tuple[DeadLetter, ...]:
         raise AssertionError("read again")
 
-    # The range before had bad messages: from now on the reader keeps what letters need.
+    # The range before had bad messages: from now on the reader keeps what dead letters need.
     monkeypatch.setattr(reader, "read_originals", refuse)
-    assert letters_of(range_reader, block_range, wanted) == expected
-    assert letters_of(range_reader, block_range, wanted) == expected
+    assert dead_letters_of(range_reader, block_range, wanted) == expected
+    assert dead_letters_of(range_reader, block_range, wanted) == expected
 
 
 def test_too_much_to_keep_is_read_again(
@@ -84,7 +84,7 @@ def test_too_much_to_keep_is_read_again(
     wanted: dict[int, Sequence[DeadLetterReason]] = {0: (FAULT,), 280: (OTHER,)}
     expected = read_originals(kafka.access(), block_range, wanted, MANY)
     for _ in range(2):
-        assert letters_of(range_reader, block_range, wanted) == expected
+        assert dead_letters_of(range_reader, block_range, wanted) == expected
     assert [len(letter.headers) for letter in expected] == [2, 2]
 
 
@@ -93,11 +93,11 @@ def test_values_that_are_not_at_hand_or_too_many_are_read_again(
 ) -> None:
     _, block_range = produced(kafka, 20)
     wanted: dict[int, Sequence[DeadLetterReason]] = {3: (FAULT,), 5: (FAULT,)}
-    letters_of(range_reader, block_range, wanted)
+    dead_letters_of(range_reader, block_range, wanted)
     for values in ({3: b"value 3"}, {3: b"value 3", 5: b"value 5"}):
         range_reader.read(block_range, MANY, lambda values, offsets: None)
-        letters = range_reader.letters(block_range, wanted, values, 10)
-        assert [(x.offset, x.value, x.truncated) for x in letters] == [
+        dead_letters = range_reader.dead_letters(block_range, wanted, values, 10)
+        assert [(x.offset, x.value, x.truncated) for x in dead_letters] == [
             (3, b"value 3", False),
             (5, None, True),
         ]
@@ -106,7 +106,7 @@ def test_values_that_are_not_at_hand_or_too_many_are_read_again(
 def test_another_range_has_nothing_of_the_last_one(kafka: Kafka, range_reader: RangeReader) -> None:
     topic, block_range = produced(kafka, 100)
     first, second = (Range(TopicPartition(topic, 0), *ends) for ends in ((0, 50), (50, 100)))
-    letters_of(range_reader, block_range, {1: (FAULT,)})
+    dead_letters_of(range_reader, block_range, {1: (FAULT,)})
     range_reader.read(first, MANY, lambda values, offsets: None)
-    letters = range_reader.letters(second, {60: (FAULT,)}, {60: b"value 60"}, MANY)
-    assert letters == read_originals(kafka.access(), second, {60: (FAULT,)}, MANY)
+    dead_letters = range_reader.dead_letters(second, {60: (FAULT,)}, {60: b"value 60"}, MANY)
+    assert dead_letters == read_originals(kafka.access(), second, {60: (FAULT,)}, MANY)

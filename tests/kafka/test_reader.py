@@ -316,15 +316,15 @@ def test_originals_of_bad_messages(kafka: Kafka) -> None:
     block_range = Range(TopicPartition(topic, 0), 0, 5)
     fault = DeadLetterReason("orders", "syntax", "not an object", "id")
     twice = (fault, DeadLetterReason("clicks", "value", "too large"))
-    letters = read_originals(kafka.access(), block_range, {0: twice, 3: (fault,)}, 100)
-    assert [(x.offset, x.table, x.reason, x.column) for x in letters] == [
+    dead_letters = read_originals(kafka.access(), block_range, {0: twice, 3: (fault,)}, 100)
+    assert [(x.offset, x.table, x.reason, x.column) for x in dead_letters] == [
         (0, "orders", "syntax", "id"),
         (0, "clicks", "value", ""),
         (3, "orders", "syntax", "id"),
     ]
-    assert [(x.key, x.value, x.truncated) for x in letters] == [
+    assert [(x.key, x.value, x.truncated) for x in dead_letters] == [
         (b"k1", b"bad one", False),
         (b"k1", b"bad one", False),
         (b"k3", None, True),  # beyond the cap: a pointer
     ]
-    assert all(x.topic == topic and (x.timestamp_ms or 0) > 0 for x in letters)
+    assert all(x.topic == topic and (x.timestamp_ms or 0) > 0 for x in dead_letters)

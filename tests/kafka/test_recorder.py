@@ -78,10 +78,10 @@ def test_lost_offsets_are_noticed(group: Group) -> None:
 
 def test_dead_letters_ride_in_the_transaction(group: Group) -> None:
     driver = group.owning("a")
-    letters = (letter(3), letter(4, None, truncated=True, timestamp_ms=None, key=None))
-    driver.record(group.commit(intend("a", 0, 10), *letters), {})
-    assert list(read_dead_letters(group.kafka.access(), group.letters)) == list(letters)
-    (first, _) = group.kafka.read(group.letters)
+    dead_letters = (letter(3), letter(4, None, truncated=True, timestamp_ms=None, key=None))
+    driver.record(group.commit(intend("a", 0, 10), *dead_letters), {})
+    assert list(read_dead_letters(group.kafka.access(), group.dead_letters)) == list(dead_letters)
+    (first, _) = group.kafka.read(group.dead_letters)
     headers = dict(first.headers())
     assert (first.key(), first.value()) == (b"key", b"{")
     assert (headers["sluice.topic"], headers["sluice.offset"]) == (b"events", b"3")
@@ -97,14 +97,14 @@ def test_nothing_of_a_zombie_becomes_visible(group: Group) -> None:
             dict.fromkeys(group.sources, replace(SETTLED, owner="a")),
         )
     assert group.holds(replace(SETTLED, owner="b"))
-    assert list(read_dead_letters(group.kafka.access(), group.letters)) == []
+    assert list(read_dead_letters(group.kafka.access(), group.dead_letters)) == []
     assert group.ledger_kinds() == [("a", "settle"), ("b", "settle")]
     successor.record(group.commit(intend("b", 0, 10), letter()), {})
-    assert len(list(read_dead_letters(group.kafka.access(), group.letters))) == 1
+    assert len(list(read_dead_letters(group.kafka.access(), group.dead_letters))) == 1
 
 
-def test_letters_that_are_too_long_are_cut_and_never_wedge(kafka: Kafka) -> None:
-    group = Group(kafka, letters_max=100_000)
+def test_dead_letters_that_are_too_long_are_cut_and_never_wedge(kafka: Kafka) -> None:
+    group = Group(kafka, dead_letters_max=100_000)
     driver = group.owning("a")
     too_long = (
         letter(1, b"v" * 5_000_000),
@@ -113,7 +113,7 @@ def test_letters_that_are_too_long_are_cut_and_never_wedge(kafka: Kafka) -> None
         letter(4, b"v", error="e" * 500_000),
     )
     driver.record(group.commit(intend("a", 0, 10), *too_long), {})
-    found = kafka.read(group.letters)
+    found = kafka.read(group.dead_letters)
     cut = [dict(message.headers())["sluice.truncated"] for message in found]
     assert cut == [b"value", b"key,value", b"headers", b""]
     assert [dict(message.headers())["sluice.offset"] for message in found] == [

@@ -93,7 +93,7 @@ def run(
     return stop
 
 
-def test_entries_and_letters_before_offsets_before_the_commit() -> None:
+def test_entries_and_dead_letters_before_offsets_before_the_commit() -> None:
     producer, record = Producer(), intend("me", 5, 10)
     run(producer, Commit({TopicPartition("t", 3): record}, (ENTRY, ENTRY), (letter(),)))
     assert producer.calls == ["begin", *["produce"] * 3, "offsets", "commit"]
@@ -169,22 +169,22 @@ def test_a_full_client_is_waited_for() -> None:
     assert len(producer.produced) == 1
 
 
-def test_parked_letters_have_a_topic_of_their_own() -> None:
-    letters = (letter(1, reason=PARKED), letter(2))
-    commit = Commit({TopicPartition("t", 0): intend("me", 0, 10)}, (), letters)
+def test_parked_dead_letters_have_a_topic_of_their_own() -> None:
+    dead_letters = (letter(1, reason=PARKED), letter(2))
+    commit = Commit({TopicPartition("t", 0): intend("me", 0, 10)}, (), dead_letters)
     for parking, topics in (("parking", ["parking", "letters"]), ("", ["letters", "letters"])):
         producer = Producer()
         run(producer, commit, replace(NAMES, parking_topic=parking))
         assert [topic for topic, _ in producer.produced] == topics
 
 
-def test_letters_are_sent_before_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_letters_are_sent_before_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """While more than one batch waits, the client's thread asks without a pause."""
 
     def flushes(*sizes: int) -> list[int]:
         producer = Producer()
-        letters: tuple[DeadLetter, ...] = tuple(letter(0, b"v" * size) for size in sizes)
-        run(producer, Commit({TopicPartition("t", 0): intend("me", 0, 9)}, (), letters))
+        dead_letters: tuple[DeadLetter, ...] = tuple(letter(0, b"v" * size) for size in sizes)
+        run(producer, Commit({TopicPartition("t", 0): intend("me", 0, 9)}, (), dead_letters))
         return producer.flushed_at
 
     assert flushes(10_000, 10_000) == []

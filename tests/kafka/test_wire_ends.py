@@ -1,4 +1,5 @@
-"""Stable ends of many partitions: one request for each broker; brokers that move or are away."""
+"""Last stable offsets of many partitions: one request for each broker; brokers that move or are
+away."""
 
 from __future__ import annotations
 

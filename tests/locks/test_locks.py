@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 from sluice.locks import zookeeper
 from sluice.locks.port import HeldLock, LockLostError, Locks, LockWaitError
 from sluice.locks.zookeeper import ZooKeeperLocks
-from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import Inserts
 from tests.locks.memory import Ensemble, MemoryLocks
 from tests.support.world import wait_for
@@ -57,7 +57,7 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
             stack.callback(locks.close)
 
             def lose() -> None:
-                way.strike(Fault(Kind.CUT))
+                way.strike(LinkFault(Kind.CUT))
                 expire(locks, port)
 
             return Process(locks, lose)

@@ -17,7 +17,7 @@ import pytest
 from sluice.locks import zookeeper
 from sluice.locks.port import LockLostError, LocksAwayError, LockWaitError
 from sluice.locks.zookeeper import ZooKeeperLocks, places_before
-from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import Inserts
 from sluice.testbed.local.children import free_ports
 
@@ -53,7 +53,7 @@ def test_a_connection_that_breaks_for_a_moment_costs_nothing(
     locks = ZooKeeperLocks(f"127.0.0.1:{way.port}", 30.0)
     other = ZooKeeperLocks(f"127.0.0.1:{zookeeper_port}", 30.0)
     held = locks.acquire(name, 30)
-    way.strike(Fault(Kind.CUT))
+    way.strike(LinkFault(Kind.CUT))
     with pytest.raises(LockWaitError):
         other.acquire(name, 0.5)
     threading.Timer(0.5, way.heal).start()
@@ -72,7 +72,7 @@ def test_a_connection_that_stays_away_ends_the_lock(
     locks = ZooKeeperLocks(f"127.0.0.1:{way.port}", 3.0)
     other = ZooKeeperLocks(f"127.0.0.1:{zookeeper_port}", 30.0)
     held = locks.acquire(name, 30)
-    way.strike(Fault(Kind.HALF_OPEN))
+    way.strike(LinkFault(Kind.HALF_OPEN))
     with pytest.raises(LockLostError):
         held.announce(5.0)
     assert other.acquire(name, 60).release(is_over=True)
@@ -83,7 +83,7 @@ def test_a_connection_that_stays_away_ends_the_lock(
 
 
 def test_without_its_place_nobody_announces(zookeeper_port: int, name: str) -> None:
-    """Whoever took it away: then the next one has its turn, and must not be overtaken."""
+    """Whoever took it away: then the next one has the lock, and must not be overtaken."""
     locks, other = (ZooKeeperLocks(f"127.0.0.1:{zookeeper_port}", 30.0) for _ in range(2))
     held = locks.acquire(name, 30)
     other._session().ask("delete", held.place)
@@ -170,7 +170,7 @@ def test_no_two_send_at_once_while_connections_break(
         chance = random.Random(7)
         while time.monotonic() < ends_at:
             way = chance.choice(ways)
-            way.strike(Fault(chance.choice((Kind.CUT, Kind.HALF_OPEN, Kind.HOLD))))
+            way.strike(LinkFault(chance.choice((Kind.CUT, Kind.HALF_OPEN, Kind.HOLD))))
             time.sleep(chance.uniform(0.1, 2.0))
             way.heal()
         for each in loading:

@@ -146,6 +146,6 @@ def judge(
             verdict.test = by_tests(tree, with_server, reached)
             verdict.looked.append(f"{len(with_server)} tests with servers")
     finally:
-        tree.mend(mutant, source)
+        tree.fix(mutant, source)
     verdict.seconds = round(time.monotonic() - began, 1)
     return verdict

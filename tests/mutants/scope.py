@@ -34,6 +34,7 @@ SCOPE = (
     "driver/schema_decision.py",
     "driver/state.py",
     "driver/record_updates.py",
+    "driver/remembering.py",
     "worker/tasks.py",
     "kafka/recorder.py",
     "kafka/transactions.py",

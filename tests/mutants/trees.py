@@ -51,7 +51,7 @@ class Tree:
         """Put a mutant there."""
         self._write(mutant, mutant.of(source))
 
-    def mend(self, mutant: Mutant, source: bytes) -> None:
+    def fix(self, mutant: Mutant, source: bytes) -> None:
         """Take it away again."""
         self._write(mutant, source)
 

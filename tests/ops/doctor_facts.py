@@ -8,7 +8,7 @@ from sluice.clickhouse.capabilities import Capabilities
 from sluice.clickhouse.schema import TableFacts
 from sluice.config import TableConfiguration
 from sluice.core.errors import TransientError
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.ops.doctor_clickhouse import ReplicaLook
 from sluice.ops.doctor_findings import Examination, Finding
 from sluice.ops.doctor_tables import TableNeeds, check_table
@@ -80,7 +80,7 @@ def plain(**changes: object) -> TableFacts:
 
 def bad(found: Examination) -> dict[str, Finding]:
     for finding in found.findings:
-        assert (finding.level == "ok") == (finding.mend == ""), finding
+        assert (finding.level == "ok") == (finding.fix == ""), finding
     return {finding.check: finding for finding in found.findings if finding.level != "ok"}
 
 

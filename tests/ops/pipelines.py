@@ -12,11 +12,11 @@ from sluice.core.ledger import (
     Background,
     Commit,
     record_entry,
-    text_entry,
+    spec_entry,
 )
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record, decode
-from sluice.core.text import ConfigurationText
 from sluice.kafka.recorder import Recorder
 from tests.kafka.groups import SETTLED, Group
 from tests.support.kafka import Kafka, numbered
@@ -39,7 +39,7 @@ topics = ["{topic}"]
 [ledger]
 topic = "{ledger}"
 [dead_letters]
-topic = "{letters}"
+topic = "{dead_letters}"
 """
 
 
@@ -62,7 +62,7 @@ class Pipeline(Group):
                 brokers=kafka.brokers,
                 topic=self.topic,
                 ledger=self.ledger,
-                letters=self.letters,
+                dead_letters=self.dead_letters,
                 url=url,
                 database=database,
             )
@@ -94,16 +94,16 @@ class Pipeline(Group):
         owner: str = "driver",
         partition: int = 0,
         background: Background | None = None,
-        text: ConfigurationText | None = None,
+        spec: LoadSpec | None = None,
     ) -> Recorder:
         """A driver takes over and commits this record, with its ledger entries."""
         source = self.sources[partition]
         made = replace(record, owner=owner, topic_id=self.topic_id)
         entries = [record_entry(source, made, background or Background())]
-        if text is not None:
-            made = replace(made, text=text.digest())
+        if spec is not None:
+            made = replace(made, spec=spec.digest())
             entries = [
-                text_entry(text.digest(), text.canonical()),
+                spec_entry(spec.digest(), spec.canonical()),
                 record_entry(source, made, background or Background()),
             ]
         driver = self.recorder(owner)

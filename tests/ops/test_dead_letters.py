@@ -14,11 +14,11 @@ import pytest
 from sluice.config import Configuration, load
 from sluice.core.receipts import Origin
 from sluice.kafka.errors import UnknownCommitError
-from sluice.kafka.replaying import LetterWriter, OvertakenError, replayed_message
+from sluice.kafka.replaying import DeadLetterWriter, OvertakenError, replayed_message
 from sluice.ops.dead_letters import (
     Count,
-    NoSuchLetterError,
-    Selection,
+    DeadLetterSelection,
+    NoSuchDeadLetterError,
     advice,
     find,
     find_one,
@@ -27,57 +27,59 @@ from sluice.ops.dead_letters import (
 from sluice.ops.dead_letters_purging import NothingToPurgeError, plan_purge
 from sluice.ops.dead_letters_replaying import ReplayReport, plan_replay, replay
 from tests.kafka.groups import NOW
-from tests.ops.letters import ALL, Letters, offsets_of, pipeline
+from tests.ops.dead_letters import ALL, DeadLetters, offsets_of, pipeline
 from tests.support.kafka import Kafka
 
 __all__ = ["pipeline"]
 
 
-def test_filters(pipeline: Letters) -> None:
+def test_filters(pipeline: DeadLetters) -> None:
     pipeline.write(1, 2, reason="cannot-parse")
     pipeline.write(3, table="other", column="")
-    pipeline.write(4, lane="elsewhere.dc1")  # of another pipeline with the same topic
+    pipeline.write(4, connector="elsewhere.dc1")  # of another pipeline with the same topic
     pipeline.write(9, origin=Origin(pipeline.topic, 0, 5, NOW), attempt=2)
     assert offsets_of(pipeline, ALL) == [1, 2, 3, 9]
-    assert offsets_of(pipeline, Selection(reason="cannot-parse")) == [1, 2]
-    assert offsets_of(pipeline, Selection(table="other")) == [3]
-    assert offsets_of(pipeline, Selection(topic="elsewhere")) == []
-    assert offsets_of(pipeline, Selection(before_ms=NOW + 2)) == [1]
-    assert offsets_of(pipeline, Selection(connector="dc1", offset=5)) == [9]
-    assert offsets_of(pipeline, Selection(offset=9)) == [9]
+    assert offsets_of(pipeline, DeadLetterSelection(reason="cannot-parse")) == [1, 2]
+    assert offsets_of(pipeline, DeadLetterSelection(table="other")) == [3]
+    assert offsets_of(pipeline, DeadLetterSelection(topic="elsewhere")) == []
+    assert offsets_of(pipeline, DeadLetterSelection(before_ms=NOW + 2)) == [1]
+    assert offsets_of(pipeline, DeadLetterSelection(connector="dc1", offset=5)) == [9]
+    assert offsets_of(pipeline, DeadLetterSelection(offset=9)) == [9]
 
 
-def test_since_reads_from_there_on(pipeline: Letters) -> None:
+def test_since_reads_from_there_on(pipeline: DeadLetters) -> None:
     pipeline.write(1, attempted_at_ms=0)  # of a version before this header: the record's time
-    assert offsets_of(pipeline, Selection(since_ms=1000)) == [1]
-    assert offsets_of(pipeline, Selection(since_ms=NOW)) == []
+    assert offsets_of(pipeline, DeadLetterSelection(since_ms=1000)) == [1]
+    assert offsets_of(pipeline, DeadLetterSelection(since_ms=NOW)) == []
 
 
-def test_one_message_and_what_to_do(pipeline: Letters) -> None:
+def test_one_message_and_what_to_do(pipeline: DeadLetters) -> None:
     pipeline.write(1, reason="out-of-range")
     pipeline.write(1, reason="no-route", table="")
     first, second = find_one(
-        pipeline.configuration, Selection(topic=pipeline.topic, partition=0, offset=1)
+        pipeline.configuration, DeadLetterSelection(topic=pipeline.topic, partition=0, offset=1)
     )
     assert "widen the column" in advice(first) and "--offset 1" in advice(first)
     assert "No table entry takes the message" in advice(second)
-    with pytest.raises(NoSuchLetterError, match="offset 2"):
-        find_one(pipeline.configuration, Selection(topic=pipeline.topic, partition=0, offset=2))
+    with pytest.raises(NoSuchDeadLetterError, match="offset 2"):
+        find_one(
+            pipeline.configuration, DeadLetterSelection(topic=pipeline.topic, partition=0, offset=2)
+        )
 
 
-def test_summary(pipeline: Letters) -> None:
+def test_summary(pipeline: DeadLetters) -> None:
     pipeline.fill(10)
     pipeline.write(1, 2, 3, reason="a")
     pipeline.write(4, table="other", reason="b")
-    assert pipeline.replay(Selection(offset=2)).replayed == 1
+    assert pipeline.replay(DeadLetterSelection(offset=2)).replayed == 1
     assert summarise(find(pipeline.configuration, ALL)) == [
         Count("dc1", "orders", "a", 3, 2, NOW + 1, NOW + 3),
         Count("dc1", "other", "b", 1, 1, NOW + 4, NOW + 4),
     ]
 
 
-def test_nothing_ever_ran(pipeline: Letters) -> None:
-    pipeline.kafka.delete_topic(pipeline.letters)
+def test_nothing_ever_ran(pipeline: DeadLetters) -> None:
+    pipeline.kafka.delete_topic(pipeline.dead_letters)
     assert offsets_of(pipeline, ALL) == []
     with pytest.raises(NothingToPurgeError):
         plan_purge(pipeline.configuration, ALL)
@@ -86,11 +88,11 @@ def test_nothing_ever_ran(pipeline: Letters) -> None:
 # Replaying
 
 
-def test_a_replay_writes_each_message_once(pipeline: Letters) -> None:
+def test_a_replay_writes_each_message_once(pipeline: DeadLetters) -> None:
     pipeline.fill(10)
     pipeline.write(3, 5, 7)
-    plan = plan_replay(pipeline.configuration, Selection(), limit=2)
-    assert (plan.letters, plan.replayed_before) == (2, 0)
+    plan = plan_replay(pipeline.configuration, DeadLetterSelection(), limit=2)
+    assert (plan.dead_letters, plan.replayed_before) == (2, 0)
     assert "produce 2 messages" in plan.steps()[0] and "table entry orders" in plan.steps()[0]
     assert replay(pipeline.configuration, plan) == ReplayReport(replayed=2)
     assert replay(pipeline.configuration, plan) == ReplayReport(replayed_before=2)
@@ -103,15 +105,15 @@ def test_a_replay_writes_each_message_once(pipeline: Letters) -> None:
     assert headers["sluice.attempt"] == b"2"
     assert pipeline.replay() == ReplayReport(replayed=1)
     again = plan_replay(pipeline.configuration, ALL)
-    assert (again.letters, again.replayed_before) == (0, 3)
+    assert (again.dead_letters, again.replayed_before) == (0, 3)
     assert len(pipeline.written()) == 13
     marked = [found.replayed for found in find(pipeline.configuration, ALL)]
     assert all(mark is not None and "@" in mark.by for mark in marked)
-    assert offsets_of(pipeline, Selection(replayed=False)) == []
+    assert offsets_of(pipeline, DeadLetterSelection(replayed=False)) == []
 
 
-def test_many_letters_go_in_several_transactions(
-    pipeline: Letters, monkeypatch: pytest.MonkeyPatch
+def test_many_dead_letters_go_in_several_transactions(
+    pipeline: DeadLetters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice.ops.dead_letters_replaying._BATCH_LETTERS", 10)
     pipeline.fill(35)
@@ -120,16 +122,16 @@ def test_many_letters_go_in_several_transactions(
     assert sorted(int(m.value()) for m in pipeline.written()[35:]) == list(range(35))
 
 
-def test_a_replay_that_died_is_as_if_it_never_was(pipeline: Letters) -> None:
+def test_a_replay_that_died_is_as_if_it_never_was(pipeline: DeadLetters) -> None:
     pipeline.fill(10)
     pipeline.write(3)
     (found,) = find(pipeline.configuration, ALL)
-    dead = LetterWriter(pipeline.kafka.access(), pipeline.letters)
+    dead = DeadLetterWriter(pipeline.kafka.access(), pipeline.dead_letters)
     dead.open()
     producer = dead._producer
     assert producer is not None
     producer.begin_transaction()
-    message = replayed_message(pipeline.letters, found.stored)
+    message = replayed_message(pipeline.dead_letters, found.stored)
     producer.produce(pipeline.topic, message.value, message.key, partition=0)
     producer.flush(30)  # it wrote, and was killed before it committed
     assert pipeline.replay() == ReplayReport(replayed=1)
@@ -139,15 +141,15 @@ def test_a_replay_that_died_is_as_if_it_never_was(pipeline: Letters) -> None:
     assert len(pipeline.written()) == 11
 
 
-def test_two_operators_at_once(pipeline: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_operators_at_once(pipeline: DeadLetters, monkeypatch: pytest.MonkeyPatch) -> None:
     """One looks, the other looks and replays, then the first one wants to replay."""
     pipeline.fill(10)
     pipeline.write(3, 5)
     plan = plan_replay(pipeline.configuration, ALL)
     looked, go = threading.Event(), threading.Event()
-    real = LetterWriter.write
+    real = DeadLetterWriter.write
 
-    def wait_and_write(self: LetterWriter, messages: object) -> None:
+    def wait_and_write(self: DeadLetterWriter, messages: object) -> None:
         looked.set()
         assert go.wait(60)
         real(self, messages)  # type: ignore[arg-type]
@@ -160,11 +162,11 @@ def test_two_operators_at_once(pipeline: Letters, monkeypatch: pytest.MonkeyPatc
         except BaseException as error:
             errors.append(error)
 
-    monkeypatch.setattr(LetterWriter, "write", wait_and_write)
+    monkeypatch.setattr(DeadLetterWriter, "write", wait_and_write)
     thread = threading.Thread(target=first)
     thread.start()
     assert looked.wait(60)
-    monkeypatch.setattr(LetterWriter, "write", real)
+    monkeypatch.setattr(DeadLetterWriter, "write", real)
     assert pipeline.replay() == ReplayReport(replayed=2)
     go.set()
     thread.join(60)
@@ -172,7 +174,7 @@ def test_two_operators_at_once(pipeline: Letters, monkeypatch: pytest.MonkeyPatc
     assert sorted(int(m.value()) for m in pipeline.written()[10:]) == [3, 5]
 
 
-def test_a_replay_that_is_killed_goes_on_where_it_was(pipeline: Letters) -> None:
+def test_a_replay_that_is_killed_goes_on_where_it_was(pipeline: DeadLetters) -> None:
     count = 3000
     pipeline.fill(1)
     pipeline.write(*range(count))
@@ -191,26 +193,26 @@ def test_a_replay_that_is_killed_goes_on_where_it_was(pipeline: Letters) -> None
 
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_an_unknown_outcome_is_found_out(
-    is_committed: bool, pipeline: Letters, monkeypatch: pytest.MonkeyPatch
+    is_committed: bool, pipeline: DeadLetters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.fill(10)
     pipeline.write(3, 5)
-    real: Callable[..., None] = LetterWriter.write
+    real: Callable[..., None] = DeadLetterWriter.write
     calls: list[int] = []
 
-    def unknown(self: LetterWriter, messages: object) -> None:
+    def unknown(self: DeadLetterWriter, messages: object) -> None:
         calls.append(1)
         if len(calls) > 1 or is_committed:
             real(self, messages)
         if len(calls) == 1:
             raise UnknownCommitError("no answer")
 
-    monkeypatch.setattr(LetterWriter, "write", unknown)
+    monkeypatch.setattr(DeadLetterWriter, "write", unknown)
     assert pipeline.replay() == ReplayReport(replayed=2)
     assert sorted(int(m.value()) for m in pipeline.written()[10:]) == [3, 5]
 
 
-def test_a_cut_letter_is_read_from_its_topic_again(pipeline: Letters) -> None:
+def test_a_cut_letter_is_read_from_its_topic_again(pipeline: DeadLetters) -> None:
     pipeline.fill(10)
     whole = pipeline.written()[4]
     pipeline.write(
@@ -226,7 +228,7 @@ def test_a_cut_letter_is_read_from_its_topic_again(pipeline: Letters) -> None:
 
 
 @pytest.mark.parametrize("what", ["expired", "another"])
-def test_a_cut_letter_whose_message_is_gone_is_refused(pipeline: Letters, what: str) -> None:
+def test_a_cut_letter_whose_message_is_gone_is_refused(pipeline: DeadLetters, what: str) -> None:
     pipeline.fill(10)
     timestamp_ms = pipeline.written()[4].timestamp()[1]
     if what == "expired":
@@ -240,7 +242,7 @@ def test_a_cut_letter_whose_message_is_gone_is_refused(pipeline: Letters, what: 
     assert len(pipeline.written()) == (5 if what == "expired" else 10)
 
 
-def test_what_has_no_place_any_more_is_refused(pipeline: Letters, tmp_path: Path) -> None:
+def test_what_has_no_place_any_more_is_refused(pipeline: DeadLetters, tmp_path: Path) -> None:
     pipeline.fill(10)
     pipeline.write(1, table="renamed")
     pipeline.write(2, partition=7)
@@ -256,7 +258,7 @@ def test_what_has_no_place_any_more_is_refused(pipeline: Letters, tmp_path: Path
 
 
 def test_a_message_that_its_topic_does_not_take_is_refused(kafka: Kafka, tmp_path: Path) -> None:
-    pipeline = Letters(kafka, tmp_path)
+    pipeline = DeadLetters(kafka, tmp_path)
     small = kafka.topic(max_message_bytes="2000")
     pipeline.write(1, topic=small, value=b"x" * 1900)
     pipeline.path.write_text(pipeline.path.read_text().replace(pipeline.topic, small))

@@ -5,48 +5,48 @@ from __future__ import annotations
 import pytest
 
 from sluice.config import load
-from sluice.kafka.dead_letters import StoredLetter, read_records
-from sluice.kafka.letter_marks import Purged
+from sluice.kafka.dead_letter_marks import Purged
+from sluice.kafka.dead_letters import StoredDeadLetter, read_records
 from sluice.ops import dead_letters_purging
 from sluice.ops.dead_letters import (
-    Selection,
+    DeadLetterSelection,
 )
 from sluice.ops.dead_letters_purging import NothingToPurgeError, plan_purge, purge
-from tests.ops.letters import ALL, Letters, offsets_of, pipeline
+from tests.ops.dead_letters import ALL, DeadLetters, offsets_of, pipeline
 
 __all__ = ["pipeline"]
 
 
-def test_a_purge_deletes_from_the_front_and_an_audit_still_counts(pipeline: Letters) -> None:
+def test_a_purge_deletes_from_the_front_and_an_audit_still_counts(pipeline: DeadLetters) -> None:
     pipeline.fill(10)
     pipeline.write(1, 2, 3)
     pipeline.write(4, table="other")
     pipeline.write(5)
-    selection = Selection(table="orders")
+    selection = DeadLetterSelection(table="orders")
     plan = plan_purge(pipeline.configuration, selection)
-    assert (plan.letters, plan.kept) == (3, 1)
-    deleting, keeping = plan.steps(pipeline.letters)
+    assert (plan.dead_letters, plan.kept) == (3, 1)
+    deleting, keeping = plan.steps(pipeline.dead_letters)
     assert "delete 3 dead letters for good" in deleting
     assert "keep 1" in keeping and "other" in keeping
-    assert purge(pipeline.configuration, selection, plan).letters == 3
+    assert purge(pipeline.configuration, selection, plan).dead_letters == 3
     assert offsets_of(pipeline, ALL) == [4, 5]
     assert pipeline.audited() == [1, 2, 3, 4, 5]
     with pytest.raises(NothingToPurgeError):
         plan_purge(pipeline.configuration, selection)
 
 
-def test_purges_carry_each_other_on(pipeline: Letters) -> None:
+def test_purges_carry_each_other_on(pipeline: DeadLetters) -> None:
     pipeline.fill(10)
     for first in (1, 4, 7):
         pipeline.write(first, first + 1)
         plan = plan_purge(pipeline.configuration, ALL)
-        assert purge(pipeline.configuration, ALL, plan).letters == 2
+        assert purge(pipeline.configuration, ALL, plan).dead_letters == 2
     assert offsets_of(pipeline, ALL) == []
     assert pipeline.audited() == [1, 2, 4, 5, 7, 8]
 
 
 def test_a_purge_that_died_before_it_deleted_is_finished_by_the_next(
-    pipeline: Letters, monkeypatch: pytest.MonkeyPatch
+    pipeline: DeadLetters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.fill(10)
     pipeline.write(1, 2)
@@ -62,23 +62,23 @@ def test_a_purge_that_died_before_it_deleted_is_finished_by_the_next(
     assert pipeline.audited() == [1, 2]  # not twice
     pipeline.write(3)
     plan = plan_purge(pipeline.configuration, ALL)
-    assert purge(pipeline.configuration, ALL, plan).letters == 1
+    assert purge(pipeline.configuration, ALL, plan).dead_letters == 1
     assert pipeline.audited() == [1, 2, 3]
     assert offsets_of(pipeline, ALL) == []
 
 
-def test_only_what_was_replayed_goes(pipeline: Letters) -> None:
+def test_only_what_was_replayed_goes(pipeline: DeadLetters) -> None:
     pipeline.fill(10)
     pipeline.write(1, 2, 3)
     assert pipeline.replay(limit=2).replayed == 2
-    selection = Selection(replayed=True)
+    selection = DeadLetterSelection(replayed=True)
     plan = plan_purge(pipeline.configuration, selection)
-    assert purge(pipeline.configuration, selection, plan).letters == 2
+    assert purge(pipeline.configuration, selection, plan).dead_letters == 2
     assert offsets_of(pipeline, ALL) == [3]
     assert pipeline.audited() == [1, 2, 3]
 
 
-def test_connectors_of_one_cluster_are_purged_together(pipeline: Letters) -> None:
+def test_connectors_of_one_cluster_are_purged_together(pipeline: DeadLetters) -> None:
     text = pipeline.path.read_text()
     second = text[text.index("[[connector]]") : text.index("[batch]")].replace("dc1", "dc2")
     other = pipeline.kafka.topic()
@@ -87,19 +87,19 @@ def test_connectors_of_one_cluster_are_purged_together(pipeline: Letters) -> Non
     pipeline.path.write_text(text.replace("[batch]", f"{second}[batch]") + entry)
     configuration = load(pipeline.path, {})
     pipeline.write(1)
-    pipeline.write(2, lane=f"{pipeline.pipeline}.dc2", topic=other, table="more")
+    pipeline.write(2, connector=f"{pipeline.pipeline}.dc2", topic=other, table="more")
     pipeline.write(3)
-    alone = plan_purge(configuration, Selection(connector="dc1"))
-    assert (alone.letters, alone.kept) == (1, 1)
-    assert purge(configuration, ALL, plan_purge(configuration, ALL)).letters == 3
+    alone = plan_purge(configuration, DeadLetterSelection(connector="dc1"))
+    assert (alone.dead_letters, alone.kept) == (1, 1)
+    assert purge(configuration, ALL, plan_purge(configuration, ALL)).dead_letters == 3
     assert pipeline.audited() == [1, 2, 3]
 
 
-def test_letters_that_came_after_the_plan_stay(pipeline: Letters) -> None:
+def test_dead_letters_that_came_after_the_plan_stay(pipeline: DeadLetters) -> None:
     pipeline.write(1)
     plan = plan_purge(pipeline.configuration, ALL)
     pipeline.write(2)
-    assert purge(pipeline.configuration, ALL, plan).letters == 1
+    assert purge(pipeline.configuration, ALL, plan).dead_letters == 1
     assert offsets_of(pipeline, ALL) == [2]
-    records = list(read_records(pipeline.kafka.access(), pipeline.letters))
-    assert [type(record) for record in records] == [StoredLetter, Purged]
+    records = list(read_records(pipeline.kafka.access(), pipeline.dead_letters))
+    assert [type(record) for record in records] == [StoredDeadLetter, Purged]

@@ -110,7 +110,7 @@ def test_adopt_where_only_foreign_hands_were(pipeline: Pipeline) -> None:
     plan = adopt(pipeline, 0)
     assert "nothing is known of what was loaded before" in said(plan)
     apply(pipeline.configuration, plan)
-    assert (pipeline.record().begin, pipeline.record().text) == (0, "")
+    assert (pipeline.record().begin, pipeline.record().spec) == (0, "")
 
 
 def test_adopt_after_lost_offsets(pipeline: Pipeline) -> None:
@@ -126,7 +126,7 @@ def test_adopt_after_lost_offsets(pipeline: Pipeline) -> None:
 def test_a_range_in_doubt_that_the_group_lost_is_put_back(pipeline: Pipeline, how: str) -> None:
     """Settling at its begin could double it, and settling at its end could lose it."""
     background = Background({"orders/s1": 9}, 5, {"orders": ((41, 44),)}, 1000)
-    lost = intend("", 40, 60, deadline_ms=1, rest="0123456789ab", grant=3)
+    lost = intend("", 40, 60, deadline_ms=1, rest="0123456789ab", reservation=3)
     pipeline.drive(lost, background=background)
     if how == "lost":
         pipeline.kafka.admin.delete_consumer_groups([pipeline.name])[pipeline.name].result(20)
@@ -137,7 +137,7 @@ def test_a_range_in_doubt_that_the_group_lost_is_put_back(pipeline: Pipeline, ho
     apply(pipeline.configuration, plan)
     record = pipeline.record()
     assert (record.kind, record.begin, record.end) == (Kind.RENEW, 40, 60)
-    assert (record.deadline_ms, record.rest, record.grant) == (1, "0123456789ab", 3)
+    assert (record.deadline_ms, record.rest, record.reservation) == (1, "0123456789ab", 3)
     body = pipeline.ledger_bodies("record")[-1]
     assert (body["marks"], body["rest"]) == ({"orders/s1": 9}, {"orders": [[41, 44]]})
 
@@ -204,9 +204,13 @@ def test_a_running_lease_is_respected_unless_taken_over(pipeline: Pipeline) -> N
     assert "tasks of driver may still insert [40, 60) until" in said(plan)
     apply(pipeline.configuration, plan)
     assert pipeline.record().begin == 60
-    (suspect,) = pipeline.ledger_bodies("suspect")
-    assert (suspect["begin"], suspect["end"], suspect["marks"]) == (40, 60, {"orders/s1": 9})
-    assert suspect["deadline_ms"] == deadline_ms
+    (late_insert,) = pipeline.ledger_bodies("suspect")
+    assert (late_insert["begin"], late_insert["end"], late_insert["marks"]) == (
+        40,
+        60,
+        {"orders/s1": 9},
+    )
+    assert late_insert["deadline_ms"] == deadline_ms
 
 
 def test_a_lease_counts_until_its_grace_is_over(pipeline: Pipeline) -> None:

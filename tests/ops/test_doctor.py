@@ -14,7 +14,7 @@ import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.kafka.wire import native
 from sluice.ops import doctor, doctor_clickhouse, doctor_decode
 from sluice.ops.doctor import Finding, examine, refusal
@@ -100,7 +100,7 @@ def test_a_pipeline_in_order(
     assert checks >= {
         *("kafka", "transactions", "offsets-retention", "broker-limits", "topic", "group"),
         *("cleanup-policy", "retention", "replication"),
-        *("clickhouse", "clock", "rights", "insert", "window", "window-mark", "tokens"),
+        *("clickhouse", "clock", "rights", "insert", "window", "insert-counter", "tokens"),
         *("lineage", "engine", "durability", "decoding", "partition-key"),
     }
     assert configuration.ledger_topic not in kafka.admin.list_topics(timeout=10).topics
@@ -142,7 +142,7 @@ def test_topics_by_an_expression(
     assert level == "error" and f"goes to {database}.orders twice" in what
 
 
-def test_a_table_without_a_window_is_mended_by_the_statement_given(
+def test_a_table_without_a_window_is_fixed_by_the_statement_given(
     tmp_path: Path, kafka: Kafka, embedded: Server, embedded_url: str, database: str
 ) -> None:
     create(embedded, database, more="")
@@ -151,7 +151,7 @@ def test_a_table_without_a_window_is_mended_by_the_statement_given(
     )
     finding = bad(examine(configuration))["window"]
     assert (finding.level, finding.where) == ("error", f"{database}.orders on {embedded_url}")
-    embedded.execute(finding.mend)
+    embedded.execute(finding.fix)
     assert errors(examine(configuration)) == []
 
 
@@ -198,7 +198,7 @@ def test_topics_that_lose_messages_and_those_that_are_missing(
         kafka.delete_topic(configuration.ledger_topic)
     assert (found["cleanup-policy"].level, found["retention"].level) == ("error", "warning")
     assert compacted in found["cleanup-policy"].where and short in found["retention"].where
-    assert found["topic"].level == "error" and "--create --topic nowhere" in found["topic"].mend
+    assert found["topic"].level == "error" and "--create --topic nowhere" in found["topic"].fix
     assert "expire" in found["ledger"].what
 
 
@@ -329,7 +329,7 @@ def test_a_lease_that_fresh_workers_outlive_is_said(tmp_path: Path) -> None:
     short = replace(long, batch=replace(long.batch, lease_seconds=9.0))
     (said,) = doctor._look_at_lease(short)
     assert (said.level, said.check, said.where) == ("warning", "lease", "[batch] lease")
-    assert "9 s" in said.what and 'lease = "10s"' in said.mend
+    assert "9 s" in said.what and 'lease = "10s"' in said.fix
     assert refusal([said]) is None
 
 
@@ -348,7 +348,7 @@ def test_a_reader_that_was_not_built_is_refused(
     (said,) = doctor._look_at_reader(connector)
     native.library.cache_clear()
     assert (said.level, said.check) == ("error", "reader")
-    assert 'reader = "librdkafka"' in said.mend
+    assert 'reader = "librdkafka"' in said.fix
 
 
 def test_an_engine_that_cannot_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,4 +375,4 @@ def test_where_blocks_are_hashed_columns_must_be_computed_alike() -> None:
         assert {f.check for f in found} == ({"hash"} if is_hashed else set())
         assert len(found) == (3 if is_hashed else 0)
         for finding, column in zip(found, ("seen", "day", "name"), strict=False):
-            assert f"column {column} is computed with" in finding.what and finding.mend
+            assert f"column {column} is computed with" in finding.what and finding.fix

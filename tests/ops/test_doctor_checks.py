@@ -10,7 +10,7 @@ from sluice.clickhouse.capabilities import Capabilities
 from sluice.clickhouse.schema import Dependent, TableFacts
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import TerminalError, TransientError
-from sluice.core.text import Column, ConfigurationText, Route, Sharding, TableText
+from sluice.core.load_spec import Column, LoadSpec, Route, Sharding, TableSpec
 from sluice.ops.doctor_decode import answer
 from sluice.ops.doctor_findings import Examination, Finding, refusal
 from sluice.ops.doctor_tables import check_dynamic, check_entry, check_shared, check_table
@@ -27,7 +27,7 @@ def test_a_good_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "capabilities", "needs", "check", "level", "mend"),
+    ("facts", "capabilities", "needs", "check", "level", "fix"),
     [
         (
             replace(FACTS, window_blocks=0),
@@ -113,13 +113,13 @@ def test_tables(
     needs: dict[str, object],
     check: str,
     level: str,
-    mend: str,
+    fix: str,
 ) -> None:
     found = table(facts, capabilities, **needs)
     assert set(found) == ({check} if check else set())
     if check:
         assert found[check].level == level
-        assert mend in found[check].mend
+        assert fix in found[check].fix
 
 
 def test_a_replica_that_is_left_alone() -> None:
@@ -135,7 +135,7 @@ def test_every_target_of_a_view_is_looked_at() -> None:
     found = table(facts)
     assert found["window"].level == "error"
     assert "shop.deep (written by the view shop.second)" in found["window"].what
-    assert "`deep` MODIFY SETTING non_replicated_deduplication_window" in found["window"].mend
+    assert "`deep` MODIFY SETTING non_replicated_deduplication_window" in found["window"].fix
     assert found["views"].level == "warning" and "shop.first, shop.second" in found["views"].what
     assert "started again meanwhile, since shop.deep may know" in found["views"].what
     replicated = replace(FACTS, dependents=(Dependent("shop.first", replace(FACTS, table="m")),))
@@ -158,8 +158,8 @@ def test_without_tokens_rows_must_carry_their_offset() -> None:
     bare = replace(FACTS, columns=FACTS.columns[:3])
     assert entry(FACTS, OLD, True) == {}
     assert entry(FACTS, OLD, False)["tokens"].level == "error"
-    assert "lineage = true" in entry(FACTS, OLD, False)["tokens"].mend
-    assert "ADD COLUMN `_offset` UInt64" in entry(bare, OLD, "auto")["tokens"].mend
+    assert "lineage = true" in entry(FACTS, OLD, False)["tokens"].fix
+    assert "ADD COLUMN `_offset` UInt64" in entry(bare, OLD, "auto")["tokens"].fix
     assert entry(bare, NEW, "auto")["lineage"].level == "warning"
     assert entry(bare, NEW, True)["lineage"].level == "error"
 
@@ -172,7 +172,7 @@ def test_without_tokens_rows_must_carry_their_offset() -> None:
     ],
 )
 def test_sharding_is_compiled(expression: str, level: str, words: str) -> None:
-    table = TableText(
+    table = TableSpec(
         entry="orders",
         database="shop",
         table="orders",
@@ -188,8 +188,8 @@ def test_sharding_is_compiled(expression: str, level: str, words: str) -> None:
         shards=("s1", "s2"),
         sharding=Sharding("expression", expression=expression),
     )
-    text = ConfigurationText("orders", "dc1", "chdb", 1000, (table,))
-    found = {one.check: one for one in answer({"texts": [text.canonical()], "keys": []})}
+    text = LoadSpec("orders", "dc1", "chdb", 1000, (table,))
+    found = {one.check: one for one in answer({"specs": [text.canonical()], "keys": []})}
     assert found["sharding"].level == level and words in found["sharding"].what
 
 
@@ -233,7 +233,7 @@ def test_whether_new_fields_can_get_columns(
     (finding,) = found.findings
     assert (finding.level, finding.check) == (level, "dynamic-columns")
     assert words in finding.what
-    assert level != "error" or "GRANT ALTER ADD COLUMN ON `shop`.`orders`" in finding.mend
+    assert level != "error" or "GRANT ALTER ADD COLUMN ON `shop`.`orders`" in finding.fix
     nothing = Examination("here")
     check_dynamic(nothing, facts, ENTRY, is_closed=True)
     assert nothing.findings == []
@@ -271,7 +271,7 @@ def test_entries_that_share_a_table_need_to_be_told_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "capabilities", "why", "mend"),
+    ("facts", "capabilities", "why", "fix"),
     [
         (NO_SOURCE, NEW, "no lineage column _source", "`_source` LowCardinality(String)"),
         (NO_SOURCE, replace(OLD, settings=NEW.settings), "_source", "`_source` UInt64"),
@@ -280,10 +280,10 @@ def test_entries_that_share_a_table_need_to_be_told_apart() -> None:
     ],
 )
 def test_tables_that_a_probe_cannot_tell_of(
-    facts: TableFacts, capabilities: Capabilities, why: str, mend: str
+    facts: TableFacts, capabilities: Capabilities, why: str, fix: str
 ) -> None:
     found = Examination("here")
     check_entry(found, facts, capabilities, ENTRY)
     (warning,) = bad(found).values()
     assert (warning.check, warning.level) == ("probe", "warning")
-    assert why in warning.what and mend in warning.mend
+    assert why in warning.what and fix in warning.fix

@@ -73,7 +73,7 @@ def test_a_balancer_before_replicas_of_one_table(ports: list[int], table: str) -
         (finding,) = of_front(url, table)
     assert finding.level == "warning"
     assert "fresh connections reach 2 servers" in finding.what
-    assert "Lost: failover by replica" in finding.what and "by a URL of its own" in finding.mend
+    assert "Lost: failover by replica" in finding.what and "by a URL of its own" in finding.fix
 
 
 def test_a_balancer_before_tables_with_windows_of_their_own(
@@ -102,7 +102,7 @@ def test_a_proxy_that_keeps_bodies_back(ports: list[int], table: str) -> None:
         (finding,) = of_front(url, table)
     assert finding.level == "error"
     assert "Lost: the bound on how late an insert arrives" in finding.what
-    assert "proxy_request_buffering off" in finding.mend
+    assert "proxy_request_buffering off" in finding.fix
 
 
 def test_a_proxy_that_passes_bodies_on_as_they_come(ports: list[int], table: str) -> None:

@@ -1,4 +1,4 @@
-"""What the doctor says of quorums, and of loaders that should take turns."""
+"""What the doctor says of quorums, and of loaders that should take insert locks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.locks import zookeeper
-from sluice.ops.doctor_turns import check_turns
+from sluice.ops.doctor_insert_locks import check_insert_locks
 from sluice.testbed.local.children import free_ports
 from tests.ops.doctor_facts import FACTS, NEW, OLD, look, table
 
@@ -32,20 +32,20 @@ def test_a_quorum_of_other_numbers() -> None:
 
 def test_turns_where_a_server_takes_one_quorum_insert_at_a_time(zookeeper_port: int) -> None:
     old = [replace(look("s1", f"http://{n}"), capabilities=OLD) for n in "ab"]
-    (finding,) = check_turns(ACCESS, old)
-    assert (finding.level, finding.check) == ("warning", "turns")
-    assert "shard s1 (18.16.1) refuse an insert" in finding.what and "zookeeper = " in finding.mend
-    assert check_turns(replace(ACCESS, durability="single"), old) == []
+    (finding,) = check_insert_locks(ACCESS, old)
+    assert (finding.level, finding.check) == ("warning", "insert-lock")
+    assert "shard s1 (18.16.1) refuse an insert" in finding.what and "zookeeper = " in finding.fix
+    assert check_insert_locks(replace(ACCESS, durability="single"), old) == []
     asked = replace(ACCESS, zookeeper=f"127.0.0.1:{zookeeper_port}/doctor")
-    (finding,) = check_turns(asked, old)
-    assert (finding.level, finding.what) == ("ok", "loaders can take turns at a table")
+    (finding,) = check_insert_locks(asked, old)
+    assert (finding.level, finding.what) == ("ok", "loaders can take insert locks")
 
 
 def test_no_turns_where_servers_wait_side_by_side() -> None:
     modern = replace(NEW, settings={**NEW.settings, "insert_quorum_parallel": "1"})
     looks = [replace(look("s1", "http://a"), capabilities=modern)]
-    assert check_turns(ACCESS, looks) == []
-    (finding,) = check_turns(replace(ACCESS, zookeeper="nobody:1"), looks)
+    assert check_insert_locks(ACCESS, looks) == []
+    (finding,) = check_insert_locks(replace(ACCESS, zookeeper="nobody:1"), looks)
     assert finding.level == "ok" and "not needed" in finding.what
 
 
@@ -54,5 +54,5 @@ def test_a_zookeeper_that_does_not_answer_is_a_warning(monkeypatch: pytest.Monke
     monkeypatch.setattr(zookeeper, "CONNECT_SECONDS", 0.5)
     looks = [replace(look("s1", "http://a"), capabilities=OLD)]
     access = replace(ACCESS, zookeeper=f"127.0.0.1:{free_ports(1)[0]}")
-    (finding,) = check_turns(access, looks)
-    assert finding.level == "warning" and "cannot take turns" in finding.what
+    (finding,) = check_insert_locks(access, looks)
+    assert finding.level == "warning" and "cannot take insert locks" in finding.what

@@ -39,7 +39,7 @@ def test_a_server_that_is_read_only_takes_no_blocks() -> None:
     looks = [look("s1", "http://a", frozen), look("s1", "http://b")]
     (warning,) = check_contact(looks, lambda shard: 1)
     assert warning.level == "warning" and "shop.orders is read-only" in warning.what
-    assert "RESTART REPLICA" in warning.mend
+    assert "RESTART REPLICA" in warning.fix
     (error,) = check_contact(looks, lambda shard: 2)
     assert error.level == "error" and isinstance(refusal([error]), TransientError)
     found = Examination("here")

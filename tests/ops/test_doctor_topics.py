@@ -77,7 +77,7 @@ def test_sources(settings: dict[str, str], checks: dict[str, str]) -> None:
     check_source(found, facts, SourceNeeds("b:9092", lease_seconds=600, count=3))
     assert {name: finding.level for name, finding in bad(found).items()} == checks
     for finding in bad(found).values():
-        assert "kafka-configs.sh --bootstrap-server b:9092 --alter" in finding.mend
+        assert "kafka-configs.sh --bootstrap-server b:9092 --alter" in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_copies_of_a_source(replication: int, brokers: int, level: str | None) -
     finding = bad(found).get("replication")
     assert (finding and finding.level) == level
     if finding is not None:
-        assert "kafka-reassign-partitions.sh --bootstrap-server b:9092" in finding.mend
+        assert "kafka-reassign-partitions.sh --bootstrap-server b:9092" in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_dead_letters_take_what_a_source_takes() -> None:
     def of(facts: TopicFacts) -> str:
         found = Examination("here")
         check_dead_letters(found, facts, 2_000_000, "b:9092")
-        return " ".join(finding.level + finding.mend for finding in bad(found).values())
+        return " ".join(finding.level + finding.fix for finding in bad(found).values())
 
     assert of(topic(max_message_bytes="2000000")) == ""
     assert "max.message.bytes=2004096" in of(topic(max_message_bytes="1000000"))

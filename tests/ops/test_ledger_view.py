@@ -23,11 +23,11 @@ from sluice.core.ledger import (
     receipt_entry,
     record_entry,
     settled_entry,
-    text_entry,
+    spec_entry,
 )
 from sluice.core.ranges import Range
 from sluice.core.receipts import Loaded
-from sluice.ops.ledger_view import Selection, read_ledger
+from sluice.ops.ledger_view import LedgerSelection, read_ledger
 from tests.core.test_ledger import LOADED, RECEIPT
 from tests.kafka.groups import NOW, SETTLED, intend
 from tests.ops.pipelines import Pipeline
@@ -42,7 +42,7 @@ def pipeline(kafka: Kafka, tmp_path: Path) -> Iterator[Pipeline]:
     one = made.sources[1]
     record = intend("run-1", 0, 10, batch=2)
     driver.record(
-        Commit({one: record}, (text_entry("d", "{}"), record_entry(one, record, Background()))), {}
+        Commit({one: record}, (spec_entry("d", "{}"), record_entry(one, record, Background()))), {}
     )
     settled = intend("run-1", 10, 20, batch=3)
     entries = (*loaded(Range(one, 0, 10), 2, LOADED), record_entry(one, settled, Background()))
@@ -59,7 +59,7 @@ def loaded(block_range: Range, batch: int, facts: Loaded) -> tuple[LedgerEntry, 
 
 
 def read(pipeline: Pipeline, **selection: Any) -> list[dict[str, Any]]:
-    return list(read_ledger(pipeline.configuration, Selection(**selection)))
+    return list(read_ledger(pipeline.configuration, LedgerSelection(**selection)))
 
 
 def kinds(entries: list[dict[str, Any]]) -> list[str]:
@@ -123,7 +123,7 @@ def test_following(pipeline: Pipeline) -> None:
     stop, seen = threading.Event(), []
 
     def run() -> None:
-        for entry in read_ledger(pipeline.configuration, Selection(), stop):
+        for entry in read_ledger(pipeline.configuration, LedgerSelection(), stop):
             seen.append(entry)
 
     thread = threading.Thread(target=run)

@@ -12,7 +12,7 @@ from sluice.core.receipts import Loaded
 from sluice.driver.loop import ConnectorLoop
 from sluice.ops.metrics import LoopCollector
 from sluice.worker.assignment import Assignment
-from tests.driver.loop_world import Answer, World, run, table_text
+from tests.driver.loop_world import Answer, World, run, table_spec
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -33,8 +33,8 @@ def values_of(loop: ConnectorLoop, name: str) -> dict[tuple[str, str, str], floa
     }
 
 
-def test_what_a_lane_waits_for_shows_although_nothing_fails() -> None:
-    world = World([P0], (table_text("t", ("a",)), table_text("u", ("a",))))
+def test_what_a_loop_waits_for_shows_although_nothing_fails() -> None:
+    world = World([P0], (table_spec("t", ("a",)), table_spec("u", ("a",))))
     world.ends.update({P0: 30})
     loop = run(world)
 
@@ -75,7 +75,7 @@ _WAITS = (
 def test_what_each_replica_took_of_each_table() -> None:
     """Partition 0 goes to one replica, partition 1 to the other one; a block of two ClickHouse
     partitions makes two parts."""
-    world = World([P0, P1], (table_text("t", ("a",), "day"), table_text("u", ("a",))))
+    world = World([P0, P1], (table_spec("t", ("a",), "day"), table_spec("u", ("a",))))
     world.ends.update({P0: 30, P1: 5})
 
     def script(world: World, assignment: Assignment) -> Answer:

@@ -12,12 +12,12 @@ import pytest
 from sluice.clickhouse.http import Server
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.ledger import Background
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import digest_of_rest
 from sluice.core.records import Kind, may_follow
-from sluice.core.text import ConfigurationText
 from sluice.core.tokens import row_source
 from sluice.driver.probing import DoubledRowsError
-from sluice.driver.texts import read_text
+from sluice.driver.specs import read_spec
 from sluice.ops.deciding import DecisionRefusedError, Plan
 from sluice.ops.decisions import apply, plan_resolve
 from sluice.ops.resolving import Outcome
@@ -67,11 +67,11 @@ def insert(pipeline: Pipeline, begin: int, end: int, generation: int = 0) -> Non
     )
 
 
-def in_doubt(pipeline: Pipeline) -> ConfigurationText:
+def in_doubt(pipeline: Pipeline) -> LoadSpec:
     """A driver died with [40, 60) in doubt, long ago."""
-    text = read_text(pipeline.configuration, "dc1")
-    pipeline.drive(DOUBT, background=BACKGROUND, text=text)
-    return text
+    spec = read_spec(pipeline.configuration, "dc1")
+    pipeline.drive(DOUBT, background=BACKGROUND, spec=spec)
+    return spec
 
 
 def resolve(pipeline: Pipeline, outcome: Outcome) -> Plan:
@@ -91,14 +91,14 @@ def test_as_loaded(pipeline: Pipeline) -> None:
     apply(pipeline.configuration, plan)
     record = pipeline.record()
     assert (record.kind, record.begin, record.generation) == (Kind.SETTLE, 60, 0)
-    assert (record.batch, record.text) == (8, before.text)
+    assert (record.batch, record.spec) == (8, before.spec)
     assert may_follow(before, record)
     assert pipeline.ledger_bodies("record")[-1]["why"] == "resolve --as loaded"
 
 
 def test_as_not_loaded(pipeline: Pipeline) -> None:
     insert(pipeline, 0, 3)
-    text = in_doubt(pipeline)
+    spec = in_doubt(pipeline)
     before = pipeline.record()
     plan = resolve(pipeline, "not-loaded")
     assert "[40, 60) in doubt stays to be loaded, wholly" in said(plan)
@@ -107,7 +107,7 @@ def test_as_not_loaded(pipeline: Pipeline) -> None:
     whole = {"orders": ((40, 60),)}
     assert (record.kind, record.begin, record.end) == (Kind.PROBE, 40, 60)
     assert (record.rest, record.deadline_ms) == (digest_of_rest(whole), 0)
-    assert (record.attempt, record.batch, record.text) == (2, 8, text.digest())
+    assert (record.attempt, record.batch, record.spec) == (2, 8, spec.digest())
     assert may_follow(before, record)
     body = pipeline.ledger_bodies("record")[-1]
     assert body["rest"] == {"orders": [[40, 60]]}
@@ -117,7 +117,8 @@ def test_as_not_loaded(pipeline: Pipeline) -> None:
 
 
 def test_as_not_loaded_needs_clickhouse(kafka: Kafka, tmp_path: Path) -> None:
-    """Without the windows' marks nobody could tell whether the new block is remembered."""
+    """Without the windows' insert counters nobody could tell whether the new block is
+    remembered."""
     pipeline = Pipeline(kafka, tmp_path)
     pipeline.fill(100)
     pipeline.drive(DOUBT, background=BACKGROUND)
@@ -165,15 +166,15 @@ def test_a_probe_is_refused_with_its_reason(pipeline: Pipeline) -> None:
     assert "--as loaded" in caught.value.hint and "--as not-loaded" in caught.value.hint
 
 
-def test_a_probe_needs_the_recorded_text(pipeline: Pipeline) -> None:
+def test_a_probe_needs_the_recorded_spec(pipeline: Pipeline) -> None:
     pipeline.drive(DOUBT, background=BACKGROUND)
     with pytest.raises(DecisionRefusedError, match="is not in the ledger"):
         resolve(pipeline, "probe")
 
 
 def test_a_rewound_partition_is_probed_for_what_came_after_it(pipeline: Pipeline) -> None:
-    text = read_text(pipeline.configuration, "dc1")
-    pipeline.drive(replace(DOUBT, generation=1), background=BACKGROUND, text=text)
+    spec = read_spec(pipeline.configuration, "dc1")
+    pipeline.drive(replace(DOUBT, generation=1), background=BACKGROUND, spec=spec)
     insert(pipeline, 40, 60)
     insert(pipeline, 40, 50, generation=1)
     assert "without a row are: orders: 10 offsets, [50, 60)" in said(resolve(pipeline, "probe"))

@@ -11,12 +11,12 @@ import numpy as np
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
-from sluice.clickhouse.window import window_mark
+from sluice.clickhouse.window import read_insert_counter
+from sluice.core.load_spec import TableSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Receipt
 from sluice.core.records import Kind as RecordKind
 from sluice.core.records import Record
-from sluice.core.text import TableText
 from sluice.decode.messages.decoded import Decoded
 from sluice.kafka.clients import KafkaAccess
 from sluice.testbed.local.cluster.server import ClickHouseServer
@@ -26,7 +26,7 @@ from sluice.worker.inserting import insert_block
 from sluice.worker.leases import HeldLease
 from sluice.worker.worker_cache import WorkerCache
 from tests.clickhouse.helpers import native
-from tests.driver.loop_world import table_text
+from tests.driver.loop_world import table_spec
 
 COLUMNS = ("id", "_topic", "_partition", "_offset", "_row")
 
@@ -47,7 +47,7 @@ class Loader:
     quorum_timeout_seconds: float = 25.0
     zookeeper: str = ""
     user: str = "default"
-    #: As the recorded text says; None: what is configured.
+    #: As the recorded load spec says; None: what is configured.
     recorded_quorum: int | None = None
     insert_timeout_seconds: float = 30.0
     preferred: frozenset[str] = frozenset()
@@ -59,21 +59,21 @@ class Loader:
         self.cache = WorkerCache()
         self.blocks = 0
         self.is_first = True
-        self.marks_behind = 0
-        self.grant = 1
+        self.insert_counters_behind = 0
+        self.reservation = 1
         #: Since when the range has been in doubt, and who served it then.
         self.seconds_old = 0
         self.servers_then: dict[str, str] = {}
 
     @property
-    def text(self) -> TableText:
+    def spec(self) -> TableSpec:
         with Server(self.servers[-1].url) as server:
             columns = describe_table(server, "default", self.table).columns
             zone = str(server.query("SELECT timezone() AS zone")[0]["zone"])
         paths = (("s1", self.path),) if self.path else ()
         quorum = self.recorded_quorum or (self.quorum if self.durability == "quorum" else 1)
         return replace(
-            table_text(self.table, ("a",)),
+            table_spec(self.table, ("a",)),
             database="default",
             columns=columns,
             time_zone=zone,
@@ -83,14 +83,14 @@ class Loader:
             sorting_key="id",
         )
 
-    def mark(self) -> int:
+    def insert_counter(self) -> int:
         """Of the last server."""
         with Server(self.servers[-1].url) as server:
-            return window_mark(server, describe_table(server, "default", self.table))
+            return read_insert_counter(server, describe_table(server, "default", self.table))
 
     def insert(self, partition: int = 0) -> Receipt:
         """The next block of a partition."""
-        text = self.text
+        spec = self.spec
         begin, self.blocks = self.blocks * ROWS, self.blocks + 1
         select = (
             f"SELECT number + {begin} AS id, 'a' AS _topic, toUInt32({partition}) AS _partition, "
@@ -110,10 +110,10 @@ class Loader:
             0,
             "topic",
             "text",
-            self.grant,
+            self.reservation,
             self.deadline_ms,
         )
-        marks = {f"{self.table}/s1": self.mark() - self.marks_behind}
+        insert_counters = {f"{self.table}/s1": self.insert_counter() - self.insert_counters_behind}
         assignment = Assignment(
             block_range,
             record,
@@ -121,7 +121,7 @@ class Loader:
             1 << 30,
             0,
             is_first=self.is_first,
-            marks=marks,
+            insert_counters=insert_counters,
             servers=self.servers_then,
             since_ms=time.time_ns() // 1_000_000 - 1000 * self.seconds_old,
         )
@@ -153,7 +153,7 @@ class Loader:
             insert_timeout_seconds=self.insert_timeout_seconds,
         )
         return insert_block(
-            self.cache, environment, Bundle((assignment,)), text, "s1", decoded, lease
+            self.cache, environment, Bundle((assignment,)), spec, "s1", decoded, lease
         )
 
     def assert_stored_once(self, blocks: int | None = None) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 
 #: Not that with which doctor rehearses.
 _TOKEN = re.compile(rb"insert_deduplication_token=(?!sluice-doctor)[^ ]{13}")
@@ -44,7 +44,7 @@ class Link:
         return self.proxy.counters.dropped_replies
 
     def lose(self) -> None:
-        self.proxy.strike(Fault(Kind.DROP_REPLY))
+        self.proxy.strike(LinkFault(Kind.DROP_REPLY))
 
     def heal(self) -> None:
         self.proxy.heal()

@@ -153,7 +153,7 @@ class Kafka:
             consumer.close()
 
     def read(self, topic: str) -> list[ck.Message]:
-        """All committed messages of partition 0, up to the stable end."""
+        """All committed messages of partition 0, up to the last stable offset."""
         consumer = ck.Consumer(
             {"bootstrap.servers": self.brokers, "group.id": "test-reader", "log_level": 0}
         )
@@ -171,7 +171,7 @@ class Kafka:
         return found
 
     def stable_end(self, topic: str, partition: int = 0) -> int:
-        """The stable end of one partition."""
+        """The last stable offset of one partition."""
         source = TopicPartition(topic, partition)
         return self.log.stable_ends([source])[source]
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 
 from sluice.config import Configuration
 from sluice.core.ledger import Rest, Stored
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import Range, TopicPartition, digest_of_rest
 from sluice.core.receipts import TaskReport
 from sluice.core.records import Kind, Record
-from sluice.core.text import ConfigurationText
 from sluice.driver.ports import ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber
-from sluice.driver.texts import access_of, kafka_access
+from sluice.driver.specs import access_of, kafka_access
 from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.loading import load_bundle
 
@@ -31,7 +31,7 @@ class Task:
     configuration: Configuration
     topic: str
     end: int
-    text: ConfigurationText
+    spec: LoadSpec
     #: When its range was first intended.
     since_ms: int = field(default_factory=time_ms)
     generation: int = 0
@@ -40,8 +40,8 @@ class Task:
     def block_range(self) -> Range:
         return Range(TopicPartition(self.topic, 0), 0, self.end)
 
-    def record(self, grant: int = 1, rest: Rest | None = None) -> Record:
-        digest, deadline_ms = self.text.digest(), time_ms() + 60_000
+    def record(self, reservation: int = 1, rest: Rest | None = None) -> Record:
+        digest, deadline_ms = self.spec.digest(), time_ms() + 60_000
         record = Record(
             Kind.INTEND,
             1,
@@ -52,7 +52,7 @@ class Task:
             self.generation,
             "topicid",
             digest,
-            grant,
+            reservation,
             deadline_ms,
         )
         if rest is None:
@@ -61,7 +61,7 @@ class Task:
 
     def load(
         self,
-        grant: int = 1,
+        reservation: int = 1,
         rest: Rest | None = None,
         *,
         is_first: bool = False,
@@ -72,9 +72,9 @@ class Task:
             pipeline=configuration.pipeline,
             kafka=kafka_access(configuration, "dc1"),
             clickhouse=access_of(configuration),
-            texts={self.text.digest(): self.text.canonical()},
+            specs={self.spec.digest(): self.spec.canonical()},
         )
-        record = self.record(grant, rest)
+        record = self.record(reservation, rest)
         if stored:
             record = replace(record, rest=digest_of_rest(rest or {}, stored=stored))
         assignment = Assignment(
@@ -98,7 +98,7 @@ class Task:
         )
         try:
             sought = Sought(self.block_range, self.record(), in_parts=in_parts)
-            prober.submit([sought], self.text, self.since_ms, found.put)
+            prober.submit([sought], self.spec, self.since_ms, found.put)
             return found.get(timeout=60)
         finally:
             prober.close()

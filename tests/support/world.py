@@ -363,7 +363,7 @@ def _difference(
     )
 
 
-def assert_letters(world: World, truth: Truth) -> None:
+def assert_dead_letters(world: World, truth: Truth) -> None:
     """Every broken message is a dead letter exactly once."""
     expected = sorted((p, offset) for p, offsets in truth.bad.items() for offset in offsets)
     assert sorted(world.dead_letters()) == expected

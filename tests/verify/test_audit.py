@@ -114,8 +114,12 @@ durability = "single"
         body |= {"begin": begin, "end": begin} | ({"why": why} if why else {})
         self._append(f"sluice.{self.name}.ledger", [json.dumps({**body, "at_ms": 0}).encode()])
 
-    def dead_letter(self, topic: str, offset: int, entry: str = "orders", lane: str = "") -> None:
-        letter = DeadLetter(topic, 0, offset, None, None, b"x", (), "json", "bad", entry, lane=lane)
+    def dead_letter(
+        self, topic: str, offset: int, entry: str = "orders", connector: str = ""
+    ) -> None:
+        letter = DeadLetter(
+            topic, 0, offset, None, None, b"x", (), "json", "bad", entry, connector=connector
+        )
         envelope = wrap(letter, 1_000_000)
         name = f"sluice.{self.name}.dead-letters"
         self._append(name, [])

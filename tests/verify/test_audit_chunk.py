@@ -65,12 +65,12 @@ def test_against_one_offset_at_a_time(
         if not valued:
             expected["foreign"] += rows + dead
             continue
-        letters = min(dead, copies)
+        dead_letters = min(dead, copies)
         kinds = max(1, sum(n > 0 for n in by_row))
-        wanted = (copies - letters) * kinds
-        expected["dead_lettered"] += letters
+        wanted = (copies - dead_letters) * kinds
+        expected["dead_lettered"] += dead_letters
         expected["loaded"] += min(rows, wanted)
-        expected["doubled"] += max(0, rows - wanted) + dead - letters
+        expected["doubled"] += max(0, rows - wanted) + dead - dead_letters
         absent = max(0, wanted - rows)
         if index >= ahead:
             expected["later"] += absent

@@ -24,12 +24,12 @@ from sluice.core.ledger import (
     receipt_entry,
     record_entry,
     settled_entry,
-    text_entry,
+    spec_entry,
 )
+from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.ranges import Range
 from sluice.core.receipts import DeadLetter, Loaded, Receipt
 from sluice.core.records import Kind, Record
-from sluice.core.text import ConfigurationText, TableText
 from sluice.kafka.errors import kafka_error
 from sluice.kafka.recorder import Recorder
 from sluice.ops import decisions
@@ -59,7 +59,7 @@ class Driving:
     def __init__(self, pipeline: Pipeline, owner: str = "run-1") -> None:
         self.pipeline = pipeline
         self.source = pipeline.sources[0]
-        self.text = text_of(pipeline)
+        self.spec = spec_of(pipeline)
         taken = (recorder := pipeline.recorder(owner)).take_over([self.source])
         found = taken.found[self.source]
         if found is None:
@@ -69,9 +69,9 @@ class Driving:
             record = replace(last, batch=last.batch + 1, owner=owner)
             if last.in_doubt:
                 record = replace(record, kind=Kind.RENEW, attempt=last.attempt + 1)
-        self.record = replace(record, text=self.text.digest())
+        self.record = replace(record, spec=self.spec.digest())
         entries = (
-            text_entry(self.text.digest(), self.text.canonical()),
+            spec_entry(self.spec.digest(), self.spec.canonical()),
             record_entry(self.source, self.record, Background()),
             *checkpoint_entries([record_entry(self.source, self.record, Background())], []),
         )
@@ -84,19 +84,23 @@ class Driving:
         return replace(made, **changes)
 
     def intend(
-        self, end: int, rows: int | None = None, letters: tuple[DeadLetter, ...] = ()
+        self, end: int, rows: int | None = None, dead_letters: tuple[DeadLetter, ...] = ()
     ) -> None:
         """Settle what is in doubt; intend what comes next."""
         record = self.next(kind=Kind.INTEND, begin=self.record.end, end=end, rest="")
-        self.commit(record, self.loaded(rows, letters), letters)
+        self.commit(record, self.loaded(rows, dead_letters), dead_letters)
 
-    def settle(self, rows: int | None = None, letters: tuple[DeadLetter, ...] = ()) -> None:
+    def settle(self, rows: int | None = None, dead_letters: tuple[DeadLetter, ...] = ()) -> None:
         """Settle what is in doubt."""
         end = self.record.end
-        record = self.next(kind=Kind.SETTLE, begin=end, end=end, attempt=0, grant=0, deadline_ms=0)
-        self.commit(record, self.loaded(rows, letters), letters)
+        record = self.next(
+            kind=Kind.SETTLE, begin=end, end=end, attempt=0, reservation=0, deadline_ms=0
+        )
+        self.commit(record, self.loaded(rows, dead_letters), dead_letters)
 
-    def loaded(self, rows: int | None, letters: tuple[DeadLetter, ...]) -> tuple[LedgerEntry, ...]:
+    def loaded(
+        self, rows: int | None, dead_letters: tuple[DeadLetter, ...]
+    ) -> tuple[LedgerEntry, ...]:
         """Ledger entries of the range in doubt."""
         record, source = self.record, self.source
         if not record.in_doubt:
@@ -107,14 +111,14 @@ class Driving:
             target="shop.orders",
             shard="s1",
             token=f"any/{record.begin}-{record.end}",
-            rows=messages - len(letters) if rows is None else rows,
+            rows=messages - len(dead_letters) if rows is None else rows,
             bytes=9,
             checksum="c",
             replica="http://one:8123",
             entries=1,
             insert_ms=1,
         )
-        loaded = Loaded((receipt,), letters, messages, bytes=100, skipped=0)
+        loaded = Loaded((receipt,), dead_letters, messages, bytes=100, skipped=0)
         block_range = Range(source, record.begin, record.end)
         return (
             receipt_entry(block_range, record.batch, record.attempt, receipt),
@@ -125,16 +129,16 @@ class Driving:
         self,
         record: Record,
         entries: tuple[LedgerEntry, ...] = (),
-        letters: tuple[DeadLetter, ...] = (),
+        dead_letters: tuple[DeadLetter, ...] = (),
     ) -> None:
         """One transaction."""
         own = record_entry(self.source, record, Background())
-        self.recorder.record(Commit({self.source: record}, (*entries, own), letters), {})
+        self.recorder.record(Commit({self.source: record}, (*entries, own), dead_letters), {})
         self.record = record
 
 
-def text_of(pipeline: Pipeline) -> ConfigurationText:
-    table = TableText(
+def spec_of(pipeline: Pipeline) -> LoadSpec:
+    table = TableSpec(
         entry="orders",
         database="shop",
         table="orders",
@@ -149,7 +153,7 @@ def text_of(pipeline: Pipeline) -> ConfigurationText:
         time_zone="UTC",
         shards=("s1",),
     )
-    return ConfigurationText(pipeline.pipeline, "dc1", "chdb", 1000, (table,))
+    return LoadSpec(pipeline.pipeline, "dc1", "chdb", 1000, (table,))
 
 
 def found(report: VerifyReport) -> list[str]:
@@ -160,7 +164,7 @@ def test_a_real_history_is_clean_from_both_sources(pipeline: Pipeline) -> None:
     """Ranges, dead letters, a take-over in doubt, a person's decisions."""
     first = Driving(pipeline)
     first.intend(10)
-    first.intend(20, letters=(letter(offset=3), letter(offset=4)))
+    first.intend(20, dead_letters=(letter(offset=3), letter(offset=4)))
     second = Driving(pipeline, "run-2")
     second.intend(30)
     second.settle()

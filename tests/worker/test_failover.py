@@ -19,9 +19,9 @@ from sluice.clickhouse.replicas import ReplicaAwayError, refuse_other_table
 from sluice.clickhouse.schema import Dependent, OtherColumnsError, TableFacts
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError, TransientError
 from sluice.core.lease import LeaseOverError
+from sluice.core.load_spec import TableSpec
 from sluice.core.receipts import Receipt
 from sluice.core.replicas import Breaker
-from sluice.core.text import TableText
 from sluice.worker import failover
 from sluice.worker.errors import (
     BlockRefusedError,
@@ -30,8 +30,8 @@ from sluice.worker.errors import (
     took_too_long,
 )
 from sluice.worker.failover import FailoverAttempt, offer_block, wait_for_earlier
-from tests.driver.loop_world import table_text
-from tests.driver.test_texts import facts_of
+from tests.driver.loop_world import table_spec
+from tests.driver.test_specs import facts_of
 
 A, B, C = "http://a:8123", "http://b:8123", "http://c:8123"
 
@@ -97,7 +97,7 @@ def test_a_replica_that_answers_is_the_only_one() -> None:
 def test_the_next_replica_takes_what_one_does_not(
     error: SluiceError, name: str, in_doubt: bool
 ) -> None:
-    """Whether the first may still store it is for the driver to know: it counts the claim."""
+    """Whether the first may still store it is for the driver to know: it counts the hold."""
     shard = Shard(a=[error])
     receipt = shard.offer()
     assert shard.sent == [A, B]
@@ -202,8 +202,8 @@ def replica_of(path: str = PATH, **changes: object) -> TableFacts:
     return replace(facts, **changes)  # type: ignore[arg-type]
 
 
-REPLICATED = replace(table_text("t", ("a",)), zookeeper_paths=(("s1", PATH),))
-PLAIN = table_text("t", ("a",))
+REPLICATED = replace(table_spec("t", ("a",)), zookeeper_paths=(("s1", PATH),))
+PLAIN = table_spec("t", ("a",))
 
 
 @pytest.mark.parametrize("urls", [(A,), (A, B)])
@@ -229,7 +229,7 @@ def test_replicas_of_one_table_are_let_in(urls: tuple[str, ...]) -> None:
     ],
 )
 def test_another_table_is_refused(
-    facts: TableFacts, table: TableText, urls: tuple[str, ...], words: str
+    facts: TableFacts, table: TableSpec, urls: tuple[str, ...], words: str
 ) -> None:
     with pytest.raises(TerminalError) as raised:
         refuse_other_table(facts, table, "s1", urls)

@@ -1,4 +1,4 @@
-"""A block's turn: when it is asked for, and when the next loader may have its own."""
+"""The insert lock for a block: when it is asked for, and when the next loader may have its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ensemble(monkeypatch: pytest.MonkeyPatch) -> Ensemble:
     return Ensemble()
 
 
-def turn_at(ensemble: Ensemble) -> InsertLock:
+def lock_at(ensemble: Ensemble) -> InsertLock:
     return InsertLock(MemoryLocks(ensemble), TABLE)
 
 
@@ -51,59 +51,59 @@ UNSENT = nothing_sent("u", "insert", "PING_FAILED", "/ping")
 def test_the_next_one_waits_only_for_what_may_be_under_way(
     ensemble: Ensemble, errors: list[SluiceError], is_stored: bool, next_waits: bool
 ) -> None:
-    turn = turn_at(ensemble)
-    turn.take(10)
-    assert turn.queueing is not None and turn.queueing.held
+    lock = lock_at(ensemble)
+    lock.take(10)
+    assert lock.queueing is not None and lock.queueing.held
     for error in errors:
-        assert 0 < turn.before_sending(30.0) <= 30.0
-        turn.failed(error)
+        assert 0 < lock.before_sending(30.0) <= 30.0
+        lock.failed(error)
     if is_stored:
-        turn.before_sending(30.0)
-    turn.end(is_stored=is_stored)
+        lock.before_sending(30.0)
+    lock.end(is_stored=is_stored)
     if next_waits:
         assert 29 < ensemble.markers[TABLE] <= 31
         with pytest.raises(LockWaitError):
-            turn_at(ensemble).take(0.1)
+            lock_at(ensemble).take(0.1)
     else:
         assert TABLE not in ensemble.markers
-        turn_at(ensemble).take(0.1)
+        lock_at(ensemble).take(0.1)
 
 
 def test_a_failure_before_anything_was_sent_keeps_nobody_waiting(ensemble: Ensemble) -> None:
-    turn = turn_at(ensemble)
-    turn.take(10)
-    turn.failed(UNSENT)
-    turn.failed(UNANSWERED)  # of a query
-    turn.end(is_stored=False)
-    turn_at(ensemble).take(0.1)
+    lock = lock_at(ensemble)
+    lock.take(10)
+    lock.failed(UNSENT)
+    lock.failed(UNANSWERED)  # of a query
+    lock.end(is_stored=False)
+    lock_at(ensemble).take(0.1)
 
 
 def test_an_interruption_leaves_what_was_sent_under_way(ensemble: Ensemble) -> None:
-    turn = turn_at(ensemble)
-    turn.take(10)
-    turn.before_sending(30.0)
-    turn.end(is_stored=False)
+    lock = lock_at(ensemble)
+    lock.take(10)
+    lock.before_sending(30.0)
+    lock.end(is_stored=False)
     assert ensemble.markers[TABLE] > 29
 
 
 def test_what_another_server_was_sent_before_is_announced_too(ensemble: Ensemble) -> None:
-    turn = turn_at(ensemble)
-    turn.take(10)
-    turn.before_sending(30.0)
-    turn.failed(UNANSWERED)
-    assert turn.before_sending(1.0) <= 1.0
+    lock = lock_at(ensemble)
+    lock.take(10)
+    lock.before_sending(30.0)
+    lock.failed(UNANSWERED)
+    assert lock.before_sending(1.0) <= 1.0
     assert ensemble.markers[TABLE] > 29
 
 
-def test_a_turn_is_taken_once_and_lost_with_its_session(ensemble: Ensemble) -> None:
+def test_an_insert_lock_is_taken_once_and_lost_with_its_session(ensemble: Ensemble) -> None:
     locks = MemoryLocks(ensemble)
-    turn = InsertLock(locks, TABLE)
-    turn.take(10)
-    turn.take(0.1)
-    turn.before_sending(30.0)
+    lock = InsertLock(locks, TABLE)
+    lock.take(10)
+    lock.take(0.1)
+    lock.before_sending(30.0)
     ensemble.expire(locks)
-    turn.end(is_stored=True)
-    assert turn.queueing is not None and (turn.queueing.held, turn.queueing.lost) == (True, True)
+    lock.end(is_stored=True)
+    assert lock.queueing is not None and (lock.queueing.held, lock.queueing.lost) == (True, True)
     again = InsertLock(locks, "/tables/other")
     again.take(10)
     ensemble.expire(locks)
@@ -114,23 +114,23 @@ def test_a_turn_is_taken_once_and_lost_with_its_session(ensemble: Ensemble) -> N
 def test_nothing_is_sent_when_the_lock_took_all_the_time(
     ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turn = turn_at(ensemble)
-    turn.take(10)
+    lock = lock_at(ensemble)
+    lock.take(10)
     clock = iter((100.0, 131.0))
     monkeypatch.setattr(insert_lock, "_boot_seconds", lambda: next(clock))
     with pytest.raises(LockWaitError, match="too long"):
-        turn.before_sending(30.0)
-    turn.end(is_stored=False)
-    turn_at(ensemble).take(0.1)
+        lock.before_sending(30.0)
+    lock.end(is_stored=False)
+    lock_at(ensemble).take(0.1)
 
 
-def test_without_anybody_to_ask_blocks_are_sent_out_of_turn(ensemble: Ensemble) -> None:
+def test_without_anybody_to_ask_inserts_are_unlocked(ensemble: Ensemble) -> None:
     ensemble.is_away = True
-    turn = turn_at(ensemble)
-    turn.take(10)
-    assert turn.before_sending(30.0) == 30.0
-    turn.end(is_stored=True)
-    assert turn.queueing is not None and not turn.queueing.held
+    lock = lock_at(ensemble)
+    lock.take(10)
+    assert lock.before_sending(30.0) == 30.0
+    lock.end(is_stored=True)
+    assert lock.queueing is not None and not lock.queueing.held
     nobody = InsertLock(None, TABLE)
     nobody.take(10)
     assert nobody.before_sending(30.0) == 30.0
@@ -138,7 +138,7 @@ def test_without_anybody_to_ask_blocks_are_sent_out_of_turn(ensemble: Ensemble) 
     assert nobody.queueing is None
 
 
-def test_turns_are_counted() -> None:
+def test_locked_and_unlocked_inserts_are_counted() -> None:
     receipts = tuple(
         Receipt("t", "d.t", "s1", "k", 1, 1, "", "u", 1, 1, queueing=queueing)
         for queueing in (

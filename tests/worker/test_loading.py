@@ -18,7 +18,7 @@ NOWHERE = TaskEnvironment(
     pipeline="p",
     kafka=KafkaAccess("dc1", "127.0.0.1:1"),
     clickhouse=ClickHouseAccess({"s1": ("http://127.0.0.1:1",)}, "default", "", "single"),
-    texts={},
+    specs={},
 )
 
 

@@ -14,20 +14,20 @@ from sluice.core.dead_letters import PARKED
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import InDoubtError, TerminalError, TransientError
 from sluice.core.ledger import Rest, Stored
+from sluice.core.load_spec import Column, LoadSpec, Route, Sharding, TableSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import (
     DeadLetter,
     DeadLetterReason,
     Failed,
     Loaded,
-    NeedsGrant,
+    NeedsReservation,
     Outcome,
     Outdated,
     Receipt,
     TooHeavy,
 )
 from sluice.core.records import Kind, Record
-from sluice.core.text import Column, ConfigurationText, Route, Sharding, TableText
 from sluice.decode.messages.decoded import Block
 from sluice.decode.version import decoder_version
 from sluice.kafka.reader import RangeReader, ReadResult, Wanted
@@ -35,7 +35,7 @@ from sluice.worker import loading
 from sluice.worker.assignment import Assignment
 from sluice.worker.errors import BlockRefusedError, OutdatedTextError
 from sluice.worker.worker_cache import WorkerCache
-from tests.driver.loop_world import table_text
+from tests.driver.loop_world import table_spec
 from tests.worker.test_loading import NOWHERE
 
 SOURCE = TopicPartition("t", 3)
@@ -49,8 +49,8 @@ COLUMNS = (
 )
 
 
-def a_table(entry: str, **changes: Any) -> TableText:
-    made = replace(table_text(entry, ("t",)), columns=COLUMNS, lineage=LINEAGE)
+def a_table(entry: str, **changes: Any) -> TableSpec:
+    made = replace(table_spec(entry, ("t",)), columns=COLUMNS, lineage=LINEAGE)
     return replace(made, **changes)
 
 
@@ -81,7 +81,7 @@ class Listed(RangeReader):
         size = sum(len(value or b"") for _, value, _ in there)
         return (ReadResult(len(inside), size, len(inside) - len(there), self.heavy_at),)
 
-    def letters(
+    def dead_letters(
         self,
         block_range: Range,
         wanted: Mapping[int, Sequence[DeadLetterReason]],
@@ -102,10 +102,10 @@ class Listed(RangeReader):
 class Task:
     """Loads the whole list as one range."""
 
-    tables: tuple[TableText, ...]
+    tables: tuple[TableSpec, ...]
     reader: Listed
     unrouted: str = "ignore"
-    grant: int = 1
+    reservation: int = 1
     rest: Rest = field(default_factory=dict)
     stored: Stored = field(default_factory=dict)
     is_first: bool = True
@@ -115,16 +115,14 @@ class Task:
 
     def load(self, monkeypatch: pytest.MonkeyPatch, attempt: int = 0) -> Outcome:
         end = len(self.reader.messages)
-        text = ConfigurationText(
-            "p", "dc1", decoder_version(), 1 << 20, self.tables, unrouted=self.unrouted
-        )
+        spec = LoadSpec("p", "dc1", decoder_version(), 1 << 20, self.tables, unrouted=self.unrouted)
         environment = replace(
             NOWHERE,
-            texts={text.digest(): text.canonical()},
+            specs={spec.digest(): spec.canonical()},
             dead_letter_bytes_max=self.letter_bytes_max,
         )
         record = Record(
-            Kind.INTEND, 7, 1, 0, end, "me", 0, "topicid", text.digest(), self.grant, 1 << 50
+            Kind.INTEND, 7, 1, 0, end, "me", 0, "topicid", spec.digest(), self.reservation, 1 << 50
         )
         shop = WorkerCache()
         key = f"{environment.kafka.connector}@{environment.kafka.brokers}"
@@ -145,7 +143,7 @@ class Task:
         return report.outcome
 
     def insert(
-        self, cache: Any, environment: Any, assignment: Any, table: TableText, *more: Any
+        self, cache: Any, environment: Any, assignment: Any, table: TableSpec, *more: Any
     ) -> Receipt:
         shard: str = more[0]
         block: Block = more[1]
@@ -171,12 +169,12 @@ def good(number: int) -> bytes:
     return b'{"a":%d}' % number
 
 
-def letters(outcome: Outcome) -> list[tuple[int, str, str]]:
+def dead_letters(outcome: Outcome) -> list[tuple[int, str, str]]:
     assert isinstance(outcome, Loaded), outcome
     return [(letter.offset, letter.table, letter.reason) for letter in outcome.dead_letters]
 
 
-def test_rows_letters_and_tombstones_account_for_every_message(
+def test_rows_dead_letters_and_tombstones_account_for_every_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     messages = [(good(1), ""), (None, ""), (b"{", ""), (b'{"a":300}', ""), (good(2), "")]
@@ -184,20 +182,24 @@ def test_rows_letters_and_tombstones_account_for_every_message(
     outcome = task.load(monkeypatch)
     assert isinstance(outcome, Loaded)
     assert task.inserted == [("one", "s1", 2)]
-    assert [offset for offset, _, _ in letters(outcome)] == [2, 3]
+    assert [offset for offset, _, _ in dead_letters(outcome)] == [2, 3]
     assert (outcome.messages, outcome.skipped, outcome.rows) == (5, 1, 2)
     assert (outcome.passed, outcome.empty, outcome.dropped_rows) == ({}, {}, {})
     assert outcome.stages.wait == 1.5
 
 
-def test_each_entry_has_its_own_rows_and_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_entry_has_its_own_rows_and_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message may be bad for one and good for the other."""
     wide = replace(COLUMNS[0], type="UInt16")
     other = a_table("two", columns=(wide, *COLUMNS[1:]))
     task = Task((a_table("one"), other), Listed([(b'{"a":300}', ""), (good(1), ""), (b"x", "")]))
     outcome = task.load(monkeypatch)
     assert task.inserted == [("one", "s1", 1), ("two", "s1", 2)]
-    assert [(o, table) for o, table, _ in letters(outcome)] == [(0, "one"), (2, "one"), (2, "two")]
+    assert [(o, table) for o, table, _ in dead_letters(outcome)] == [
+        (0, "one"),
+        (2, "one"),
+        (2, "two"),
+    ]
 
 
 @pytest.mark.parametrize("unrouted", ["ignore", "dead-letter"])
@@ -210,7 +212,7 @@ def test_routes_say_what_is_passed_over(monkeypatch: pytest.MonkeyPatch, unroute
     assert task.inserted == [("one", "s1", 1), ("two", "s1", 2)]
     assert (outcome.passed, outcome.unrouted) == ({"one": 3, "two": 2}, 1)
     letter = [(3, "", "no-route")] if unrouted == "dead-letter" else []
-    assert [(o, table) for o, table, _ in letters(outcome)] == [(o, t) for o, t, _ in letter]
+    assert [(o, table) for o, table, _ in dead_letters(outcome)] == [(o, t) for o, t, _ in letter]
 
 
 def test_of_a_rest_nothing_else_is_loaded_or_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +234,7 @@ def test_of_a_rest_nothing_is_counted_as_passed_over_by_a_parked_entry(
     for rest, passed in (({}, {"one": 1}), ({"one": ((0, 1),)}, {})):
         outcome = Task(tables, Listed(messages), rest=rest).load(monkeypatch)
         assert isinstance(outcome, Loaded) and outcome.passed == passed
-        assert [o for o, _, reason in letters(outcome) if reason == PARKED] == (
+        assert [o for o, _, reason in dead_letters(outcome) if reason == PARKED] == (
             [0] if rest else [0, 1]
         )
 
@@ -243,7 +245,7 @@ def test_a_parked_entry_takes_nothing_and_the_others_go_on(
     task = Task((a_table("one", parked=True), a_table("two")), Listed([(good(1), "")] * 3))
     outcome = task.load(monkeypatch)
     assert task.inserted == [("two", "s1", 3)]
-    assert letters(outcome) == [(offset, "one", PARKED) for offset in range(3)]
+    assert dead_letters(outcome) == [(offset, "one", PARKED) for offset in range(3)]
     assert isinstance(outcome, Loaded) and outcome.passed == {}
 
 
@@ -257,13 +259,13 @@ def test_messages_of_several_rows_and_of_none(monkeypatch: pytest.MonkeyPatch) -
     assert outcome.empty == {"many": ((1, 2), (3, 4))}
     assert outcome.passed == {"many": 2}
     assert outcome.dropped_rows == {"many": 1}
-    assert [(o, table) for o, table, _ in letters(outcome)] == [(o, "one") for o in range(4)]
+    assert [(o, table) for o, table, _ in dead_letters(outcome)] == [(o, "one") for o in range(4)]
 
 
 def test_rows_that_are_stored_are_compared_when_no_field_waits_for_a_column(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Until then their message makes no rows under this text."""
+    """Until then their message makes no rows under this load spec."""
     dynamic = DynamicColumns(allow=("n.*",), deny=())
     many = a_table("many", rows="many", dynamic=dynamic, unknown_fields="refuse")
     values = [b'[{"a":1,"new":1},{"a":2,"new":2}]', b'[{"a":3}]']
@@ -311,12 +313,14 @@ def test_every_shard_gets_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome.rows == 5
 
 
-def test_a_block_above_its_grant_is_inserted_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_above_its_reservation_is_inserted_by_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     key = a_table("one", partition_key="a % 3")
-    task = Task((key,), Listed([(good(n), "") for n in range(4)]), grant=2)
-    assert task.load(monkeypatch) == NeedsGrant("one", 3, inserted=False)
+    task = Task((key,), Listed([(good(n), "") for n in range(4)]), reservation=2)
+    assert task.load(monkeypatch) == NeedsReservation("one", 3, inserted=False)
     assert task.inserted == []
-    task.grant = 3
+    task.reservation = 3
     assert isinstance(task.load(monkeypatch), Loaded)
 
 
@@ -333,7 +337,7 @@ def test_a_refused_block_says_what_was_inserted_before(
     assert outcome == Failed(why, "two", is_first and is_unstored, ("one",))
 
 
-def test_an_outdated_text_says_what_was_inserted_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outdated_spec_says_what_was_inserted_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = (a_table("one"), a_table("two"), a_table("three"))
     task = Task(tables, Listed([(good(1), "")]))
     task.refuses["three"] = OutdatedTextError("three", "it has another column")
@@ -359,5 +363,5 @@ def test_originals_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> No
     """Those beyond it are read again."""
     reader = Listed([(b"bad-%d" % n, "") for n in range(6)])
     task = Task((a_table("one"), a_table("two")), reader, letter_bytes_max=15)
-    assert len(letters(task.load(monkeypatch))) == 12
+    assert len(dead_letters(task.load(monkeypatch))) == 12
     assert reader.kept == {0: b"bad-0", 1: b"bad-1", 2: b"bad-2"}

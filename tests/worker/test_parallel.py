@@ -93,11 +93,11 @@ def test_in_turn_the_first_error_is_the_last_attempt() -> None:
 
 
 def refused(is_unstored: bool = True) -> BlockRefusedError:
-    return BlockRefusedError("orders", TerminalError("no", "mend it"), is_unstored=is_unstored)
+    return BlockRefusedError("orders", TerminalError("no", "fix it"), is_unstored=is_unstored)
 
 
 def test_what_may_be_stored_decides_in_any_order() -> None:
-    """Another text would make other rows beside it, and a parked entry letters."""
+    """Another load spec would make other rows beside it, and a parked entry dead letters."""
     errors: list[SluiceError] = [
         InDoubtError("no answer"),
         refused(is_unstored=False),
@@ -108,7 +108,7 @@ def test_what_may_be_stored_decides_in_any_order() -> None:
     for count in range(len(errors)):
         for order in permutations(errors[count:]):
             assert decisive(list(order), []) is errors[count]
-    final = TerminalError("wrong password, after another server had not answered", "mend it")
+    final = TerminalError("wrong password, after another server had not answered", "fix it")
     assert decisive([errors[2], final], []) is final
 
 

@@ -16,7 +16,7 @@ from sluice.clickhouse.window import read_server_run
 from sluice.core.errors import InDoubtError
 from sluice.core.server_runs import is_same_run
 from sluice.worker import inserting
-from sluice.worker.errors import ForgottenError, NeedsGrantError
+from sluice.worker.errors import ForgottenError, NeedsReservationError
 from tests.support.block_loader import ROWS, Loader
 from tests.support.embedded import EmbeddedServer, run_embedded
 
@@ -94,16 +94,17 @@ def test_seconds_count_in_the_worker_too(loader: Loader, monkeypatch: pytest.Mon
         loader.insert()
 
 
-def test_what_a_block_takes_behind_a_view_is_held_to_its_grant(loader: Loader) -> None:
-    """The server says that it takes more; a repeat with the grant that it needs completes it."""
+def test_what_a_block_takes_behind_a_view_is_held_to_its_reservation(loader: Loader) -> None:
+    """The server says that it takes more; a repeat with the reservation that it needs completes
+    it."""
     with Server(loader.urls[0]) as server:
         server.execute(f"ALTER TABLE {loader.table}_view MODIFY QUERY SELECT * FROM {loader.table}")
-    with pytest.raises(NeedsGrantError) as refused:
+    with pytest.raises(NeedsReservationError) as refused:
         loader.insert()
     assert (refused.value.need.entry, refused.value.need.entries) == (loader.table, 2)
     assert refused.value.need.views
     assert stored(loader) == (ROWS, 0)
-    loader.blocks, loader.grant = 0, 16
+    loader.blocks, loader.reservation = 0, 16
     loader.insert()
     assert stored(loader) == (ROWS, ROWS)
 

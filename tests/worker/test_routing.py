@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sluice.core.ledger import Rest
-from sluice.core.text import Column, Mapped, Route, TableText
+from sluice.core.load_spec import Column, Mapped, Route, TableSpec
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.origins import alone
 from sluice.worker.routing import Router
@@ -16,8 +16,8 @@ from sluice.worker.routing import Router
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
-def a_table(entry: str, route: Route | None = None) -> TableText:
-    return TableText(
+def a_table(entry: str, route: Route | None = None) -> TableSpec:
+    return TableSpec(
         entry=entry,
         database="d",
         table=entry,
@@ -35,7 +35,7 @@ def a_table(entry: str, route: Route | None = None) -> TableText:
     )
 
 
-def a_router(*tables: TableText, rest: Rest | None = None) -> Router:
+def a_router(*tables: TableSpec, rest: Rest | None = None) -> Router:
     return Router(alone("t", 3), tables, rest or {}, MessageBuffer)
 
 
@@ -54,7 +54,7 @@ def offsets(router: Router, entry: str) -> list[int]:
     return found
 
 
-def by_header(entry: str, name: str = "") -> TableText:
+def by_header(entry: str, name: str = "") -> TableSpec:
     return a_table(entry, Route("header", name, entry))
 
 

@@ -15,15 +15,15 @@ from sluice.core.records import Kind, Record
 from sluice.worker import tasks
 from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.tasks import load_task
-from tests.driver.loop_world import Answer, World, kinds, run, table_text
+from tests.driver.loop_world import Answer, World, kinds, run, table_spec
 from tests.worker.test_loading import NOWHERE
 
-TEXT = World([TopicPartition("a", 0)]).text
+TEXT = World([TopicPartition("a", 0)]).spec
 
 
 def environment() -> TaskEnvironment:
     """Nothing answers; a read of Kafka gives up at once."""
-    return replace(NOWHERE, texts={TEXT.digest(): TEXT.canonical()})
+    return replace(NOWHERE, specs={TEXT.digest(): TEXT.canonical()})
 
 
 def assigned(
@@ -44,10 +44,10 @@ def assigned(
 
 
 def broken_one() -> Assignment:
-    """Of a text that nobody has; that is hopeless at once."""
+    """Of a load spec that nobody has; that is hopeless at once."""
     now_ms = time.time_ns() // 1_000_000
     (broken,) = assigned((0,), now_ms + 600_000, now_ms)
-    record = replace(broken.record, text="none")
+    record = replace(broken.record, spec="none")
     return replace(broken, record=record)
 
 
@@ -124,7 +124,7 @@ def test_what_is_given_back_is_sent_again_as_the_first_time() -> None:
 
 
 def test_what_a_lost_task_may_have_inserted_is_not_the_first_again() -> None:
-    world = World(SOURCES[:1], (table_text("t", ("a",)),))
+    world = World(SOURCES[:1], (table_spec("t", ("a",)),))
     world.ends = {SOURCES[0]: 1}
     tried: list[bool] = []
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.engine.session import EngineError, run
 
 #: Deterministic within one query for the engine, but not from one attempt to the next;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import LINEAGE_TYPES, SOURCE, Column, TableText
+from sluice.core.load_spec import LINEAGE_TYPES, SOURCE, Column, TableSpec
 from sluice.decode.engine.expressions import referenced_columns
 from sluice.decode.engine.native import check_lineage_type
 from sluice.decode.engine.session import identifier, literal
@@ -13,7 +13,7 @@ KEY_COLUMN = "_sluice_partition_key"
 ORDER_COLUMN = "_sluice_order"
 
 
-def lineage_of(table: TableText) -> tuple[Column, ...]:
+def lineage_of(table: TableSpec) -> tuple[Column, ...]:
     """The lineage columns as the server has them, in our order.
 
     :raises TerminalError: the table has no such column, or one that cannot carry it.
@@ -42,7 +42,7 @@ class Keys:
     :raises TerminalError: a key depends on columns that blocks do not carry.
     """
 
-    def __init__(self, table: TableText, names: tuple[str, ...], lineage: tuple[Column, ...]):
+    def __init__(self, table: TableSpec, names: tuple[str, ...], lineage: tuple[Column, ...]):
         self._table = table
         self._names = names
         self._lineage = lineage

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import SOURCE, SOURCE_TYPES
+from sluice.core.load_spec import SOURCE, SOURCE_TYPES
 
 #: Integer types of the server: numpy's type and the highest value.
 _NUMBERS = {

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.decode.envelope.columns import PLACE, Relations
 from sluice.decode.envelope.rows import RowReader, Statement, all_rows
 from sluice.decode.envelope.shapes import shape_of
@@ -47,7 +47,7 @@ class EnvelopeFormat:
     :raises TerminalError: an option is unknown or no hash.
     """
 
-    def __init__(self, table: TableText) -> None:
+    def __init__(self, table: TableSpec) -> None:
         own = [column for column in table.columns if column.name not in table.lineage]
         insertable = [column for column in own if column.kind in ("", "DEFAULT")]
         self._positional = tuple(column.name for column in insertable)
@@ -166,7 +166,7 @@ class EnvelopeFormat:
         return result
 
 
-def _accepted_hashes(table: TableText, own_hash: int) -> list[int] | None:
+def _accepted_hashes(table: TableSpec, own_hash: int) -> list[int] | None:
     options = dict(table.options)
     accepted = options.pop("schema_hash", None)
     where = f"table {table.target}"

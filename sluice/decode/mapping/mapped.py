@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import KAFKA_COLUMNS, TableText
+from sluice.core.load_spec import KAFKA_COLUMNS, TableSpec
 from sluice.decode.engine.expressions import READS_NO_CLOCK
 from sluice.decode.engine.native import column_head, read_header, varint
 from sluice.decode.engine.session import identifier, literal, run, settings_clause
@@ -31,7 +31,7 @@ _PLACE = "_sluice_field_place"
 _OUT = "_sluice_field_out"
 
 
-def is_mapped(table: TableText) -> bool:
+def is_mapped(table: TableSpec) -> bool:
     """Whether an entry needs more than its format's decoder."""
     return bool(table.mapping or table.fields or table.require or table.check)
 
@@ -43,7 +43,7 @@ class MappedFormat:
     :raises TerminalError: the mapping contradicts itself, or an expression cannot be computed.
     """
 
-    def __init__(self, table: TableText, make: Callable[[TableText], TableDecoder]) -> None:
+    def __init__(self, table: TableSpec, make: Callable[[TableSpec], TableDecoder]) -> None:
         self._table = table
         self._source = source_of(table)
         self._facts = facts_named(table)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import KAFKA_COLUMNS, Column, Mapped, TableText
+from sluice.core.load_spec import KAFKA_COLUMNS, Column, Mapped, TableSpec
 from sluice.decode.engine.expressions import (
     dependencies,
     nondeterministic_functions,
@@ -32,7 +32,7 @@ class Source:
     :param required: by column, SQL that is null where the field is absent.
     """
 
-    table: TableText
+    table: TableSpec
     values: dict[str, str]
     required: dict[str, str]
 
@@ -53,7 +53,7 @@ class _Node:
         return f"Tuple({', '.join(parts)})"
 
 
-def source_of(table: TableText) -> Source:
+def source_of(table: TableSpec) -> Source:
     """Take an entry with a mapping apart.
 
     :raises TerminalError: the mapping contradicts itself, or the table.
@@ -62,7 +62,7 @@ def source_of(table: TableText) -> Source:
 
 
 class _Maker:
-    def __init__(self, table: TableText) -> None:
+    def __init__(self, table: TableSpec) -> None:
         self._table = table
         self._mapped = {one.column: one for one in table.mapping}
         self._fields: dict[str, _Node] = {

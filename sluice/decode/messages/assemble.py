@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.core.text import SOURCE, Column
+from sluice.core.load_spec import SOURCE, Column
 from sluice.core.tokens import source_number
 from sluice.decode.engine.native import (
     checksum,

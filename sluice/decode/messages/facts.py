@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.core.text import KAFKA_COLUMNS, TableText
+from sluice.core.load_spec import KAFKA_COLUMNS, TableSpec
 from sluice.decode.engine.native import (
     column_head,
     numbers,
@@ -44,7 +44,7 @@ class MessageFacts:
         )
 
 
-def facts_named(table: TableText) -> tuple[str, ...]:
+def facts_named(table: TableSpec) -> tuple[str, ...]:
     """Those of KAFKA_COLUMNS that the entry may ask for; a name inside a text counts too."""
     texts = [*(one.source for one in table.mapping if one.by in ("sql", "kafka")), *table.check]
     named = {name for name in KAFKA_COLUMNS for text in texts if name in text}

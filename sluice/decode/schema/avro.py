@@ -12,7 +12,7 @@ import os
 import numpy as np
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.session import EngineError, identifier, literal, run, settings_clause
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
 from sluice.decode.messages.format import Natural
@@ -144,7 +144,7 @@ def _long(value: int) -> bytes:
     return bytes(parts)
 
 
-def refused_nulls(table: TableText) -> frozenset[str]:
+def refused_nulls(table: TableSpec) -> frozenset[str]:
     """Columns where null instead of an array or map is a fault."""
     if table.on_null != "dead-letter":
         return frozenset()
@@ -157,7 +157,7 @@ class AvroConfluent(RegisteredMessages):
     :raises TerminalError: the options are not complete.
     """
 
-    def __init__(self, table: TableText) -> None:
+    def __init__(self, table: TableSpec) -> None:
         super().__init__(table)
         self._refused_nulls = refused_nulls(table)
 
@@ -189,7 +189,7 @@ class AvroSingleObject(HeadedMessages):
 
     no_header = Fault(CANNOT_PARSE, "the message does not begin with C3 01 and a fingerprint")
 
-    def __init__(self, table: TableText) -> None:
+    def __init__(self, table: TableSpec) -> None:
         super().__init__()
         self._refused_nulls = refused_nulls(table)
         self._schemas: dict[int, RegisteredSchema] = {}

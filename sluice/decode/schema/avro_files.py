@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.format import Group
@@ -115,7 +115,7 @@ class _File:
 class AvroFiles:
     """A TypedFormat of such messages. It has no options."""
 
-    def __init__(self, table: TableText) -> None:
+    def __init__(self, table: TableSpec) -> None:
         refused = refused_nulls(table)
 
         @lru_cache(_LAYOUTS_MAX)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, UNKNOWN_SCHEMA, Fault
 from sluice.decode.messages.format import Group, Natural
@@ -245,7 +245,7 @@ class RegisteredMessages(HeadedMessages):
     :raises TerminalError: the options are not complete.
     """
 
-    def __init__(self, table: TableText) -> None:
+    def __init__(self, table: TableSpec) -> None:
         super().__init__()
         self.url = required_option(table, "registry")
         self._listed = None if table.schemas is None else frozenset(table.schemas)
@@ -299,7 +299,7 @@ def registry_headers(piece: Piece) -> Headers:
     return Headers(is_long & (symbols[:, 0] == 0), numbers, lengths)
 
 
-def required_option(table: TableText, name: str) -> str:
+def required_option(table: TableSpec, name: str) -> str:
     """An option of the format.
 
     :raises TerminalError: it is not given.

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.session import identifier, literal
 from sluice.decode.engine.types import nested_groups
 from sluice.decode.messages.buffer import MessageBuffer
@@ -89,7 +89,7 @@ def _schema_file(text: str) -> Path:
         return path
 
 
-def _targets(table: TableText) -> dict[str, str]:
+def _targets(table: TableSpec) -> dict[str, str]:
     """The types that fields fill, by name; of a Nested that of its records."""
     types = {column.name: column.type for column in table.columns}
     for head, elements in nested_groups(types).items():
@@ -106,7 +106,7 @@ class ProtobufLayout(Layout):
 
     place = PLACE_IS_ROW_NUMBER
 
-    def __init__(self, message: ProtobufMessage, table: TableText) -> None:
+    def __init__(self, message: ProtobufMessage, table: TableSpec) -> None:
         self._message = message
         self._refuses_unknown = table.unknown_fields == "refuse"
         self._path = _schema_file(message.engine_schema())
@@ -163,7 +163,7 @@ class Protobuf(HeadedMessages):
     :raises TerminalError: the options do not name a type that can be read.
     """
 
-    def __init__(self, table: TableText) -> None:
+    def __init__(self, table: TableSpec) -> None:
         super().__init__()
         options = dict(table.options)
         name = required_option(table, "message")
@@ -217,7 +217,7 @@ class ProtobufConfluent(RegisteredMessages):
     :raises TerminalError: the options are not complete.
     """
 
-    def __init__(self, table: TableText) -> None:
+    def __init__(self, table: TableSpec) -> None:
         super().__init__(table)
         self._table = table
         self._wanted = dict(table.options).get("message", "")

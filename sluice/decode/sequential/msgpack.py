@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.bare_numbers import decimal_shape
 from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.messages.buffer import MessageBuffer
@@ -52,7 +52,7 @@ class MessagePack:
     """Values in the order of the columns. Option `columns`: their names and types; without it
     those of the table."""
 
-    def __init__(self, table: TableText) -> None:
+    def __init__(self, table: TableSpec) -> None:
         self._table = table
         self._structure = structure_of(table)
         columns = tuple((column.name, column.type) for column in table.columns)

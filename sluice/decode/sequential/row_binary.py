@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.format import Group
@@ -25,7 +25,7 @@ _COLUMNS_MAX = 10_000
 _TEXT_BYTES_MAX = 10_000
 
 
-def _layout(structure: Structure, table: TableText, skip: int = 0) -> RowLayout:
+def _layout(structure: Structure, table: TableSpec, skip: int = 0) -> RowLayout:
     return RowLayout(
         "RowBinary",
         structure,
@@ -41,7 +41,7 @@ class RowBinary:
     """Values in the order of the columns, without names. Option `columns`: their names and types;
     without it those of the table."""
 
-    def __init__(self, table: TableText) -> None:
+    def __init__(self, table: TableSpec) -> None:
         self._layout = _layout(structure_of(table), table)
 
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
@@ -56,7 +56,7 @@ class RowBinary:
 class RowBinaryWithNamesAndTypes:
     """Each message begins with the names and the types of its columns."""
 
-    def __init__(self, table: TableText) -> None:
+    def __init__(self, table: TableSpec) -> None:
         self._table = table
         #: By the bytes at the beginning of a message: its layout, or why it says nothing that
         #: could be read.

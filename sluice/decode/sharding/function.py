@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import Column, Sharding, TableText
+from sluice.core.load_spec import Column, Sharding, TableSpec
 from sluice.decode.engine.expressions import (
     READS_NO_CLOCK,
     nondeterministic_functions,
@@ -49,7 +49,7 @@ def sharding_key(sharding: Sharding, columns: Iterable[Column]) -> str:
     return number if sharding.stripe == 1 else f"intDiv({number}, toUInt64({sharding.stripe}))"
 
 
-def place_of(table: TableText) -> str:
+def place_of(table: TableSpec) -> str:
     """The place of a row's shard among `table.shards`, in ClickHouse SQL.
 
     :raises TerminalError: see `sharding_key`.
@@ -58,7 +58,7 @@ def place_of(table: TableText) -> str:
     return f"{sharding_key(table.sharding, table.columns)} % {len(table.shards)}"
 
 
-def check_sharding(table: TableText, columns: Iterable[str]) -> None:
+def check_sharding(table: TableSpec, columns: Iterable[str]) -> None:
     """Let the engine compile the function.
 
     :param columns: of the blocks.
@@ -104,7 +104,7 @@ def check_sharding(table: TableText, columns: Iterable[str]) -> None:
         )
 
 
-def _type(table: TableText, expression: str, key: str, columns: Iterable[Column]) -> str:
+def _type(table: TableSpec, expression: str, key: str, columns: Iterable[Column]) -> str:
     """The type of an expression over the columns of a block, compiled as for a block."""
     structure = ", ".join(f"{identifier(column.name)} {column.type}" for column in columns)
     settings = settings_of(table)
@@ -126,12 +126,12 @@ def _type(table: TableText, expression: str, key: str, columns: Iterable[Column]
     return str(described).split("\t")[1].strip()
 
 
-def settings_of(table: TableText) -> str:
+def settings_of(table: TableSpec) -> str:
     """What the function is evaluated under, as everything else that decides rows."""
     return settings_clause(session_timezone=literal(table.time_zone), **READS_NO_CLOCK)
 
 
-def _of(table: TableText) -> str:
+def _of(table: TableSpec) -> str:
     return f"sharding of table entry {table.entry}"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.expressions import READS_NO_CLOCK
 from sluice.decode.engine.keys import Keys, lineage_of
 from sluice.decode.engine.native import checksum, read_header
@@ -46,7 +46,7 @@ class Splitter:
     :raises TerminalError: the sharding cannot be executed.
     """
 
-    def __init__(self, table: TableText, columns: tuple[str, ...]) -> None:
+    def __init__(self, table: TableSpec, columns: tuple[str, ...]) -> None:
         self._table = table
         self._keys: Keys | None = None
         if table.sharding is None:

@@ -9,15 +9,15 @@ from dataclasses import replace
 import numpy as np
 
 from sluice.core.errors import TerminalError
+from sluice.core.load_spec import TableSpec
 from sluice.core.rests import StoredRows
-from sluice.core.text import TableText
 from sluice.decode.engine.native import checksum, read_header
 from sluice.decode.engine.session import literal, run, settings_clause
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.marked import memory_file
 
 
-def without_rows(table: TableText, decoded: Decoded, stored: StoredRows) -> Decoded:
+def without_rows(table: TableSpec, decoded: Decoded, stored: StoredRows) -> Decoded:
     """The block without these rows, which a probe has found.
 
     :param decoded: of a whole range, with the lineage columns `_offset` and `_row`.
@@ -75,7 +75,7 @@ def without_rows(table: TableText, decoded: Decoded, stored: StoredRows) -> Deco
     return _compared(table, decoded, rest, len(pairs))
 
 
-def _compared(table: TableText, decoded: Decoded, rest: Decoded, stored: int) -> Decoded:
+def _compared(table: TableSpec, decoded: Decoded, rest: Decoded, stored: int) -> Decoded:
     if decoded.rows - rest.rows != stored:
         raise TerminalError(
             f"{table.target} has {stored} rows of these messages, of which they make only "

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.assemble import Body, Lineage, finished
 from sluice.decode.messages.buffer import MessageBuffer
@@ -42,7 +42,7 @@ class Decoder:
     :raises TerminalError: the text cannot be executed by this decoder.
     """
 
-    def __init__(self, table: TableText, split: Splitter | None = None) -> None:
+    def __init__(self, table: TableSpec, split: Splitter | None = None) -> None:
         self.table = table
         self._split = split
         self._plan = self._make_plan("Int256")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sluice.core.dynamic import NewField, Number, answer_to, kind_of, merged
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 
@@ -22,7 +22,7 @@ _DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, strict=False)
 _BETWEEN = " \t\r\n,"
 
 
-def new_fields(table: TableText, buffer: MessageBuffer, decoded: Decoded) -> tuple[NewField, ...]:
+def new_fields(table: TableSpec, buffer: MessageBuffer, decoded: Decoded) -> tuple[NewField, ...]:
     """What the table is to be asked for before anything of these messages is loaded, in the order
     in which it first appears; empty if there is nothing or no room.
 

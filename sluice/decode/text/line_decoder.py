@@ -22,7 +22,7 @@ from contextlib import suppress
 import numpy as np
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.core.text_options import SKIPPED
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.assemble import Body, Lineage
@@ -52,7 +52,7 @@ class LineDecoder(Decoder):
 
     def __init__(
         self,
-        table: TableText,
+        table: TableSpec,
         lines: LineFormat,
         names: tuple[str, ...] | None = None,
         split: Splitter | None = None,

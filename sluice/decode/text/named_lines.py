@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.core.text_options import SKIPPED
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import BadMessage, Decoded
@@ -60,7 +60,7 @@ class NamedLineDecoder:
     :raises TerminalError: the text cannot be executed by this decoder.
     """
 
-    def __init__(self, table: TableText, lines: LineFormat, split: Splitter) -> None:
+    def __init__(self, table: TableSpec, lines: LineFormat, split: Splitter) -> None:
         self._table = table
         self._lines = lines
         self._split = split

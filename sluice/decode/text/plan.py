@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import Column, TableText
+from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.engine.expressions import referenced_columns
 from sluice.decode.engine.keys import KEY_COLUMN, ORDER_COLUMN, Keys, lineage_of
 from sluice.decode.engine.scalars import Reader, default_of
@@ -49,7 +49,7 @@ class Plan:
 
     def __init__(
         self,
-        table: TableText,
+        table: TableSpec,
         widest_integer: str = "Int256",
         rows: RowFormat = JSON_EACH_ROW,
         clamps: bool = False,

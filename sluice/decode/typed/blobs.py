@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.native import read_header
 from sluice.decode.engine.session import EngineError, literal, settings_clause
 from sluice.decode.messages.buffer import MessageBuffer
@@ -46,7 +46,7 @@ _SETTINGS: dict[str, object] = {
 class Blobs:
     """One of these formats. It has no options."""
 
-    def __init__(self, table: TableText, name: str) -> None:
+    def __init__(self, table: TableSpec, name: str) -> None:
         if name not in BLOB_FORMATS:
             raise TerminalError(
                 f"table {table.target}: {name} is no format of files",

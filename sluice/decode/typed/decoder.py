@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.assemble import Lineage, finished
 from sluice.decode.messages.buffer import MessageBuffer
@@ -36,7 +36,7 @@ class TypedDecoder:
     :raises TerminalError: the text cannot be executed by this decoder.
     """
 
-    def __init__(self, table: TableText, typed_format: TypedFormat) -> None:
+    def __init__(self, table: TableSpec, typed_format: TypedFormat) -> None:
         self.table = table
         self.format = typed_format
         self.target = Target(table)

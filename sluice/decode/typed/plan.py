@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import Column, TableText
+from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.engine.expressions import READS_NO_CLOCK, referenced_columns
 from sluice.decode.engine.keys import KEY_COLUMN, ORDER_COLUMN, Keys, lineage_of
 from sluice.decode.engine.scalars import NULL, default_of
@@ -44,7 +44,7 @@ class Target:
     :raises TerminalError: the text cannot be executed.
     """
 
-    def __init__(self, table: TableText) -> None:
+    def __init__(self, table: TableSpec) -> None:
         self.table = table
         self.lineage = lineage_of(table)
         self.read = tuple(

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.moment_texts import remark_on
 from sluice.decode.engine.native import read_header
 from sluice.decode.engine.scalars import NULL
@@ -56,7 +56,7 @@ class Decoding(Protocol):
     """What a reading needs of its decoder."""
 
     @property
-    def table(self) -> TableText: ...
+    def table(self) -> TableSpec: ...
     @property
     def target(self) -> Target: ...
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import TableText
+from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.session import EngineError, identifier, literal, run
 from sluice.decode.engine.types import parse_type
 from sluice.decode.typed.readers import block_type
@@ -25,7 +25,7 @@ def declared(structure: Structure) -> str:
     return ", ".join(f"{identifier(name)} {type_text}" for name, type_text in structure)
 
 
-def structure_of(table: TableText) -> Structure:
+def structure_of(table: TableSpec) -> Structure:
     """The `columns` option, or else the columns that an INSERT without a list of columns has.
 
     :raises TerminalError: the option is no list of columns.

@@ -106,7 +106,7 @@ class Cluster:
             connection.close()
 
     def watermarks(self, source: TopicPartition) -> tuple[int, int]:
-        """The first offset of a partition, and the stable end."""
+        """The first offset of a partition, and the last stable offset."""
         connection = self.connection(self.leader(source))
         found = []
         for which in (messages.EARLIEST, messages.LATEST):

@@ -61,7 +61,7 @@ class _Rest:
 
 
 class StableEnds:
-    """Asks for the stable ends of a connector's partitions. One thread uses it at a time.
+    """Asks for the last stable offsets of a connector's partitions. One thread uses it at a time.
 
     An idle partition costs nearly nothing: an answer that is the same as the one before is not
     looked into.

@@ -89,7 +89,7 @@ class Part:
 class _Fetching:
     """How far one range is fetched.
 
-    :param lane: of its leader; None: nothing is to be asked, or it is not known whom.
+    :param queue: of its leader; None: nothing is to be asked, or it is not known whom.
     :param least_bytes: what is asked for at least; more each time that nothing comes.
     """
 
@@ -98,7 +98,7 @@ class _Fetching:
     following: int
     end: int
     epoch: int = -1
-    lane: _Lane | None = None
+    queue: _BrokerQueue | None = None
     is_asked: bool = False
     asked_bytes: int = 0
     least_bytes: int = 0
@@ -107,7 +107,7 @@ class _Fetching:
 
 
 @dataclass(slots=True, eq=False)
-class _Lane:
+class _BrokerQueue:
     """One leader, the ranges that it is to be asked for in their order, and those it was asked."""
 
     connection: Connection
@@ -127,7 +127,7 @@ class Fetches:
         self._cluster = cluster
         self._sizes = sizes
         self._all = [_Fetching(n, r.source, r.begin, r.end) for n, r in enumerate(ranges)]
-        self._lanes: dict[int, _Lane] = {}
+        self._queues: dict[int, _BrokerQueue] = {}
         self._held_bytes = 0
         self._largest = c_int64()
 
@@ -155,93 +155,93 @@ class Fetches:
 
     def close(self) -> None:
         """Wait for no answer any more."""
-        for broker in tuple(self._lanes):
+        for broker in tuple(self._queues):
             self._leave(broker)
 
     def _bring(self, first: _Fetching) -> None:
         """One answer about the range, and the next request under way."""
         first.error = 0
-        if first.lane is None:
+        if first.queue is None:
             self._queue(first)
-        lane = first.lane
-        assert lane is not None
-        if lane.asked and not first.is_asked:
-            self._receive(lane)
-        if not lane.asked:
-            self._ask(lane, first)
-        for broker, other in tuple(self._lanes.items()):
+        queue = first.queue
+        assert queue is not None
+        if queue.asked and not first.is_asked:
+            self._receive(queue)
+        if not queue.asked:
+            self._ask(queue, first)
+        for broker, other in tuple(self._queues.items()):
             if not other.asked:
                 try:
                     self._ask(other, first)
                 except OSError:  # its ranges are not wanted yet; who leads is asked in their turn
                     self._leave(broker)
-        self._receive(lane)
-        self._ask(lane, first)
+        self._receive(queue)
+        self._ask(queue, first)
 
     def _queue(self, first: _Fetching) -> None:
         """Find out whom to ask for the range and for all later ones. Those of which it is not
         known wait until it is their turn."""
-        found = [f for f in self._all[first.number :] if f.lane is None and f.following < f.end]
+        found = [f for f in self._all[first.number :] if f.queue is None and f.following < f.end]
         self._cluster.find_leaders(fetching.source for fetching in found)
         unreachable: set[int] = set()
         for fetching in found:
             leader = self._cluster.leader_of(fetching.source)
             if fetching is first:
                 leader = self._cluster.leader(fetching.source)
-                self._lane(leader)
+                self._queue_of(leader)
             if leader is None or leader.broker in unreachable:
                 continue
             try:
-                lane = self._lane(leader)
+                queue = self._queue_of(leader)
             except (OSError, TransientError):
                 unreachable.add(leader.broker)
                 continue
-            fetching.lane, fetching.epoch = lane, leader.epoch
-            lane.waiting.append(fetching)
-        for lane in self._lanes.values():
-            lane.waiting = deque(sorted(lane.waiting, key=attrgetter("number")))
+            fetching.queue, fetching.epoch = queue, leader.epoch
+            queue.waiting.append(fetching)
+        for queue in self._queues.values():
+            queue.waiting = deque(sorted(queue.waiting, key=attrgetter("number")))
 
-    def _lane(self, leader: Leader) -> _Lane:
-        if leader.broker not in self._lanes:
-            self._lanes[leader.broker] = _Lane(self._cluster.connection(leader))
-        return self._lanes[leader.broker]
+    def _queue_of(self, leader: Leader) -> _BrokerQueue:
+        if leader.broker not in self._queues:
+            self._queues[leader.broker] = _BrokerQueue(self._cluster.connection(leader))
+        return self._queues[leader.broker]
 
     def _leave(self, broker: int) -> None:
-        lane = self._lanes.pop(broker)
-        if lane.connection.is_waiting:
-            lane.connection.close()
-        for fetching in (*lane.asked.values(), *lane.waiting):
-            fetching.lane, fetching.is_asked = None, False
+        queue = self._queues.pop(broker)
+        if queue.connection.is_waiting:
+            queue.connection.close()
+        for fetching in (*queue.asked.values(), *queue.waiting):
+            fetching.queue, fetching.is_asked = None, False
 
-    def _ask(self, lane: _Lane, first: _Fetching) -> None:
+    def _ask(self, queue: _BrokerQueue, first: _Fetching) -> None:
         """Ask for as many ranges as fit; for the one whose turn it is always."""
-        under_way = sum(other.asked_bytes for other in self._lanes.values())
+        under_way = sum(other.asked_bytes for other in self._queues.values())
         left = min(FETCH_BYTES, HELD_BYTES_MAX - self._held_bytes - under_way)
         asked: list[messages.Asked] = []
-        while lane.waiting:
-            fetching = lane.waiting[0]
+        while queue.waiting:
+            fetching = queue.waiting[0]
             source, offset = fetching.source, fetching.following
             size = self._sizes.estimate(source, fetching.end - offset)
             size = min(FETCH_BYTES, max(size, fetching.least_bytes))
             if size > left and (asked or fetching is not first or first.parts):
                 break
             left -= size
-            lane.asked_bytes += size
-            lane.asked[source.topic, source.partition] = lane.waiting.popleft()
+            queue.asked_bytes += size
+            queue.asked[source.topic, source.partition] = queue.waiting.popleft()
             fetching.is_asked, fetching.asked_bytes = True, size
             asked.append((source, fetching.epoch, offset, size))
         if asked:
-            body = messages.fetch_body(asked, lane.asked_bytes, FETCH_WAIT_MS)
-            lane.connection.send(messages.FETCH, body)
+            body = messages.fetch_body(asked, queue.asked_bytes, FETCH_WAIT_MS)
+            queue.connection.send(messages.FETCH, body)
 
-    def _receive(self, lane: _Lane) -> None:
+    def _receive(self, queue: _BrokerQueue) -> None:
         """Take an answer; what is not complete is asked for again, before what follows it."""
-        data = lane.connection.receive()
+        data = queue.connection.receive()
         error, found = messages.read_fetched(Cursor(data))
-        unasked = [where for *where, _ in found if tuple(where) not in lane.asked]
+        unasked = [where for *where, _ in found if tuple(where) not in queue.asked]
         if unasked:
             raise BrokenAnswerError(f"an answer is about {unasked[0]}, which was not asked for")
-        asked, lane.asked, lane.asked_bytes = lane.asked, {}, 0
+        asked, queue.asked, queue.asked_bytes = queue.asked, {}, 0
         answer = _Answer(data, address_of(data))
         for topic, partition, fetched in found:
             self._take(asked[topic, partition], fetched, answer)
@@ -252,12 +252,12 @@ class Fetches:
             fetching.is_asked = False
             fetching.error = fetching.error or error
             if fetching.following >= fetching.end or fetching.error:
-                fetching.lane = None
+                fetching.queue = None
             else:
                 again.append(fetching)
         if again:
-            ordered = sorted((*again, *lane.waiting), key=attrgetter("number"))
-            lane.waiting = deque(ordered)
+            ordered = sorted((*again, *queue.waiting), key=attrgetter("number"))
+            queue.waiting = deque(ordered)
 
     def _take(self, fetching: _Fetching, fetched: Fetched, answer: _Answer) -> None:
         fetching.error = fetched.error

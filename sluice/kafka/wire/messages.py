@@ -232,8 +232,8 @@ def read_metadata(cursor: Cursor) -> Metadata:
 
 
 def list_offsets_body(sources: Iterable[TopicPartition], which: int) -> bytes:
-    """Ask for the first offsets, or the stable ends. The epochs of the leaders are told, and not
-    asked for: who asks for one is refused by a leader of a later one."""
+    """Ask for the first offsets, or the last stable offsets. The epochs of the leaders are told,
+    and not asked for: who asks for one is refused by a leader of a later one."""
     topics: dict[str, list[bytes]] = {}
     for source in sources:
         topics.setdefault(source.topic, []).append(struct.pack(">iiq", source.partition, -1, which))

@@ -234,7 +234,7 @@ class WireReader:
         if self._parser.count:
             self._deliver(deliver)
         else:
-            self._take_memory_for_text(self._parser.text_needed)
+            self._take_memory_for_text(self._parser.spec_needed)
 
     def _take_memory_for_text(self, size: int) -> None:
         self._text = bytearray(size)

@@ -60,7 +60,7 @@ lease = "{lease_seconds}s"
 database = "default"
 shards = {shards}
 durability = "{durability}"
-{turns}
+{insert_locks}
 [[table]]
 name = "{table}"
 topics = {topics}
@@ -111,7 +111,7 @@ class ClusterStage:
 
     :param ways: to each server of ClickHouse, by its name, like "s1/r2".
     :param sessions: from each server to ZooKeeper, likewise, and from the workers if they take
-        turns.
+        the insert lock.
     :param posts: blocks that passed the ways, by what their attempts share.
     """
 
@@ -283,9 +283,11 @@ def running_cluster_stage(
             spark = stack.enter_context(running_cluster(folder / "spark"))
             master = spark.master
         path = folder / "sluice.toml"
-        turns = f'zookeeper = "127.0.0.1:{sessions[WORKERS].port}"' if layout.turns else ""
+        insert_locks = (
+            f'zookeeper = "127.0.0.1:{sessions[WORKERS].port}"' if layout.insert_locks else ""
+        )
         path.write_text(
-            _configuration(layout, loading, master, list(centers.values()), ways, turns)
+            _configuration(layout, loading, master, list(centers.values()), ways, insert_locks)
         )
         configuration = load(path, os.environ)
         positions = AllPositions(
@@ -341,7 +343,7 @@ def _configuration(
     master: str,
     centers: Sequence[Center],
     ways: Mapping[str, Proxy],
-    turns: str,
+    insert_locks: str,
 ) -> str:
     urls = {
         f"s{shard}": [
@@ -365,7 +367,7 @@ def _configuration(
         lease_seconds=loading.lease_seconds,
         shards=_toml(urls),
         durability="quorum" if layout.replicas > 1 else "single",
-        turns=turns,
+        insert_locks=insert_locks,
         table=TABLE,
         topics=json.dumps([center.topic for center in centers]),
         sharding=sharding,

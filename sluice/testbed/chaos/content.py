@@ -29,10 +29,10 @@ class ContentReport:
     :param doubled: rows beyond the first of an offset.
     :param foreign: rows at offsets where no good event is.
     :param altered: rows with another event's identity.
-    :param letters: dead letters of broken events, each once.
-    :param letters_missing: broken events without one.
-    :param letters_doubled: dead letters beyond the first of an event.
-    :param letters_foreign: dead letters of good events.
+    :param dead_letters: dead letters of broken events, each once.
+    :param dead_letters_missing: broken events without one.
+    :param dead_letters_doubled: dead letters beyond the first of an event.
+    :param dead_letters_foreign: dead letters of good events.
     :param examples: the first findings.
     """
 
@@ -41,17 +41,23 @@ class ContentReport:
     doubled: int
     foreign: int
     altered: int
-    letters: int
-    letters_missing: int
-    letters_doubled: int
-    letters_foreign: int
+    dead_letters: int
+    dead_letters_missing: int
+    dead_letters_doubled: int
+    dead_letters_foreign: int
     examples: tuple[str, ...]
 
     @property
     def is_exact(self) -> bool:
         """Every event is where it must be, once."""
         wrong = self.lost + self.doubled + self.foreign + self.altered
-        return wrong + self.letters_missing + self.letters_doubled + self.letters_foreign == 0
+        return (
+            wrong
+            + self.dead_letters_missing
+            + self.dead_letters_doubled
+            + self.dead_letters_foreign
+            == 0
+        )
 
     def __add__(self, other: ContentReport) -> ContentReport:
         """Both together."""
@@ -64,12 +70,12 @@ class ContentReport:
 
 
 def compare(
-    truth: Truth, rows_of: Callable[[int], Rows], letters: Iterable[tuple[int, int]]
+    truth: Truth, rows_of: Callable[[int], Rows], dead_letters: Iterable[tuple[int, int]]
 ) -> ContentReport:
     """Compare row by row: (partition, offset, order_id), and every dead letter.
 
     :param rows_of: all rows of a partition, as `rows_in` gives them.
-    :param letters: (partition, offset) of all dead letters.
+    :param dead_letters: (partition, offset) of all dead letters.
     """
     sums: Counter[str] = Counter()
     examples: list[str] = []
@@ -79,7 +85,7 @@ def compare(
         expected["offset"] = truth.offsets[partition]
         expected["identity"] = truth.identities[partition]
         _judge(partition, found, expected, sums, examples)
-    counts = Counter(letters)
+    counts = Counter(dead_letters)
     missing, strange = truth.broken - counts.keys(), counts.keys() - truth.broken
     examples += [f"no dead letter: {where}" for where in sorted(missing)[:_EXAMPLES_MAX]]
     examples += [f"dead letter of a good event: {w}" for w in sorted(strange)[:_EXAMPLES_MAX]]
@@ -89,10 +95,10 @@ def compare(
         doubled=sums["doubled"],
         foreign=sums["foreign"],
         altered=sums["altered"],
-        letters=len(truth.broken & counts.keys()),
-        letters_missing=len(missing),
-        letters_doubled=sum(counts.values()) - len(counts),
-        letters_foreign=len(strange),
+        dead_letters=len(truth.broken & counts.keys()),
+        dead_letters_missing=len(missing),
+        dead_letters_doubled=sum(counts.values()) - len(counts),
+        dead_letters_foreign=len(strange),
         examples=tuple(examples[:20]),
     )
 

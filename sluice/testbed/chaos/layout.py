@@ -18,13 +18,14 @@ class Layout:
     Each data center has a broker, which is a connector of its own, and an equal part of each
     shard's replicas, in their order.
 
-    :param turns: workers take turns at a table by ZooKeeper, behind a link of their own.
+    :param insert_locks: workers take the insert lock of a table in ZooKeeper, behind a link of
+        their own.
     """
 
     shards: int = 1
     replicas: int = 4
     data_centers: int = 1
-    turns: bool = False
+    insert_locks: bool = False
 
     def __post_init__(self) -> None:
         """:raises ConfigurationError: it cannot be."""
@@ -56,7 +57,7 @@ class Layout:
     @property
     def zookeeper_links(self) -> list[str]:
         """Names of who has a session with ZooKeeper."""
-        return [*self.servers, *([WORKERS] if self.turns else [])]
+        return [*self.servers, *([WORKERS] if self.insert_locks else [])]
 
     def servers_in(self, center: str) -> list[str]:
         """The servers of a data center."""

@@ -45,7 +45,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class LinkFault:
     """A fault on all connections of a proxy.
 
     :param seconds: of a DELAY.
@@ -83,7 +83,7 @@ class Proxy:
         self.server = server
         self.counters = Counters()
         self._watch = watch
-        self._fault: Fault | None = None
+        self._fault: LinkFault | None = None
         self._ambush: tuple[float, Callable[[], None]] | None = None
         self._links: set[_Link] = set()
         self._loop = asyncio.new_event_loop()
@@ -105,11 +105,11 @@ class Proxy:
         self.close()
 
     @property
-    def fault(self) -> Fault | None:
+    def fault(self) -> LinkFault | None:
         """What is broken now."""
         return self._fault
 
-    def strike(self, fault: Fault) -> None:
+    def strike(self, fault: LinkFault) -> None:
         """Begin a fault; it replaces the one before."""
         self._call(lambda: self._set(fault))
 
@@ -147,7 +147,7 @@ class Proxy:
         self._loop.call_soon_threadsafe(run)
         done.wait(10)
 
-    def _set(self, fault: Fault | None) -> None:
+    def _set(self, fault: LinkFault | None) -> None:
         self._fault = fault
         for link in list(self._links):
             if link.lossy or (fault is not None and fault.kind is Kind.CUT):

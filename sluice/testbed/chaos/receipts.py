@@ -17,8 +17,8 @@ class ReceiptFindings:
     :param failed_over: blocks that one replica at least did not take before, in the same task.
     :param passed: how often a replica was passed by, by what was wrong with it.
     :param in_doubt: of `failed_over`, those that a replica passed by may have stored as well.
-    :param in_turn: blocks that had their turn at the table, by ZooKeeper.
-    :param out_of_turn: that were sent without, since nobody could be asked.
+    :param locked_inserts: blocks that were sent under the table's insert lock.
+    :param unlocked_inserts: that were sent without it, since nobody could be asked.
     :param problems: what no receipt may say.
     """
 
@@ -27,8 +27,8 @@ class ReceiptFindings:
     failed_over: int
     passed: Mapping[str, int]
     in_doubt: int
-    in_turn: int
-    out_of_turn: int
+    locked_inserts: int
+    unlocked_inserts: int
     problems: tuple[str, ...]
 
 
@@ -46,7 +46,7 @@ def examine_receipts(
     problems = [f"{count} receipts of {token}" for token, count in tokens.items() if count > 1]
     passed: Counter[str] = Counter()
     queued = [each["queueing"] for each in receipts if each.get("queueing")]
-    in_turn = sum(bool(each["held"]) for each in queued)
+    locked_inserts = sum(bool(each["held"]) for each in queued)
     past = [each for each in receipts if each.get("failed_over")]
     for each in past:
         before = [str(told).partition(" ") for told in each["failed_over"]]
@@ -60,7 +60,7 @@ def examine_receipts(
         failed_over=len(past),
         passed=dict(sorted(passed.items())),
         in_doubt=sum(bool(each.get("in_doubt")) for each in past),
-        in_turn=in_turn,
-        out_of_turn=len(queued) - in_turn,
+        locked_inserts=locked_inserts,
+        unlocked_inserts=len(queued) - locked_inserts,
         problems=tuple(problems),
     )

@@ -70,8 +70,8 @@ def _content(stage: ClusterStage, truths: Mapping[str, Truth], number: int) -> C
             found = [rows_in(server.url, TABLE, topic, partition) for server in servers]
             return np.concatenate(found)
 
-        letters = read_dead_letters(center.access, stage.configuration.dead_letters_topic)
-        places = [(letter.partition, letter.offset) for letter in letters]
+        dead_letters = read_dead_letters(center.access, stage.configuration.dead_letters_topic)
+        places = [(letter.partition, letter.offset) for letter in dead_letters]
         reports.append(compare(truth, rows_of, places))
     return sum(reports[1:], reports[0])
 

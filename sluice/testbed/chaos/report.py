@@ -62,10 +62,10 @@ class ChaosReport:
             ("doubled", content.doubled, 0),
             ("foreign", content.foreign, 0),
             ("altered", content.altered, 0),
-            ("dead letters", content.letters, broken),
-            ("dead letters missing", content.letters_missing, 0),
-            ("dead letters doubled", content.letters_doubled, 0),
-            ("dead letters of good events", content.letters_foreign, 0),
+            ("dead letters", content.dead_letters, broken),
+            ("dead letters missing", content.dead_letters_missing, 0),
+            ("dead letters doubled", content.dead_letters_doubled, 0),
+            ("dead letters of good events", content.dead_letters_foreign, 0),
             ("audit: loaded", audited.loaded, rows),
             ("audit: lost", audited.missing, 0),
             ("audit: doubled", audited.doubled, 0),
@@ -95,7 +95,7 @@ class ChaosReport:
             "spark": self.spark,
             "produced": self.rows + self.broken + self.tombstones,
             "loaded": content.loaded,
-            "dead_lettered": content.letters,
+            "dead_lettered": content.dead_letters,
             "skipped": self.audited.skipped,
             "faults": self.faults,
             "faults_missed": self.missed,
@@ -128,8 +128,8 @@ class ChaosReport:
             "blocks_failed_over": receipts.failed_over,
             "replicas_passed_by": receipts.passed,
             "failed_over_in_doubt": receipts.in_doubt,
-            "blocks_in_turn": receipts.in_turn,
-            "blocks_out_of_turn": receipts.out_of_turn,
+            "locked_inserts": receipts.locked_inserts,
+            "unlocked_inserts": receipts.unlocked_inserts,
         }
 
     def _cluster_lines(self) -> list[tuple[str, object, str]]:
@@ -144,7 +144,11 @@ class ChaosReport:
             ("blocks failed over", receipts.failed_over, "went past one replica at least"),
             *((f"  {name}", count, "") for name, count in receipts.passed.items()),
             ("  in doubt there", receipts.in_doubt, ""),
-            ("blocks in turn", receipts.in_turn, f"and {receipts.out_of_turn} out of turn"),
+            (
+                "locked inserts",
+                receipts.locked_inserts,
+                f"and {receipts.unlocked_inserts} unlocked",
+            ),
         ]
 
     def lines(self) -> list[str]:
@@ -154,7 +158,7 @@ class ChaosReport:
         rows: list[tuple[str, object, str]] = [
             ("events produced", self.rows, f"in {self.seconds:.0f} s, seed {self.seed}"),
             ("loaded", content.loaded, f"{self.rows_per_event} of each event"),
-            ("dead-lettered", content.letters, f"of {self.broken:,} broken events"),
+            ("dead-lettered", content.dead_letters, f"of {self.broken:,} broken events"),
             ("skipped", self.audited.skipped, "messages without a value"),
             ("faults", struck, f"and {self.missed} that found nothing to strike at"),
             *((f"  {name}", count, "") for name, count in sorted(self.faults.items())),

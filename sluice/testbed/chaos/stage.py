@@ -145,7 +145,7 @@ class Stage:
 
     def compare(self, truth: Truth) -> ContentReport:
         """Every row and every dead letter of each entry against what was produced."""
-        letters = list(read_dead_letters(self.access, self.configuration.dead_letters_topic))
+        dead_letters = list(read_dead_letters(self.access, self.configuration.dead_letters_topic))
         topic_id, *_ = SourceLog(make_admin(self.access)).topics([TOPIC])[TOPIC]
         known = {"pipeline": PIPELINE, "connector": CONNECTOR, "topic_id": topic_id}
         sources = {
@@ -158,7 +158,7 @@ class Stage:
                 lambda partition, source=source: rows_in(  # type: ignore[misc]
                     self.clickhouse.url, TABLE, TOPIC, partition, source
                 ),
-                ((each.partition, each.offset) for each in letters if each.table == entry),
+                ((each.partition, each.offset) for each in dead_letters if each.table == entry),
             )
             for entry, source in sources.items()
         ]

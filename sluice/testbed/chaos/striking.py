@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sluice.core.errors import InDoubtError, TerminalError, TransientError
-from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.scene import Scene, Victim
 from sluice.testbed.chaos.schedule import Deed, Strike, Target
 from sluice.testbed.chaos.stage import LEASE_SECONDS
@@ -105,7 +105,7 @@ class Striker:
                 link.heal()
 
         for link in links:
-            link.strike(Fault(kind, seconds=delay_seconds, bytes_per_second=rate))
+            link.strike(LinkFault(kind, seconds=delay_seconds, bytes_per_second=rate))
         return self._lasting(strike, heal)
 
     def _strike_servers(self, strike: Strike) -> Lasting:
@@ -238,7 +238,7 @@ class Striker:
         links = stage.insert_links()
         dropped = _dropped(links)
         for link in links:
-            link.strike(Fault(Kind.DROP_REPLY))
+            link.strike(LinkFault(Kind.DROP_REPLY))
         until = time.monotonic() + _IN_DOUBT_SECONDS_MAX
         while _dropped(links) == dropped and time.monotonic() < until:
             time.sleep(0.02)

@@ -299,20 +299,20 @@ class _Counts:
 
     :param produced: messages, broken ones among them.
     :param stored: rows of all tables.
-    :param letters: messages in the dead-letter topic.
+    :param dead_letters: messages in the dead-letter topic.
     """
 
     produced: int
     broken: int
     stored: int
-    letters: int
+    dead_letters: int
 
 
 def _counted(stage: _Stage, bench: Bench) -> _Counts:
     with stage.console.phase("everything counted"):
         topic = stage.configuration.dead_letters_topic
-        letters = sum(1 for _ in read_dead_letters(stage.access, topic))
-        return _Counts(bench.produced, bench.broken, stage.target.rows(), letters)
+        dead_letters = sum(1 for _ in read_dead_letters(stage.access, topic))
+        return _Counts(bench.produced, bench.broken, stage.target.rows(), dead_letters)
 
 
 def _report(
@@ -337,14 +337,14 @@ def _report(
 
 def _expect(counts: _Counts, tables: int) -> None:
     """:raises TerminalError: something is lost, doubled, or neither row nor dead letter."""
-    rows, letters = (counts.produced - counts.broken) * tables, counts.broken * tables
+    rows, dead_letters = (counts.produced - counts.broken) * tables, counts.broken * tables
     if counts.stored != rows:
         raise TerminalError(
             f"{tables} tables held {counts.stored:,} rows, {rows:,} were due",
             "Run it again with tables that deduplicate.",
         )
-    if counts.letters != letters:
+    if counts.dead_letters != dead_letters:
         raise TerminalError(
-            f"there are {counts.letters:,} dead letters, {letters:,} were due",
+            f"there are {counts.dead_letters:,} dead letters, {dead_letters:,} were due",
             "This is a bug: report it with the command.",
         )

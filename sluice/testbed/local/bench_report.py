@@ -313,7 +313,7 @@ class Outcome:
         return {**found, "together": sum(found.values())}
 
     def _shares(self) -> dict[str, float]:
-        """Of the seconds of all tasks; "other" is what no stage claims."""
+        """Of the seconds of all tasks; "other" is what belongs to no stage."""
         total = sum(one.stage_seconds["total"] for one in self.rounds) or 1.0
         shares = {
             stage: sum(one.stage_seconds[stage] for one in self.rounds) / total for stage in STAGES

@@ -254,10 +254,10 @@ def _audit(stage: _Stage, produced: Produced, loading_seconds: float) -> Finding
     """Step 5."""
     text = "every row audited by topic, partition, offset and row"
     with stage.console.phase(text):
-        letters = read_dead_letters(stage.access, stage.configuration.dead_letters_topic)
+        dead_letters = read_dead_letters(stage.access, stage.configuration.dead_letters_topic)
         return Findings(
             produced=produced,
             audited=audit(stage.configuration),
-            dead_letters=tuple((letter.partition, letter.offset) for letter in letters),
+            dead_letters=tuple((letter.partition, letter.offset) for letter in dead_letters),
             loading_seconds=loading_seconds,
         )

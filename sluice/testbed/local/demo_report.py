@@ -58,14 +58,14 @@ def report(
     produced, audited = findings.produced, findings.audited
     kinds = sum(name != "tombstone" for name in produced.kinds)
     rate = round(audited.loaded / max(0.001, findings.loading_seconds))
-    letters = len(findings.dead_letters)
+    dead_letters = len(findings.dead_letters)
     console.line()
     console.line(
         aligned(
             [
                 ("produced", produced.events, ""),
                 ("loaded", audited.loaded, ""),
-                ("dead-lettered", letters, f"broken in {kinds} ways"),
+                ("dead-lettered", dead_letters, f"broken in {kinds} ways"),
                 ("skipped", audited.skipped, "messages without a value"),
                 ("lost", audited.missing, ""),
                 ("doubled", audited.doubled, ""),

@@ -36,7 +36,7 @@ class Measured:
 MEASURED: dict[str, Measured] = {
     "batch": Measured(0.017, "s", "driver's Python: a transaction and its Spark job", _FEW),
     "range": Measured(110e-6, "s", "driver's Python: a range, planned to settled", _BATCH),
-    "look": Measured(1.7e-6, "s", "driver's Python: the stable end of a partition", _BATCH),
+    "look": Measured(1.7e-6, "s", "driver's Python: the last stable offset of a partition", _BATCH),
     "look_wall": Measured(4e-6, "s of wall time", "the same, waited for", _BATCH),
     "round": Measured(3.8e-6, "s", "driver's Python: a partition that waits, in a round", _IDLE),
     "window": Measured(240e-6, "s", "driver's Python: a table in a shard, each second", _TABLES),

@@ -126,7 +126,13 @@ def _ledger_bytes(records: dict[TopicPartition, Record]) -> LedgerBytes:
 def _settled(record: Record) -> Record:
     """The record behind it, where nothing more has come yet."""
     return replace(
-        record, kind=Kind.SETTLE, attempt=0, begin=record.end, grant=0, deadline_ms=0, bundle=""
+        record,
+        kind=Kind.SETTLE,
+        attempt=0,
+        begin=record.end,
+        reservation=0,
+        deadline_ms=0,
+        bundle="",
     )
 
 

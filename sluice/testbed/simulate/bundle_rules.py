@@ -55,17 +55,19 @@ class BundleRules:
                 if name and list(records) != sorted(self._members[name]):
                     bundle = ", ".join(map(str, sorted(self._members[name])))
                     self._violate(first, f"{in_words(records)} is sent, but {name} is {bundle}")
-                leases = {(r.attempt, r.deadline_ms, r.text, r.grant) for r in records.values()}
+                leases = {
+                    (r.attempt, r.deadline_ms, r.spec, r.reservation) for r in records.values()
+                }
                 if len(leases) > 1:
                     self._violate(first, f"{in_words(records)} is sent under several leases")
 
     def too_heavy(self, source: TopicPartition, record: Record) -> None:
         """A task refused a range, or its bundle, as too heavy (R12)."""
-        self._too_heavy.add((source, record.begin, record.end, record.bundle, record.text))
+        self._too_heavy.add((source, record.begin, record.end, record.bundle, record.spec))
 
     def is_too_heavy(self, source: TopicPartition, record: Record) -> bool:
         """Whether a task has refused it as too heavy."""
-        of_record = (source, record.begin, record.end, record.bundle, record.text)
+        of_record = (source, record.begin, record.end, record.bundle, record.spec)
         return of_record in self._too_heavy
 
     def settled(self, source: TopicPartition, before: Record, transaction: Transaction) -> None:
@@ -73,8 +75,8 @@ class BundleRules:
         stopped = {
             stopped
             for driver in self._world.drivers
-            if driver.lane_run.loop is not None
-            for stopped, state in driver.lane_run.loop.states.items()
+            if driver.connector_run.loop is not None
+            for stopped, state in driver.connector_run.loop.states.items()
             if state.stopped is not None
         }
         for other, offset in self._world.broker.group.items():

@@ -43,7 +43,7 @@ class Checks:
         self.commits = 0
         self.foreign_commits: dict[TopicPartition, int] = {}
         self._world = world
-        self._letters: Counter[Place] = Counter()
+        self._dead_letters: Counter[Place] = Counter()
         self._parked: Counter[Place] = Counter()
         self._tokens: dict[str, tuple[str, tuple[str, ...], tuple[Row, ...]]] = {}
         self._texts: set[str] = set()
@@ -59,13 +59,13 @@ class Checks:
         self.commits += 1
         for source, offset in transaction.offsets.items():
             self._world.say(f"committed {source} {offset}")
-        letters = self._written(transaction, self._world.plan.letters)
+        dead_letters = self._written(transaction, self._world.plan.dead_letters)
         parked = self._written(transaction, self._world.plan.parking)
-        self._letters.update(letters)
+        self._dead_letters.update(dead_letters)
         self._parked.update(parked)
         if parked:
             self._world.faults.note("message parked")
-        suspects: dict[TopicPartition, list[int]] = {}
+        late_inserts: dict[TopicPartition, list[int]] = {}
         ledger = (
             entry
             for topic, stored in transaction.messages
@@ -79,20 +79,20 @@ class Checks:
                 self._world.invariants.background_recorded(entry)
             elif entry["type"] == "suspect":
                 of = TopicPartition(entry["topic"], entry["partition"])
-                suspects.setdefault(of, []).append(entry["deadline_ms"])
+                late_inserts.setdefault(of, []).append(entry["deadline_ms"])
         for source, offset in transaction.offsets.items():
             before = self.recorded(self._world.broker.group.get(source))
             self._world.invariants.committed(
-                source, before, decode(*offset), suspects.get(source, [])
+                source, before, decode(*offset), late_inserts.get(source, [])
             )
             if source not in self._world.excused:
-                self._check_record(source, offset, transaction, letters, parked)
+                self._check_record(source, offset, transaction, dead_letters, parked)
             self._check_foreign(source, offset, transaction)
         self._check_budget(transaction)
         self._check_texts(TRANSACTIONS_OVERTAKE_MS)
 
     def _check_budget(self, transaction: Transaction) -> None:
-        """What is granted together has room."""
+        """What is reserved together has room."""
         group = {**self._world.broker.group, **transaction.offsets}
         for source, later in self._world.broker.pending.items():
             if later is not transaction and later.state == "committing":
@@ -101,34 +101,34 @@ class Checks:
         records = {source: record for source, record in recorded.items() if record is not None}
         for source in transaction.offsets:
             if records[source].kind is Kind.INTEND:
-                self._world.invariants.check_grants(source, records)
+                self._world.invariants.check_reservations(source, records)
 
     def _written(self, transaction: Transaction, topic: str) -> Counter[Place]:
-        """Where the messages are from that a transaction writes to a topic of letters."""
+        """Where the messages are from that a transaction writes to a topic of dead letters."""
         return Counter(
             _origin(dict(stored.headers)) for name, stored in transaction.messages if name == topic
         )
 
     def _check_texts(self, patience_ms: int) -> None:
-        """The ledger holds a text no later than the first record that names it (R8)."""
+        """The ledger holds a load spec no later than the first record that names it (R8)."""
         for digest in self._texts & self._unknown.keys():
             del self._unknown[digest]
         for since_ms, record in self._unknown.values():
             if self._world.now - since_ms >= patience_ms:
-                self.violate(f"{record} names a text that is not in the ledger")
+                self.violate(f"{record} names a load spec that is not in the ledger")
 
     def _check_record(
         self,
         source: TopicPartition,
         offset: Offset,
         transaction: Transaction,
-        letters: Counter[Place],
+        dead_letters: Counter[Place],
         parked: Counter[Place],
     ) -> None:
         before = self.recorded(self._world.broker.group.get(source))
         record = decode(*offset)
         if record.in_doubt:
-            self._unknown.setdefault(record.text, (self._world.now, f"{source}: {record}"))
+            self._unknown.setdefault(record.spec, (self._world.now, f"{source}: {record}"))
         owner = GENESIS if before is None else before.owner
         if transaction.identity.rpartition(".")[2] != owner:
             self.violate(
@@ -141,14 +141,14 @@ class Checks:
         if record.begin == before.end:
             self._world.invariants.bundles.settled(source, before, transaction)
             if before.begin < before.end:
-                self._check_rows(source, before.begin, before.end, letters, parked)
+                self._check_rows(source, before.begin, before.end, dead_letters, parked)
         elif record.begin != before.begin:
             self.violate(f"{source}: {record} follows {before} (R2)")
         elif record.end != before.end and record.kind is not Kind.SHORTEN:
             self._world.invariants.bundles.check_given_back(source, before, record)
         stable_end = self._world.broker.log(source).stable_end
         if record.end > stable_end:
-            self.violate(f"{source}: {record} ends beyond the stable end {stable_end}")
+            self.violate(f"{source}: {record} ends beyond the last stable offset {stable_end}")
 
     def _check_foreign(
         self, source: TopicPartition, offset: Offset, transaction: Transaction
@@ -181,7 +181,7 @@ class Checks:
         source: TopicPartition,
         begin: int,
         end: int,
-        letters: Counter[Place],
+        dead_letters: Counter[Place],
         parked: Counter[Place],
     ) -> None:
         """Each good message is one row of each table, each bad one one dead letter; of a table
@@ -201,7 +201,7 @@ class Checks:
                         if (number > AGAIN_NUMBERS // 2) == (name == AGAIN):
                             found[number] += count
                 place = (source, offset, name)
-                rows, dead, waits = found.total(), letters[place], parked[place]
+                rows, dead, waits = found.total(), dead_letters[place], parked[place]
                 wanted = {(0, 0, 0)}
                 if message is not None and message.value is not None and not gone:
                     wanted, numbers = self._wanted(name, message.value)
@@ -242,7 +242,7 @@ class Checks:
 
     def look_at_stops(self, driver: Driver) -> None:
         """A partition may stop only for a reason that the world really caused."""
-        loop = driver.lane_run.loop
+        loop = driver.connector_run.loop
         for source, state in loop.states.items() if loop is not None else ():
             if state.stopped is None or source in self._world.excused:
                 continue
@@ -278,7 +278,7 @@ class Checks:
         return all(p.paused_until <= world.now for p in world.scheduler.processes())
 
     def what_is_left(self) -> list[str]:
-        """Partitions that are not settled up to their stable end."""
+        """Partitions that are not settled up to their last stable offset."""
         world = self._world
         left = []
         for source in world.sources():
@@ -305,7 +305,7 @@ class Checks:
         for source in world.sources():
             if source not in world.excused:
                 end = world.broker.log(source).stable_end
-                self._check_rows(source, 0, end, self._letters, self._parked)
+                self._check_rows(source, 0, end, self._dead_letters, self._parked)
         sources = set(world.sources())
         for table in world.clickhouse.tables():
             name = table.shape.name
@@ -319,7 +319,7 @@ class Checks:
                     self.violate(f"{source} {offset} in {name} is foreign")
             for view in table.views:
                 self._compare_view(table, view)
-        for (source, offset, name), count in self._letters.items():
+        for (source, offset, name), count in self._dead_letters.items():
             if count > 1 and source not in world.excused:
                 self.violate(f"{source} {offset} has {count} dead letters of {name}")
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from sluice.core.load_spec import Column
 from sluice.core.ranges import TopicPartition
-from sluice.core.text import Column
 from sluice.decode.messages.origins import Origins
 
 
@@ -112,7 +112,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class InsertSettings:
     """How an insert asks to be deduplicated, by its settings."""
 
     deduplicates: bool = True
@@ -121,8 +121,8 @@ class Manner:
 
 @dataclass(slots=True)
 class Table:
-    """A table in one shard, all its replicas: rows and the window; `mark` grows with each part
-    that is written."""
+    """A table in one shard, all its replicas: rows and the window; `insert_counter` grows with each
+    part that is written."""
 
     shape: TableShape
     shard: str
@@ -132,8 +132,9 @@ class Table:
     entries: tuple[str, ...] = ()
     window: OrderedDict[object, int] = field(default_factory=OrderedDict)
     rows: dict[tuple[TopicPartition, int], Counter[int]] = field(default_factory=dict)
-    mark: int = 0
-    #: What the mark falls short by until the next part is written: the newest ones were dropped.
+    insert_counter: int = 0
+    #: What the insert counter falls short by until the next part is written: the newest ones were
+    #: dropped.
     fallen: int = 0
     deduplicated: int = 0
     foreign: int = 0
@@ -169,8 +170,8 @@ class Table:
         return f"/{self.shard}/{self.shape.name}" if self.shape.is_replicated else ""
 
     @property
-    def sites(self) -> list[str]:
-        """What its window is called in the ledger's marks, by each of its entries."""
+    def target_shards(self) -> list[str]:
+        """What its window is called in the ledger's insert counters, by each of its entries."""
         return [f"{entry}/{self.shard}" for entry in self.entries]
 
     def partitions_of(self, rows: Iterable[Row]) -> dict[int, list[Row]]:
@@ -187,7 +188,7 @@ class Table:
         block: Block,
         columns: tuple[Column, ...],
         parts_max: int | None = None,
-        manner: Manner = Manner(),
+        settings: InsertSettings = InsertSettings(),
     ) -> list[Part]:
         """One part for each ClickHouse partition, each with an entry of its own; gives those that
         were new.
@@ -204,13 +205,13 @@ class Table:
             # What is hashed is what is stored: the block, and what the server adds to it.
             hashed = (where, rows, block.columns, columns)
             identity = (where, token) if self.tokens else hashed
-            part = Part(identity, rows, self.mark + 1)
-            if self._insert_part(part, deduplicates=manner.deduplicates):
+            part = Part(identity, rows, self.insert_counter + 1)
+            if self._insert_part(part, deduplicates=settings.deduplicates):
                 stored.append(part)
                 for row in rows:
                     self.loaders[row.source, row.offset, row.number] = loaders[row.source]
-        if parts_max is None and (stored or manner.deduplicates_views):
-            inner = replace(manner, deduplicates=manner.deduplicates_views)
+        if parts_max is None and (stored or settings.deduplicates_views):
+            inner = replace(settings, deduplicates=settings.deduplicates_views)
             for view in self.views:
                 view.insert(token, block, columns, None, inner)
         return stored
@@ -221,7 +222,7 @@ class Table:
             self.deduplicated += 1
             # A plain table numbers the part before it looks.
             if not self.shape.is_replicated:
-                self.mark, self.fallen = self.mark + 1, 0
+                self.insert_counter, self.fallen = self.insert_counter + 1, 0
             return False
         self._remember(part.identity)
         self.own += 1
@@ -285,13 +286,13 @@ class Table:
             self._remember(("foreign", self.foreign))
 
     def drop_newest(self, parts: int) -> None:
-        """The newest parts of somebody else are dropped: a plain table's mark falls until the
-        next part is written."""
+        """The newest parts of somebody else are dropped: a plain table's insert counter falls until
+        the next part is written."""
         if not self.shape.is_replicated:
-            self.fallen = min(parts, self.mark)
+            self.fallen = min(parts, self.insert_counter)
 
     def _remember(self, identity: object) -> None:
-        self.mark, self.fallen = self.mark + 1, 0
+        self.insert_counter, self.fallen = self.insert_counter + 1, 0
         self.window[identity] = self.now_ms()
         gone = []
         while len(self.window) > self.shape.window_blocks:

@@ -206,7 +206,7 @@ class SimulatedProducer:
         waited_ms = self._world.now - driver.fenced_at
         if self._identity.endswith(driver.owner) and driver.fenced_at:
             driver.fenced_at = 0
-            if waited_ms < SUCCESSOR_MS and not driver.lane_run._stopping.is_set():
+            if waited_ms < SUCCESSOR_MS and not driver.connector_run._stopping.is_set():
                 self._world.checks.violate(
                     f"{driver.name} fences its successor {waited_ms} ms after it was fenced itself"
                 )
@@ -223,7 +223,7 @@ class SimulatedProducer:
         assert transaction is not None
         size = len(value or b"") + len(key or b"")
         size += sum(len(name) + len(content or b"") for name, content in headers)
-        own = (world.plan.letters, world.plan.parking)
+        own = (world.plan.dead_letters, world.plan.parking)
         if size > world.plan.letter_bytes_max and topic in own:
             world.checks.violate(f"a message of {size} bytes is sent to {topic}, which takes less")
             _fail(ck.KafkaError.MSG_SIZE_TOO_LARGE, f"{size} bytes")

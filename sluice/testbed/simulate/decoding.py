@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from sluice.core.bundles import place_of
 from sluice.core.errors import TerminalError
+from sluice.core.load_spec import TableSpec
 from sluice.core.rests import StoredRows
-from sluice.core.text import TableText
 from sluice.decode.messages.fault import UNKNOWN_FIELD, UNKNOWN_SCHEMA
 from sluice.decode.messages.origins import Origins
 from sluice.decode.schema.registry import require_known
@@ -54,8 +54,8 @@ def field_of(number: int) -> str | None:
     return None
 
 
-def strange_field(table: TableText, number: int) -> str | None:
-    """The field for which a message makes no row under this text."""
+def strange_field(table: TableSpec, number: int) -> str | None:
+    """The field for which a message makes no row under this load spec."""
     if table.dynamic is None:
         return None
     name = field_of(number)
@@ -171,7 +171,7 @@ class DecodedRows:
     dropped_rows: int = 0
 
 
-def without_rows(table: TableText, decoded: DecodedRows, stored: StoredRows) -> DecodedRows:
+def without_rows(table: TableSpec, decoded: DecodedRows, stored: StoredRows) -> DecodedRows:
     """Stands for `sluice.decode.sharding.stored.without_rows`."""
     pairs = {(offset, row) for offset, first, end in stored for row in range(first, end)}
     block = decoded.native
@@ -200,7 +200,7 @@ def with_rows(decoded: DecodedRows, rows: tuple[Row, ...], divisor: int) -> Deco
     )
 
 
-def divisor_of(table: TableText) -> int:
+def divisor_of(table: TableSpec) -> int:
     """Of the table's partition key; 0: it is not partitioned."""
     key = table.partition_key
     return int(key.rstrip(")").rpartition(" ")[2]) if key else 0
@@ -213,7 +213,7 @@ class VersionedDecoder:
     :param registry: where this process asks for schemas; "": messages name none.
     """
 
-    def __init__(self, table: TableText, version: int, registry: str) -> None:
+    def __init__(self, table: TableSpec, version: int, registry: str) -> None:
         self._version = version
         self._table = table
         self._columns = tuple(column.name for column in table.columns)
@@ -266,7 +266,7 @@ class VersionedDecoder:
             require_known(self._registry, named, len(messages))
 
     def _is_unlisted(self, judged: Judged) -> bool:
-        """Whether the text says that there is no such schema."""
+        """Whether the load spec says that there is no such schema."""
         if not self._registry or self._listed is None:
             return False
         number = schema_of(judged.number)

@@ -19,7 +19,7 @@ from sluice.config import (
     TableConfiguration,
 )
 from sluice.core.errors import OwnerChangedError, SluiceError
-from sluice.core.text import ConfigurationText, Sharding
+from sluice.core.load_spec import LoadSpec, Sharding
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.ports import Clock, ProbeFound, Sought
@@ -78,12 +78,12 @@ class SimulatedMonitor(WindowMonitor):
     def __init__(
         self,
         access: ClickHouseAccess,
-        text: ConfigurationText,
+        spec: LoadSpec,
         now_ms: Clock,
         *,
         bounded: bool = True,
     ) -> None:
-        super().__init__(access, text, now_ms, bounded=bounded)
+        super().__init__(access, spec, now_ms, bounded=bounded)
         self._reading = VirtualLock(self.world)  # type: ignore[assignment]
         self._ended = VirtualEvent(self.world)
 
@@ -91,12 +91,12 @@ class SimulatedMonitor(WindowMonitor):
         self._read(self._servers())
         self.world.scheduler.spawn(self.world.process, self._run)
 
-    def _read_site(self, *parts: Any) -> Any:
-        found = super()._read_site(*parts)
-        for site, window in found.items():
-            if not site.target:
-                name = self.world.plan.entries[site.entry]
-                table = self.world.clickhouse.shards[site.shard][name]
+    def _read_target_shard(self, *parts: Any) -> Any:
+        found = super()._read_target_shard(*parts)
+        for target_shard, window in found.items():
+            if not target_shard.target:
+                name = self.world.plan.entries[target_shard.entry]
+                table = self.world.clickhouse.shards[target_shard.shard][name]
                 self.world.invariants.check_stamp(table, window.read_started_ms)
         return found
 
@@ -111,10 +111,10 @@ class SimulatedSchemaReader(SchemaReader):
         self.world.scheduler.spawn(self.world.process, self._run)
 
     def _read(self) -> bool:
-        before = self._text
+        before = self._spec
         has_read = super()._read()
-        if self._text is not before:
-            self.world.faults.note("new text while the driver runs")
+        if self._spec is not before:
+            self.world.faults.note("new load spec while the driver runs")
         return has_read
 
 
@@ -136,12 +136,12 @@ class SimulatedProber(ClickHouseProber):
     def submit(
         self,
         sought: Sequence[Sought],
-        text: ConfigurationText,
+        spec: LoadSpec,
         since_ms: int,
         finished: Callable[[ProbeFound], None],
     ) -> None:
         self.world.scheduler.spawn(
-            self.world.process, lambda: self._run(sought, text, since_ms, finished)
+            self.world.process, lambda: self._run(sought, spec, since_ms, finished)
         )
 
 
@@ -226,7 +226,7 @@ class Driver(Process):
         self.decoder = world.plan.decoder
         self.owner = f"run-{world.named():010d}"
         self.application = Application(world, self, self.decoder)
-        self.lane_run = SimulatedRun(world, self.application)
+        self.connector_run = SimulatedRun(world, self.application)
         self.has_ended = False
         #: When it last heard that its id was initialised again; 0: never, or it took it back since.
         self.fenced_at = 0
@@ -238,12 +238,12 @@ class Driver(Process):
         world.faults.note("take-over")
         try:
             world.sleep(world.rng.randrange(1, 60 if self.is_in_step else 2_000))
-            self.lane_run.run(False, 5.0)
-            world.say(f"ends: {self.lane_run.ending}")
-            if "owner changed" in self.lane_run.ending:
+            self.connector_run.run(False, 5.0)
+            world.say(f"ends: {self.connector_run.ending}")
+            if "owner changed" in self.connector_run.ending:
                 world.faults.note("owner fenced")
         except KilledError:
-            self.lane_run.ending = "killed"
+            self.connector_run.ending = "killed"
             raise
         finally:
             self.has_ended = True
@@ -269,7 +269,7 @@ def make_configuration(world: World) -> Configuration:
             user="",
             durability="quorum" if plan.is_quorum else "single",
             zookeeper="simulated" if plan.has_locks else "",
-            max_inserts=plan.inserts_max,
+            max_inflight_inserts=plan.inflight_inserts_max,
             insert_timeout_seconds=plan.insert_seconds,
         ),
         tables=tuple(
@@ -288,7 +288,7 @@ def make_configuration(world: World) -> Configuration:
             )
             for entry, name in sorted(plan.entries.items())
         ),
-        dead_letters_topic=plan.letters,
+        dead_letters_topic=plan.dead_letters,
         ledger_topic=plan.ledger,
         parking_topic=plan.parking,
         metrics=None,

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from sluice.clickhouse.connection import Reply, Request
-from sluice.testbed.simulate.clickhouse import Block, Manner, Part, Table
+from sluice.testbed.simulate.clickhouse import Block, InsertSettings, Part, Table
 from sluice.testbed.simulate.invariants import key_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ class Insertion:
         self._quorum_ms = int(keys.get("insert_quorum_timeout", "600000"))
         self._keys = keys
         views = keys.get("deduplicate_blocks_in_dependent_materialized_views")
-        self._manner = Manner(keys.get("insert_deduplicate") == "1", views == "1")
+        self._settings_of_insert = InsertSettings(
+            keys.get("insert_deduplicate") == "1", views == "1"
+        )
         self._restarts = self._host.restarts
         # ALTER waits for the inserts that run.
         self._columns = self.table.columns
@@ -79,9 +81,10 @@ class Insertion:
         self._timeout_ms = int(timeout_seconds * 1000)
         self._end_ms = connection.checked_at + self._timeout_ms
         parts = self._parts()
-        if parts > record.grant:
+        if parts > record.reservation:
             world.checks.violate(
-                f"a block of {parts} entries was sent with a grant of {record.grant} (I5)"
+                f"a block of {parts} entries was sent with a reservation of {record.reservation} "
+                "(I5)"
             )
         self._landing: object = None
         #: Something of it may still be stored.
@@ -303,7 +306,9 @@ class Insertion:
         if self.token is None and parts_max != 0:
             world.invariants.stored_by_hash(table, self.block, self._records, self._columns)
         before = table.deduplicated
-        parts = table.insert(self.token, self.block, self._columns, parts_max, self._manner)
+        parts = table.insert(
+            self.token, self.block, self._columns, parts_max, self._settings_of_insert
+        )
         if table.deduplicated > before:
             world.faults.note("block deduplicated")
         key = key_of(self._records, self.block.entry)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sluice.core.anomalies import Judge
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.instances import Place
+from sluice.core.load_spec import Column
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record, decode, encode
-from sluice.core.text import Column
 from sluice.kafka.tail import LogMessage
 from sluice.testbed.simulate.bundle_rules import BundleRules, Records, in_words
 from sluice.testbed.simulate.clickhouse import Block, Table
@@ -62,7 +62,7 @@ class Inserter:
     table: Table | None
     worker: Process | None
     #: The names of the windows that a task may add to.
-    sites: Collection[str] = ()
+    target_shards: Collection[str] = ()
     entry: str = ""
     is_over: bool = False
     sends_until_ms: int | None = None
@@ -73,9 +73,9 @@ class Inserter:
         return min(record.deadline_ms for record in self.records.values())
 
     @property
-    def grant(self) -> int:
+    def reservation(self) -> int:
         """Entries that each block may take."""
-        return min(record.grant for record in self.records.values())
+        return min(record.reservation for record in self.records.values())
 
     def reaches(self, table: Table) -> bool:
         """Whether it may insert into this table."""
@@ -85,8 +85,8 @@ class Inserter:
         """The table entries for which it may insert into this table."""
         if self.table is not None:
             return [self.entry] if self.table is table else []
-        named = zip(table.entries, table.sites, strict=True)
-        return [entry for entry, site in named if site in self.sites]
+        named = zip(table.entries, table.target_shards, strict=True)
+        return [entry for entry, name in named if name in self.target_shards]
 
 
 class Invariants:
@@ -101,11 +101,12 @@ class Invariants:
         self._backgrounds: dict[TopicPartition, dict[str, Any]] = {}
         self._cut: dict[TopicPartition, int] = {}
         self._answered: dict[tuple[Process, int], int] = {}
-        #: When a driver's job with a partition came back, and when it was told a table's mark last.
+        #: When a driver's job with a partition came back, and when it was told a table's insert
+        #: counter last.
         self._back_at: dict[tuple[Process, TopicPartition], int] = {}
         self._told_at: dict[tuple[Process, int], int] = {}
         self.bundles = BundleRules(world, self._violate)
-        #: The marks of a table that a process was told, and when by its clock.
+        #: The insert counters of a table that a process was told, and when by its clock.
         self._seen: dict[tuple[Process | None, int], list[tuple[int, int]]] = {}
 
     def _violate(self, source: TopicPartition, what: str) -> None:
@@ -120,7 +121,7 @@ class Invariants:
         :param members: of one bundle, or a range alone.
         """
         records = {member.block_range.source: member.record for member in members}
-        found = Inserter(records, None, worker, members[0].marks)
+        found = Inserter(records, None, worker, members[0].insert_counters)
         self._inserters.append(found)
         return found
 
@@ -160,14 +161,14 @@ class Invariants:
             if record.kind is Kind.RENEW and not assignment.is_first:
                 self._check_look(driver, source, record)
         self.bundles.sent(job)
-        self._check_claims(driver)
+        self._check_holds(driver)
 
     def _check_look(self, driver: Driver, source: TopicPartition, record: Record) -> None:
         """A range that came back is repeated on what the windows held since (R10)."""
         back_at = self._back_at.get((driver, source), 0)
-        marks = self._backgrounds[source]["marks"]
+        insert_counters = self._backgrounds[source]["marks"]
         for table in self._world.clickhouse.tables():
-            key = next((site for site in table.sites if site in marks), None)
+            key = next((name for name in table.target_shards if name in insert_counters), None)
             told_at = self._told_at.get((driver, id(table)), back_at)
             if key is not None and told_at < back_at:
                 self._violate(
@@ -176,11 +177,11 @@ class Invariants:
                     f"what {key} held before (R10)",
                 )
 
-    def _check_claims(self, driver: Driver) -> None:
-        """Who grants entries counts every late insert of what is settled (R10)."""
-        loop, world = driver.lane_run.loop, self._world
+    def _check_holds(self, driver: Driver) -> None:
+        """Who reserves entries counts every late insert of what is settled (R10)."""
+        loop, world = driver.connector_run.loop, self._world
         assert loop is not None
-        held = max((s.deadline_ms for s in loop._claims.suspects), default=0)
+        held = max((s.deadline_ms for s in loop._holds.late_inserts), default=0)
         for each in self.inserters():
             for source, record in each.records.items():
                 is_ours = source in loop.states and world.owner_of(source) == driver.owner
@@ -189,7 +190,7 @@ class Invariants:
                     self._violate(
                         source,
                         f"[{record.begin}, {record.end}) is settled and may be inserted until "
-                        f"{each.deadline_ms}, and who grants entries does not count it (R10)",
+                        f"{each.deadline_ms}, and who reserves entries does not count it (R10)",
                     )
 
     def came_back(self, driver: Process, job: Job) -> None:
@@ -246,7 +247,7 @@ class Invariants:
             for entry in each.entries_of(table):
                 able[key_of(each.records, entry)] = each
         waiting = sum(
-            max(0, each.grant - table.stored_of[key])
+            max(0, each.reservation - table.stored_of[key])
             for key, each in able.items()
             # Of a partition whose position or topic is gone nobody knows any more.
             if not (
@@ -283,13 +284,12 @@ class Invariants:
             self.bundles.recorded(source, decode(offset, metadata))
 
     def committed(
-        self, source: TopicPartition, before: Record | None, record: Record, suspects: list[int]
+        self, source: TopicPartition, before: Record | None, record: Record, late_inserts: list[int]
     ) -> None:
         """A record replaces another one.
 
-        :param suspects: the deadlines of its suspects in the same transaction.
+        :param late_inserts: deadlines of its possible late inserts in the same transaction.
         """
-        world = self._world
         if before is None:
             return
         for name in ("generation", "topic_id"):
@@ -297,92 +297,95 @@ class Invariants:
                 self._violate(source, f"{record} has another {name} than {before}")
         if record.batch <= before.batch:
             self._violate(source, f"{record} is not of a later batch than {before}")
-        longest_ms = int(world.plan.lease_seconds * 1000) + SKEW_MS
-        if record.in_doubt and record.deadline_ms > world.now + longest_ms:
+        longest_ms = int(self._world.plan.lease_seconds * 1000) + SKEW_MS
+        if record.in_doubt and record.deadline_ms > self._world.now + longest_ms:
             self._violate(source, f"the lease of {record} is too long (R9)")
         is_same = record.kind is Kind.RENEW and record.attempt == before.attempt
         if is_same and before.in_doubt and record.deadline_ms != before.deadline_ms:
             self._violate(source, f"{record} lengthens a lease without an attempt")
         if record.kind is Kind.INTEND:
             self._check_size(source, record)
-            self._check_marks(source)
+            self._check_insert_counters(source)
             if record.epoch >= self._cut.get(source, 1 << 31):
-                world.checks.violate(
+                self._world.checks.violate(
                     f"{source}: {record} is intended in a log that was cut below what was recorded"
                 )
         if before.in_doubt and record.begin == before.end:
-            self._check_suspects(source, before, suspects)
+            self._check_late_inserts(source, before, late_inserts)
 
-    def check_grants(
+    def check_reservations(
         self, source: TopicPartition, records: Mapping[TopicPartition, Record]
     ) -> None:
-        """A new range is granted what is left of half of a window: by all that may still insert,
-        and by what came into it since the oldest of them (R10)."""
+        """A new range reserves no more than what is left of half of a window: by all that may still
+        insert, and by what came into it since the oldest of them (R10)."""
         world = self._world
         for table in world.clickhouse.tables():
-            key = " and ".join(table.sites)
-            marks = {
-                of: [each["marks"][site] for site in table.sites if site in each["marks"]]
+            key = " and ".join(table.target_shards)
+            insert_counters = {
+                of: [each["marks"][name] for name in table.target_shards if name in each["marks"]]
                 for of, each in self._backgrounds.items()
             }
             held = {
-                of: record.grant * len(marks[of])
+                of: record.reservation * len(insert_counters[of])
                 for of, record in records.items()
-                if record.in_doubt and record.deadline_ms > world.now and marks.get(of)
+                if record.in_doubt and record.deadline_ms > world.now and insert_counters.get(of)
             }
             if source not in held or held.keys() & world.excused.keys():
                 continue
             # The members of a bundle have one block.
-            claims = {records[of].bundle or of: grant for of, grant in held.items()}
+            holds = {records[of].bundle or of: reservation for of, reservation in held.items()}
             driver = self._driver_of(records[source])
             planned_at = records[source].deadline_ms - int(world.plan.lease_seconds * 1000)
             told = self._seen.get((driver, id(table)), ())
             # The last one may be part of a look that was not over yet, and one may have fallen; one
             # that came while the driver slept in its round, after its lease was counted from, too.
-            seen = [mark for at, mark in told if at <= planned_at][-3:]
-            later = [mark for at, mark in told if at > planned_at]
-            created = min([*seen, *later], default=0) - min(min(marks[of]) for of in held)
+            seen = [insert_counter for at, insert_counter in told if at <= planned_at][-3:]
+            later = [insert_counter for at, insert_counter in told if at > planned_at]
+            created = min([*seen, *later], default=0) - min(min(insert_counters[of]) for of in held)
             usable = table.shape.window_blocks // 2
-            if max(0, created) + sum(claims.values()) > usable:
+            if max(0, created) + sum(holds.values()) > usable:
                 self._violate(
                     source,
-                    f"{claims} are granted, and {created} entries came into {key} since the oldest "
-                    f"mark: more than {usable} (R10)",
+                    f"{holds} are reserved, and {created} entries came into {key} since the oldest "
+                    f"insert counter: more than {usable} (R10)",
                 )
 
-    def _check_marks(self, source: TopicPartition) -> None:
-        """A range is remembered by a mark of every window that its blocks take entries of."""
-        world = self._world
-        marks = self._backgrounds[source]["marks"]
-        for table in world.clickhouse.tables():
+    def _check_insert_counters(self, source: TopicPartition) -> None:
+        """A range is remembered by the counter of every window that its blocks take entries of."""
+        insert_counters = self._backgrounds[source]["marks"]
+        for table in self._world.clickhouse.tables():
             targets = ["", *(f"d.{view.shape.name}" for view in table.views)]
             for entry in table.entries:
-                sites = [Site(entry, table.shard, target) for target in targets]
-                lacking = [site.name for site in sites if site.key not in marks]
-                if marks.keys() & {site.key for site in sites} and lacking:
-                    self._violate(source, f"{marks} has no mark of {', '.join(lacking)} (R10)")
+                places = [TargetShard(entry, table.shard, target) for target in targets]
+                lacking = [each.name for each in places if each.key not in insert_counters]
+                if insert_counters.keys() & {each.key for each in places} and lacking:
+                    names = ", ".join(lacking)
+                    self._violate(source, f"{insert_counters} has no counter of {names} (R10)")
 
     def _check_size(self, source: TopicPartition, record: Record) -> None:
         driver = self._driver_of(record)
         if driver is not None:
-            most = driver.lane_run._configuration.batch.max_messages
+            most = driver.connector_run._configuration.batch.max_messages
             if record.end - record.begin > most:
                 self._violate(source, f"{record} has more than {most} messages")
 
     def _driver_of(self, record: Record) -> Driver | None:
         return next((d for d in self._world.drivers if d.owner == record.owner), None)
 
-    def _check_suspects(self, source: TopicPartition, settled: Record, suspects: list[int]) -> None:
+    def _check_late_inserts(
+        self, source: TopicPartition, settled: Record, late_inserts: list[int]
+    ) -> None:
         """What is settled and may still be inserted stands in the ledger (I4)."""
         for each in self.inserters(source):
             begin, end = each.records[source].begin, each.records[source].end
             is_of_it = settled.begin <= begin and end <= settled.end and begin < end
             until = each.deadline_ms
-            if is_of_it and until > self._world.now - SKEW_MS and max(suspects, default=0) < until:
+            may_come = is_of_it and until > self._world.now - SKEW_MS
+            if may_come and max(late_inserts, default=0) < until:
                 self._violate(
                     source,
                     f"[{begin}, {end}) is settled, may be inserted until {until}, and the ledger "
-                    f"has only {suspects} (I4)",
+                    f"has only {late_inserts} (I4)",
                 )
 
     def background_recorded(self, entry: dict[str, Any]) -> None:
@@ -420,12 +423,14 @@ class Invariants:
 
     # R10: how old a look at a window is
 
-    def mark_answered(self, table: Table) -> None:
-        """A mark is read for the running process."""
+    def insert_counter_answered(self, table: Table) -> None:
+        """An insert counter is read for the running process."""
         key = (self._world.process, id(table))
         self._answered[key] = self._world.wall_ms()
         self._told_at[key] = self._world.now
-        self._seen.setdefault(key, []).append((self._world.wall_ms(), table.mark - table.fallen))
+        self._seen.setdefault(key, []).append(
+            (self._world.wall_ms(), table.insert_counter - table.fallen)
+        )
 
     def check_stamp(self, table: Table, read_started_ms: int) -> None:
         """A look is as old as its question: what came after that may be missing in it."""
@@ -433,7 +438,9 @@ class Invariants:
         if read_started_ms > answered_ms:
             late_ms = read_started_ms - answered_ms
             name = table.shape.name
-            self._world.checks.violate(f"a look at {name} is {late_ms} ms younger than its mark")
+            self._world.checks.violate(
+                f"a look at {name} is {late_ms} ms younger than its insert counter"
+            )
 
 
 def judge_history(world: World) -> None:

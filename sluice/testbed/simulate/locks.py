@@ -1,4 +1,4 @@
-"""Turns at tables whose servers take one quorum insert at a time, and who loses them."""
+"""Insert locks of tables whose servers take one quorum insert at a time, and who loses them."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ class SimulatedLocks:
             if fault == "lock is lost":
                 raise LockLostError("simulated: the place in the queue is lost")
             if world.now >= until:
-                world.faults.note("a turn does not come in time")
-                raise LockWaitError("simulated: it is not our turn")
+                world.faults.note("an insert lock does not come in time")
+                raise LockWaitError("simulated: another loader holds the insert lock")
             world.sleep(_LOOK_EVERY_MS)
         self._held[name] = HeldTurn(world, name)
-        world.faults.note("a turn at a table")
+        world.faults.note("an insert lock of a table")
         return self._held[name]
 
     def close(self) -> None:

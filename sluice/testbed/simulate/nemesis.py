@@ -264,7 +264,7 @@ class Nemesis:
             world.start_driver(is_in_step=True)
 
     def _add_partition_under_zombie(self) -> None:
-        """A partition that only a former owner sees at first. It loads it under a text of its
+        """A partition that only a former owner sees at first. It loads it under a load spec of its
         own, and dies; the present owner takes a range in doubt over while it runs.
 
         The former owner's other tasks sleep: whoever records for them finds the successor."""
@@ -296,7 +296,7 @@ class Nemesis:
     def _stop_driver(self) -> None:
         driver = self._a_driver()
         if driver is not None:
-            driver.lane_run._stopping.set()
+            driver.connector_run._stopping.set()
 
     def _pause_worker(self) -> None:
         driver = self._a_driver()
@@ -384,7 +384,7 @@ class Nemesis:
             host.read_only_until = until
 
     def _refuse_blocks(self, for_ms: int = 0) -> None:
-        """Until a person mends the table, and says so."""
+        """Until a person fixes the table, and says so."""
         world = self._world
         for_ms = for_ms or world.rng.choice((20_000, 400_000))
         refusal = world.rng.choice((ACCESS_DENIED, VIOLATED_CONSTRAINT))
@@ -395,9 +395,9 @@ class Nemesis:
     def _ask_again(self) -> None:
         """SIGHUP to every driver."""
         tables = self._world.clickhouse.of_name(PARKABLE)
-        is_mended = all(table.refuses_until <= self._world.now for table in tables)
-        for driver in self._world.drivers if is_mended else ():
-            driver.lane_run.refresh()
+        is_fixed = all(table.refuses_until <= self._world.now for table in tables)
+        for driver in self._world.drivers if is_fixed else ():
+            driver.connector_run.refresh()
 
     def _fill_window(self) -> None:
         """As much as others may write within one lease: less than half of the window."""
@@ -421,7 +421,7 @@ class Nemesis:
         )
 
     def _drop_newest(self) -> None:
-        """No more than others may write: a mark that is as before says that nothing came."""
+        """No more than others may write: an insert counter as before says that nothing came."""
         table = self._world.rng.choice(list(self._world.clickhouse.tables()))
         written = table.shape.window_blocks // 2 - 1 - self._world.adversary.allowance(table)
         table.drop_newest(written)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.core.dynamic import INT, DynamicColumns, NewField, answer_to
 from sluice.core.errors import TransientError
-from sluice.core.text import Column, TableText
+from sluice.core.load_spec import Column, TableSpec
 from sluice.testbed.simulate.decoding import DecodedRows, ListBuffer, field_of, judge
 from sluice.testbed.simulate.faults import QUERY
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RULES = DynamicColumns(allow=("new.*",), deny=("old.*",))
 
 
-def new_fields(table: TableText, buffer: ListBuffer, decoded: DecodedRows) -> tuple[NewField, ...]:
+def new_fields(table: TableSpec, buffer: ListBuffer, decoded: DecodedRows) -> tuple[NewField, ...]:
     """Stands for `sluice.decode.text.fields.new_fields`."""
     found: dict[str, NewField] = {}
     columns = frozenset(column.name for column in table.columns)

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from sluice.clickhouse import access, http, probe
+from sluice.core.load_spec import LoadSpec
 from sluice.core.packing import RANGES_OF_TASK, share_of_task
-from sluice.core.text import ConfigurationText
 from sluice.decode.schema import registry
 from sluice.driver import (
     bundling,
@@ -20,7 +20,7 @@ from sluice.driver import (
     monitor,
     refreshing,
     report_handler,
-    texts,
+    specs,
 )
 from sluice.kafka import ledger, reader, recorder, transactions
 from sluice.testbed.simulate import clients, decoding, driver, new_fields, splitting, wire
@@ -153,8 +153,8 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         return SimpleNamespace(hex=world.driver.owner.removeprefix("run-"))
 
     return [
-        # The same few texts are written out again and again.
-        (ConfigurationText, "canonical", lru_cache(maxsize=64)(ConfigurationText.canonical)),
+        # The same few load specs are written out again and again.
+        (LoadSpec, "canonical", lru_cache(maxsize=64)(LoadSpec.canonical)),
         (bundling, "share_of_task", _tiny if world.plan.shares_tasks else share_of_task),
         (connector, "now_ms", world.wall_ms),
         (connector, "make_admin", lambda access: None),
@@ -166,7 +166,7 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         (connector, "WindowMonitor", bound(driver.SimulatedMonitor)),
         (connector, "ClickHouseProber", bound(driver.SimulatedProber)),
         (connector, "Inbox", bound(driver.VirtualInbox)),
-        (texts, "decoder_version", lambda: f"simulated {world.driver.decoder}"),
+        (specs, "decoder_version", lambda: f"simulated {world.driver.decoder}"),
         (connector, "SchemaReader", bound(driver.SimulatedSchemaReader)),
         (connector, "ReplicaWatch", bound(driver.SimulatedReplicaWatch)),
         (leases, "time", _clock(world)),

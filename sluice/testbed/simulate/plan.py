@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sluice.core.dynamic import DynamicColumns
-from sluice.core.flights import INSERTS_MAX
+from sluice.core.flights import INFLIGHT_INSERTS_MAX
 from sluice.core.ranges import TopicPartition
 from sluice.testbed.simulate.clickhouse import TableShape
 from sluice.testbed.simulate.decoding import AGAIN
@@ -38,7 +38,7 @@ class Plan:
     :param refuses: a table refuses its blocks from the beginning, and for long.
     :param shares_tasks: all ranges of a job are in one task.
     :param dynamic: which new fields get columns; None: there are none.
-    :param inserts_max: ranges that may be in flight at a replica of a table.
+    :param inflight_inserts_max: ranges that may be in flight at a replica of a table.
     :param shards: the names of the shards; rows go to them by their offsets.
     :param is_quorum: blocks wait for two replicas.
     :param lag_ms: how long a replica may be behind the others.
@@ -73,7 +73,7 @@ class Plan:
     has_lineage: bool
     shares_tasks: bool = False
     dynamic: DynamicColumns | None = None
-    inserts_max: int = INSERTS_MAX
+    inflight_inserts_max: int = INFLIGHT_INSERTS_MAX
     shards: tuple[str, ...] = ("s1",)
     is_quorum: bool = False
     lag_ms: int = 200
@@ -96,7 +96,7 @@ class Plan:
     decoder: int = 0
     letter_bytes_max: int = 6_000
     ledger: str = "sluice.ledger"
-    letters: str = "sluice.letters"
+    dead_letters: str = "sluice.letters"
     parking: str = "sluice.parking"
 
     def topics_of(self, entry: str) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ class Plan:
 
 
 #: Tiny on purpose. One block of the partitioned table takes up to six entries, and what it is
-#: granted must fit into the other table too.
+#: reserved must fit into the other table too.
 _WINDOWS = {"plain": (12, 12, 14, 24, 60), "parted": (12, 12, 16, 24, 60)}
 
 #: Where the world is calm, a window passes several times within a lease, if the budget lets it.
@@ -201,7 +201,7 @@ def draw_plan(rng: random.Random) -> Plan:
         is_calm=is_calm,
         has_lineage=not tokens or rng.random() < 0.85,
         dynamic=RULES if rng.random() < 0.4 else None,
-        inserts_max=rng.choice((1, 2, INSERTS_MAX)),
+        inflight_inserts_max=rng.choice((1, 2, INFLIGHT_INSERTS_MAX)),
         shards=("s1", "s2") if rng.random() < 0.3 else ("s1",),
         is_quorum=is_cluster and rng.random() < 0.5,
         lag_ms=rng.choice((200, 5_000, 60_000, 150_000)),

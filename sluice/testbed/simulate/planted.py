@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.clickhouse import window
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.errors import InDoubtError
 from sluice.core.ranges import Range
 from sluice.core.receipts import DeadLetter, Failed, Receipt, TaskReport, TooHeavy
@@ -22,16 +22,16 @@ from sluice.core.tokens import block_token
 from sluice.driver import (
     changes,
     connector,
-    loop,
     monitor,
+    recording,
     report_handler,
     round_planner,
     schema_decision,
     start,
 )
-from sluice.driver.ports import SiteWindow
+from sluice.driver.ports import ShardWindow
 from sluice.driver.record_updates import Budget, RecordPlanner, settle
-from sluice.driver.state import Answered, Claims, PartitionState
+from sluice.driver.state import Answered, Holds, PartitionState
 from sluice.kafka import reader, recorder, transactions
 from sluice.kafka.dead_letters import wrap
 from sluice.kafka.errors import KafkaUnavailableError
@@ -183,7 +183,7 @@ def _no_read_before_record() -> AbstractContextManager[None]:
     return patched((recorder.Recorder, "differences", lambda self, expected: {}))
 
 
-def _letters_outside_transaction() -> AbstractContextManager[None]:
+def _dead_letters_outside_transaction() -> AbstractContextManager[None]:
     """Dead letters are sent by themselves before the settle."""
     real = transactions._write
 
@@ -197,7 +197,7 @@ def _letters_outside_transaction() -> AbstractContextManager[None]:
     return patched((transactions, "_write", write))
 
 
-def _letters_uncut() -> AbstractContextManager[None]:
+def _dead_letters_uncut() -> AbstractContextManager[None]:
     """A dead letter larger than its topic takes is not cut (H21)."""
 
     def uncut(letter: DeadLetter, message_bytes_max: int) -> Any:
@@ -244,36 +244,44 @@ def _budget_in_blocks() -> AbstractContextManager[None]:
     def decode(self: VersionedDecoder, *parts: Any) -> DecodedRows:
         return replace(real(self, *parts), clickhouse_partitions=1)
 
-    def window_mark(asked: Any, facts: Any) -> int:
-        monitor_mark(asked, facts)
+    def read_insert_counter(asked: Any, facts: Any) -> int:
+        real_read(asked, facts)
         host = asked._world.clickhouse.hosts[asked.url]
         return int(host.tables[facts.table].blocks)
 
-    monitor_mark = window.window_mark
+    real_read = window.read_insert_counter
 
     return patched(
         (VersionedDecoder, "decode", decode),
-        (monitor, "window_mark", window_mark),
-        (RecordPlanner, "grant", lambda *_: 1),
+        (monitor, "read_insert_counter", read_insert_counter),
+        (RecordPlanner, "reservation", lambda *_: 1),
     )
 
 
-def _marks_of_the_repeat() -> AbstractContextManager[None]:
-    """Each renewal takes new marks, as if nothing had been inserted before it."""
+def _insert_counters_of_the_repeat() -> AbstractContextManager[None]:
+    """Each renewal takes new insert counters, as if nothing had been inserted before it."""
     real, see_real = RecordPlanner.renew, RecordPlanner.see_windows
-    marks: dict[str, int] = {}
+    insert_counters: dict[str, int] = {}
 
-    def see_windows(self: RecordPlanner, windows: Mapping[Site, SiteWindow]) -> None:
+    def see_windows(self: RecordPlanner, windows: Mapping[TargetShard, ShardWindow]) -> None:
         see_real(self, windows)
-        marks.update({site.key: window.state.mark for site, window in windows.items()})
+        insert_counters.update(
+            {
+                target_shard.key: window.state.insert_counter
+                for target_shard, window in windows.items()
+            }
+        )
 
     def renew(
-        self: RecordPlanner, state: PartitionState, now_ms: int, grant: int | None = None
+        self: RecordPlanner, state: PartitionState, now_ms: int, reservation: int | None = None
     ) -> Any:
-        step = real(self, state, now_ms, grant)
+        step = real(self, state, now_ms, reservation)
         before = step.background
-        now = {key: marks.get(key, mark) for key, mark in before.marks.items()}
-        return replace(step, background=replace(before, marks=now, since_ms=now_ms))
+        now = {
+            key: insert_counters.get(key, insert_counter)
+            for key, insert_counter in before.insert_counters.items()
+        }
+        return replace(step, background=replace(before, insert_counters=now, since_ms=now_ms))
 
     return patched((RecordPlanner, "see_windows", see_windows), (RecordPlanner, "renew", renew))
 
@@ -308,20 +316,20 @@ def _cached_watermark() -> AbstractContextManager[None]:
 
 def _range_before_intent() -> AbstractContextManager[None]:
     """A range is loaded whose record was not committed (R1)."""
-    real = loop.ConnectorLoop._record
+    real = recording.RoundRecorder.record
 
-    def record(self: Any, steps: Any, now_ms: int) -> Any:
+    def record(self: Any, steps: Any, specs: Any, now_ms: int) -> Any:
         before = {step.source: step for step in steps if step.record.kind is Kind.INTEND}
-        done = real(self, steps, now_ms)
+        done = real(self, steps, specs, now_ms)
         if not done:
             for source, step in before.items():
-                state = self.states[source]
+                state = self._states[source]
                 if state.stopped is None and state.loaded is None and not state.record.in_doubt:
                     state.record = step.record
                     done.append(state)
         return done
 
-    return patched((loop.ConnectorLoop, "_record", record))
+    return patched((recording.RoundRecorder, "record", record))
 
 
 def _unknown_commit_is_lost() -> AbstractContextManager[None]:
@@ -342,14 +350,14 @@ def _window_never_forgets() -> AbstractContextManager[None]:
     )
 
 
-def _no_suspects() -> AbstractContextManager[None]:
+def _no_late_inserts() -> AbstractContextManager[None]:
     """Late inserts of settled ranges are forgotten by the budget (R10)."""
-    real = Claims.at
+    real = Holds.at
 
-    def at(self: Claims, *parts: Any) -> Any:
-        return real(Claims(ended=self.ended), *parts)
+    def at(self: Holds, *parts: Any) -> Any:
+        return real(Holds(ended=self.ended), *parts)
 
-    return patched((Claims, "at", at))
+    return patched((Holds, "at", at))
 
 
 def _stop_on_half_a_view() -> AbstractContextManager[None]:
@@ -376,20 +384,20 @@ PLANTED: dict[str, Plant] = {
     "take-over-without-fencing": _take_over_without_fencing,
     "unstable-reads": _unstable_reads,
     "no-read-before-record": _no_read_before_record,
-    "letters-outside-transaction": _letters_outside_transaction,
-    "letters-uncut": _letters_uncut,
+    "dead-letters-outside-transaction": _dead_letters_outside_transaction,
+    "dead-letters-uncut": _dead_letters_uncut,
     "begin-instead-of-end": _begin_instead_of_end,
     "lease-checked-too-early": _lease_checked_too_early,
     "servers-clock-is-not-asked": _servers_clock_is_not_asked,
     "budget-in-blocks": _budget_in_blocks,
-    "marks-of-the-repeat": _marks_of_the_repeat,
+    "insert-counters-of-the-repeat": _insert_counters_of_the_repeat,
     "todays-configuration": _todays_configuration,
     "shorten-after-insert": _shorten_after_insert,
     "cached-watermark": _cached_watermark,
     "range-before-intent": _range_before_intent,
     "unknown-commit-is-lost": _unknown_commit_is_lost,
     "window-never-forgets": _window_never_forgets,
-    "no-suspects": _no_suspects,
+    "no-late-inserts": _no_late_inserts,
     "stop-on-half-a-view": _stop_on_half_a_view,
     **BUNDLE_BUGS,
     **SCHEMA_BUGS,

@@ -10,8 +10,8 @@ from typing import Any
 
 from sluice.core import bundles
 from sluice.core.bundles import Member
-from sluice.driver import bundling, loop
-from sluice.driver.state import Claims, PartitionState
+from sluice.driver import bundling, recording
+from sluice.driver.state import Holds, PartitionState
 from sluice.testbed.simulate.decoding import DecodedRows, VersionedDecoder, with_rows
 from sluice.testbed.simulate.patches import patched
 from sluice.worker import bundle
@@ -44,7 +44,7 @@ def _rows_in_order_of_arrival() -> AbstractContextManager[None]:
 
 def _members_are_recorded_one_by_one() -> AbstractContextManager[None]:
     """The records of a bundle are written in several transactions."""
-    return patched((loop, "bounded", lambda updates: updates[:1]))
+    return patched((recording, "bounded", lambda updates: updates[:1]))
 
 
 def _bundle_named_by_its_partitions() -> AbstractContextManager[None]:
@@ -94,15 +94,17 @@ def _each_member_keeps_its_lease() -> AbstractContextManager[None]:
     return patched((bundling, "_as_first", as_first))
 
 
-def _all_bundles_are_one_claim() -> AbstractContextManager[None]:
+def _all_bundles_are_one_hold() -> AbstractContextManager[None]:
     """Of all bundles that may still be inserted one counts against the window."""
-    real = Claims.at
+    real = Holds.at
 
-    def at(self: Claims, site: Any, states: list[PartitionState], now_ms: int) -> Any:
+    def at(self: Holds, target_shard: Any, states: list[PartitionState], now_ms: int) -> Any:
         bundled = [state for state in states if state.record.bundle]
-        return real(self, site, [s for s in states if s not in bundled] + bundled[:1], now_ms)
+        return real(
+            self, target_shard, [s for s in states if s not in bundled] + bundled[:1], now_ms
+        )
 
-    return patched((Claims, "at", at))
+    return patched((Holds, "at", at))
 
 
 BUNDLE_BUGS: dict[str, Plant] = {
@@ -113,5 +115,5 @@ BUNDLE_BUGS: dict[str, Plant] = {
     "what-was-not-found-keeps-its-name": _what_was_not_found_keeps_its_name,
     "given-back-while-it-may-land": _given_back_while_it_may_land,
     "each-member-keeps-its-lease": _each_member_keeps_its_lease,
-    "all-bundles-are-one-claim": _all_bundles_are_one_claim,
+    "all-bundles-are-one-hold": _all_bundles_are_one_hold,
 }

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from sluice.core.load_spec import TableSpec
 from sluice.core.ranges import Range
 from sluice.core.receipts import Failed
-from sluice.core.text import TableText
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.report_handler import ReportHandler
 from sluice.testbed.simulate.patches import patched
@@ -19,7 +19,7 @@ def _stored_is_parked() -> AbstractContextManager[None]:
     """All of a range is parked although rows of it may be stored."""
     real = ClickHouseProber._missing
 
-    def missing(self: Any, block_range: Range, table: TableText, found_in: Any) -> Any:
+    def missing(self: Any, block_range: Range, table: TableSpec, found_in: Any) -> Any:
         if table.parked:
             return ((block_range.begin, block_range.end),), ()
         return real(self, block_range, table, found_in)

@@ -10,7 +10,7 @@ from typing import Any
 
 from sluice.clickhouse import probe, vanishing
 from sluice.core.ledger import Background, LedgerView
-from sluice.driver import loop, monitor, probing, report_handler
+from sluice.driver import dispatching, monitor, probing, report_handler
 from sluice.driver.state import Answered, AsRecorded
 from sluice.kafka import ledger, recorder
 from sluice.testbed.simulate.patches import patched
@@ -20,7 +20,7 @@ from sluice.worker.assignment import Assignment
 
 def _probe_before_lease_end() -> AbstractContextManager[None]:
     """A probe is believed while tasks may still insert (R11)."""
-    return patched((loop, "has_expired", lambda *_: True))
+    return patched((dispatching, "has_expired", lambda *_: True))
 
 
 def _same_probe_not_recorded() -> AbstractContextManager[None]:
@@ -54,7 +54,7 @@ def _stored_rows_are_loaded_again() -> AbstractContextManager[None]:
     def assignment(**parts: Any) -> Any:
         return Assignment(**{**parts, "stored": {}})
 
-    return patched((loop, "Assignment", assignment))
+    return patched((dispatching, "Assignment", assignment))
 
 
 def _some_rows_are_all() -> AbstractContextManager[None]:

@@ -1,5 +1,5 @@
-"""Bugs on purpose about windows, leases, suspects and replicas, as somebody who does not know the
-rules would make them; see `planted`."""
+"""Bugs on purpose about windows, leases, possible late inserts and replicas, as somebody who does
+not know the rules would make them; see `planted`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,22 @@ from sluice.clickhouse import http
 from sluice.clickhouse.probe import SyncState
 from sluice.clickhouse.reactions import nothing_sent
 from sluice.core import budget, lease
-from sluice.core.budget import Claim, WindowState
+from sluice.core.budget import Hold, WindowState
 from sluice.core.errors import SluiceError
-from sluice.driver import connector, loop, probing, record_updates, start, state
+from sluice.driver import (
+    connector,
+    dispatching,
+    probing,
+    record_updates,
+    recording,
+    remembering,
+    start,
+    state,
+)
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.observing import TopicObserver
 from sluice.driver.record_updates import Budget, RecordPlanner
-from sluice.driver.state import Claims, PartitionState
+from sluice.driver.state import Holds, PartitionState
 from sluice.kafka import recorder, transactions
 from sluice.kafka.errors import UnknownCommitError
 from sluice.testbed.simulate import wire
@@ -29,26 +38,26 @@ from sluice.worker import inserting, leases, loading
 Plant = Callable[[], AbstractContextManager[None]]
 
 
-def _newest_claim_only() -> AbstractContextManager[None]:
-    """Entries are counted since the newest claim on a window instead of the oldest."""
+def _newest_hold_only() -> AbstractContextManager[None]:
+    """Entries are counted since the newest hold on a window instead of the oldest."""
     real = budget.room
 
-    def room(window: WindowState, claims: Any, ended: int = 0) -> int:
-        held = list(claims)
-        newest = max((claim.mark for claim in held), default=window.mark)
-        return real(window, [Claim(newest, claim.grant) for claim in held], ended)
+    def room(window: WindowState, holds: Any, ended: int = 0) -> int:
+        held = list(holds)
+        newest = max((hold.insert_counter for hold in held), default=window.insert_counter)
+        return real(window, [Hold(newest, hold.reservation) for hold in held], ended)
 
     return patched((record_updates, "room", room))
 
 
-def _largest_grant_only() -> AbstractContextManager[None]:
-    """Of all grants that may still land only the largest counts."""
+def _largest_reservation_only() -> AbstractContextManager[None]:
+    """Of all reservations that may still land only the largest counts."""
     real = budget.room
 
-    def room(window: WindowState, claims: Any, ended: int = 0) -> int:
-        held = list(claims)
-        most = max((claim.grant for claim in held), default=0)
-        first = [Claim(claim.mark, 0) for claim in held]
+    def room(window: WindowState, holds: Any, ended: int = 0) -> int:
+        held = list(holds)
+        most = max((hold.reservation for hold in held), default=0)
+        first = [Hold(hold.insert_counter, 0) for hold in held]
         return real(window, first, ended) - most
 
     return patched((record_updates, "room", room))
@@ -60,12 +69,11 @@ def _no_grace_after_the_lease() -> AbstractContextManager[None]:
     def has_expired(deadline: int, now_ms: int) -> bool:
         return lease.has_expired(deadline, now_ms, 0)
 
-    return patched(
-        *((module, "has_expired", has_expired) for module in (loop, state, record_updates))
-    )
+    modules = (dispatching, recording, state, record_updates)
+    return patched(*((module, "has_expired", has_expired) for module in modules))
 
 
-def _suspects_are_not_recorded() -> AbstractContextManager[None]:
+def _late_inserts_are_not_recorded() -> AbstractContextManager[None]:
     """The ledger does not learn of inserts that may come late."""
     real = record_updates.settling
 
@@ -76,15 +84,17 @@ def _suspects_are_not_recorded() -> AbstractContextManager[None]:
     return patched((record_updates, "settling", settling))
 
 
-def _suspects_end_with_their_lease() -> AbstractContextManager[None]:
+def _late_inserts_end_with_their_lease() -> AbstractContextManager[None]:
     """A late insert is forgotten when its lease ends, while a server may still store it."""
-    real = Claims.forget
+    real = Holds.forget
 
-    def forget(self: Claims, now_ms: int, read_started_ms: int) -> None:
+    def forget(self: Holds, now_ms: int, read_started_ms: int) -> None:
         real(self, now_ms, read_started_ms)
-        self.suspects = [suspect for suspect in self.suspects if suspect.deadline_ms > now_ms]
+        self.late_inserts = [
+            late_insert for late_insert in self.late_inserts if late_insert.deadline_ms > now_ms
+        ]
 
-    return patched((Claims, "forget", forget))
+    return patched((Holds, "forget", forget))
 
 
 def _inserts_outlive_their_lease() -> AbstractContextManager[None]:
@@ -141,7 +151,7 @@ def _probe_ignores_running_inserts() -> AbstractContextManager[None]:
     """A probe that has found the lease over looks while a server still stores."""
     return patched(
         (probing, "running_query_ids", lambda *_: []),
-        (loop, "has_expired", lambda deadline, now_ms: now_ms > deadline),
+        (dispatching, "has_expired", lambda deadline, now_ms: now_ms > deadline),
     )
 
 
@@ -160,9 +170,9 @@ def _renewals_are_young() -> AbstractContextManager[None]:
     real = RecordPlanner.renew
 
     def renew(
-        self: RecordPlanner, found: PartitionState, now_ms: int, grant: int | None = None
+        self: RecordPlanner, found: PartitionState, now_ms: int, reservation: int | None = None
     ) -> Any:
-        step = real(self, found, now_ms, grant)
+        step = real(self, found, now_ms, reservation)
         return replace(step, background=replace(step.background, since_ms=now_ms))
 
     return patched((RecordPlanner, "renew", renew))
@@ -171,21 +181,23 @@ def _renewals_are_young() -> AbstractContextManager[None]:
 def _age_does_not_matter() -> AbstractContextManager[None]:
     """Windows that forget by time are thought not to."""
     return patched(
-        (record_updates, "still_young", lambda *_: True),
+        (remembering, "still_young", lambda *_: True),
         (inserting, "still_young", lambda *_: True),
     )
 
 
-def _marks_are_stamped_after_reading() -> AbstractContextManager[None]:
-    """What is inserted while a mark is read counts as seen by it."""
-    real = WindowMonitor._read_site
+def _insert_counters_are_stamped_after_reading() -> AbstractContextManager[None]:
+    """What is inserted while an insert counter is read counts as seen by it."""
+    real = WindowMonitor._read_target_shard
 
-    def read_site(self: Any, *parts: Any) -> Any:
+    def read_target_shard(self: Any, *parts: Any) -> Any:
         found = real(self, *parts)
         now_ms = self._now_ms()
-        return {site: replace(w, read_started_ms=now_ms) for site, w in found.items()}
+        return {
+            target_shard: replace(w, read_started_ms=now_ms) for target_shard, w in found.items()
+        }
 
-    return patched((WindowMonitor, "_read_site", read_site))
+    return patched((WindowMonitor, "_read_target_shard", read_target_shard))
 
 
 def _nobody_looks_at_windows() -> AbstractContextManager[None]:
@@ -230,13 +242,13 @@ def _second_attempts_insert() -> AbstractContextManager[None]:
     return patched((loading, "_refused", lambda *_: None))
 
 
-def _take_over_drops_suspects() -> AbstractContextManager[None]:
+def _take_over_drops_late_inserts() -> AbstractContextManager[None]:
     """A successor does not take in what the ledger says of late inserts."""
     real = start.take_over
 
     def take_over(*parts: Any, **named: Any) -> Any:
         started = real(*parts, **named)
-        started.suspects = []
+        started.late_inserts = []
         return started
 
     return patched((connector, "take_over", take_over))
@@ -246,8 +258,8 @@ def _old_looks_are_good_enough() -> AbstractContextManager[None]:
     """A range is repeated on what the windows held before it came back."""
     real = RecordPlanner.why_forgotten
 
-    def why_forgotten(self: Any, found: Any, text: Any, windows: Any, now: int, _: int) -> Any:
-        return real(self, found, text, windows, now, 0)
+    def why_forgotten(self: Any, found: Any, spec: Any, windows: Any, now: int, _: int) -> Any:
+        return real(self, found, spec, windows, now, 0)
 
     return patched(
         (RecordPlanner, "why_forgotten", why_forgotten),
@@ -258,7 +270,7 @@ def _old_looks_are_good_enough() -> AbstractContextManager[None]:
 def _restarted_servers_are_believed() -> AbstractContextManager[None]:
     """A plain table's server that was started again is thought to have all that it knows."""
     return patched(
-        (record_updates, "is_same_run", lambda *_: True),
+        (remembering, "is_same_run", lambda *_: True),
         (inserting, "is_same_run", lambda *_: True),
     )
 
@@ -271,11 +283,11 @@ def _probe_does_not_wait_for_replicas() -> AbstractContextManager[None]:
 RULE_BUGS: dict[str, Plant] = {
     "renewals-are-young": _renewals_are_young,
     "second-attempts-insert": _second_attempts_insert,
-    "newest-claim-only": _newest_claim_only,
-    "largest-grant-only": _largest_grant_only,
+    "newest-hold-only": _newest_hold_only,
+    "largest-reservation-only": _largest_reservation_only,
     "no-grace-after-the-lease": _no_grace_after_the_lease,
-    "suspects-are-not-recorded": _suspects_are_not_recorded,
-    "suspects-end-with-their-lease": _suspects_end_with_their_lease,
+    "late-inserts-are-not-recorded": _late_inserts_are_not_recorded,
+    "late-inserts-end-with-their-lease": _late_inserts_end_with_their_lease,
     "inserts-outlive-their-lease": _inserts_outlive_their_lease,
     "unknown-status-is-success": _unknown_status_is_success,
     "errors-after-the-headers-are-not-read": _errors_after_the_headers_are_not_read,
@@ -284,12 +296,12 @@ RULE_BUGS: dict[str, Plant] = {
     "probe-ignores-running-inserts": _probe_ignores_running_inserts,
     "probe-looks-into-one-shard": _probe_looks_into_one_shard,
     "age-does-not-matter": _age_does_not_matter,
-    "marks-are-stamped-after-reading": _marks_are_stamped_after_reading,
+    "insert-counters-are-stamped-after-reading": _insert_counters_are_stamped_after_reading,
     "nobody-looks-at-windows": _nobody_looks_at_windows,
     "successors-get-no-time": _successors_get_no_time,
     "cuts-are-not-looked-for": _cuts_are_not_looked_for,
     "former-leaders-are-believed": _former_leaders_are_believed,
-    "take-over-drops-suspects": _take_over_drops_suspects,
+    "take-over-drops-late-inserts": _take_over_drops_late_inserts,
     "old-looks-are-good-enough": _old_looks_are_good_enough,
     "restarted-servers-are-believed": _restarted_servers_are_believed,
     "probe-does-not-wait-for-replicas": _probe_does_not_wait_for_replicas,

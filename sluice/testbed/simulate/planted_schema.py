@@ -15,13 +15,13 @@ from sluice.testbed.simulate.patches import patched
 from sluice.worker import inserting, loading
 
 
-def _repeat_under_todays_text() -> AbstractContextManager[None]:
-    """A range in doubt is repeated under the text of now instead of its own (R8)."""
+def _repeat_under_todays_spec() -> AbstractContextManager[None]:
+    """A range in doubt is repeated under the load spec of now instead of its own (R8)."""
     real = RecordPlanner.renew
 
     def renew(self: RecordPlanner, *parts: Any, **named: Any) -> RecordUpdate:
         step = real(self, *parts, **named)
-        return replace(step, record=replace(step.record, text=self.digest))
+        return replace(step, record=replace(step.record, spec=self.digest))
 
     return patched((RecordPlanner, "renew", renew))
 
@@ -41,18 +41,18 @@ def _tasks_do_not_look() -> AbstractContextManager[None]:
     return patched((inserting, "require_same_table", lambda *_, **__: None))
 
 
-def _text_is_not_recorded() -> AbstractContextManager[None]:
-    """The ledger never learns of a text that came up while the driver ran."""
+def _spec_is_not_recorded() -> AbstractContextManager[None]:
+    """The ledger never learns of a load spec that came up while the driver ran."""
     return patched((changes.SchemaChanges, "entries", lambda *_: ()))
 
 
-def _text_changed_after_insert() -> AbstractContextManager[None]:
-    """A range in doubt gets the text of now although tasks were sent it before."""
+def _spec_changed_after_insert() -> AbstractContextManager[None]:
+    """A range in doubt gets the load spec of now although tasks were sent it before."""
 
-    def may_change_text(facts: Facts, _: object) -> bool:
-        return facts.record.text != facts.current_digest
+    def may_change_spec(facts: Facts, _: object) -> bool:
+        return facts.record.spec != facts.current_digest
 
-    return patched((schema_decision, "may_change_text", may_change_text))
+    return patched((schema_decision, "may_change_spec", may_change_spec))
 
 
 def _only_first_attempts_ask() -> AbstractContextManager[None]:
@@ -70,10 +70,10 @@ def _only_first_attempts_ask() -> AbstractContextManager[None]:
 
 
 SCHEMA_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "repeat-under-todays-text": _repeat_under_todays_text,
+    "repeat-under-todays-spec": _repeat_under_todays_spec,
     "hashes-without-columns": _hashes_without_columns,
     "tasks-do-not-look": _tasks_do_not_look,
-    "text-is-not-recorded": _text_is_not_recorded,
-    "text-changed-after-insert": _text_changed_after_insert,
+    "spec-is-not-recorded": _spec_is_not_recorded,
+    "spec-changed-after-insert": _spec_changed_after_insert,
     "only-first-attempts-ask-for-columns": _only_first_attempts_ask,
 }

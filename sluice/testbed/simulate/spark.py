@@ -7,19 +7,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sluice.core.formats import REGISTRY_OPTION
+from sluice.core.load_spec import TableSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import (
     BundleTooHeavy,
     Failed,
     Loaded,
-    NeedsGrant,
+    NeedsReservation,
     Outdated,
     TaskReport,
     TooHeavy,
     Untried,
 )
 from sluice.core.records import Record
-from sluice.core.text import TableText
 from sluice.decode.messages.framing import Framing
 from sluice.decode.schema.registry import provide
 from sluice.locks.port import Locks
@@ -63,14 +63,14 @@ class SimulatedWorkerCache(WorkerCache):
     def keep(self, buffers: Any) -> None:
         """Nothing to keep."""
 
-    def decoder(self, environment: TaskEnvironment, digest: str, table: TableText) -> Any:
+    def decoder(self, environment: TaskEnvironment, digest: str, table: TableSpec) -> Any:
         url = dict(table.options).get(REGISTRY_OPTION, "") and self._registry
         return VersionedDecoder(table, self._decoder, url)
 
     def table_locks(self, environment: TaskEnvironment) -> Locks | None:
         return self._locks
 
-    def splitter(self, digest: str, table: TableText, columns: tuple[str, ...]) -> Any:
+    def splitter(self, digest: str, table: TableSpec, columns: tuple[str, ...]) -> Any:
         return OffsetSplitter(table)
 
 
@@ -309,12 +309,12 @@ class _JobRun:
         elif isinstance(outcome, BundleTooHeavy):
             self._world.faults.note("bundle refused as too heavy")
         elif isinstance(outcome, Outdated):
-            why = "text refused by its first task"
+            why = "load spec refused by its first task"
             why = "range refused for its new fields" if outcome.fields else why
             why = "range refused for unknown schemas" if outcome.schemas else why
             self._world.faults.note(why)
-        elif isinstance(outcome, NeedsGrant):
-            self._world.faults.note("range refused for its grant")
+        elif isinstance(outcome, NeedsReservation):
+            self._world.faults.note("range refused for its reservation")
         elif isinstance(outcome, Untried):
             self._world.faults.note("range given back untried")
         elif isinstance(outcome, Failed) and "This is a bug" in outcome.error.hint:

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sluice.core.errors import SluiceError
+from sluice.core.load_spec import TableSpec
 from sluice.core.receipts import Receipt
-from sluice.core.text import TableText
 from sluice.testbed.simulate.decoding import DecodedRows, divisor_of, with_rows
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class OffsetSplitter:
     """Stands for the real `Splitter`."""
 
-    def __init__(self, table: TableText) -> None:
+    def __init__(self, table: TableSpec) -> None:
         self._table = table
 
     def split(

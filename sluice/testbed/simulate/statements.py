@@ -51,11 +51,11 @@ _LOADER = re.compile(rf"AND _source = {_TEXT}")
 class Statement:
     """A kind of statement.
 
-    :param mark: what it contains.
+    :param part: what it contains.
     :param label: of the step that it is; "": it goes with the statement before it.
     """
 
-    mark: str
+    part: str
     label: str
     answer: Callable[[World, Host, str], Rows]
     #: It comes again and again, and mostly nothing strikes it.
@@ -68,7 +68,7 @@ def find(sql: str) -> Statement:
     :raises LookupError: the simulator does not know it.
     """
     for statement in STATEMENTS:
-        if statement.mark in sql:
+        if statement.part in sql:
             return statement
     raise LookupError(f"the simulated server does not know the statement {sql}")
 
@@ -154,7 +154,7 @@ def _replicas(world: World, host: Host, sql: str) -> Rows:
             "is_session_expired": 0,
             "parts_to_check": 0,
             # It has not read of the newest part that it has not fetched.
-            "log_pointer": unfetched[-1].number - 1 if unfetched else table.mark,
+            "log_pointer": unfetched[-1].number - 1 if unfetched else table.insert_counter,
         }
     ]
 
@@ -195,22 +195,22 @@ def _merge_tree_settings(world: World, host: Host, sql: str) -> Rows:
 def _newest_block(world: World, host: Host, sql: str) -> Rows:
     table = _table(host, sql)
     assert table is not None
-    mark = table.mark - table.fallen
-    world.invariants.mark_answered(table)
-    return [{"mark": mark, "parts": int(mark > 0)}]
+    insert_counter = table.insert_counter - table.fallen
+    world.invariants.insert_counter_answered(table)
+    return [{"insert_counter": insert_counter, "parts": int(insert_counter > 0)}]
 
 
 def _block_numbers(world: World, host: Host, sql: str) -> Rows:
     """ZooKeeper counts each number twice: made, and removed."""
     table = _at_path(host, sql)
     if table is not None:
-        world.invariants.mark_answered(table)
-    return [] if table is None else [{"changes": 2 * table.mark, "children": 0}]
+        world.invariants.insert_counter_answered(table)
+    return [] if table is None else [{"changes": 2 * table.insert_counter, "children": 0}]
 
 
 def _log_end(world: World, host: Host, sql: str) -> Rows:
     table = _at_path(host, sql)
-    last = 0 if table is None else table.mark
+    last = 0 if table is None else table.insert_counter
     return [{"last": f"log-{last - 1:010d}" if last else ""}]
 
 
@@ -331,8 +331,8 @@ STATEMENTS = (
     Statement("ARRAY JOIN found AS r", "stored rows", _stored),
     Statement("AS base, ", "server run", _server_run, True),
     Statement("FROM system.processes", "processes", _processes),
-    Statement("max(max_block_number)", "window mark", _newest_block, True),
-    Statement("toInt64(cversion)", "window mark", _block_numbers, True),
+    Statement("max(max_block_number)", "window insert counter", _newest_block, True),
+    Statement("toInt64(cversion)", "window insert counter", _block_numbers, True),
     Statement("max(name) AS last", "replicas", _log_end),
     Statement("SELECT 'column' AS what", "structures", _structures, True),
     Statement("SELECT '' AS in_database", "identities", _identities, True),

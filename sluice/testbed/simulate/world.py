@@ -225,7 +225,7 @@ class World:
             return
         del self.drivers[driver]
         self.checks.look_at_stops(driver)
-        if "has another columns" in driver.lane_run.ending:
+        if "has another columns" in driver.connector_run.ending:
             self.faults.note("shards left with different columns")
             self.nemesis.align_columns()
         driver.application.end(tasks_live_on=tasks_live_on)
@@ -294,7 +294,7 @@ class World:
             self.broker.topics[topic] = [Log() for _ in range(count)]
             self.broker.ids[topic] = f"AAAAAAAAAA{number}"
         self.broker.topics[self.plan.ledger] = [Log()]
-        self.broker.topics[self.plan.letters] = [Log()]
+        self.broker.topics[self.plan.dead_letters] = [Log()]
         self.broker.topics[self.plan.parking] = [Log()]
 
     def sources(self) -> list[TopicPartition]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import fastavro
 
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.schema.avro import fingerprint
 from sluice.decode.schema.registry import RegisteredSchema
 from tests.decode.avro_support import SCHEMAS, URL, framed, record

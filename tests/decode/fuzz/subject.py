@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.core.text import Column, TableText
+from sluice.core.load_spec import Column, TableSpec
 from tests.decode.support import LINEAGE, LINEAGE_NAMES, table
 
 
@@ -19,12 +19,12 @@ class Subject:
     :param by_file: each message costs a few queries.
     """
 
-    text: TableText
+    text: TableSpec
     good: Callable[[random.Random], bytes]
     by_file: bool = False
 
 
-def fuzzed_table(table_format: str, columns: tuple[Column, ...], **changes: Any) -> TableText:
+def fuzzed_table(table_format: str, columns: tuple[Column, ...], **changes: Any) -> TableSpec:
     """A table with all lineage columns."""
     facts = {"format": table_format, "lineage": LINEAGE_NAMES} | changes
     return table(*columns, *LINEAGE, **facts)

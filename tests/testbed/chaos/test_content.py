@@ -23,7 +23,7 @@ BROKEN = {(0, 3), (1, 1)}
 
 
 def judged(
-    changed: dict[int, list[tuple[int, int]]], letters: list[tuple[int, int]] | None = None
+    changed: dict[int, list[tuple[int, int]]], dead_letters: list[tuple[int, int]] | None = None
 ) -> ContentReport:
     table = {**EVENTS, **changed}
 
@@ -31,14 +31,14 @@ def judged(
         return np.array(sorted(table.get(partition, [])), ROW)
 
     return compare(
-        truth_of(EVENTS, BROKEN), rows_of, sorted(BROKEN) if letters is None else letters
+        truth_of(EVENTS, BROKEN), rows_of, sorted(BROKEN) if dead_letters is None else dead_letters
     )
 
 
 def test_what_is_exact_is_called_so() -> None:
     report = judged({})
     assert report.is_exact
-    assert (report.loaded, report.letters, report.examples) == (5, 2, ())
+    assert (report.loaded, report.dead_letters, report.examples) == (5, 2, ())
 
 
 def test_a_lost_row() -> None:
@@ -68,8 +68,8 @@ def test_a_row_with_the_content_of_another() -> None:
 
 
 def test_dead_letters() -> None:
-    assert judged({}, [(0, 3)]).letters_missing == 1
-    assert judged({}, [(0, 3), (1, 1), (1, 1)]).letters_doubled == 1
-    assert judged({}, [(0, 3), (1, 1), (0, 0)]).letters_foreign == 1
-    for letters in ([(0, 3)], [(0, 3), (1, 1), (1, 1)], [(0, 3), (1, 1), (0, 0)]):
-        assert not judged({}, letters).is_exact
+    assert judged({}, [(0, 3)]).dead_letters_missing == 1
+    assert judged({}, [(0, 3), (1, 1), (1, 1)]).dead_letters_doubled == 1
+    assert judged({}, [(0, 3), (1, 1), (0, 0)]).dead_letters_foreign == 1
+    for dead_letters in ([(0, 3)], [(0, 3), (1, 1), (1, 1)], [(0, 3), (1, 1), (0, 0)]):
+        assert not judged({}, dead_letters).is_exact

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from sluice.testbed.chaos.production import Production, Truth
-from sluice.testbed.chaos.proxy import Fault, Kind
+from sluice.testbed.chaos.proxy import Kind, LinkFault
 from sluice.testbed.chaos.runner import Chaos
 from sluice.testbed.chaos.stage import TOPIC, Stage, running_stage
 from sluice.testbed.local.processes import descendants
@@ -92,7 +92,7 @@ def test_lost_acknowledgements_of_committed_inserts(play: Play) -> None:
     log = play.stage.drivers.current.log
     failures = log.read_text(errors="replace").count("is not loaded yet")
     dropped = link.counters.dropped_replies
-    link.strike(Fault(Kind.DROP_REPLY))
+    link.strike(LinkFault(Kind.DROP_REPLY))
     assert play.chaos.wait_for(
         lambda: link.counters.dropped_replies >= dropped + 3, PATIENCE_SECONDS
     ), play.last_words()

@@ -47,12 +47,12 @@ def test_every_target_is_struck_on_a_cluster_and_none_of_a_cluster_without_one()
     assert Target.DATA_CENTER not in {target for target, _ in all_faults(False, Layout(2, 2))}
 
 
-def test_the_link_for_turns_is_struck_where_there_is_one() -> None:
-    for turns in (True, False):
-        layout = Layout(1, 2, turns=turns)
+def test_the_link_for_insert_locks_is_struck_where_there_is_one() -> None:
+    for insert_locks in (True, False):
+        layout = Layout(1, 2, insert_locks=insert_locks)
         struck = islice(schedule(7, False, layout), 400)
         places = {s.place for s in struck if s.target is Target.ZOOKEEPER_LINK}
-        assert places == {*layout.servers, *([WORKERS] if turns else [])}
+        assert places == {*layout.servers, *([WORKERS] if insert_locks else [])}
 
 
 def test_a_data_center_is_struck_as_a_whole() -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import END_TRANSACTION, PRODUCE, Inserts, KafkaRequests
 
 #: Far longer than anything takes here, on any machine.
@@ -128,7 +128,7 @@ def test_a_server_that_is_away_resets_the_client(proxy: Proxy) -> None:
 
 
 def test_cut_resets_what_is_open_and_what_comes(proxy: Proxy, client: socket.socket) -> None:
-    proxy.strike(Fault(Kind.CUT))
+    proxy.strike(LinkFault(Kind.CUT))
     with pytest.raises(ConnectionResetError):
         client.recv(1)
     with pytest.raises((ConnectionResetError, BrokenPipeError)), connect(proxy) as late:
@@ -141,7 +141,7 @@ def test_cut_resets_what_is_open_and_what_comes(proxy: Proxy, client: socket.soc
 
 
 def test_delay_holds_each_piece_up(proxy: Proxy, client: socket.socket) -> None:
-    proxy.strike(Fault(Kind.DELAY, seconds=0.4))
+    proxy.strike(LinkFault(Kind.DELAY, seconds=0.4))
     began = time.monotonic()
     assert ask(client, b"slow") == b"slow"
     assert time.monotonic() - began >= 0.75, "0.4 s there, 0.4 s back"
@@ -151,7 +151,7 @@ def test_delay_holds_each_piece_up(proxy: Proxy, client: socket.socket) -> None:
 
 
 def test_hold_delivers_at_the_end(proxy: Proxy, client: socket.socket, echo: Echo) -> None:
-    proxy.strike(Fault(Kind.HOLD))
+    proxy.strike(LinkFault(Kind.HOLD))
     client.sendall(b"late")
     assert silent(client)
     assert b"late" not in echo.received
@@ -164,7 +164,7 @@ def test_hold_delivers_what_a_client_sent_before_it_left(proxy: Proxy, echo: Ech
     """The insert that arrives long after its sender gave up."""
     with connect(proxy) as client:
         assert ask(client, b"hello") == b"hello"
-        proxy.strike(Fault(Kind.HOLD))
+        proxy.strike(LinkFault(Kind.HOLD))
         client.sendall(b"testament")
     time.sleep(A_WHILE_SECONDS)
     assert b"testament" not in echo.received
@@ -173,7 +173,7 @@ def test_hold_delivers_what_a_client_sent_before_it_left(proxy: Proxy, echo: Ech
 
 
 def test_drop_reply_delivers_the_request(proxy: Proxy, client: socket.socket, echo: Echo) -> None:
-    proxy.strike(Fault(Kind.DROP_REPLY))
+    proxy.strike(LinkFault(Kind.DROP_REPLY))
     assert ask(client, b"a ping") == b"a ping", "other replies pass"
     client.sendall(b"insert!")
     with pytest.raises(ConnectionResetError):
@@ -190,7 +190,7 @@ def test_half_open_swallows_in_silence_and_resets_at_the_end(
 ) -> None:
     with connect(proxy) as untouched:
         assert ask(untouched, b"idle") == b"idle"
-        proxy.strike(Fault(Kind.HALF_OPEN))
+        proxy.strike(LinkFault(Kind.HALF_OPEN))
         client.sendall(b"into the void")
         assert silent(client)
         proxy.heal()
@@ -202,7 +202,7 @@ def test_half_open_swallows_in_silence_and_resets_at_the_end(
 
 
 def test_throttle_limits_the_rate(proxy: Proxy, client: socket.socket) -> None:
-    proxy.strike(Fault(Kind.THROTTLE, bytes_per_second=64 * 1024))
+    proxy.strike(LinkFault(Kind.THROTTLE, bytes_per_second=64 * 1024))
     text = b"x" * 64 * 1024
     began = time.monotonic()
     threading.Thread(target=client.sendall, args=(text,), daemon=True).start()

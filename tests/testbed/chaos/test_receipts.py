@@ -31,12 +31,12 @@ def test_failovers_are_counted_by_what_was_wrong() -> None:
     assert found.by_replica == {"http://a": 1, "http://b": 1, "http://c": 1}
 
 
-def test_turns_are_counted() -> None:
-    turns = [None, {"held": True}, {"held": True}, {"held": False}]
-    more = [{"queueing": each} if each else {} for each in turns]
+def test_locked_and_unlocked_inserts_are_counted() -> None:
+    insert_locks = [None, {"held": True}, {"held": True}, {"held": False}]
+    more = [{"queueing": each} if each else {} for each in insert_locks]
     entries = [receipt(str(n), "http://a", **each) for n, each in enumerate(more)]
     found = examine_receipts(entries, URLS)
-    assert (found.blocks, found.in_turn, found.out_of_turn) == (4, 2, 1)
+    assert (found.blocks, found.locked_inserts, found.unlocked_inserts) == (4, 2, 1)
 
 
 def test_a_block_with_two_receipts_is_a_problem() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sluice.core.errors import ConfigurationError
-from sluice.core.text import Column
+from sluice.core.load_spec import Column
 from sluice.decode.engine.session import run
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer

@@ -12,7 +12,7 @@ import pytest
 from sluice.core.errors import ForeignHandsError, OwnerChangedError, TransientError
 from sluice.core.ledger import Background, Commit, CommittedOffset, LedgerView
 from sluice.core.ranges import TopicPartition, digest_of_rest
-from sluice.core.receipts import NeedsGrant, TooHeavy
+from sluice.core.receipts import NeedsReservation, TooHeavy
 from sluice.core.records import Kind, Record, encode
 from sluice.driver import start
 from sluice.driver.record_updates import LOOK_AGE_MS_MAX
@@ -21,17 +21,17 @@ from sluice.driver.start import Started, StartParts
 from sluice.driver.state import PartitionState, Probed
 from sluice.kafka.errors import KafkaUnavailableError
 from sluice.kafka.recorder import Recorder, TakeOver
-from tests.driver.loop_world import World, table_text
+from tests.driver.loop_world import World, table_spec
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("b", 0)
 
 
 def probed(world: World) -> PartitionState:
     """A range whose recorded probe found [0, 10) missing, and whose next probe found the same."""
-    state = world.overrun(P0, 10, grant=1)
+    state = world.overrun(P0, 10, reservation=1)
     rest = {"t": ((0, 10),)}
     state.record = world.group[P0] = replace(
-        state.record, kind=Kind.PROBE, text="f" * 16, rest=digest_of_rest(rest)
+        state.record, kind=Kind.PROBE, spec="f" * 16, rest=digest_of_rest(rest)
     )
     state.stage = Probed()
     state.background = Background(since_ms=world.now, rest=rest)
@@ -39,14 +39,15 @@ def probed(world: World) -> PartitionState:
 
 
 def test_a_probe_that_finds_the_same_again_is_recorded_again() -> None:
-    """Else the record keeps a text that cannot be executed, and a background without marks."""
+    """Else the record keeps a load spec that cannot be executed, and a background without insert
+    counters."""
     world = World([P0])
     world.ends[P0] = 10
     loop = world.loop([probed(world)])
     loop.run({P0: 10}, 5.0)
     first = world.commits[0].records[P0]
     assert first.kind is Kind.PROBE
-    assert first.text == world.text.digest()
+    assert first.spec == world.spec.digest()
     assert world.commits[0].entries[-1].body["marks"] == {"t/s1": 0}
     assert world.rows_of(P0) == [1] * 10
 
@@ -61,44 +62,47 @@ def test_a_driver_that_slept_looks_again_before_it_repeats() -> None:
         kind=Kind.INTEND,
         attempt=1,
         end=10,
-        grant=1,
+        reservation=1,
         deadline_ms=world.now + 1_000,
     )
-    state.background = Background(marks={"t/s1": 0}, since_ms=world.now)
+    state.background = Background(insert_counters={"t/s1": 0}, since_ms=world.now)
     loop = world.loop([state])
     windows = dict(world.current())
     world.now += LOOK_AGE_MS_MAX + 1_000
     round_planner = loop._round_planner
     round_planner._windows = cast(
-        Any, SimpleNamespace(current=lambda: windows, outage=lambda site: None)
+        Any, SimpleNamespace(current=lambda: windows, outage=lambda target_shard: None)
     )
     assert round_planner.plan([state], world.now, flush=True, stopping=False) == Round()
     windows.update(
-        {site: replace(window, read_started_ms=world.now) for site, window in windows.items()}
+        {
+            target_shard: replace(window, read_started_ms=world.now)
+            for target_shard, window in windows.items()
+        }
     )
     planned = round_planner.plan([state], world.now, flush=True, stopping=False)
     (step,), ready = planned.updates, planned.ready
     assert step.record.kind is Kind.RENEW and ready == []
 
 
-def test_a_text_is_executable_for_all_topics_that_need_it_or_for_none() -> None:
-    recorded = replace(World([P0, P1]).text, decoder="chdb 0")
-    today = replace(recorded, tables=(table_text("t", ("a", "b")),), decoder="chdb 1")
+def test_a_spec_is_executable_for_all_topics_that_need_it_or_for_none() -> None:
+    recorded = replace(World([P0, P1]).spec, decoder="chdb 0")
+    today = replace(recorded, tables=(table_spec("t", ("a", "b")),), decoder="chdb 1")
     record = World([P0]).settled(P0).record
-    doubt = replace(record, kind=Kind.INTEND, end=5, text=recorded.digest())
+    doubt = replace(record, kind=Kind.INTEND, end=5, spec=recorded.digest())
     view = LedgerView(
         records={source: {"metadata": encode(doubt), "topic": source.topic} for source in (P0, P1)},
-        texts={recorded.digest(): recorded.canonical()},
+        specs={recorded.digest(): recorded.canonical()},
     )
     watched: list[Any] = []
     parts = SimpleNamespace(
-        planner=SimpleNamespace(text=today),
-        why_not_executable=lambda text, topic: "its key changed" if topic == "a" else None,
+        planner=SimpleNamespace(spec=today),
+        why_not_executable=lambda spec, topic: "its key changed" if topic == "a" else None,
         watch=watched.append,
     )
     started = Started()
-    start._load_texts(cast(StartParts, parts), view, started)
-    assert list(started.texts) == [today.digest()]
+    start._load_specs(cast(StartParts, parts), view, started)
+    assert list(started.specs) == [today.digest()]
     assert watched == []
 
 
@@ -168,7 +172,7 @@ def test_a_take_over_whose_group_changed_is_no_reason_to_stop() -> None:
         refuse(CommittedOffset(3, None))
 
 
-def lapsed(world: World, source: TopicPartition, grant: int) -> PartitionState:
+def lapsed(world: World, source: TopicPartition, reservation: int) -> PartitionState:
     """A range in doubt whose lease is over."""
     world.ends[source] = 20
     state = world.settled(source)
@@ -177,16 +181,16 @@ def lapsed(world: World, source: TopicPartition, grant: int) -> PartitionState:
         kind=Kind.INTEND,
         attempt=1,
         end=10,
-        grant=grant,
+        reservation=reservation,
         deadline_ms=world.now - 60_000,
     )
-    state.background = Background(marks={"t/s1": 0}, since_ms=world.now - 90_000)
+    state.background = Background(insert_counters={"t/s1": 0}, since_ms=world.now - 90_000)
     return state
 
 
 def test_a_range_whose_lease_was_over_is_sent_again_only_beside_what_has_room_with_it() -> None:
     """Ten entries may be used, and two ranges that are out may take eight of them. One in doubt
-    that may take three more waits, and nothing new is granted before it."""
+    that may take three more waits, and nothing new is reserved before it."""
     sources = [P0, P1, TopicPartition("c", 0)]
     world = World(sources, blocks=20)
     mine, out = lapsed(world, P0, 3), lapsed(world, P1, 8)
@@ -199,7 +203,7 @@ def test_a_range_whose_lease_was_over_is_sent_again_only_beside_what_has_room_wi
         loop._round_planner.plan(list(loop.states.values()), world.now, flush=True, stopping=False)
         == Round()
     )
-    out.record = replace(out.record, grant=7)
+    out.record = replace(out.record, reservation=7)
     planned = loop._round_planner.plan(
         list(loop.states.values()), world.now, flush=True, stopping=False
     )
@@ -221,15 +225,18 @@ def test_what_a_probe_finds_again_is_loaded_under_another_name() -> None:
     assert world.commits[0].records[P0].rest not in ("", before)
 
 
-def test_a_range_that_needs_a_larger_grant_after_its_lease_takes_all_of_it_or_is_probed() -> None:
-    """Nine entries came since, of ten that may be used: the grant of one would have room, that of
-    two has not. Taking the first each time, it would keep every grant from the others for ever."""
+def test_a_range_that_needs_a_larger_reservation_after_its_lease_takes_all_of_it_or_is_probed() -> (
+    None
+):
+    """Nine entries came since, of ten that may be used: the reservation of one would have room,
+    that of two has not. Taking the first each time, it would keep every reservation from the others
+    for ever."""
     world = World([P0, P1], blocks=20)
     state, new = lapsed(world, P0, 1), world.settled(P1)
-    state.answered(NeedsGrant("t", 2))
+    state.answered(NeedsReservation("t", 2))
     world.ends[P1], new.waiting_since_ms, new.stable_end = 10, 0, 10
     (table,) = world.tables.values()
-    table.mark = 9
+    table.insert_counter = 9
     loop = world.loop([state, new])
     steps = loop._round_planner.plan(
         list(loop.states.values()), world.now, flush=True, stopping=False
@@ -238,24 +245,24 @@ def test_a_range_that_needs_a_larger_grant_after_its_lease_takes_all_of_it_or_is
     assert [step.source for step in steps] == [P1]
 
 
-def test_a_range_that_is_cut_shorter_after_its_lease_is_granted_anew() -> None:
-    """Its task said only after its lease that the range is too heavy: its grant is no claim any
-    more, and others hold eight of the ten entries that may be used."""
+def test_a_range_that_is_cut_shorter_after_its_lease_is_reserved_anew() -> None:
+    """Its task said only after its lease that the range is too heavy: its reservation is no hold
+    any more, and others hold eight of the ten entries that may be used."""
     world = World([P0, P1], blocks=20)
     mine, out = lapsed(world, P0, 3), lapsed(world, P1, 8)
     mine.answered(TooHeavy(5, 0))
     out.out, out.record = True, replace(out.record, deadline_ms=world.now + 600_000)
     (table,) = world.tables.values()
-    table.mark = 2
-    out.background = replace(out.background, marks={"t/s1": 2})
+    table.insert_counter = 2
+    out.background = replace(out.background, insert_counters={"t/s1": 2})
     loop = world.loop([mine, out])
     assert (
         loop._round_planner.plan(list(loop.states.values()), world.now, flush=True, stopping=False)
         == Round()
     )
-    out.record = replace(out.record, grant=7)
+    out.record = replace(out.record, reservation=7)
     (step,) = loop._round_planner.plan(
         list(loop.states.values()), world.now, flush=True, stopping=False
     ).updates
     assert (step.record.kind, step.record.end) == (Kind.SHORTEN, 5)
-    assert step.background.marks == {"t/s1": 2}
+    assert step.background.insert_counters == {"t/s1": 2}

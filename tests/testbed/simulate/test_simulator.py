@@ -17,7 +17,7 @@ SEEDS, STEPS = 60, 2_500
 
 #: Faults that a seed may draw, and what they are called here.
 HAZARDS = {
-    "eviction counted in ClickHouse partitions": "range refused for its grant",
+    "eviction counted in ClickHouse partitions": "range refused for its reservation",
     "a foreign writer filling the window": "foreign writer fills the window",
     "lease expiry between ping and POST": "lease over before the insert",
     "a worker that sleeps between check and POST": "paused between lease check and insert",
@@ -29,7 +29,7 @@ HAZARDS = {
     "a partition key that changes": "ClickHouse partition key changes",
     "a column added under ranges in doubt": "column added to a table",
     "a task that wakes up after it": "job lost, its task wakes after a column was added",
-    "a text that its first task refuses": "text refused by its first task",
+    "a load spec that its first task refuses": "load spec refused by its first task",
     "a range that waits for columns of its fields": "range refused for its new fields",
     "commit time-out followed by success": "commit: request late",
     "fenced by one's own time-out": "own transaction timed out",
@@ -37,7 +37,7 @@ HAZARDS = {
     "re-created topic": "topic created again",
     "oversize dead letter": "oversize dead letter",
     "a server that knows a block and lost its part": "insert: server dies between token and part",
-    "a mark that fell": "newest foreign parts are dropped",
+    "an insert counter that fell": "newest foreign parts are dropped",
     "an answer that is older than it looks": "answer of a query is slow",
     "a block whose quorum never came": "insert: quorum error after storing",
 }

@@ -1,5 +1,5 @@
-"""Loaders that take turns at a table of real 18.16.1 replicas, which take one quorum insert at a
-time."""
+"""Loaders that take the insert lock of a table of real 18.16.1 replicas, which take one quorum
+insert at a time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 from sluice.clickhouse.reactions import ServerError
 from sluice.core.errors import InDoubtError, TransientError
 from sluice.locks.port import LockWaitError
-from sluice.testbed.chaos.proxy import Fault, Kind, Proxy
+from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import Inserts
 from sluice.testbed.local.children import free_ports
 from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
 from sluice.testbed.local.running import Broker
 from sluice.worker import insert_lock
 from sluice.worker.worker_cache import WorkerCache
-from tests.e2e.measure_turns import load
+from tests.e2e.measure_insert_locks import load
 from tests.locks.memory import Ensemble, MemoryLocks
 from tests.support.block_loader import Loader, create
 
@@ -56,7 +56,7 @@ def stored_once(loader: Loader, blocks: int) -> None:
 
 
 @pytest.mark.long
-def test_workers_of_spark_take_turns(
+def test_workers_of_spark_take_insert_locks(
     tmp_path: Path, shared_broker: Broker, cluster: Cluster
 ) -> None:
     """None of them is refused, and each replica has every row once."""
@@ -64,7 +64,7 @@ def test_workers_of_spark_take_turns(
         tmp_path,
         shared_broker,
         cluster,
-        turns=True,
+        insert_locks=True,
         partitions=3,
         rows=6_000,
         max_messages=1_000,
@@ -76,7 +76,9 @@ def test_workers_of_spark_take_turns(
     assert any(each["wait_ms"] > 0 for each in queueings)
 
 
-def test_without_turns_one_of_two_is_refused(make: Callable[[], Loader], cluster: Cluster) -> None:
+def test_without_insert_locks_one_of_two_is_refused(
+    make: Callable[[], Loader], cluster: Cluster
+) -> None:
     """What the lock is for: the same two workers with and without it."""
     first, second = make(), make()
     for loader in (first, second):
@@ -117,22 +119,24 @@ def test_without_turns_one_of_two_is_refused(make: Callable[[], Loader], cluster
     stored_once(first, blocks)
 
 
-def test_a_worker_whose_turn_does_not_come_has_sent_nothing(make: Callable[[], Loader]) -> None:
+def test_a_worker_that_does_not_get_the_insert_lock_has_sent_nothing(
+    make: Callable[[], Loader],
+) -> None:
     loader, ensemble = make(), Ensemble()
     loader.insert_timeout_seconds = 1.0
     holder = MemoryLocks(ensemble)
     loader.cache.locks[loader.zookeeper] = MemoryLocks(ensemble)
     held = holder.acquire(loader.path, 1.0)
-    before = loader.mark()
+    before = loader.insert_counter()
     with pytest.raises(LockWaitError) as raised:
         loader.insert()
     assert isinstance(raised.value, TransientError)
-    assert loader.mark() == before
+    assert loader.insert_counter() == before
     held.release(is_over=True)
     loader.blocks -= 1
     receipt = loader.insert()
     assert receipt.queueing is not None and receipt.queueing.held
-    assert loader.mark() == before + 1 and not ensemble.queues[loader.path]
+    assert loader.insert_counter() == before + 1 and not ensemble.queues[loader.path]
     stored_once(loader, 1)
 
 
@@ -147,7 +151,7 @@ def test_a_worker_whose_answer_is_lost_keeps_the_next_waiting_and_no_longer_than
         loader.insert()
         assert loader.path not in ensemble.markers
         loader.insert_timeout_seconds = 2.0
-        way.strike(Fault(Kind.DROP_REPLY))
+        way.strike(LinkFault(Kind.DROP_REPLY))
         with pytest.raises(InDoubtError):
             loader.insert()
         way.heal()

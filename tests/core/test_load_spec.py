@@ -1,4 +1,4 @@
-"""The configuration text: canonical, named by its digest, rebuilt from the ledger."""
+"""The load spec: canonical, named by its digest, rebuilt from the ledger."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import (
+from sluice.core.load_spec import (
     Column,
-    ConfigurationText,
+    LoadSpec,
     Sharding,
-    TableText,
+    TableSpec,
     digest_of,
-    parse_text,
+    parse_spec,
 )
 
 WORDS = st.text(max_size=12)
@@ -28,7 +28,7 @@ COLUMNS = st.builds(
     expression=WORDS,
 )
 TABLES = st.builds(
-    TableText,
+    TableSpec,
     entry=WORDS,
     database=WORDS,
     table=WORDS,
@@ -55,7 +55,7 @@ TABLES = st.builds(
     ),
 )
 TEXTS = st.builds(
-    ConfigurationText,
+    LoadSpec,
     pipeline=WORDS,
     connector=WORDS,
     decoder=WORDS,
@@ -63,7 +63,7 @@ TEXTS = st.builds(
     tables=st.lists(TABLES, max_size=2).map(tuple),
 )
 
-TABLE = TableText(
+TABLE = TableSpec(
     entry="orders",
     database="shop",
     table="orders",
@@ -78,22 +78,22 @@ TABLE = TableText(
     time_zone="UTC",
     shards=("s1",),
 )
-TEXT = ConfigurationText("orders", "dc1", "chdb 26.9", 1000, (TABLE,))
+TEXT = LoadSpec("orders", "dc1", "chdb 26.9", 1000, (TABLE,))
 
 
 @settings(max_examples=60)
 @given(TEXTS)
-def test_a_text_comes_back_with_the_same_name(text: ConfigurationText) -> None:
-    canonical = text.canonical()
-    again = parse_text(canonical)
-    assert again == text
+def test_a_spec_comes_back_with_the_same_name(spec: LoadSpec) -> None:
+    canonical = spec.canonical()
+    again = parse_spec(canonical)
+    assert again == spec
     assert again.canonical() == canonical
-    assert again.digest() == text.digest() == digest_of(canonical)
+    assert again.digest() == spec.digest() == digest_of(canonical)
 
 
 @settings(max_examples=60)
 @given(TEXTS, TEXTS)
-def test_equal_names_mean_equal_texts(left: ConfigurationText, right: ConfigurationText) -> None:
+def test_equal_names_mean_equal_specs(left: LoadSpec, right: LoadSpec) -> None:
     assert (left.digest() == right.digest()) == (left == right)
 
 
@@ -118,15 +118,15 @@ def test_everything_that_decides_rows_changes_the_name() -> None:
         replace(TEXT, tables=(replace(TABLE, sharding=Sharding("key", "id", 2)),)),
         replace(TEXT, tables=(replace(TABLE, sharding=Sharding("offset")),)),
     ]
-    assert len({text.digest() for text in [TEXT, *changed]}) == len(changed) + 1
+    assert len({spec.digest() for spec in [TEXT, *changed]}) == len(changed) + 1
 
 
-def test_a_text_from_before_sorting_keeps_its_name() -> None:
+def test_a_spec_from_before_sorting_keeps_its_name() -> None:
     assert "sort" not in json.loads(TEXT.canonical())["tables"][0]
-    assert parse_text(TEXT.canonical()) == TEXT
+    assert parse_spec(TEXT.canonical()) == TEXT
 
 
-def test_texts_from_before_sharding_keep_their_names() -> None:
+def test_specs_from_before_sharding_keep_their_names() -> None:
     """The digest as the version before it made it."""
     assert "sharding" not in json.loads(TEXT.canonical())["tables"][0]
     assert TEXT.digest() == "469673381c0eb2a9"
@@ -134,24 +134,24 @@ def test_texts_from_before_sharding_keep_their_names() -> None:
 
 def test_the_tables_of_a_topic() -> None:
     other = replace(TABLE, entry="clicks", topics=("clicks",))
-    text = replace(TEXT, tables=(TABLE, other))
-    assert text.tables_of("events") == (TABLE,)
-    assert text.tables_of("clicks") == (other,)
-    assert text.tables_of("nothing") == ()
+    spec = replace(TEXT, tables=(TABLE, other))
+    assert spec.tables_of("events") == (TABLE,)
+    assert spec.tables_of("clicks") == (other,)
+    assert spec.tables_of("nothing") == ()
     assert TABLE.target == "shop.orders"
 
 
-def test_a_text_of_another_version_is_refused() -> None:
+def test_a_spec_of_another_version_is_refused() -> None:
     raw = json.loads(TEXT.canonical()) | {"version": 99}
     with pytest.raises(TerminalError, match="version 99") as caught:
-        parse_text(json.dumps(raw))
+        parse_spec(json.dumps(raw))
     assert "sluice resolve" in caught.value.hint
 
 
 def test_an_expression_takes_whole_names() -> None:
     found = replace(TABLE, entry="all", topics=("one",), topic_pattern=r"events|shop\..*")
-    text = replace(TEXT, tables=(TABLE, found))
-    assert text.tables_of("events") == (TABLE, found)
-    assert text.tables_of("one") == text.tables_of("shop.") == (found,)
+    spec = replace(TEXT, tables=(TABLE, found))
+    assert spec.tables_of("events") == (TABLE, found)
+    assert spec.tables_of("one") == spec.tables_of("shop.") == (found,)
     for topic in ("shop", "my.shop.x", "events2", "shop.x\n" * 2):
-        assert text.tables_of(topic) == ()
+        assert spec.tables_of(topic) == ()

@@ -1,7 +1,7 @@
 """Several partitions into one table of one shard, with a quorum of two on a server that takes one
-quorum insert at a time: with turns by the lock, and without.
+quorum insert at a time: with insert locks, and without.
 
-    python -m tests.e2e.measure_turns --replicas 3 --partitions 8 --rows 400000 --rounds 3
+    python -m tests.e2e.measure_insert_locks --replicas 3 --partitions 8 --rows 400000 --rounds 3
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def load(
     broker: Broker,
     cluster: Cluster,
     *,
-    turns: bool,
+    insert_locks: bool,
     partitions: int,
     rows: int,
     max_messages: int,
 ) -> Loaded:
     """Load a topic of so many rows to its end, and compare each replica with it."""
     world = World(folder, broker, cluster.servers[0], name=f"q{uuid.uuid4().hex[:8]}")
-    table, topic = f"turns_{world.name}", f"turns-{world.name}"
+    table, topic = f"turns_{world.name}", f"insert_locks-{world.name}"
     world.create_topic(topic, partitions)
     cluster.execute(
         f"CREATE TABLE {table} ({PLAIN}) ENGINE = ReplicatedMergeTree("
@@ -62,7 +62,7 @@ def load(
     configuration = world.configure({table: [topic]}, max_messages=max_messages, url=urls)
     text = configuration.read_text().replace('durability = "single"', 'durability = "quorum"')
     text = text.replace("local[2]", f"local[{partitions}]")
-    if turns:
+    if insert_locks:
         lock = f'zookeeper = "127.0.0.1:{cluster.zookeeper.port}/loaders"\n[[table]]'
         text = text.replace("[[table]]", lock)
     configuration.write_text(text)
@@ -101,27 +101,28 @@ def main() -> None:
         running_cluster(1, chosen.replicas) as cluster,
     ):
         for _ in range(chosen.rounds):
-            for turns in (False, True):
+            for insert_locks in (False, True):
                 loaded = load(
                     Path(folder),
                     broker,
                     cluster,
-                    turns=turns,
+                    insert_locks=insert_locks,
                     partitions=chosen.partitions,
                     rows=chosen.rows,
                     max_messages=chosen.max_messages,
                 )
-                found[turns].append(loaded)
+                found[insert_locks].append(loaded)
                 waited = sum(each.get("queueing", {}).get("wait_ms", 0) for each in loaded.receipts)
                 print(
-                    f"{'with turns' if turns else 'without   '}  {loaded.rows_per_second:9,.0f} "
+                    f"{'with insert locks' if insert_locks else 'without   '}  "
+                    f"{loaded.rows_per_second:9,.0f} "
                     f"rows/s  {len(loaded.receipts)} blocks  {loaded.refusals} times 286  "
                     f"waited {waited / 1000:.1f} s",
                     flush=True,
                 )
-    for turns, rounds in found.items():
+    for insert_locks, rounds in found.items():
         median = statistics.median(each.rows_per_second for each in rounds)
-        print(f"median {'with turns' if turns else 'without'}: {median:,.0f} rows/s")
+        print(f"median {'with insert locks' if insert_locks else 'without'}: {median:,.0f} rows/s")
 
 
 if __name__ == "__main__":

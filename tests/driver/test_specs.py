@@ -1,4 +1,4 @@
-"""Today's configuration text, and whether an older one can still be executed (R8)."""
+"""Today's load spec, and whether an older one can still be executed (R8)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import Dependent, TableFacts, describe_table
 from sluice.config import Configuration, Quorum, ShardConfiguration
 from sluice.core.errors import ConfigurationError, TerminalError, TransientError
-from sluice.core.text import Column, ConfigurationText, Sharding, parse_text
+from sluice.core.load_spec import Column, LoadSpec, Sharding, parse_spec
 from sluice.decode import RULES
 from sluice.decode.version import decoder_version
 from sluice.driver.refreshing import refreshed
-from sluice.driver.texts import access_of, build_text, kafka_access, read_text, read_today
+from sluice.driver.specs import access_of, build_spec, kafka_access, read_spec, read_today
 from sluice.testbed.local.children import free_ports
 from tests.config.support import load_text
 
@@ -97,32 +97,32 @@ def facts_of(columns: tuple[Column, ...] = COLUMNS, table: str = "orders") -> Ta
     )
 
 
-def test_a_text_holds_what_decides_the_rows_of_its_connector(tmp_path: Path) -> None:
+def test_a_spec_holds_what_decides_the_rows_of_its_connector(tmp_path: Path) -> None:
     configuration = configuration_of(tmp_path)
-    text = build_text(configuration, "dc1", {"orders": facts_of()}, "UTC", "chdb 1")
-    assert (text.pipeline, text.connector, text.decoder) == ("p", "dc1", "chdb 1")
-    assert text.range_bytes_max == 3 * 1024**2
-    (table,) = text.tables
+    spec = build_spec(configuration, "dc1", {"orders": facts_of()}, "UTC", "chdb 1")
+    assert (spec.pipeline, spec.connector, spec.decoder) == ("p", "dc1", "chdb 1")
+    assert spec.range_bytes_max == 3 * 1024**2
+    (table,) = spec.tables
     assert (table.entry, table.target, table.topics) == ("orders", "shop.orders", ("a", "b"))
     assert table.lineage == ("_topic", "_partition", "_offset", "_row")
     assert (table.shards, table.time_zone, table.columns) == (("s1",), "UTC", COLUMNS)
-    assert parse_text(text.canonical()) == text
-    assert "secret" not in text.canonical() and "hidden" not in text.canonical()
+    assert parse_spec(spec.canonical()) == spec
+    assert "secret" not in spec.canonical() and "hidden" not in spec.canonical()
     both = {"orders": facts_of(), "late": facts_of(table="late")}
-    other = build_text(configuration, "dc2", both, "UTC", "chdb 1")
+    other = build_spec(configuration, "dc2", both, "UTC", "chdb 1")
     assert [(t.entry, t.topics, t.lineage) for t in other.tables] == [
         ("late", ("c",), ()),
         ("orders", ("c",), table.lineage),
     ]
 
 
-def test_a_text_says_for_how_many_replicas_its_blocks_wait(
-    tmp_path: Path, recorded: ConfigurationText
+def test_a_spec_says_for_how_many_replicas_its_blocks_wait(
+    tmp_path: Path, recorded: LoadSpec
 ) -> None:
     single = configuration_of(tmp_path)
     shard = ShardConfiguration("s1", ("http://a:1", "http://b:1", "http://c:1", "http://d:1"))
 
-    def text_of(quorum: Quorum) -> ConfigurationText:
+    def spec_of(quorum: Quorum) -> LoadSpec:
         clickhouse = replace(
             single.clickhouse,
             shards=(shard,),
@@ -131,48 +131,48 @@ def test_a_text_says_for_how_many_replicas_its_blocks_wait(
         )
         configuration = replace(single, clickhouse=clickhouse)
         assert access_of(configuration).quorum_of("s1") == (3 if quorum == "auto" else quorum)
-        return build_text(configuration, "dc1", {"orders": facts_of()}, "UTC", "chdb 1")
+        return build_spec(configuration, "dc1", {"orders": facts_of()}, "UTC", "chdb 1")
 
-    assert text_of(2).tables[0].quorums == (("s1", 2),)
-    assert text_of("auto").tables[0].quorums == (("s1", 3),)
-    assert parse_text(text_of("auto").canonical()) == text_of("auto")
-    assert text_of("auto") == text_of(3) != text_of(2)
-    assert "quorum" not in recorded.canonical()  # the names of other texts stay what they were
+    assert spec_of(2).tables[0].quorums == (("s1", 2),)
+    assert spec_of("auto").tables[0].quorums == (("s1", 3),)
+    assert parse_spec(spec_of("auto").canonical()) == spec_of("auto")
+    assert spec_of("auto") == spec_of(3) != spec_of(2)
+    assert "quorum" not in recorded.canonical()  # the names of other load specs stay what they were
     assert access_of(single).quorum_of("s1") == 1
 
 
-def test_a_text_says_which_replicated_table_it_is_for(
-    tmp_path: Path, recorded: ConfigurationText
-) -> None:
+def test_a_spec_says_which_replicated_table_it_is_for(tmp_path: Path, recorded: LoadSpec) -> None:
     """So that blocks of it are offered to replicas of that table only (H15)."""
     paths = {("shop.orders", "s1"): "/t/orders", ("shop.other", "s1"): "/t/other"}
     configuration = configuration_of(tmp_path)
-    text = build_text(configuration, "dc1", {"orders": facts_of()}, "UTC", "chdb 1", paths)
-    assert text.tables[0].zookeeper_paths == (("s1", "/t/orders"),)
-    assert parse_text(text.canonical()) == text
-    assert text.digest() != recorded.digest()
-    assert "zookeeper" not in recorded.canonical()  # the names of other texts stay what they were
-    assert why_not_executable(text, today_of(paths=paths), "a") is None
+    spec = build_spec(configuration, "dc1", {"orders": facts_of()}, "UTC", "chdb 1", paths)
+    assert spec.tables[0].zookeeper_paths == (("s1", "/t/orders"),)
+    assert parse_spec(spec.canonical()) == spec
+    assert spec.digest() != recorded.digest()
+    assert (
+        "zookeeper" not in recorded.canonical()
+    )  # the names of other load specs stay what they were
+    assert why_not_executable(spec, today_of(paths=paths), "a") is None
     assert why_not_executable(recorded, today_of(paths=paths), "a") is None
     moved = today_of(paths={("shop.orders", "s1"): "/t/again"})
-    why = why_not_executable(text, moved, "a")
+    why = why_not_executable(spec, moved, "a")
     assert why is not None and "was the table at /t/orders, and is /t/again today" in why
 
 
 def test_missing_lineage_names_the_statement(tmp_path: Path) -> None:
     without = (*COLUMNS[:3], Column("_topic", "String"), Column("_row", "UInt32", "ALIAS", "1"))
     with pytest.raises(ConfigurationError) as caught:
-        build_text(configuration_of(tmp_path), "dc1", {"orders": facts_of(without)}, "UTC", "x")
+        build_spec(configuration_of(tmp_path), "dc1", {"orders": facts_of(without)}, "UTC", "x")
     assert "shop.orders" in str(caught.value)
     assert "_partition, _offset, _row" in str(caught.value)
     assert caught.value.hint.startswith(
         "ALTER TABLE `shop`.`orders` ADD COLUMN `_partition` UInt32, ADD COLUMN `_offset` UInt64"
     )
     auto = configuration_of(tmp_path, lineage='"auto"')
-    text = build_text(auto, "dc1", {"orders": facts_of(without)}, "UTC", "x")
-    assert text.tables[0].lineage == ("_topic",)
+    spec = build_spec(auto, "dc1", {"orders": facts_of(without)}, "UTC", "x")
+    assert spec.tables[0].lineage == ("_topic",)
     never = configuration_of(tmp_path, lineage="false")
-    assert build_text(never, "dc1", {"orders": facts_of()}, "UTC", "x").tables[0].lineage == ()
+    assert build_spec(never, "dc1", {"orders": facts_of()}, "UTC", "x").tables[0].lineage == ()
 
 
 def test_access_carries_secrets_and_hides_them(tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ def test_access_carries_secrets_and_hides_them(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> ConfigurationText:
-    return build_text(configuration_of(tmp_path), "dc1", {"orders": facts_of()}, "UTC", "chdb 1")
+def recorded(tmp_path: Path) -> LoadSpec:
+    return build_spec(configuration_of(tmp_path), "dc1", {"orders": facts_of()}, "UTC", "chdb 1")
 
 
 def today_of(facts: TableFacts | None = None, **changes: object) -> Today:
@@ -204,7 +204,7 @@ def with_column(name: str, changed: Column | None) -> TableFacts:
     return facts_of(tuple(c for c in kept if c is not None))
 
 
-def test_what_does_not_matter_leaves_a_text_executable(recorded: ConfigurationText) -> None:
+def test_what_does_not_matter_leaves_a_spec_executable(recorded: LoadSpec) -> None:
     assert why_not_executable(recorded, today_of(), "a") is None
     added = facts_of((*COLUMNS, Column("new", "String")))
     assert why_not_executable(recorded, today_of(added), "a") is None
@@ -232,12 +232,12 @@ def test_what_does_not_matter_leaves_a_text_executable(recorded: ConfigurationTe
         ),
     ],
 )
-def test_what_makes_a_text_impossible(recorded: ConfigurationText, today: Today, why: str) -> None:
+def test_what_makes_a_spec_impossible(recorded: LoadSpec, today: Today, why: str) -> None:
     found = why_not_executable(recorded, today, "b")
     assert found is not None and why in found
 
 
-def test_a_text_is_read_from_the_server(
+def test_a_spec_is_read_from_the_server(
     tmp_path: Path, clickhouse_url: str, server: Server, database: str
 ) -> None:
     server.execute(
@@ -247,22 +247,22 @@ def test_a_text_is_read_from_the_server(
     clickhouse = replace(path.clickhouse, user="", password=type(path.clickhouse.password)(""))
     tables = (replace(path.tables[0], target=f"{database}.orders"),)
     configuration = replace(path, clickhouse=clickhouse, tables=tables)
-    text = read_text(configuration, "dc1")
-    (table,) = text.tables
+    spec = read_spec(configuration, "dc1")
+    (table,) = spec.tables
     assert table.columns == describe_table(server, database, "orders").columns
     assert (table.partition_key, table.sorting_key) == ("toYYYYMM(d)", "id")
     assert table.time_zone == server.query("SELECT timezone() AS zone")[0]["zone"]
-    assert text.decoder == decoder_version()
+    assert spec.decoder == decoder_version()
 
-    assert why_not_executable(text, read_today(configuration, [text]), "a") is None
+    assert why_not_executable(spec, read_today(configuration, [spec]), "a") is None
     server.execute(f"ALTER TABLE {database}.orders MODIFY COLUMN _row UInt64")
-    why = why_not_executable(text, read_today(configuration, [text]), "a")
+    why = why_not_executable(spec, read_today(configuration, [spec]), "a")
     assert why is not None and "_row was UInt32" in why
     server.execute(f"DROP TABLE {database}.orders")
-    why = why_not_executable(text, read_today(configuration, [text]), "a")
+    why = why_not_executable(spec, read_today(configuration, [spec]), "a")
     assert why is not None and "cannot be loaded any more" in why
     with pytest.raises(TerminalError, match="no table"):
-        read_text(configuration, "dc1")
+        read_spec(configuration, "dc1")
 
 
 def test_the_first_replica_that_answers_is_read(
@@ -277,25 +277,25 @@ def test_the_first_replica_that_answers_is_read(
         tables = (replace(configuration.tables[0], target=f"{name}.orders"),)
         (shard,) = configuration.clickhouse.shards
         with pytest.raises(TransientError):
-            read_text(replace(configuration, tables=tables), "dc1")
+            read_spec(replace(configuration, tables=tables), "dc1")
         both = replace(shard, replicas=(dead, embedded_url))
         clickhouse = replace(configuration.clickhouse, shards=(both,))
-        text = read_text(replace(configuration, tables=tables, clickhouse=clickhouse), "dc1")
-        assert text.tables[0].target == f"{name}.orders"
+        spec = read_spec(replace(configuration, tables=tables, clickhouse=clickhouse), "dc1")
+        assert spec.tables[0].target == f"{name}.orders"
         # Another shard that is away holds back only who needs it.
         away = ShardConfiguration("away", (dead,))
         clickhouse = replace(clickhouse, shards=(both, away))
         only = (replace(tables[0], shards=("s1",)),)
-        text = read_text(replace(configuration, tables=only, clickhouse=clickhouse), "dc1")
-        assert text.tables[0].shards == ("s1",)
+        spec = read_spec(replace(configuration, tables=only, clickhouse=clickhouse), "dc1")
+        assert spec.tables[0].shards == ("s1",)
         spread = (replace(tables[0], sharding=Sharding("key", "id")),)
         with pytest.raises(TransientError):
-            read_text(replace(configuration, tables=spread, clickhouse=clickhouse), "dc1")
+            read_spec(replace(configuration, tables=spread, clickhouse=clickhouse), "dc1")
     finally:
         embedded.execute(f"DROP DATABASE {name}")
 
 
-def test_a_text_says_where_rows_go_and_is_executed_so(tmp_path: Path) -> None:
+def test_a_spec_says_where_rows_go_and_is_executed_so(tmp_path: Path) -> None:
     """Whatever the file says later, as long as the shards are there."""
     configuration = configuration_of(tmp_path)
     west = ShardConfiguration("west", ("http://w:8123",))
@@ -308,14 +308,14 @@ def test_a_text_says_where_rows_go_and_is_executed_so(tmp_path: Path) -> None:
         tables=(replace(orders, sharding=Sharding("key", "id")), replace(late, shards=("west",))),
     )
     facts = {"orders": facts_of(), "late": replace(facts_of(table="late"), database="other")}
-    text = build_text(spread, "dc2", facts, "UTC", "chdb 1")
-    late_text, orders_text = text.tables
-    assert (late_text.shards, late_text.sharding) == (("west",), None)
-    assert (orders_text.shards, orders_text.sharding) == (("s1", "west"), Sharding("key", "id"))
+    spec = build_spec(spread, "dc2", facts, "UTC", "chdb 1")
+    late_spec, orders_spec = spec.tables
+    assert (late_spec.shards, late_spec.sharding) == (("west",), None)
+    assert (orders_spec.shards, orders_spec.sharding) == (("s1", "west"), Sharding("key", "id"))
     tables = {one.target: one for one in facts.values()}
     today = Today("chdb 1", "UTC", frozenset({"s1", "west", "east"}), tables)
-    before = replace(orders_text, sharding=Sharding("offset"))
-    recorded = parse_text(replace(text, tables=(late_text, before)).canonical())
+    before = replace(orders_spec, sharding=Sharding("offset"))
+    recorded = parse_spec(replace(spec, tables=(late_spec, before)).canonical())
     assert why_not_executable(recorded, today, "c") is None
     gone = replace(today, shards=frozenset({"s1"}))
     assert "shard west of table entry late" in str(why_not_executable(recorded, gone, "c"))
@@ -332,26 +332,26 @@ def of_view(uuid: str, key: str = "") -> Dependent:
     return Dependent("shop.view", target)
 
 
-def test_another_table_in_the_place_of_one_makes_a_text_unexecutable(tmp_path: Path) -> None:
+def test_another_table_in_the_place_of_one_makes_a_spec_unexecutable(tmp_path: Path) -> None:
     """The table itself, or what a view of it writes to; a table added behind it does not."""
     facts = replace(facts_of(), uuid="u1", dependents=(of_view("v1"),))
     uuids = {("shop.orders", "s1"): dict(facts.own_uuids())}
     build = configuration_of(tmp_path), "dc1", {"orders": facts}, "UTC", "chdb 1"
-    text = build_text(*build, uuids=uuids)
-    (table,) = text.tables
+    spec = build_spec(*build, uuids=uuids)
+    (table,) = spec.tables
     assert table.uuids == (("s1", "shop.daily", "v1"), ("s1", "shop.orders", "u1"))
-    assert parse_text(text.canonical()) == text != build_text(*build)
-    assert why_not_executable(text, today_of(facts, uuids=uuids), "a") is None
+    assert parse_spec(spec.canonical()) == spec != build_spec(*build)
+    assert why_not_executable(spec, today_of(facts, uuids=uuids), "a") is None
     more = {("shop.orders", "s1"): {**uuids["shop.orders", "s1"], "shop.new": "n"}}
-    assert why_not_executable(text, today_of(facts, uuids=more), "a") is None
+    assert why_not_executable(spec, today_of(facts, uuids=more), "a") is None
     for name, uuid in (("shop.orders", "u2"), ("shop.daily", "v2")):
         other = {("shop.orders", "s1"): {**uuids["shop.orders", "s1"], name: uuid}}
-        why = why_not_executable(text, today_of(facts, uuids=other), "a")
+        why = why_not_executable(spec, today_of(facts, uuids=other), "a")
         assert why is not None and name in why and uuid in why
-        # New ranges go on, under a text of the table that is there now.
+        # New ranges go on, under a load spec of the table that is there now.
         today = today_of(facts, uuids=other)
-        found = refreshed(configuration_of(tmp_path), text, today)
-        assert found.barred == {} and ("s1", name, uuid) in found.text.tables[0].uuids
+        found = refreshed(configuration_of(tmp_path), spec, today)
+        assert found.barred == {} and ("s1", name, uuid) in found.spec.tables[0].uuids
         assert any(uuid in change for change in found.changes)
 
 
@@ -361,7 +361,7 @@ def test_tables_without_a_uuid_and_replicated_ones_have_none() -> None:
     assert dict(replace(facts_of(), uuid="u", replicated=True).own_uuids()) == {}
 
 
-def test_the_zone_matters_where_rows_or_hashes_depend_on_it(recorded: ConfigurationText) -> None:
+def test_the_zone_matters_where_rows_or_hashes_depend_on_it(recorded: LoadSpec) -> None:
     (table,) = (table for table in recorded.tables if table.entry == "orders")
     plain, facts = replace(table, partition_key=""), replace(facts_of(), partition_key="")
     assert zone_matters(table, facts_of(), tokens=True)
@@ -369,7 +369,7 @@ def test_the_zone_matters_where_rows_or_hashes_depend_on_it(recorded: Configurat
     behind = replace(facts, dependents=(of_view("v", "toDate(d)"),))
     assert zone_matters(plain, behind, tokens=True)
     moved = {"time_zone": "Asia/Tokyo"}
-    text = replace(recorded, tables=(plain,))
-    assert why_not_executable(text, today_of(facts, **moved), "a") is None
+    spec = replace(recorded, tables=(plain,))
+    assert why_not_executable(spec, today_of(facts, **moved), "a") is None
     for today in (today_of(behind, **moved), today_of(facts, tokens=False, **moved)):
-        assert "time zone was UTC" in (why_not_executable(text, today, "a") or "")
+        assert "time zone was UTC" in (why_not_executable(spec, today, "a") or "")

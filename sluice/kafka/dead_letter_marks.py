@@ -1,7 +1,7 @@
-"""Marks in the dead-letter topic: which letters were replayed, and which were purged.
+"""Marks in the dead-letter topic: which dead letters were replayed, and which were purged.
 
-A mark stands in the partition of the dead-letter topic that holds its letters, behind them.
-Kafka deletes from the front, so no mark is lost while a letter that it speaks of is there.
+A mark stands in the partition of the dead-letter topic that holds its dead letters, behind them.
+Kafka deletes from the front, so no mark is lost while a dead letter that it speaks of is there.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ KIND_HEADER = "sluice.kind"
 _INTERVALS_MAX = 20_000
 
 #: Source topic, its partition and the table entry of dead letters.
-LetterKey = tuple[str, int, str]
+DeadLetterKey = tuple[str, int, str]
 Headers = list[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A letter went back into its source topic.
+    """A dead letter went back into its source topic.
 
-    :param offset: of the letter, in this partition of the dead-letter topic.
+    :param offset: of the dead letter, in this partition of the dead-letter topic.
     :param by: who did it, as user@host.
     :param run: the replay that did it.
     """
@@ -40,25 +40,25 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """Letters that were deleted, so that an audit still knows what became of their messages.
+    """Dead letters that were deleted, so that an audit still knows what became of their messages.
 
     :param before: everything below this offset of the dead-letter topic was to be deleted.
-    :param offsets: of the messages whose letters stood there.
-    :param is_done: whether the topic was cut there since; else the letters are still there.
+    :param offsets: of the messages whose dead letters stood there.
+    :param is_done: whether the topic was cut there since; else the dead letters are still there.
     """
 
     partition: int
     before: int
     at_ms: int
     by: str
-    offsets: Mapping[LetterKey, tuple[Interval, ...]]
+    offsets: Mapping[DeadLetterKey, tuple[Interval, ...]]
     is_done: bool = True
 
 
 def replayed_headers(mark: Replayed, key: tuple[str, int, int, str]) -> Headers:
     """A mark as the headers of a message without key and value.
 
-    :param key: topic, partition, offset and table entry of the letter, for other readers.
+    :param key: topic, partition, offset and table entry of the dead letter, for other readers.
     """
     topic, partition, offset, table = key
     return [
@@ -96,7 +96,7 @@ def purged_messages(mark: Purged) -> Iterator[tuple[Headers, bytes]]:
 def read_mark(
     partition: int, low: int, headers: Mapping[str, bytes], value: bytes | None
 ) -> Replayed | Purged | None:
-    """The mark that a message of the dead-letter topic is; None if it is a letter.
+    """The mark that a message of the dead-letter topic is; None if it is a dead letter.
 
     :param low: the first offset that the partition still holds.
     :raises ValueError, KeyError: it says it is a mark, and is none.
@@ -129,14 +129,14 @@ def intervals_of(offsets: Iterable[int]) -> tuple[Interval, ...]:
 
 
 def joined(
-    parts: Sequence[Mapping[LetterKey, tuple[Interval, ...]]],
-) -> dict[LetterKey, tuple[Interval, ...]]:
+    parts: Sequence[Mapping[DeadLetterKey, tuple[Interval, ...]]],
+) -> dict[DeadLetterKey, tuple[Interval, ...]]:
     """Several marks' offsets as one; they may overlap."""
-    by_key: dict[LetterKey, list[Interval]] = {}
+    by_key: dict[DeadLetterKey, list[Interval]] = {}
     for part in parts:
         for key, intervals in part.items():
             by_key.setdefault(key, []).extend(intervals)
-    merged: dict[LetterKey, tuple[Interval, ...]] = {}
+    merged: dict[DeadLetterKey, tuple[Interval, ...]] = {}
     for key, parts_of_key in by_key.items():
         found: list[Interval] = []
         for begin, end in sorted(parts_of_key):

@@ -13,7 +13,7 @@ from sluice.ops.doctor_findings import Examination, Finding
 _PATIENCE_SECONDS = 5.0
 
 
-def check_turns(access: ClickHouseAccess, looks: Sequence[ReplicaLook]) -> list[Finding]:
+def check_insert_locks(access: ClickHouseAccess, looks: Sequence[ReplicaLook]) -> list[Finding]:
     """Whether loaders queue where they should. Asks ZooKeeper only where that matters."""
     found = Examination("[clickhouse] zookeeper")
     serial = sorted(
@@ -27,17 +27,18 @@ def check_turns(access: ClickHouseAccess, looks: Sequence[ReplicaLook]) -> list[
     )
     if serial and not access.zookeeper:
         found.warning(
-            "turns",
+            "insert-lock",
             f"servers of shard {', '.join(serial)} refuse an insert into a table while another "
             "waits for its quorum (286). 40 blocks of 8 Kafka partitions were refused 9 to 17 "
-            "times, and loaders that took turns loaded 16 to 75 % faster [measured]",
-            'zookeeper = "host:port" in [clickhouse]: loaders take turns there; or a server from '
-            "20.10 on",
+            "times, and loaders with insert locks loaded 16 to 75 % faster [measured]",
+            'zookeeper = "host:port" in [clickhouse]: loaders queue there for the insert lock; '
+            "or a "
+            "server from 20.10 on",
         )
     elif serial:
         _check_lock(found, access)
     elif access.zookeeper:
-        found.ok("turns", "not needed: all servers wait for quorums side by side")
+        found.ok("insert-lock", "not needed: all servers wait for quorums side by side")
     return found.findings
 
 
@@ -50,5 +51,7 @@ def _check_lock(found: Examination, access: ClickHouseAccess) -> None:
             lock.announce(0.0)
             lock.release(is_over=True)
     except SluiceError as error:
-        found.warning("turns", f"loaders cannot take turns: {error.message}", error.hint)
-    found.ok("turns", "loaders can take turns at a table")
+        found.warning(
+            "insert-lock", f"loaders cannot take insert locks: {error.message}", error.hint
+        )
+    found.ok("insert-lock", "loaders can take insert locks")

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from sluice.core.budget import Site
+from sluice.core.budget import TargetShard
 from sluice.core.dynamic import DynamicColumns, NewField, answer_to, type_of
 from sluice.core.errors import TerminalError, TransientError
+from sluice.core.load_spec import Column, LoadSpec, TableSpec, parse_spec
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Failed, Outdated, TaskReport, TooHeavy
-from sluice.core.text import Column, ConfigurationText, TableText, parse_text
 from sluice.driver.growing import Wanted
 from sluice.driver.parking import Parking
 from sluice.driver.ports import SchemaRead
 from sluice.spark.jobs import JobLostError, JobResult
 from sluice.worker.assignment import Assignment
-from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_text
+from tests.driver.loop_world import START_MS, Answer, World, kinds, run, table_spec
 from tests.driver.test_changes import AlteredWorld
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 RULES = DynamicColumns(allow=("x.*",), deny=("d.*",), columns_max=3)
 
 
-def with_columns(table: TableText, fields: tuple[NewField, ...]) -> TableText:
+def with_columns(table: TableSpec, fields: tuple[NewField, ...]) -> TableSpec:
     """What the schema's thread makes of an entry, as far as there is room."""
     for field in fields:
         dynamic = table.dynamic
@@ -49,10 +49,10 @@ class GrowingWorld(AlteredWorld):
         World.__init__(
             self,
             (P0, P1),
-            (replace(table_text("a", ("a",)), dynamic=RULES), table_text("z", ("a",))),
+            (replace(table_spec("a", ("a",)), dynamic=RULES), table_spec("z", ("a",))),
         )
         self.tokens, self.add_ms = tokens, add_ms
-        self.now_text = self.text
+        self.now_spec = self.spec
         self.barred = {}
         self.readings = 0
         self.read_schema = self._read
@@ -61,27 +61,27 @@ class GrowingWorld(AlteredWorld):
         self.wanted: list[Wanted] = []
         self.want_columns = self._want
         self.script = type(self).task  # type: ignore[assignment]
-        self.letters_of: set[int] = set()
+        self.dead_letters_of: set[int] = set()
 
     def _want(self, wanted: Wanted) -> None:
         self.wanted.append(wanted)
         self.at(self.add_ms, lambda: self.grow(wanted))
 
     def grow(self, wanted: Wanted) -> None:
-        tables = tuple(with_columns(t, wanted.get(t.entry, ())) for t in self.now_text.tables)
-        self.now_text = replace(self.now_text, tables=tables)
+        tables = tuple(with_columns(t, wanted.get(t.entry, ())) for t in self.now_spec.tables)
+        self.now_spec = replace(self.now_spec, tables=tables)
         self.tell(self.now)
 
     def task(self, assignment: Assignment) -> Answer:
-        """What a task does under the text that its record names."""
-        text = parse_text(self.environments[-1].texts[assignment.record.text])
-        refused = self.asked(text, assignment)
+        """What a task does under the load spec that its record names."""
+        spec = parse_spec(self.environments[-1].specs[assignment.record.spec])
+        refused = self.asked(spec, assignment)
         return refused or self.load(assignment)
 
-    def asked(self, text: ConfigurationText, assignment: Assignment) -> Outdated | None:
+    def asked(self, spec: LoadSpec, assignment: Assignment) -> Outdated | None:
         begin, end = assignment.block_range.begin, assignment.block_range.end
         new = []
-        for table in text.tables:
+        for table in spec.tables:
             for offset in range(begin, end):
                 name = self.fields.get(offset)
                 if name is None or table.dynamic is None or table.parked:
@@ -91,7 +91,7 @@ class GrowingWorld(AlteredWorld):
                 if answer:
                     new.append(NewField(name, "Int" if answer == "add" else ""))
                 elif name not in names and name not in table.dynamic.passed_over:
-                    self.letters_of.add(offset)
+                    self.dead_letters_of.add(offset)
         return Outdated("a", "new fields", (), {"a": tuple(new)}) if new else None
 
 
@@ -103,17 +103,17 @@ def once(answer: Callable[[World, Assignment], Answer]) -> Callable[[World, Assi
 def columns_of(world: GrowingWorld, source: TopicPartition) -> set[str]:
     """Under which columns of `a` the partition's last range was loaded."""
     last = [r for c in world.commits for s, r in c.records.items() if s == source]
-    text = parse_text(world.canonical(last[-1].text))
-    return {column.name for column in text.tables[0].columns}
+    spec = parse_spec(world.canonical(last[-1].spec))
+    return {column.name for column in spec.tables[0].columns}
 
 
 def assert_loaded(world: GrowingWorld) -> None:
     for entry in ("a", "z"):
         assert world.rows_of(P0, entry) == [1] * world.ends[P0]
-    known: set[object] = {world.text.digest()}
+    known: set[object] = {world.spec.digest()}
     for commit in world.commits:
         known |= {e.body["digest"] for e in commit.entries if e.body["type"] == "text"}
-        assert {record.text for record in commit.records.values()} <= known, "unrecorded text"
+        assert {record.spec for record in commit.records.values()} <= known, "unrecorded load spec"
 
 
 def test_a_range_waits_for_its_columns_and_is_loaded_with_them() -> None:
@@ -122,15 +122,15 @@ def test_a_range_waits_for_its_columns_and_is_loaded_with_them() -> None:
     run(world)
     assert kinds(world, P0) == [
         ("INTEND", 0, 10),
-        ("WIDEN", 0, 10),
+        ("ADD_COLUMNS", 0, 10),
         ("INTEND", 10, 20),
-        ("WIDEN", 10, 20),
+        ("ADD_COLUMNS", 10, 20),
         ("SETTLE", 20, 20),
     ]
-    names = {column.name for column in world.now_text.tables[0].columns}
+    names = {column.name for column in world.now_spec.tables[0].columns}
     assert {"x1", "x2"} <= names
-    assert world.now_text.tables[0].dynamic == replace(RULES, passed_over=("d1",))
-    assert world.letters_of == set()
+    assert world.now_spec.tables[0].dynamic == replace(RULES, passed_over=("d1",))
+    assert world.dead_letters_of == set()
     assert_loaded(world)
     # While it waited, the columns were asked for again, once a second.
     assert 4 <= sum("a" in wanted and wanted["a"][0].name == "x1" for wanted in world.wanted) <= 6
@@ -140,19 +140,24 @@ def test_where_there_is_no_room_the_field_is_a_dead_letter() -> None:
     world = GrowingWorld({1: "x1", 2: "x2", 3: "x3", 4: "x4"})
     world.ends[P0] = 20
     run(world)
-    assert world.letters_of == {4}
-    assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "WIDEN", "INTEND", "SETTLE"]
+    assert world.dead_letters_of == {4}
+    assert [kind for kind, _, _ in kinds(world, P0)] == [
+        "INTEND",
+        "ADD_COLUMNS",
+        "INTEND",
+        "SETTLE",
+    ]
     assert_loaded(world)
 
 
 def test_a_repeated_attempt_is_refused_as_the_first_one_was() -> None:
-    """The first one may have died; whoever executes the text refuses the range."""
+    """The first one may have died; whoever executes the load spec refuses the range."""
     world = GrowingWorld({3: "x1"})
     world.ends[P0] = 10
     world.script = once(lambda world, assignment: JobLostError("lost"))
     run(world)
-    assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "WIDEN", "SETTLE"]
-    assert len(world.jobs) == 3 and world.letters_of == set()
+    assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "ADD_COLUMNS", "SETTLE"]
+    assert len(world.jobs) == 3 and world.dead_letters_of == set()
     assert_loaded(world)
 
 
@@ -164,12 +169,12 @@ def test_a_shortened_range() -> None:
     assert [kind for kind, _, _ in kinds(world, P0)] == [
         "INTEND",
         "SHORTEN",
-        "WIDEN",
+        "ADD_COLUMNS",
         "INTEND",
-        "WIDEN",
+        "ADD_COLUMNS",
         "SETTLE",
     ]
-    assert world.letters_of == set()
+    assert world.dead_letters_of == set()
     assert_loaded(world)
 
 
@@ -177,17 +182,17 @@ def test_a_probed_range_keeps_what_the_probe_found() -> None:
     world = GrowingWorld({3: "x1"})
     world.ends[P0] = 10
     state = world.overrun(P0, 10, 1)
-    world.tables[Site("z", "s1")].rows = {(P0, offset): 1 for offset in range(10)}
+    world.tables[TargetShard("z", "s1")].rows = {(P0, offset): 1 for offset in range(10)}
     loop = world.loop([state, world.settled(P1)])
     run(world, loop)
-    assert [kind for kind, _, _ in kinds(world, P0)] == ["PROBE", "WIDEN", "SETTLE"]
-    probe, widen = (c.records[P0] for c in world.commits[:2])
-    assert probe.rest == widen.rest != ""
-    assert world.letters_of == set()
+    assert [kind for kind, _, _ in kinds(world, P0)] == ["PROBE", "ADD_COLUMNS", "SETTLE"]
+    probe, add_columns = (c.records[P0] for c in world.commits[:2])
+    assert probe.rest == add_columns.rest != ""
+    assert world.dead_letters_of == set()
     assert_loaded(world)
 
 
-def test_a_second_partition_is_widened_to_the_text_that_is_there() -> None:
+def test_a_second_partition_is_widened_to_the_spec_that_is_there() -> None:
     world = GrowingWorld({3: "x1"})
     world.ends.update({P0: 10, P1: 10})
     run(world)
@@ -205,9 +210,9 @@ def test_another_entry_of_the_range_stays_as_it_was_recorded() -> None:
         assert isinstance(world, GrowingWorld)
         tables = tuple(
             replace(t, columns=(*t.columns, Column("more", "String"))) if t.entry == "z" else t
-            for t in world.now_text.tables
+            for t in world.now_spec.tables
         )
-        world.now_text = replace(world.now_text, tables=tables)
+        world.now_spec = replace(world.now_spec, tables=tables)
         world.tell(world.now)
         return world.task(assignment)
 
@@ -217,12 +222,12 @@ def test_another_entry_of_the_range_stays_as_it_was_recorded() -> None:
         record
         for c in world.commits
         for record in c.records.values()
-        if record.kind.name == "WIDEN"
+        if record.kind.name == "ADD_COLUMNS"
     )
-    text = parse_text(world.canonical(widened.text))
-    assert "more" not in {c.name for c in text.tables[1].columns}
-    assert "x1" in {c.name for c in text.tables[0].columns}
-    assert widened.text != world.now_text.digest()
+    spec = parse_spec(world.canonical(widened.spec))
+    assert "more" not in {c.name for c in spec.tables[1].columns}
+    assert "x1" in {c.name for c in spec.tables[0].columns}
+    assert widened.spec != world.now_spec.digest()
     assert_loaded(world)
 
 
@@ -231,7 +236,7 @@ def test_a_server_that_refuses_the_column_stops_its_topic() -> None:
     world.ends[P0] = 10
     error = TerminalError("columns cannot be added to d.a: no rights", "GRANT it")
     world.want_columns = lambda wanted: world.at(
-        20, lambda: world.put(SchemaRead(world.now, None, world.text, {"a": error}))
+        20, lambda: world.put(SchemaRead(world.now, None, world.spec, {"a": error}))
     )
     loop = run(world)
     assert loop.states[P0].stopped is error and loop.states[P0].record.in_doubt
@@ -244,41 +249,41 @@ def test_or_parks_its_entry() -> None:
     world.parking = Parking(["a"])
     error = TerminalError("columns cannot be added to d.a: no rights", "GRANT it")
     world.want_columns = lambda wanted: world.at(
-        20, lambda: world.put(SchemaRead(world.now, None, world.text, {}, {"a": error}))
+        20, lambda: world.put(SchemaRead(world.now, None, world.spec, {}, {"a": error}))
     )
     run(world)
-    assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "WIDEN", "SETTLE"]
+    assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "ADD_COLUMNS", "SETTLE"]
     (widened,) = (
         record
         for c in world.commits
         for record in c.records.values()
-        if record.kind.name == "WIDEN"
+        if record.kind.name == "ADD_COLUMNS"
     )
-    text = parse_text(world.canonical(widened.text))
-    assert [table.parked for table in text.tables] == [True, False]
+    spec = parse_spec(world.canonical(widened.spec))
+    assert [table.parked for table in spec.tables] == [True, False]
 
 
 def test_an_entry_without_rules_any_more_treats_the_field_as_unknown() -> None:
     """The configuration was changed while the range was in doubt."""
     world = GrowingWorld({3: "x1"})
     world.ends[P0] = 10
-    recorded = world.text
+    recorded = world.spec
     plain = replace(
         recorded, tables=tuple(replace(table, dynamic=None) for table in recorded.tables)
     )
     world.planner.change(plain)
-    world.now_text = plain
+    world.now_spec = plain
     state = world.settled(P0)
     state.record = world.group[P0] = replace(
-        world.overrun(P0, 10, 1).record, text=recorded.digest(), deadline_ms=world.now + 60_000
+        world.overrun(P0, 10, 1).record, spec=recorded.digest(), deadline_ms=world.now + 60_000
     )
     loop = world.loop([state, world.settled(P1)])
-    loop._texts[plain.digest()] = plain
+    loop._specs[plain.digest()] = plain
     loop._environment = replace(
-        loop._environment, texts={**loop._environment.texts, plain.digest(): plain.canonical()}
+        loop._environment, specs={**loop._environment.specs, plain.digest(): plain.canonical()}
     )
     run(world, loop)
-    assert "WIDEN" in [kind for kind, _, _ in kinds(world, P0)]
+    assert "ADD_COLUMNS" in [kind for kind, _, _ in kinds(world, P0)]
     assert world.wanted == []
     assert world.rows_of(P0, "a") == [1] * 10
 
@@ -305,7 +310,7 @@ def test_where_rows_are_hashed_nothing_is_repeated_while_columns_are_on_their_wa
 
 
 def test_where_rows_are_hashed_and_another_table_was_altered_the_range_is_probed() -> None:
-    """Its recorded text cannot be executed even with the new columns; today's can."""
+    """Its recorded load spec cannot be executed even with the new columns; today's can."""
     world = GrowingWorld({3: "x1"}, tokens=False)
     world.ends[P0] = 10
 
@@ -313,9 +318,9 @@ def test_where_rows_are_hashed_and_another_table_was_altered_the_range_is_probed
         assert isinstance(world, GrowingWorld)
         tables = tuple(
             replace(t, columns=(*t.columns, Column("more", "String"))) if t.entry == "z" else t
-            for t in world.now_text.tables
+            for t in world.now_spec.tables
         )
-        world.now_text = replace(world.now_text, tables=tables)
+        world.now_spec = replace(world.now_spec, tables=tables)
         world.tell(world.now)
         return world.task(assignment)
 
@@ -323,8 +328,8 @@ def test_where_rows_are_hashed_and_another_table_was_altered_the_range_is_probed
     run(world)
     assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "PROBE", "SETTLE"]
     probed = next(r for c in world.commits for r in c.records.values() if r.kind.name == "PROBE")
-    assert probed.text == world.now_text.digest()
-    assert world.letters_of == set()
+    assert probed.spec == world.now_spec.digest()
+    assert world.dead_letters_of == set()
     assert_loaded(world)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.kafka.dead_letters import read_dead_letters, wrap
 from sluice.ops.dead_letters import (
-    Selection,
+    DeadLetterSelection,
     find,
 )
 from sluice.ops.dead_letters_replaying import ReplayReport, plan_replay, replay
@@ -18,14 +18,14 @@ from tests.kafka.groups import NOW, letter
 from tests.ops.pipelines import Pipeline
 from tests.support.kafka import Kafka
 
-ALL = Selection()
+ALL = DeadLetterSelection()
 
 
-class Letters(Pipeline):
+class DeadLetters(Pipeline):
     """A pipeline with dead letters of its topic's messages."""
 
     def write(self, *offsets: int, **changes: object) -> None:
-        """Letters of these messages of partition 0."""
+        """Dead letters of these messages of partition 0."""
         producer = ck.Producer(
             {"bootstrap.servers": self.kafka.brokers, "enable.idempotence": True}
         )
@@ -34,12 +34,12 @@ class Letters(Pipeline):
                 offset,
                 value=b"%d" % offset,
                 attempted_at_ms=NOW + offset,
-                lane=f"{self.pipeline}.dc1",
+                connector=f"{self.pipeline}.dc1",
                 topic=self.topic,
             )
-            wrapped = wrap(made._replace(**changes), self.letters_max)  # type: ignore[arg-type]
+            wrapped = wrap(made._replace(**changes), self.dead_letters_max)  # type: ignore[arg-type]
             producer.produce(
-                self.letters,
+                self.dead_letters,
                 value=wrapped.value,
                 key=wrapped.key,
                 headers=wrapped.headers,
@@ -47,7 +47,9 @@ class Letters(Pipeline):
             )
         assert producer.flush(30) == 0
 
-    def replay(self, selection: Selection = ALL, limit: int | None = None) -> ReplayReport:
+    def replay(
+        self, selection: DeadLetterSelection = ALL, limit: int | None = None
+    ) -> ReplayReport:
         """Plan and carry out."""
         return replay(self.configuration, plan_replay(self.configuration, selection, limit))
 
@@ -57,17 +59,19 @@ class Letters(Pipeline):
 
     def audited(self) -> list[int]:
         """Offsets that an audit counts as dead letters."""
-        return sorted(each.offset for each in read_dead_letters(self.kafka.access(), self.letters))
+        return sorted(
+            each.offset for each in read_dead_letters(self.kafka.access(), self.dead_letters)
+        )
 
 
 @pytest.fixture
-def pipeline(kafka: Kafka, tmp_path: Path) -> Iterator[Letters]:
-    made = Letters(kafka, tmp_path)
+def pipeline(kafka: Kafka, tmp_path: Path) -> Iterator[DeadLetters]:
+    made = DeadLetters(kafka, tmp_path)
     yield made
     made.close()
 
 
-def offsets_of(pipeline: Letters, selection: Selection) -> list[int]:
+def offsets_of(pipeline: DeadLetters, selection: DeadLetterSelection) -> list[int]:
     return [found.letter.offset for found in find(pipeline.configuration, selection)]
 
 

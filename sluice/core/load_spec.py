@@ -1,8 +1,8 @@
-"""The configuration text: everything that decides which rows a range becomes (R8).
+"""The load spec: everything that decides which rows a range becomes (R8).
 
-Two executions of the same range under the same text make the same rows. The text is
+Two executions of the same range under the same load spec make the same rows. The load spec is
 canonical (sorted keys, no comments, no secrets), lives in the ledger, and is named by
-its digest in every intent. A replay executes the text from the ledger, never the
+its digest in every intent. A replay executes the load spec from the ledger, never the
 configuration file or today's schema.
 """
 
@@ -18,7 +18,7 @@ from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import TerminalError
 from sluice.core.topics import takes
 
-TEXT_VERSION = 1
+SPEC_VERSION = 1
 
 ColumnKind = Literal["", "DEFAULT", "MATERIALIZED", "ALIAS", "EPHEMERAL"]
 
@@ -123,7 +123,7 @@ KAFKA_COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class TableText:
+class TableSpec:
     """What decides the rows of one table entry.
 
     :param entry: the `name` of the [[table]] entry; part of every token.
@@ -202,8 +202,8 @@ class TableText:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigurationText:
-    """The whole text of one connector.
+class LoadSpec:
+    """The whole load spec of one connector.
 
     :param decoder: name and version of the engine that decodes, e.g. "chdb 26.9.0".
     :param range_bytes_max: above this a range is inserted by nobody (R12).
@@ -214,27 +214,27 @@ class ConfigurationText:
     connector: str
     decoder: str
     range_bytes_max: int
-    tables: tuple[TableText, ...]
-    version: int = TEXT_VERSION
+    tables: tuple[TableSpec, ...]
+    version: int = SPEC_VERSION
     unrouted: Literal["dead-letter", "skip"] = "dead-letter"
 
     def canonical(self) -> str:
-        """The text itself: JSON with sorted keys and no spaces."""
+        """The load spec itself: JSON with sorted keys and no spaces."""
         raw = asdict(self)
         if self.unrouted == "dead-letter":
             del raw["unrouted"]
         for table in raw["tables"]:
             for name, default in _CHOICES.items():
                 if table[name] == default:
-                    # Texts from before there was a choice keep their names.
+                    # Load specs from before there was a choice keep their names.
                     del table[name]
         return json.dumps(raw, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     def digest(self) -> str:
-        """16 hexadecimal digits that name this text."""
+        """16 hexadecimal digits that name this load spec."""
         return digest_of(self.canonical())
 
-    def tables_of(self, topic: str) -> tuple[TableText, ...]:
+    def tables_of(self, topic: str) -> tuple[TableSpec, ...]:
         """The table entries that a message of this topic goes to."""
         return tuple(table for table in self.tables if table.takes(topic))
 
@@ -263,23 +263,23 @@ _CHOICES: dict[str, object] = {
 
 
 def digest_of(canonical: str) -> str:
-    """The name of a canonical text: 16 hexadecimal digits of its SHA-256."""
+    """The name of a canonical load spec: 16 hexadecimal digits of its SHA-256."""
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def parse_text(canonical: str) -> ConfigurationText:
-    """Rebuild a text from the ledger.
+def parse_spec(canonical: str) -> LoadSpec:
+    """Rebuild a load spec from the ledger.
 
     :raises TerminalError: this version of Sluice cannot execute it.
     """
     raw: dict[str, Any] = json.loads(canonical)
-    if raw.get("version") != TEXT_VERSION:
+    if raw.get("version") != SPEC_VERSION:
         raise TerminalError(
-            f"configuration text version {raw.get('version')} was written by another Sluice",
+            f"load spec version {raw.get('version')} was written by another Sluice",
             "Replay with the Sluice version that wrote it, or run `sluice resolve`.",
         )
     tables = tuple(
-        TableText(
+        TableSpec(
             **{
                 **table,
                 "topics": tuple(table["topics"]),
@@ -304,7 +304,7 @@ def parse_text(canonical: str) -> ConfigurationText:
         )
         for table in raw.pop("tables")
     )
-    return ConfigurationText(tables=tables, **raw)
+    return LoadSpec(tables=tables, **raw)
 
 
 def _numbers(raw: list[int] | None) -> tuple[int, ...] | None:

@@ -1,4 +1,4 @@
-"""Today's configuration text, from the file and the tables."""
+"""Today's load spec, from the file and the tables."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sluice.clickhouse.sql import identifier, qualified
 from sluice.config import Configuration, TableConfiguration
 from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.core.formats import FORMATS, REGISTRY_OPTION
-from sluice.core.replicas import host_matches
-from sluice.core.text import (
+from sluice.core.load_spec import (
     LINEAGE_TYPES,
     SOURCE,
     SOURCE_TYPES,
     Column,
-    ConfigurationText,
-    TableText,
+    LoadSpec,
+    TableSpec,
 )
+from sluice.core.replicas import host_matches
 from sluice.core.topics import matches, takes
 from sluice.decode.version import decoder_version
 from sluice.driver.login import login_of
@@ -82,7 +82,7 @@ def tables_of_connector(
     )
 
 
-def build_text(
+def build_spec(
     configuration: Configuration,
     connector_name: str,
     facts: Mapping[str, TableFacts],
@@ -90,24 +90,24 @@ def build_text(
     decoder: str,
     paths: Mapping[tuple[str, str], str] | None = None,
     uuids: Mapping[tuple[str, str], Mapping[str, str]] | None = None,
-) -> ConfigurationText:
-    """Today's text of a connector; pure.
+) -> LoadSpec:
+    """Today's load spec of a connector; pure.
 
     :param facts: of every table that the connector loads, by name of the table entry.
     :param time_zone: of the servers.
-    :param paths: of Replicated tables, see `Today`; None where the text is not for loading.
+    :param paths: of Replicated tables, see `Today`; None where the load spec is not for loading.
     :param uuids: of the others, see `Today`.
     :raises ConfigurationError: lineage = true and the table lacks lineage columns.
     """
     connector = configuration.connector(connector_name)
-    return ConfigurationText(
+    return LoadSpec(
         pipeline=configuration.pipeline,
         connector=connector_name,
         decoder=decoder,
         range_bytes_max=configuration.batch.range_bytes_max,
         unrouted=connector.unrouted,
         tables=tuple(
-            TableText(
+            TableSpec(
                 entry=table.name,
                 database=table.database,
                 table=table.table,
@@ -235,16 +235,16 @@ def add_lineage_statement(
 ) -> str:
     """The ALTER TABLE that gives a table these lineage columns.
 
-    :param types: those that suit the server, see `core.text.lineage_types`.
+    :param types: those that suit the server, see `core.load_spec.lineage_types`.
     """
     columns = ", ".join(f"ADD COLUMN {identifier(name)} {types[name]}" for name in missing)
     return f"ALTER TABLE {qualified(facts.database, facts.table)} {columns}"
 
 
-def read_text(configuration: Configuration, connector_name: str) -> ConfigurationText:
-    """Today's text of a connector, its tables read from the servers.
+def read_spec(configuration: Configuration, connector_name: str) -> LoadSpec:
+    """Today's load spec of a connector, its tables read from the servers.
 
-    :raises ConfigurationError: see `build_text`.
+    :raises ConfigurationError: see `build_spec`.
     :raises TerminalError: a table that cannot be loaded, or shards that differ.
     :raises TransientError: no replica of a shard answers.
     """
@@ -257,7 +257,7 @@ def read_text(configuration: Configuration, connector_name: str) -> Configuratio
         )
     today = _read(access_of(configuration), shards, strict=True)
     facts = {table.name: today.tables[table.target] for table in tables}
-    return build_text(
+    return build_spec(
         configuration,
         connector_name,
         facts,
@@ -268,15 +268,15 @@ def read_text(configuration: Configuration, connector_name: str) -> Configuratio
     )
 
 
-def read_today(configuration: Configuration, recorded: Iterable[ConfigurationText]) -> Today:
-    """Read every table that the recorded texts name, also those no longer configured.
+def read_today(configuration: Configuration, recorded: Iterable[LoadSpec]) -> Today:
+    """Read every table that the recorded load specs name, also those no longer configured.
 
     :raises TerminalError: shards that differ.
     :raises TransientError: no replica of a shard answers.
     """
     shards: dict[_Name, set[str]] = {}
-    for text in recorded:
-        for table in text.tables:
+    for spec in recorded:
+        for table in spec.tables:
             shards.setdefault((table.database, table.table), set()).update(table.shards)
     return _read(access_of(configuration), shards, strict=False)
 

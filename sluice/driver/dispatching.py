@@ -1,0 +1,152 @@
+"""Step 6 of a round: recorded ranges go to Spark, and those that are to be probed to the prober."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from sluice.core.lease import has_expired
+from sluice.core.packing import packed
+from sluice.driver.bundling import whole_bundles
+from sluice.driver.changes import SchemaChanges
+from sluice.driver.counters import Counters
+from sluice.driver.hanging import HungJobs
+from sluice.driver.loop_parts import LoopParts
+from sluice.driver.ports import Sought
+from sluice.driver.round_planner import RoundPlanner
+from sluice.driver.state import PartitionState, Probing, ToProbe
+from sluice.worker.assignment import Assignment, Job, TaskEnvironment
+
+#: Ranges that one probe looks for: what it asks of the servers is asked once for all of them.
+PROBED_TOGETHER_MAX = 100
+#: Workers end after a minute without work.
+WARM_EVERY_MS = 20_000
+
+
+class Dispatcher:
+    """What one loop has given away: jobs, and looks into the tables. Their results come by the
+    inbox.
+
+    :param name: of the connector; shown in Spark's UI.
+    :param share: how much of a task a bundle is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parts: LoopParts,
+        share: Callable[[Sequence[PartitionState]], float],
+        schema: SchemaChanges,
+        round_planner: RoundPlanner,
+        counters: Counters,
+    ) -> None:
+        self._name = name
+        self._jobs = parts.jobs
+        self._prober = parts.prober
+        self._inbox = parts.inbox
+        self._now_ms = parts.now_ms
+        self._share = share
+        self._schema = schema
+        self._round_planner = round_planner
+        self._counters = counters
+        self._hung = HungJobs(name)
+        self._worked_at_ms = parts.now_ms()
+
+    def dispatch(self, ready: list[PartitionState], environment: TaskEnvironment) -> None:
+        """Send ranges to Spark. A bundle of which not all members were recorded stays here."""
+        jobs = grouped(whole_bundles(ready), self._share, self._jobs.slots)
+        for tasks in jobs:
+            self._worked_at_ms = now_ms = self._now_ms()
+            looks = self._schema.looks_for_fields(now_ms)
+            given = tuple(tuple(assigned(state, now_ms, looks) for state in task) for task in tasks)
+            job = Job(self._name, max(s.record.batch for task in tasks for s in task), given)
+            sent = (state for task in tasks for state in task)
+            for state, assignment in zip(sent, job.assignments, strict=True):
+                state.out, state.sent, state.repeated = True, True, not assignment.is_first
+                self._counters.retries += state.record.attempt > 1
+            self._hung.sent(job)
+            self._jobs.submit(job, environment, self._inbox.put)
+
+    def came_back(self, job: Job) -> None:
+        """Spark has carried it out, or given it up."""
+        self._hung.came_back(job)
+
+    def worked(self, now_ms: int) -> None:
+        """Workers had something to do until now."""
+        self._worked_at_ms = now_ms
+
+    def cancel_hung(self, now_ms: int) -> None:
+        """Jobs whose leases have long been over do not hold their slots any longer."""
+        for job in self._hung.due(now_ms):
+            self._jobs.cancel(job)
+
+    def probe(self, busy: Iterable[PartitionState], now_ms: int) -> None:
+        """Have the tables looked into for ranges of which nothing can come any more."""
+        together: dict[tuple[str, int, int], list[PartitionState]] = {}
+        for state in busy:
+            if type(state.stage) is not ToProbe or now_ms < state.retry_at_ms:
+                continue
+            last_ms = max(state.record.deadline_ms, state.late_insert_until_ms)
+            if state.out or not has_expired(last_ms, now_ms):
+                continue
+            since_ms = state.background.since_ms
+            place = state.source.topic, id(self._round_planner.spec_of(state)), since_ms
+            together.setdefault(place, []).append(state)
+        for (_, _, since_ms), states in together.items():
+            spec = self._round_planner.spec_of(states[0])
+            for state in states:
+                state.become(Probing(state.outdated))
+            for begin in range(0, len(states), PROBED_TOGETHER_MAX):
+                sought = [
+                    Sought(
+                        state.block_range,
+                        state.record,
+                        self._schema.known_rest(state),
+                        self._schema.in_parts(state),
+                    )
+                    for state in states[begin : begin + PROBED_TOGETHER_MAX]
+                ]
+                self._prober.submit(sought, spec, since_ms, self._inbox.put)
+
+    def keep_warm(self, now_ms: int) -> None:
+        """Give idle workers something to do before they end."""
+        if now_ms - self._worked_at_ms > WARM_EVERY_MS:
+            self._worked_at_ms = now_ms
+            self._jobs.warm()
+
+
+def grouped(
+    ready: Sequence[list[PartitionState]],
+    share: Callable[[Sequence[PartitionState]], float],
+    slots: int,
+) -> list[list[list[PartitionState]]]:
+    """Jobs of tasks of ranges. Those that failed before run alone, so that a failing shard holds
+    no slot and no receipt of the others (R3).
+
+    :param ready: the members of each bundle; a range alone is a bundle of one.
+    :param share: how much of a task a bundle is.
+    :param slots: tasks that can run at once.
+    """
+    healthy = [members for members in ready if all(s.failures == 0 for s in members)]
+    jobs = [
+        [[state for place in task for state in healthy[place]] for task in tasks]
+        for tasks in packed([share(members) for members in healthy], slots)
+    ]
+    return jobs + [[members] for members in ready if any(s.failures > 0 for s in members)]
+
+
+def assigned(state: PartitionState, now_ms: int, looks_for_fields: bool) -> Assignment:
+    """What a task is told of a partition's recorded range."""
+    return Assignment(
+        block_range=state.block_range,
+        record=state.record,
+        rest=state.background.rest,
+        stored=state.background.stored,
+        bytes_max=state.background.bytes_max,
+        sent_at_ms=now_ms,
+        is_first=state.record.attempt == 1 and not state.sent,
+        looks_for_fields=looks_for_fields,
+        insert_counters=state.background.insert_counters,
+        servers=state.background.servers,
+        since_ms=state.background.since_ms,
+        insert_seconds=state.insert_seconds,
+    )

@@ -1,0 +1,136 @@
+"""Steps 4 and 5 of a round: the committed offsets are compared, then one transaction is written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from sluice.core.errors import ForeignHandsError, TransientError
+from sluice.core.lease import has_expired
+from sluice.core.ledger import Commit
+from sluice.core.ranges import TopicPartition
+from sluice.core.records import may_follow
+from sluice.driver.changes import SchemaChanges
+from sluice.driver.checkpoints import Checkpoints
+from sluice.driver.counters import Counters
+from sluice.driver.effects import Effect, LetGo, StopPartition
+from sluice.driver.loop_parts import LoopParts
+from sluice.driver.record_updates import RecordUpdate, bounded
+from sluice.driver.report_handler import backoff_ms
+from sluice.driver.start import Started
+from sluice.driver.state import Holds, PartitionState, PossibleLateInsert
+
+_logger = logging.getLogger("sluice.loop")
+
+
+class RoundRecorder:
+    """Records what the rounds of one loop have planned, and takes it over into the states.
+
+    :param name: of the connector.
+    :param states: all partitions of the loop, as they are later too.
+    :param apply: does what follows for a partition, at once.
+    :param batch: number of the last batch that is committed.
+    :param recorded: all partitions that have a record in the ledger; None: nobody knows.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parts: LoopParts,
+        states: Mapping[TopicPartition, PartitionState],
+        holds: Holds,
+        schema: SchemaChanges,
+        counters: Counters,
+        apply: Callable[[Iterable[Effect]], None],
+        batch: int,
+        recorded: frozenset[TopicPartition] | None,
+    ) -> None:
+        self.batch = batch
+        #: Transactions in a row that could not be written.
+        self.failures = 0
+        #: Before this nothing is recorded.
+        self.again_at_ms = 0
+        self.checkpoints = Checkpoints(states, recorded)
+        self._name = name
+        self._log = parts.log
+        self._now_ms = parts.now_ms
+        self._states = states
+        self._holds = holds
+        self._schema = schema
+        self._counters = counters
+        self._apply = apply
+
+    def took_over(self, started: Started) -> None:
+        """The loop has more partitions now, whose last records are known."""
+        self.batch = started.batch
+        self.checkpoints.took_over(started.states, started.recorded)
+
+    def record(
+        self, updates: list[RecordUpdate], specs: Mapping[str, str], now_ms: int
+    ) -> list[PartitionState]:
+        """Commit the updates; gives the partitions that are to be loaded now.
+
+        :param specs: canonical load specs by digest.
+        """
+        try:
+            updates = self._unchanged(bounded(updates))
+            if not updates:
+                return []
+            numbered = [update.numbered(self.batch + 1) for update in updates]
+            for update in numbered:
+                previous = self._states[update.source].record
+                assert may_follow(previous, update.record), (previous, update.record)
+            commit = Commit(
+                {update.source: update.record for update in numbered},
+                (
+                    *self.checkpoints.due(now_ms, specs),
+                    *self._schema.entries(update.record.spec for update in numbered),
+                    *(entry for update in numbered for entry in update.entries),
+                ),
+                tuple(letter for update in numbered for letter in update.dead_letters),
+            )
+            expected = {update.source: self._states[update.source].record for update in numbered}
+            self._log.record(commit, expected)
+        except ForeignHandsError as error:
+            _logger.warning("connector %s: %s", self._name, error)
+            return []
+        except TransientError as error:
+            self.failures += 1
+            delay = backoff_ms(self.failures)
+            self.again_at_ms = now_ms + delay
+            cannot = "connector %s cannot record (next in %.1f s): %s"
+            _logger.warning(cannot, self._name, delay / 1000, error)
+            return []
+        self.batch += 1
+        self.checkpoints.committed(commit.entries)
+        self._schema.recorded(update.record.spec for update in numbered)
+        self.failures = 0
+        self._counters.batches += 1
+        return [state for update in numbered if (state := self._committed(update)) is not None]
+
+    def _unchanged(self, updates: list[RecordUpdate]) -> list[RecordUpdate]:
+        """Updates of partitions whose committed offset is still ours; the others stop."""
+        expected = {update.source: self._states[update.source].record for update in updates}
+        different = self._log.differences(expected)
+        self._apply(StopPartition(s, ForeignHandsError(how)) for s, how in different.items())
+        return [update for update in updates if update.source not in different]
+
+    def _committed(self, update: RecordUpdate) -> PartitionState | None:
+        """Take a committed update over into the partition's state."""
+        state = self._states[update.source]
+        now_ms = self._now_ms()
+        if state.loaded is not None:
+            self._counters.settled(state.loaded)
+            _logger.debug("%s is settled: %d rows", state.block_range, state.loaded.rows)
+            self._holds.end(now_ms, state.background.insert_counters, state.record)
+            if not has_expired(state.late_insert_until_ms, now_ms):
+                self._holds.late_inserts.append(
+                    PossibleLateInsert(state.background.insert_counters, state.late_insert_until_ms)
+                )
+            state.late_insert_until_ms = 0
+        state.recorded(update.record, update.background, now_ms)
+        if state.retiring and not state.record.in_doubt:
+            self._apply([LetGo(state.source)])
+            is_settled = "%s is not configured any more; it is settled at %d and let go"
+            _logger.info(is_settled, state.source, state.settled)
+        return state if update.dispatch else None

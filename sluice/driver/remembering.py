@@ -1,0 +1,66 @@
+"""Whether deduplication windows still know the blocks of a range in doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sluice.core.budget import TargetShard, still_remembered, still_young
+from sluice.core.load_spec import LoadSpec
+from sluice.core.server_runs import is_same_run
+from sluice.driver.parking import parked_in
+from sluice.driver.ports import ShardWindow
+from sluice.driver.state import PartitionState
+
+
+def target_shards_of(spec: LoadSpec, topic: str) -> list[TargetShard]:
+    """Every table that a range of this topic is inserted into; see `Budget.target_shards`, too."""
+    return [
+        TargetShard(table.entry, shard)
+        for table in spec.tables_of(topic)
+        if not table.parked
+        for shard in table.shards
+    ]
+
+
+def why_forgotten(
+    state: PartitionState,
+    spec: LoadSpec,
+    windows: Mapping[TargetShard, ShardWindow],
+    now_ms: int,
+    read_since_ms: int,
+) -> str | None:
+    """Why a block of a range may be unknown, or known without being there; "" where all are known.
+
+    :param spec: under which it is sent again; what is parked in it is not.
+    :returns: None if a window was not read since `read_since_ms`.
+    """
+    background, why = state.background, ""
+    insert_counters = {
+        TargetShard.of(key): count for key, count in background.insert_counters.items()
+    }
+    parked = parked_in(spec, state.source.topic)
+    own = {target_shard.own for target_shard in insert_counters if target_shard.entry not in parked}
+    own.update(target_shards_of(spec, state.source.topic))
+    for target_shard in {*own, *(each for each in windows if each.own in own)}:
+        window = windows.get(target_shard)
+        if window is None or window.read_started_ms < read_since_ms:
+            return None
+        # A view that was not known when the range was intended: all that its table ever took.
+        insert_counter = insert_counters.get(target_shard, 0)
+        table = f"{window.state.table or target_shard.name} in shard {target_shard.shard}"
+        if not still_remembered(window.state, insert_counter):
+            why = (
+                f"{window.state.insert_counter - insert_counter} blocks came to {table} "
+                "since, of which its "
+                f"deduplication window keeps {window.state.blocks}"
+            )
+        elif not still_young(window.seconds, background.since_ms, now_ms):
+            why = f"the deduplication window of {table} keeps blocks for {window.seconds} s"
+        elif window.server and not is_same_run(
+            background.servers.get(target_shard.shard), window.server
+        ):
+            why = (
+                f"the server of {table} was started again, or failed while it stored a block, "
+                "and a table that is not replicated may know a block then that it has lost"
+            )
+    return why
