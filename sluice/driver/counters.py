@@ -30,11 +30,13 @@ class Waits:
     :param windows: whether the window of a table in a shard cannot be read now: its ranges wait.
     :param kafka: Kafka did not answer when it was asked for stable ends last: all ranges wait.
     :param records: transactions in a row that could not be committed: nothing is settled.
+    :param parked: whether a table entry is parked now, of those that may be: its messages wait.
     """
 
     windows: Mapping[Site, bool]
     kafka: bool
     records: int
+    parked: Mapping[str, bool]
 
 
 @dataclass(slots=True)

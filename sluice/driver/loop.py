@@ -230,9 +230,9 @@ class ConnectorLoop:
     @property
     def waits(self) -> Waits:
         """What it waits for, without an attempt that could fail."""
-        windows = self._parts.windows
+        windows, parked = self._parts.windows, self._parts.parking.parked
         unread = {site: windows.outage(site) is not None for site in windows.current()}
-        return Waits(unread, not self._topics.is_answered, self._record_failures)
+        return Waits(unread, not self._topics.is_answered, self._record_failures, parked)
 
     def in_doubt(self) -> list[PartitionState]:
         """Partitions whose record names a range that may be loaded or not."""
