@@ -1,7 +1,7 @@
 """The examples of docs/FORMATS.md, run: an entry, its table, messages, and what becomes of them.
 
-Blocks that follow each other: ```toml with a [[table]], ```sql with the CREATE TABLE, ```json (a
-message a line) or ```hex, then ```text with rows and `dead letter N: reason` (N from 0).
+Blocks that follow each other: ```toml with a [[table]], ```sql with the CREATE TABLE, ```hex or
+any other word with a message a line, then ```text with rows and `dead letter N: reason` (N from 0).
 """
 
 from __future__ import annotations

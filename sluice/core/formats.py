@@ -39,6 +39,7 @@ _FORMATS = (
     Format("CSVWithNames", ("delimiter", "null")),
     Format("TSV", ("columns", "null")),
     Format("TSVWithNames", ("null",)),
+    Format("TSKV", ("null",)),
     Format("AvroConfluent", needs_registry=True),
     Format("AvroSingleObject", ("schema",), ("schema",)),
     Format("Avro"),

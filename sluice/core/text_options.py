@@ -108,4 +108,6 @@ def first_problem(format_name: str, options: Iterable[tuple[str, str]]) -> str:
 
 
 #: The formats that these options belong to.
-TEXT_FORMATS = ("JSONEachRow", "JSONCompactEachRow", "CSV", "CSVWithNames", "TSV", "TSVWithNames")
+TEXT_FORMATS = (
+    *("JSONEachRow", "JSONCompactEachRow", "CSV", "CSVWithNames", "TSV", "TSVWithNames", "TSKV"),
+)

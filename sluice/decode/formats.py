@@ -17,6 +17,7 @@ from sluice.decode.text.decoders import (
     json_object_decoder,
     named_csv_decoder,
     named_tsv_decoder,
+    tskv_decoder,
     tsv_decoder,
 )
 from sluice.decode.typed.decoder import TypedDecoder
@@ -39,6 +40,7 @@ _FORMATS = {
     "TSV": _Format(tsv_decoder, LINES),
     "CSVWithNames": _Format(named_csv_decoder, BYTES),
     "TSVWithNames": _Format(named_tsv_decoder, BYTES),
+    "TSKV": _Format(tskv_decoder, BYTES),
     **{name: _Format(decoder, BYTES) for name, decoder in TYPED_FORMATS.items()},
 }
 FORMATS = tuple(_FORMATS)

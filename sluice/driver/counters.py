@@ -31,11 +31,13 @@ class Waits:
     :param kafka: Kafka did not answer when it was last asked for last stable offsets: all ranges
         wait.
     :param records: transactions in a row that could not be committed: nothing is settled.
+    :param parked: whether a table entry is parked now, of those that may be: its messages wait.
     """
 
     windows: Mapping[TargetShard, bool]
     kafka: bool
     records: int
+    parked: Mapping[str, bool]
 
 
 @dataclass(slots=True)

@@ -186,12 +186,12 @@ class ConnectorLoop:
     @property
     def waits(self) -> Waits:
         """What it waits for, without an attempt that could fail."""
-        windows = self._parts.windows
+        windows, parked = self._parts.windows, self._parts.parking.parked
         unread = {
             target_shard: windows.outage(target_shard) is not None
             for target_shard in windows.current()
         }
-        return Waits(unread, not self._topics.is_answered, self._recorder.failures)
+        return Waits(unread, not self._topics.is_answered, self._recorder.failures, parked)
 
     def in_doubt(self) -> list[PartitionState]:
         """Partitions whose record names a range that may be loaded or not."""

@@ -47,6 +47,12 @@ class Parking:
         """What is parked."""
         return frozenset(self._refused) | frozenset(self._altered)
 
+    @property
+    def parked(self) -> Mapping[str, bool]:
+        """Whether each entry that may be parked is; may be called from any thread."""
+        entries = self.entries
+        return {entry: entry in entries for entry in sorted(self._allowed)}
+
     def target_shards(self, spec: LoadSpec) -> list[TargetShard]:
         """Where entries insert that may be parked, and are not."""
         return [

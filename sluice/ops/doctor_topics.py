@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sluice.kafka.topics import TopicFacts
+from sluice.kafka.topics import OWN_MESSAGE_BYTES_MAX, TopicFacts
 from sluice.ops.doctor_findings import Examination
 
 #: How long a restart may take, a person's reaction included.
@@ -184,6 +184,15 @@ def check_ledger(found: Examination, topic: TopicFacts, bootstrap: str) -> None:
             forever,
         )
     found.ok("ledger", "nothing expires")
+    size = int(topic.settings.get("max.message.bytes", OWN_MESSAGE_BYTES_MAX))
+    if size < OWN_MESSAGE_BYTES_MAX:
+        found.warning(
+            "ledger-size",
+            f"takes messages of {size} bytes: when a probe finds more missing than fits into one, "
+            "the connector can record nothing until this is raised",
+            set_topic(bootstrap, topic.name, max_message_bytes=OWN_MESSAGE_BYTES_MAX),
+        )
+    found.ok("ledger-size", f"takes messages of {size} bytes")
 
 
 def check_dead_letters(

@@ -204,6 +204,12 @@ def _waits(loops: list[ConnectorLoop]) -> Iterator[Metric]:
         "Transactions in a row that could not be committed: nothing is settled meanwhile.",
         labels=["connector"],
     )
+    parked = GaugeMetricFamily(
+        "sluice_parked",
+        "1 while a table entry is parked: its messages go to the parking topic, until a person "
+        "brings them back.",
+        labels=["connector", "table"],
+    )
     for loop in loops:
         waits = loop.waits
         for target_shard, is_unreadable in waits.windows.items():
@@ -212,7 +218,9 @@ def _waits(loops: list[ConnectorLoop]) -> Iterator[Metric]:
             )
         kafka.add_metric([loop.name], float(waits.kafka))
         records.add_metric([loop.name], float(waits.records))
-    yield from (windows, kafka, records)
+        for entry, is_parked in waits.parked.items():
+            parked.add_metric([loop.name, entry], float(is_parked))
+    yield from (windows, kafka, records, parked)
 
 
 def _crowding(loops: list[ConnectorLoop]) -> Iterator[Metric]:

@@ -148,6 +148,7 @@ BAD: dict[str, tuple[bytes, bytes]] = {
     "CSVWithNames": (b"s,id\na,1\nb,-1\nc,3\n", b"s,id\nd,9"),
     "TSV": (b"1\ta\r\n-1\tb\r\n3\tc\r\n", b"9\td"),
     "TSVWithNames": (b"id\n1\n-1\n3", b"id\n9"),
+    "TSKV": (b"id=1\nid=-1\nid=3", b"id=9"),
 }
 
 

@@ -167,7 +167,7 @@ def split_values(given: str) -> list[str]:
     return [*found, current.strip()]
 
 
-@pytest.mark.parametrize("table_format", ["JSONCompactEachRow", "CSV", "TSV"])
+@pytest.mark.parametrize("table_format", ["JSONCompactEachRow", "CSV", "TSV", "TSKV"])
 def test_all_types_as_the_engine_reads_them(table_format: str) -> None:
     """Written by the engine, one message for each row; read by it from the same bytes."""
     for type_text, listed in TYPES:
@@ -321,6 +321,45 @@ def test_wrong_names_are_dead_letters() -> None:
         assert made(text_of(table_format), *given) == expected
     refusing = text_of("CSVWithNames", unknown_fields="refuse")
     assert made(refusing, b"id,x\n1,2", b"id\n3") == ["unknown-field", ["3", ""]]
+
+
+@pytest.mark.parametrize(
+    ("message", "outcome"),
+    [
+        (b"id=1\ts=a", ["1", "a"]),
+        (b"s=a\tid=1\r\n", ["1", "a"]),
+        (b"tskv\tid=1\ts=", ["1", ""]),
+        (b"s=", ONE),
+        (b"s=\\N", NULL),
+        (b"id=\ts=a", PARSE),
+        (b"id=256\tx=y", ["256", ""]),
+        (b"s=a=b\\=c\t\\=s=7", ["0", "a=b=c"]),
+        (b"s=a\\tb\\\nc\\\td", ["0", "a\tb\nc\td"]),
+        (b"id=1\tid=2", PARSE),
+        (b"x=1", "no-column"),
+        (b"id=1\ts", PARSE),
+        (b"id=1\t", PARSE),
+        (b"id=1\\", PARSE),
+        (b"\\id=1", PARSE),
+        (b"id=-1\ts=a", RANGE),
+        (b"\xef\xbb\xbfid=1", PARSE),
+        (b"id=1\nid=2", ONE),
+        (b"id=1\ns=a", ONE),
+        (b"id=1\n\n", PARSE),
+        (b"tskv", ONE),
+        (b"", ONE),
+    ],
+)
+def test_names_before_each_value(message: bytes, outcome: Any) -> None:
+    good = b"id=5\ts=x"
+    assert made(text_of("TSKV"), good, message, good) == [["5", "x"], outcome, ["5", "x"]]
+
+
+def test_rows_of_equal_names_in_a_message() -> None:
+    text = text_of("TSKV", rows="many")
+    decoded = decode_text(text, [b"s=a\tid=1", b"id=1\nid=2\ts=b", b"s=\ntskv\ts=c\n"])
+    assert rows(decoded) == [["1", "a"], ["0", ""], ["0", "c"]]
+    assert [(bad.index, bad.reason) for bad in decoded.bad] == [(1, ONE)]
 
 
 def test_blocks_of_several_headers_are_one_sorted_block() -> None:

@@ -17,7 +17,9 @@ from tests.decode.test_typed_round_trip import TYPES, YEARS, decimals, integers,
 from tests.decode.text_support import decode_text, text_of
 from tests.decode.typed_support import SETTINGS
 
-FORMATS = ("JSONEachRow", "JSONCompactEachRow", "CSV", "TSV", "CSVWithNames", "TSVWithNames")
+FORMATS = (
+    *("JSONEachRow", "JSONCompactEachRow", "CSV", "TSV", "CSVWithNames", "TSVWithNames", "TSKV"),
+)
 #: Beside those of typed formats: what stands in brackets is written in another way there.
 MORE: dict[str, Any] = {
     "Array(Decimal(9, 2))": st.lists(decimals(9, 2), max_size=3),

@@ -44,6 +44,7 @@ SCALAR_TYPES = ["DateTime", "Nullable(DateTime64(3))", "LowCardinality(DateTime)
         ("TSV", "{}"),
         ("CSVWithNames", "x,a\n12,{}"),
         ("TSVWithNames", "a\n{}"),
+        ("TSKV", "x=12\ta={}"),
     ],
 )
 def test_each_text_format(fmt: str, around: str, type_text: str) -> None:

@@ -33,7 +33,9 @@ COLUMNS = (
     Column("b", "Bool"),
 )
 NAMES = [column.name for column in COLUMNS]
-FORMATS = ("JSONEachRow", "JSONCompactEachRow", "CSV", "CSVWithNames", "TSV", "TSVWithNames")
+FORMATS = (
+    *("JSONEachRow", "JSONCompactEachRow", "CSV", "CSVWithNames", "TSV", "TSVWithNames", "TSKV"),
+)
 
 TEXTS = (
     "",
@@ -109,7 +111,7 @@ def _csv_line(cells: list[str]) -> str:
     return out.getvalue().removesuffix("\r\n")
 
 
-def _tsv_line(cells: list[str]) -> str:
+def _tsv_cells(row: list[Any]) -> list[str]:
     def escaped(text: str) -> str:
         if text == "\\N" or text.startswith("['"):
             return text
@@ -117,7 +119,7 @@ def _tsv_line(cells: list[str]) -> str:
             text = text.replace(symbol, written)
         return text
 
-    return "\t".join(map(escaped, cells))
+    return [escaped(cell) for cell in _cells(row)]
 
 
 def _object(row: list[Any]) -> str:
@@ -128,7 +130,8 @@ _LINES: dict[str, Callable[[list[Any]], str]] = {
     "JSONEachRow": _object,
     "JSONCompactEachRow": lambda row: json.dumps(row, ensure_ascii=False),
     "CSV": lambda row: _csv_line(_cells(row)),
-    "TSV": lambda row: _tsv_line(_cells(row)),
+    "TSV": lambda row: "\t".join(_tsv_cells(row)),
+    "TSKV": lambda row: "\t".join(map("=".join, zip(NAMES, _tsv_cells(row), strict=True))),
 }
 
 
@@ -144,7 +147,7 @@ def good(table_format: str, chance: random.Random, rows: int = 1) -> bytes:
         lines.insert(0, ("," if kind == "CSV" else "\t").join(NAMES))
     if kind == "JSONEachRow" and rows > 1 and chance.random() < 0.5:
         return ("[" + ", ".join(lines) + "]").encode()
-    return "\n".join(lines).encode() + chance.choice(_ENDS if "SV" in kind else (b"",))
+    return "\n".join(lines).encode() + chance.choice(_ENDS if kind[0] in "CT" else (b"",))
 
 
 def mutated(value: bytes, other: bytes, chance: random.Random) -> bytes:

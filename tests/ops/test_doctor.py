@@ -200,6 +200,7 @@ def test_topics_that_lose_messages_and_those_that_are_missing(
     assert compacted in found["cleanup-policy"].where and short in found["retention"].where
     assert found["topic"].level == "error" and "--create --topic nowhere" in found["topic"].fix
     assert "expire" in found["ledger"].what
+    assert "1048588 bytes" in found["ledger-size"].what
 
 
 def test_a_group_with_members_is_refused(

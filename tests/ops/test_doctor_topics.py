@@ -110,6 +110,16 @@ def test_ledgers(facts: TopicFacts, level: str | None) -> None:
     assert [finding.level for finding in bad(found).values()] == ([level] if level else [])
 
 
+def test_a_ledger_takes_the_longest_list_of_a_probe() -> None:
+    """As one does that Sluice made; Kafka's own default is less."""
+    found = Examination("here")
+    check_ledger(found, topic(max_message_bytes="16777216"), "b:9092")
+    assert bad(found) == {}
+    check_ledger(found, topic(max_message_bytes="1048588"), "b:9092")
+    finding = bad(found)["ledger-size"]
+    assert finding.level == "warning" and finding.mend.endswith("max.message.bytes=16777216")
+
+
 def test_dead_letters_take_what_a_source_takes() -> None:
     def of(facts: TopicFacts) -> str:
         found = Examination("here")

@@ -13,6 +13,7 @@ from sluice.driver.loop import ConnectorLoop
 from sluice.ops.metrics import LoopCollector
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import Answer, World, run, table_spec
+from tests.driver.test_parking import ParkingWorld
 
 P0, P1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -70,6 +71,32 @@ _WAITS = (
     "sluice_kafka_unanswered",
     "sluice_consecutive_record_failures",
 )
+
+
+def test_a_parked_table_shows_until_it_is_tried_again() -> None:
+    """Entries that may not be parked have no value."""
+    world = ParkingWorld()
+    world.ends[P0] = 25
+    loop = world.loop()
+
+    def parked() -> dict[str, float]:
+        registry = CollectorRegistry()
+        registry.register(LoopCollector([lambda: loop]))
+        return {
+            sample.labels["table"]: sample.value
+            for family in registry.collect()
+            if family.name == "sluice_parked"
+            for sample in family.samples
+        }
+
+    assert parked() == {"bad": 0}
+    run(world, loop)
+    assert parked() == {"bad": 1}
+    world.is_refusing = False
+    world.tell(asked=True)
+    world.ends[P0] = 30
+    run(world, loop)
+    assert parked() == {"bad": 0}
 
 
 def test_what_each_replica_took_of_each_table() -> None:

@@ -10,7 +10,7 @@ from sluice.decode.messages.boundaries import ARRAYS, OBJECTS
 from sluice.decode.messages.port import TableDecoder
 from sluice.decode.text.decoder import Decoder
 from sluice.decode.text.line_decoder import LineDecoder
-from sluice.decode.text.line_formats import Csv, JsonArrays, Tsv
+from sluice.decode.text.line_formats import Csv, JsonArrays, Tskv, Tsv
 from sluice.decode.text.named_lines import NamedLineDecoder
 from sluice.decode.text.split_json import JsonSplitter
 from sluice.decode.text.split_lines import LineSplitter
@@ -52,6 +52,12 @@ def named_csv_decoder(table: TableSpec) -> TableDecoder:
 def named_tsv_decoder(table: TableSpec) -> TableDecoder:
     """TSVWithNames: a message is a line of names and then one line, or lines."""
     return NamedLineDecoder(table, _tsv(table), _tsv_splitter(table))
+
+
+def tskv_decoder(table: TableSpec) -> TableDecoder:
+    """TSKV: a message is one line of `name=value`, or lines of equal names."""
+    lines = Tskv(null_text(_option(table, "null", "\\N")))
+    return NamedLineDecoder(table, lines, _tsv_splitter(table))
 
 
 def _option(table: TableSpec, name: str, default: str) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 
 from sluice.decode.engine.session import literal
 from sluice.decode.messages.boundaries import JSON_WHITESPACE
-from sluice.decode.messages.fault import Fault
+from sluice.decode.messages.fault import CANNOT_PARSE, NOT_ONE_ROW, Fault
 from sluice.decode.messages.framing import JSON_ARRAYS, LINES, Framing
 from sluice.decode.messages.marked import Piece
 from sluice.decode.text.cells import LineCells
@@ -112,7 +112,7 @@ class LineFormat(Protocol):
         """Rows of a piece whose structure may take part of the next one with it."""
         ...
 
-    def first_line(self, message: bytes) -> tuple[bytes, bytes]:
+    def first_line(self, message: bytes) -> tuple[bytes, bytes] | Fault:
         """The line of names that a message begins with, and the rest."""
         ...
 
@@ -203,7 +203,8 @@ class Tsv:
     @property
     def rows(self) -> RowFormat:
         settings = _TSV | {"format_tsv_null_representation": literal(self.null)}
-        return RowFormat("TabSeparatedWithNames", frozenset(("TSV", "TSVWithNames")), settings)
+        formats = frozenset(("TSV", "TSVWithNames", "TSKV"))
+        return RowFormat("TabSeparatedWithNames", formats, settings)
 
     def header(self, names: Sequence[str]) -> bytes:
         return b"\t".join(_escaped(name.encode()) for name in names) + b"\n"
@@ -217,7 +218,7 @@ class Tsv:
     def broken(self, piece: Piece) -> dict[int, Fault]:
         return {}
 
-    def first_line(self, message: bytes) -> tuple[bytes, bytes]:
+    def first_line(self, message: bytes) -> tuple[bytes, bytes] | Fault:
         head, _, rest = message.partition(b"\n")
         return head.removesuffix(b"\r"), rest
 
@@ -226,6 +227,32 @@ class Tsv:
 
     def look(self, columns: Sequence[tuple[str, str]], cuts: bool) -> Look:
         return LineCells(columns, self.values, "", self.null, cuts)
+
+
+@dataclass(frozen=True, slots=True)
+class Tskv(Tsv):
+    """As Tsv with a name before each value. Names are taken out of the rows, and stand before
+    them once, so that the engine sees what it sees of TSVWithNames."""
+
+    def first_line(self, message: bytes) -> tuple[bytes, bytes] | Fault:
+        heads, rows, at, end = set[bytes](), b"", 0, b"\n"
+        names, values = list[bytes](), list[bytes]()
+        while at < len(message) or end == b"\t":
+            field = _FIELD.match(message, at)
+            if field is None:
+                return Fault(CANNOT_PARSE, "a field of the message is not name=value")
+            name, value, end = field.groups()
+            at = field.end()
+            if name is not None:
+                names.append(name)
+                values.append(value)
+            if end != b"\t":
+                heads.add(b"\t".join(names))
+                rows += b"\t".join(values) + b"\n"
+                names, values = [], []
+        if len(heads) > 1:
+            return Fault(NOT_ONE_ROW, "the rows of the message have different names")
+        return b"".join(heads), rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +291,11 @@ class JsonArrays:
         return MisreadArrays(columns, cuts)
 
 
+#: Of TSKV: name, value, and what ends it; or the word `tskv`, which means nothing. In a name stand
+#: only those escapes that `unescaped` reads as the engine does.
+_NAME = rb"[^\\\t\n=]*+(?:\\[\\=tnr][^\\\t\n=]*+)*+"
+_VALUE = rb"[^\\\t\n]*+(?:\\.[^\\\t\n]*+)*+"
+_FIELD = re.compile(rb"(?:(%b)=(%b)|tskv)(\t|\n|\Z)" % (_NAME, _VALUE), re.DOTALL)
 _ESCAPES = {b"\\": b"\\\\", b"\t": b"\\t", b"\n": b"\\n", b"\r": b"\\r"}
 _UNESCAPES = {b"t": b"\t", b"n": b"\n", b"r": b"\r", b"0": b"\0", b"b": b"\b", b"f": b"\f"}
 

@@ -1,4 +1,4 @@
-"""Messages that carry their own line of names: CSVWithNames, TSVWithNames.
+"""Messages that carry their own names: CSVWithNames, TSVWithNames, TSKV.
 
 Messages with the same line, byte by byte, are decoded together; blocks of several such
 groups become one, in the order of the messages.
@@ -113,7 +113,11 @@ class NamedLineDecoder:
         groups: dict[bytes, _Group] = {}
         offsets = buffer.offsets
         for index, value in enumerate(buffer.iterate(np.arange(buffer.messages))):
-            head, rest = self._lines.first_line(value)
+            found = self._lines.first_line(value)
+            if isinstance(found, Fault):
+                faults[index] = found
+                continue
+            head, rest = found
             if head.startswith(BYTE_ORDER_MARK):
                 faults[index] = Fault(CANNOT_PARSE, "the message starts with a byte order mark")
             elif not head:
