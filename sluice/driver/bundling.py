@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.core.budget import TargetShard
-from sluice.core.bundles import OFFSET_BITS, Member, bundle_name, is_whole, members_in
-from sluice.core.load_spec import LoadSpec, lacking_lineage
+from sluice.core.bundles import OFFSET_BITS, Member, bundle_name, is_whole
+from sluice.core.load_spec import lacking_lineage
 from sluice.core.packing import share_of_task
 from sluice.core.planning import (
     BYTES_PER_MESSAGE_UNKNOWN,
@@ -40,7 +40,7 @@ BUNDLE_BYTES_MIN = 4 * 1024 * 1024
 
 #: What ranges that may be loaded together have in common: table entries, limits, and the broker
 #: that leads them, so that one that is away holds up no others.
-_Together = tuple[tuple[str, ...], Limits, int]
+Together = tuple[tuple[str, ...], Limits, int]
 
 
 def member_of(state: PartitionState) -> Member:
@@ -222,7 +222,7 @@ def may_fill_a_block(
         found.members += 1
         found.messages += messages
         found.bytes += messages * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
-    groups: dict[_Together, _Waiting] = {}
+    groups: dict[Together, _Waiting] = {}
     for (topic, leader), found in apart.items():
         together = planner.entries_of(topic), planner.limits_of(topic), leader
         group = groups.setdefault(together, _Waiting())
@@ -259,11 +259,11 @@ class NewRanges:
         self._probed: dict[str, bool] = {}
         self._states = states
         self._alone: list[RecordUpdate] = []
-        self._open: dict[_Together, _Open] = {}
+        self._open: dict[Together, _Open] = {}
         self._closed: list[_Open] = []
-        self._small: dict[TopicPartition, tuple[_Together, Range, float]] = {}
+        self._small: dict[TopicPartition, tuple[Together, Range, float]] = {}
         self._leader_of = leader_of
-        self._waiting: dict[_Together, _Waiting] = {}
+        self._waiting: dict[Together, _Waiting] = {}
         for backlog in backlogs if planner.members_max > 1 else ():
             found = self._bundled(states[backlog.source], backlog)
             if found is not None:
@@ -275,7 +275,7 @@ class NewRanges:
             waiting.share = min(share, float(limits.bytes_max))
             waiting.is_full = waiting.is_enough(limits, planner.members_of(entries))
 
-    def _count(self, small: tuple[_Together, Range, float], sign: int) -> None:
+    def _count(self, small: tuple[Together, Range, float], sign: int) -> None:
         together, found, expected = small
         waiting = self._waiting.setdefault(together, _Waiting())
         waiting.members += sign
@@ -284,7 +284,7 @@ class NewRanges:
 
     def _bundled(
         self, state: PartitionState, backlog: Backlog
-    ) -> tuple[_Together, Range, float] | None:
+    ) -> tuple[Together, Range, float] | None:
         """With whom a new range goes, the range, and how large it may be; None: it goes alone. One
         that failed before, or was too much for a bundle, holds nobody up; one that is large needs
         no company; and one that cannot be probed has no way out of a bundle."""
@@ -407,54 +407,3 @@ def named(updates: list[RecordUpdate]) -> list[RecordUpdate]:
         for update in updates
     )
     return [replace(each, record=replace(each.record, bundle=name)) for each in updates]
-
-
-def found_nothing(state: PartitionState, spec: LoadSpec) -> bool:
-    """Whether a probe found no row of a range in any table of this load spec."""
-    whole = ((state.record.begin, state.record.end),)
-    rest, stored = state.background.rest, state.background.stored
-    tables = spec.tables_of(state.source.topic)
-    return not any(stored.values()) and all(rest.get(table.entry) == whole for table in tables)
-
-
-def absent_together(
-    states: Iterable[PartitionState],
-    planner: RecordPlanner,
-    spec_of: Callable[[PartitionState], LoadSpec],
-    leader_of: Callable[[TopicPartition], int],
-) -> list[list[PartitionState]]:
-    """Ranges of which probes found nothing, by the block that they become. They are put together as
-    new ones are: after a server was away, hundreds of small ranges would else be a block and a job
-    each. Those that were together before without being loaded come together in halves, so that one
-    of them does not hold up the others for ever.
-
-    :param spec_of: the load spec that each is loaded under.
-    """
-    closed: list[list[PartitionState]] = []
-    opened: dict[tuple[int, int, _Together], tuple[list[PartitionState], int, float]] = {}
-    for state in sorted(states, key=lambda state: state.source):
-        topic, span, each = state.source.topic, state.block_range.span, planner.bytes_of(state)
-        limits = planner.limits_of(topic)
-        is_large = span > BUNDLED_SHARE_MAX * messages_of_range(limits, each)
-        if state.alone or is_large or state.record.end >> OFFSET_BITS:
-            closed.append([state])
-            continue
-        spec = spec_of(state)
-        entries = tuple(table.entry for table in spec.tables_of(topic))
-        members_max = planner.members_of(entries)
-        if state.record.rest and state.record.bundle:
-            members_max = min(members_max, max(1, members_in(state.record.bundle) // 2))
-        together = entries, limits, leader_of(state.source)
-        size = span * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
-        key = id(spec), members_max, together
-        members, messages, weight = opened.get(key, ([], 0, 0.0))
-        if members and (
-            len(members) >= members_max
-            or messages + span > limits.messages_max
-            or weight + size > limits.bytes_max
-        ):
-            closed.append(members)
-            members, messages, weight = [], 0, 0.0
-        members.append(state)
-        opened[key] = members, messages + span, weight + size
-    return closed + [members for members, _, _ in opened.values()]

@@ -204,6 +204,13 @@ class Topics(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeEnded:
+    """What was found of all ranges that were looked for together."""
+
+    found: tuple[ProbeFound, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Sought:
     """A range that is looked for.
 
@@ -227,13 +234,13 @@ class Prober(Protocol):
         sought: Sequence[Sought],
         spec: LoadSpec,
         since_ms: int,
-        finished: Callable[[ProbeFound], None],
+        finished: Callable[[ProbeEnded], None],
     ) -> None:
         """Look which offsets of ranges of one topic are missing; their leases are known to be over.
 
         :param since_ms: nothing of the ranges, or of what a probe before left of them, was inserted
             before then.
-        :param finished: called once for each of them.
+        :param finished: called once, with what was found of each of them.
         """
 
 

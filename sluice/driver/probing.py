@@ -39,7 +39,7 @@ from sluice.core.records import Record
 from sluice.core.rests import StoredRows, written_rows
 from sluice.core.routing import Looked, looked, takes
 from sluice.core.tokens import block_token, row_source
-from sluice.driver.ports import ProbeFound, Sought
+from sluice.driver.ports import ProbeEnded, ProbeFound, Sought
 from sluice.driver.shards import on_shard
 from sluice.kafka.clients import KafkaAccess
 from sluice.kafka.reader import RangeReader, Seen
@@ -213,7 +213,7 @@ class ClickHouseProber:
         sought: Sequence[Sought],
         spec: LoadSpec,
         since_ms: int,
-        finished: Callable[[ProbeFound], None],
+        finished: Callable[[ProbeEnded], None],
     ) -> None:
         """See `sluice.driver.ports.Prober`."""
         self._pool.submit(self._run, sought, spec, since_ms, finished)
@@ -234,7 +234,7 @@ class ClickHouseProber:
         sought: Sequence[Sought],
         spec: LoadSpec,
         since_ms: int,
-        finished: Callable[[ProbeFound], None],
+        finished: Callable[[ProbeEnded], None],
     ) -> None:
         probe = _Probe({each.block_range: each for each in sought})
         try:
@@ -245,8 +245,7 @@ class ClickHouseProber:
         except Exception as error:
             ranges = ", ".join(map(str, probe.sought))
             probe.fail_all(TransientError(f"probing {ranges}: {type(error).__name__}: {error}"))
-        for answer in probe.answers():
-            finished(answer)
+        finished(ProbeEnded(tuple(probe.answers())))
 
     def _look(self, probe: _Probe, table: TableSpec, since_ms: int) -> None:
         """What is missing in one table.

@@ -391,8 +391,7 @@ class RecordPlanner:
         self._bytes_of[topic] = smoothed_bytes(self._bytes_of.get(topic), messages, size)
 
     def bytes_of(self, state: PartitionState) -> float | None:
-        """What a message of a partition takes, or one of its topic where no range of it was loaded
-        yet; None: nobody knows."""
+        """What a message of a partition takes, or one of its topic; None: nobody knows."""
         own = state.bytes_per_message
         return self._bytes_of.get(state.source.topic) if own is None else own
 
@@ -538,7 +537,6 @@ class RecordPlanner:
         """The same range, of which a probe has told what is missing, in no bundle.
 
         :param spec: digest of the load spec under which the rest is loaded.
-        :param attempt: its number; None: the next one.
         """
         renewed = self.renew(state, now_ms, reservation).record
         renewed = replace(renewed, attempt=attempt or renewed.attempt)

@@ -34,7 +34,7 @@ from sluice.driver.counters import Counters
 from sluice.driver.dead_letter_limiter import DeadLetterLimiter, TooManyDeadLettersError
 from sluice.driver.effects import Effect, ParkEntry, StopPartition
 from sluice.driver.parking import Parking
-from sluice.driver.ports import Clock, ProbeFound
+from sluice.driver.ports import Clock, ProbeEnded, ProbeFound
 from sluice.driver.probing import DoubledRowsError
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.state import AsRecorded, PartitionState, Probed
@@ -120,8 +120,8 @@ class ReportHandler:
         """
         if isinstance(event, JobResult):
             return self._take_result(event)
-        if isinstance(event, ProbeFound):
-            return self._take_probe(event)
+        if isinstance(event, ProbeEnded):
+            return [effect for found in event.found for effect in self._take_probe(found)]
         if isinstance(event, SparkGoneError):
             raise event
         return []

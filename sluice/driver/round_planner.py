@@ -9,24 +9,20 @@ from dataclasses import dataclass, field, replace
 from sluice.core.budget import TargetShard
 from sluice.core.errors import SluiceError
 from sluice.core.flights import InFlight, Place
-from sluice.core.ledger import Background
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import NeedsReservation, TooHeavy
 from sluice.driver.bundling import (
     NewRanges,
-    absent_together,
     again_together,
-    found_nothing,
     grouped_by_bundle,
     may_fill_a_block,
-    named,
     share_of,
 )
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.effects import Effect, StopPartition
-from sluice.driver.parking import why_not_parked
 from sluice.driver.ports import Windows
+from sluice.driver.probed import ProbedRanges, found_nothing, from_now_on
 from sluice.driver.record_updates import (
     LOOK_AGE_MS_MAX,
     RESETTLE_MS,
@@ -34,7 +30,6 @@ from sluice.driver.record_updates import (
     RecordPlanner,
     RecordUpdate,
     WindowTooSmallError,
-    insert_counters_at,
     refresh,
     settle,
 )
@@ -44,9 +39,6 @@ from sluice.driver.state import Answered, Holds, PartitionState, Probed, target_
 from sluice.driver.stopped import not_to_be_cut, unprobable
 
 _logger = logging.getLogger("sluice.loop")
-
-#: How long a range that cannot be parked waits until its table is looked at again.
-PARTLY_STORED_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +85,9 @@ class RoundPlanner:
         self._leader_of = leader_of
         #: Of the round that is being decided.
         self._effects: list[Effect] = []
-        #: Of the same: ranges of which a probe found nothing.
-        self._absent: list[PartitionState] = []
+        self._probed = ProbedRanges(
+            planner, flights, self.spec_of, leader_of, self._stop, self._may_go
+        )
         #: Ranges of the last round that waited for a replica to finish others.
         self.held_back = 0
 
@@ -113,7 +106,8 @@ class RoundPlanner:
         budget = Budget(windows, self._holds, busy, now_ms)
         updates: list[RecordUpdate] = []
         ready: list[PartitionState] = []
-        self._effects, self._absent, planner = [], [], self._planner
+        self._effects, planner = [], self._planner
+        self._probed.begin()
         out = grouped_by_bundle(s for s in busy if s.out)
         self.held_back = 0
         self._flights.begin()
@@ -138,7 +132,8 @@ class RoundPlanner:
                 resting.append(members)
             updates += found
             ready += members if runs else []
-        updates += self._load_absent(budget, now_ms)
+        updates += self._probed.load_absent(budget, now_ms)
+        self.held_back += self._probed.held_back
         planned = {update.source for update in updates}
         for members in resting:
             is_old = any(now_ms - s.committed_at_ms > RESETTLE_MS for s in members)
@@ -242,7 +237,7 @@ class RoundPlanner:
         if self._outage(target_shards_of(self.spec_of(state), state.source.topic)):
             return None, False
         if isinstance(state.stage, Probed):
-            return self._record_probe(state, budget, now_ms), False
+            return self._probed.record(state, budget, now_ms), False
         decision = self._schema.decide(state, now_ms)
         match decision:
             case Wait() as wait:
@@ -296,7 +291,7 @@ class RoundPlanner:
         except WindowTooSmallError as error:
             self._stop(state, error)
             return None
-        background = _from_now_on(update.background, target_shards, budget, now_ms)
+        background = from_now_on(update.background, target_shards, budget, now_ms)
         return replace(update, background=background)
 
     def _has_room_again(
@@ -342,98 +337,12 @@ class RoundPlanner:
                 self._stop(state, error)
         return None
 
-    def _record_probe(
-        self, state: PartitionState, budget: Budget, now_ms: int
-    ) -> RecordUpdate | None:
-        """What a probe found is recorded before it is loaded (R11). Its blocks are new to
-        the window, so they need room in it like those of a new range."""
-        spec = self.spec_of(state)
-        waits = why_not_parked(spec, state.block_range, state.background.stored)
-        if waits is not None:
-            _logger.warning("%s", waits)
-            state.probe()
-            state.retry_at_ms = now_ms + PARTLY_STORED_MS
-            return None
-        if self._planner.members_max > 1 and found_nothing(state, spec):
-            self._absent.append(state)
-            return None
-        return self._record_rest(state, budget, now_ms)
-
-    def _record_rest(
-        self, state: PartitionState, budget: Budget, now_ms: int
-    ) -> RecordUpdate | None:
-        spec = self.spec_of(state)
-        target_shards = budget.target_shards(spec, state.source.topic)
-        try:
-            if not budget.take(target_shards, state.record.reservation):
-                return None
-        except WindowTooSmallError as error:
-            self._stop(state, error)
-            return None
-        background = _from_now_on(state.background, target_shards, budget, now_ms)
-        return self._planner.probed(state, spec.digest(), background, now_ms)
-
-    def _load_absent(self, budget: Budget, now_ms: int) -> list[RecordUpdate]:
-        """Ranges of which a probe found nothing: those that go together are one block (R19)."""
-        updates: list[RecordUpdate] = []
-        for members in absent_together(self._absent, self._planner, self.spec_of, self._leader_of):
-            first, *others = members
-            if others:
-                updates += self._load_absent_bundle(members, budget, now_ms)
-            elif self._may_go(first):
-                update = self._record_rest(first, budget, now_ms)
-                updates += [update] if update else []
-        return updates
-
-    def _load_absent_bundle(
-        self, members: list[PartitionState], budget: Budget, now_ms: int
-    ) -> list[RecordUpdate]:
-        spec, topic = self.spec_of(members[0]), members[0].source.topic
-        digest, target_shards = spec.digest(), budget.target_shards(spec, topic)
-        reservation = max(state.record.reservation for state in members)
-        attempt = 1 + max(state.record.attempt for state in members)
-        updates = named(
-            [
-                self._planner.probed(
-                    state,
-                    digest,
-                    _from_now_on(state.background, target_shards, budget, now_ms),
-                    now_ms,
-                    reservation,
-                    attempt,
-                )
-                for state in members
-            ]
-        )
-        first = updates[0]
-        places = self._flights.places(spec, digest, first.source, first.record.bundle)
-        if not self._flights.has_room(places):
-            self.held_back += 1
-            return []
-        try:
-            if not budget.take(target_shards, reservation):
-                return []
-        except WindowTooSmallError:
-            for state in members:  # each range may well have room for itself
-                state.alone = True
-            return []
-        self._flights.add(places)
-        return updates
-
     def spec_of(self, state: PartitionState) -> LoadSpec:
         """The recorded spec if it can be executed; else today's, under a probe (R8)."""
         return self._schema.spec_of(state)
 
     def _outage(self, target_shards: list[TargetShard]) -> bool:
         return any(self._windows.outage(target_shard) for target_shard in target_shards)
-
-
-def _from_now_on(
-    background: Background, target_shards: list[TargetShard], budget: Budget, now_ms: int
-) -> Background:
-    """The same, for blocks that are new to the windows."""
-    insert_counters, servers = insert_counters_at(target_shards, budget.windows)
-    return replace(background, insert_counters=insert_counters, since_ms=now_ms, servers=servers)
 
 
 def _may_shorten(state: PartitionState, spec: LoadSpec) -> bool:

@@ -18,7 +18,7 @@ from sluice.core.load_spec import LoadSpec, parse_spec
 from sluice.core.ranges import Range, digest_of_rest
 from sluice.core.records import Kind, Record
 from sluice.driver.parking import known_rest
-from sluice.driver.ports import ProbeFound, Sought
+from sluice.driver.ports import ProbeEnded, ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber, DoubledRowsError
 from sluice.driver.shards import on_shard
 from sluice.driver.specs import access_of, kafka_access
@@ -222,7 +222,7 @@ def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> Pro
             _LOOK,
         )
     block_range = Range(facts.source, record.begin, record.end)
-    answers: queue.SimpleQueue[ProbeFound] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[ProbeEnded] = queue.SimpleQueue()
     configuration = situation.configuration
     kafka = kafka_access(configuration, situation.connector)
     prober = ClickHouseProber(access_of(configuration), configuration.pipeline, kafka)
@@ -233,7 +233,7 @@ def _missing(situation: Situation, facts: PartitionFacts, record: Record) -> Pro
         in_parts = parted | facts.background.stored.keys()
         sought = Sought(block_range, record, known, in_parts)
         prober.submit([sought], spec, since_ms, answers.put)
-        found = answers.get(timeout=_PROBE_SECONDS_MAX)
+        (found,) = answers.get(timeout=_PROBE_SECONDS_MAX).found
     except queue.Empty:
         raise DecisionRefusedError(
             f"probing {block_range} takes more than {_PROBE_SECONDS_MAX:.0f} s",

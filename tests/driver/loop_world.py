@@ -36,7 +36,7 @@ from sluice.driver.effects import Wanted
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.loop_parts import LoopParts
 from sluice.driver.parking import Parking
-from sluice.driver.ports import ProbeFound, ShardWindow, Topics
+from sluice.driver.ports import ProbeEnded, ProbeFound, ShardWindow, Sought, Topics
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.start import Started
 from sluice.driver.state import Holds, PartitionState, PossibleLateInsert, ToProbe
@@ -286,15 +286,9 @@ class World(Inbox):
             self._submit_job(parts[0])
         else:
             sought, spec, _, finished = parts
-            for each in sought:
-                self.probes.append((self.now, each.block_range))
-                self.probed_in_parts.append(each.in_parts)
-
-            def finish() -> None:
-                for each in sought:
-                    finished(self._probed(each.block_range, spec, each.known))
-
-            self.at(TASK_MS, finish)
+            self.probes += [(self.now, one.block_range) for one in sought]
+            self.probed_in_parts += [one.in_parts for one in sought]
+            self.at(TASK_MS, lambda: finished(_found(self, sought, spec)))
 
     def _submit_job(self, job: Job) -> None:
         self.jobs.append(job)
@@ -465,6 +459,10 @@ def _bundles(job: Job) -> dict[str, list[Assignment]]:
         ]
         assert not name or is_whole(name, of), "only a whole bundle is sent"
     return found
+
+
+def _found(world: World, sought: Sequence[Sought], spec: LoadSpec) -> ProbeEnded:
+    return ProbeEnded(tuple(world._probed(s.block_range, spec, s.known) for s in sought))
 
 
 def _wanted(assignment: Assignment, entry: str) -> list[int]:

@@ -20,7 +20,7 @@ from sluice.driver.parking import Parking
 from sluice.driver.state import PartitionState
 from sluice.spark.jobs import JobLostError
 from sluice.worker.assignment import Assignment
-from tests.driver.loop_world import START_MS, TOPIC_ID, Answer, World, kinds, run, table_spec
+from tests.driver.loop_world import TOPIC_ID, Answer, World, kinds, run, table_spec
 
 SOURCES = [TopicPartition("a", number) for number in range(20)]
 
@@ -236,103 +236,6 @@ def foreign(world: World, source: TopicPartition) -> None:
     """Somebody else commits an offset of a partition."""
     record = world.group[source]
     world.group[source] = replace(record, batch=record.batch + 1000)
-
-
-@pytest.mark.parametrize("is_stored", [True, False])
-def test_a_bundle_without_one_of_its_members_is_probed(is_stored: bool) -> None:
-    """Foreign hands at one of them are found when the lease is renewed. Nobody knows whether the
-    block was stored."""
-    world = bundling(count=5)
-    tried: list[str] = []
-
-    def script(world: World, assignment: Assignment) -> Answer:
-        if world.now - START_MS > 310_000:
-            return world.load(assignment)
-        tried.append(assignment.record.bundle)
-        if is_stored:
-            world.load(assignment)
-        return Failed(InDoubtError("no answer", ""))
-
-    world.script = script
-    world.at(200_000, lambda: foreign(world, SOURCES[2]))
-    loop = run(world)
-    stopped = [source for source, state in loop.states.items() if state.stopped is not None]
-    assert stopped == [SOURCES[2]]
-    for source in SOURCES[:5]:
-        expected = 1 if is_stored or source != SOURCES[2] else 0
-        assert world.rows_of(source) == [expected] * 5, source
-    probed = {block_range.source for _, block_range in world.probes}
-    assert probed == set(SOURCES[:5]) - {SOURCES[2]}
-    assert all(at_ms > START_MS + 600_000 for at_ms, _ in world.probes), "nobody inserts any more"
-    rests = [a.record for job in world.jobs for a in job.assignments if a.record.rest]
-    assert len(rests) == 4 and all(record.kind is Kind.PROBE for record in rests)
-    # What is not there at all is one block again, whose name no server has heard.
-    names = {record.bundle for record in rests}
-    assert names == {""} if is_stored else len(names) == 1 and not names & {"", *tried}
-
-
-def test_a_server_that_lost_a_block_that_it_knows_is_sent_another_one() -> None:
-    """All members are looked for, are in no table, and come together again as they were: under the
-    first name the server would take them for what it has."""
-    world = bundling(count=5)
-    table = world.tables[TargetShard("t", "s1")]
-    table.server = "one@1000"
-    names: set[str] = set()
-
-    def script(world: World, assignment: Assignment) -> Answer:
-        names.add(assignment.record.bundle)
-        outcome = world.load(assignment)
-        if table.server != "one@1000":
-            return outcome
-        table.rows.clear()
-        return Failed(InDoubtError("no answer", ""))
-
-    world.script = script
-    world.at(2_000, lambda: setattr(table, "server", "two@9000"))
-    run(world)
-    assert_exact(world)
-    assert len(names) == 2 and all(members_in(name) == 5 for name in names)
-
-
-def test_what_was_not_found_and_fails_together_comes_in_halves() -> None:
-    """One of them takes all of an insert's time, or kills its worker: it does not hold up the
-    others for ever. None of them is given back, since its first block may be known somewhere."""
-    world = bundling(count=4, blocks=60)
-    world.planner.lease_seconds = world.planner._configured_seconds = 60
-    tried: list[int] = []
-
-    def script(world: World, assignment: Assignment) -> Answer:
-        members = members_in(assignment.record.bundle)
-        if assignment.block_range.source == SOURCES[0] and members not in tried:
-            tried.append(members)
-        if members > 1:
-            world.tables[TargetShard("t", "s1")].fill(41)
-            return Failed(InDoubtError("no answer", ""))
-        return world.load(assignment)
-
-    world.script = script
-    run(world)
-    assert_exact(world)
-    assert tried == [4, 4, 2, 1] or tried == [4, 2, 1]
-    assert [kind for kind, _, end in kinds(world, SOURCES[0]) if kind == "SETTLE"] == ["SETTLE"]
-
-
-def test_what_was_not_found_and_is_too_heavy_together_is_looked_for_again() -> None:
-    world = bundling(count=4, blocks=60)
-    world.planner.lease_seconds = world.planner._configured_seconds = 60
-
-    def script(world: World, assignment: Assignment) -> Answer:
-        members = members_in(assignment.record.bundle)
-        if not assignment.record.rest:
-            world.tables[TargetShard("t", "s1")].fill(41)
-            return Failed(InDoubtError("no answer", ""))
-        return BundleTooHeavy(1 << 30) if members > 2 else world.load(assignment)
-
-    world.script = script
-    run(world)
-    assert_exact(world)
-    found = [name for name, *_ in kinds(world, SOURCES[0])]
-    assert found == ["INTEND", "PROBE", "PROBE", "SETTLE"], found
 
 
 def test_a_member_that_was_never_recorded_does_not_hold_the_others() -> None:

@@ -24,7 +24,7 @@ from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind, Record
 from sluice.core.tokens import block_token
-from sluice.driver.ports import ProbeFound, Sought
+from sluice.driver.ports import ProbeEnded, ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber, StillRunningError
 from sluice.kafka.clients import KafkaAccess
 from tests.driver.loop_world import table_spec
@@ -68,10 +68,10 @@ def token_of(entry: str, rest: str) -> str:
 def probe(urls: tuple[str, ...], spec: LoadSpec) -> ProbeFound:
     access = ClickHouseAccess({"s1": urls}, "default", "", "single")
     prober = ClickHouseProber(access, "p", KafkaAccess("dc1", "127.0.0.1:1"))
-    found: SimpleQueue[ProbeFound] = SimpleQueue()
+    found: SimpleQueue[ProbeEnded] = SimpleQueue()
     try:
         prober.submit([Sought(RANGE, RECORD)], spec, 1, found.put)
-        return found.get(timeout=60)
+        return found.get(timeout=60).found[0]
     finally:
         prober.close()
 

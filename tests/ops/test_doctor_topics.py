@@ -117,7 +117,7 @@ def test_a_ledger_takes_the_longest_list_of_a_probe() -> None:
     assert bad(found) == {}
     check_ledger(found, topic(max_message_bytes="1048588"), "b:9092")
     finding = bad(found)["ledger-size"]
-    assert finding.level == "warning" and finding.mend.endswith("max.message.bytes=16777216")
+    assert finding.level == "warning" and finding.fix.endswith("max.message.bytes=16777216")
 
 
 def test_dead_letters_take_what_a_source_takes() -> None:

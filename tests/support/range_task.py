@@ -13,7 +13,7 @@ from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import Range, TopicPartition, digest_of_rest
 from sluice.core.receipts import TaskReport
 from sluice.core.records import Kind, Record
-from sluice.driver.ports import ProbeFound, Sought
+from sluice.driver.ports import ProbeEnded, ProbeFound, Sought
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.specs import access_of, kafka_access
 from sluice.worker.assignment import Assignment, TaskEnvironment
@@ -92,13 +92,13 @@ class Task:
     def probe(self, in_parts: Collection[str] = ()) -> ProbeFound:
         """:param in_parts: see `ports.Prober`."""
         configuration = self.configuration
-        found: queue.SimpleQueue[ProbeFound] = queue.SimpleQueue()
+        found: queue.SimpleQueue[ProbeEnded] = queue.SimpleQueue()
         prober = ClickHouseProber(
             access_of(configuration), configuration.pipeline, kafka_access(configuration, "dc1")
         )
         try:
             sought = Sought(self.block_range, self.record(), in_parts=in_parts)
             prober.submit([sought], self.spec, self.since_ms, found.put)
-            return found.get(timeout=60)
+            return found.get(timeout=60).found[0]
         finally:
             prober.close()

@@ -22,7 +22,7 @@ from sluice.core.errors import OwnerChangedError, SluiceError
 from sluice.core.load_spec import LoadSpec, Sharding
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.monitor import WindowMonitor
-from sluice.driver.ports import Clock, ProbeFound, Sought
+from sluice.driver.ports import Clock, ProbeEnded, Sought
 from sluice.driver.probing import ClickHouseProber
 from sluice.driver.refreshing import SchemaReader
 from sluice.driver.watching import ReplicaWatch
@@ -138,7 +138,7 @@ class SimulatedProber(ClickHouseProber):
         sought: Sequence[Sought],
         spec: LoadSpec,
         since_ms: int,
-        finished: Callable[[ProbeFound], None],
+        finished: Callable[[ProbeEnded], None],
     ) -> None:
         self.world.scheduler.spawn(
             self.world.process, lambda: self._run(sought, spec, since_ms, finished)

@@ -1,0 +1,199 @@
+"""Ranges that were probed: what was found is recorded before it is loaded (R11).
+
+Those of which nothing was found are loaded together, as new ones are (R19).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from sluice.core.budget import TargetShard
+from sluice.core.bundles import OFFSET_BITS, members_in
+from sluice.core.errors import SluiceError
+from sluice.core.flights import InFlight
+from sluice.core.ledger import Background
+from sluice.core.load_spec import LoadSpec
+from sluice.core.planning import BYTES_PER_MESSAGE_UNKNOWN, messages_of_range
+from sluice.core.ranges import TopicPartition
+from sluice.driver.bundling import BUNDLED_SHARE_MAX, Together, named
+from sluice.driver.parking import why_not_parked
+from sluice.driver.record_updates import (
+    Budget,
+    RecordPlanner,
+    RecordUpdate,
+    WindowTooSmallError,
+    insert_counters_at,
+)
+from sluice.driver.state import PartitionState
+
+_logger = logging.getLogger("sluice.loop")
+
+#: How long a range that cannot be parked waits until its table is looked at again.
+PARTLY_STORED_MS = 30_000
+
+
+class ProbedRanges:
+    """Those of one round. Their blocks are new to the windows, so they need room there like those
+    of new ranges.
+
+    :param flights: how many ranges each replica is given.
+    :param spec_of: the load spec that a range is loaded under.
+    :param leader_of: the id of the broker that leads a partition, -1 where it is not known.
+    :param stop: stops a partition.
+    :param may_go: whether the replicas that a range goes to have room for it now.
+    """
+
+    def __init__(
+        self,
+        planner: RecordPlanner,
+        flights: InFlight,
+        spec_of: Callable[[PartitionState], LoadSpec],
+        leader_of: Callable[[TopicPartition], int],
+        stop: Callable[[PartitionState, SluiceError], None],
+        may_go: Callable[[PartitionState], bool],
+    ) -> None:
+        self._planner = planner
+        self._flights = flights
+        self._spec_of = spec_of
+        self._leader_of = leader_of
+        self._stop = stop
+        self._may_go = may_go
+        #: Of which nothing was found.
+        self._absent: list[PartitionState] = []
+        #: Blocks of this round that waited for a replica to finish others.
+        self.held_back = 0
+
+    def begin(self) -> None:
+        """A round begins."""
+        self._absent, self.held_back = [], 0
+
+    def record(self, state: PartitionState, budget: Budget, now_ms: int) -> RecordUpdate | None:
+        """What a probe found of a range. Of one of which it found nothing `load_absent` tells."""
+        spec = self._spec_of(state)
+        waits = why_not_parked(spec, state.block_range, state.background.stored)
+        if waits is not None:
+            _logger.warning("%s", waits)
+            state.probe()
+            state.retry_at_ms = now_ms + PARTLY_STORED_MS
+            return None
+        if self._planner.members_max > 1 and found_nothing(state, spec):
+            self._absent.append(state)
+            return None
+        return self._record_alone(state, budget, now_ms)
+
+    def load_absent(self, budget: Budget, now_ms: int) -> list[RecordUpdate]:
+        """Those of the round of which nothing was found, as far as there is room for them."""
+        updates: list[RecordUpdate] = []
+        for members in self._together():
+            first, *others = members
+            if others:
+                updates += self._record_together(members, budget, now_ms)
+            elif self._may_go(first):
+                update = self._record_alone(first, budget, now_ms)
+                updates += [update] if update else []
+        return updates
+
+    def _record_alone(
+        self, state: PartitionState, budget: Budget, now_ms: int
+    ) -> RecordUpdate | None:
+        spec = self._spec_of(state)
+        target_shards = budget.target_shards(spec, state.source.topic)
+        try:
+            if not budget.take(target_shards, state.record.reservation):
+                return None
+        except WindowTooSmallError as error:
+            self._stop(state, error)
+            return None
+        background = from_now_on(state.background, target_shards, budget, now_ms)
+        return self._planner.probed(state, spec.digest(), background, now_ms)
+
+    def _together(self) -> list[list[PartitionState]]:
+        """By the block that they become. They are put together as new ones are: after a server was
+        away, hundreds of small ranges would else be a block and a job each. Those that were
+        together before without being loaded come together in halves, so that one of them does not
+        hold up the others for ever."""
+        closed: list[list[PartitionState]] = []
+        opened: dict[tuple[int, int, Together], tuple[list[PartitionState], int, float]] = {}
+        for state in sorted(self._absent, key=lambda state: state.source):
+            topic, span, each = (
+                state.source.topic,
+                state.block_range.span,
+                self._planner.bytes_of(state),
+            )
+            limits = self._planner.limits_of(topic)
+            is_large = span > BUNDLED_SHARE_MAX * messages_of_range(limits, each)
+            if state.alone or is_large or state.record.end >> OFFSET_BITS:
+                closed.append([state])
+                continue
+            spec = self._spec_of(state)
+            entries = tuple(table.entry for table in spec.tables_of(topic))
+            members_max = self._planner.members_of(entries)
+            if state.record.rest and state.record.bundle:
+                members_max = min(members_max, max(1, members_in(state.record.bundle) // 2))
+            together = entries, limits, self._leader_of(state.source)
+            size = span * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
+            key = id(spec), members_max, together
+            members, messages, weight = opened.get(key, ([], 0, 0.0))
+            if members and (
+                len(members) >= members_max
+                or messages + span > limits.messages_max
+                or weight + size > limits.bytes_max
+            ):
+                closed.append(members)
+                members, messages, weight = [], 0, 0.0
+            members.append(state)
+            opened[key] = members, messages + span, weight + size
+        return closed + [members for members, _, _ in opened.values()]
+
+    def _record_together(
+        self, members: list[PartitionState], budget: Budget, now_ms: int
+    ) -> list[RecordUpdate]:
+        spec, topic = self._spec_of(members[0]), members[0].source.topic
+        digest, target_shards = spec.digest(), budget.target_shards(spec, topic)
+        reservation = max(state.record.reservation for state in members)
+        attempt = 1 + max(state.record.attempt for state in members)
+        updates = named(
+            [
+                self._planner.probed(
+                    state,
+                    digest,
+                    from_now_on(state.background, target_shards, budget, now_ms),
+                    now_ms,
+                    reservation,
+                    attempt,
+                )
+                for state in members
+            ]
+        )
+        first = updates[0]
+        places = self._flights.places(spec, digest, first.source, first.record.bundle)
+        if not self._flights.has_room(places):
+            self.held_back += 1
+            return []
+        try:
+            if not budget.take(target_shards, reservation):
+                return []
+        except WindowTooSmallError:
+            for state in members:  # each range may well have room for itself
+                state.alone = True
+            return []
+        self._flights.add(places)
+        return updates
+
+
+def found_nothing(state: PartitionState, spec: LoadSpec) -> bool:
+    """Whether a probe found no row of a range in any table of this load spec."""
+    whole = ((state.record.begin, state.record.end),)
+    rest, stored = state.background.rest, state.background.stored
+    tables = spec.tables_of(state.source.topic)
+    return not any(stored.values()) and all(rest.get(table.entry) == whole for table in tables)
+
+
+def from_now_on(
+    background: Background, target_shards: list[TargetShard], budget: Budget, now_ms: int
+) -> Background:
+    """The same, for blocks that are new to the windows."""
+    insert_counters, servers = insert_counters_at(target_shards, budget.windows)
+    return replace(background, insert_counters=insert_counters, since_ms=now_ms, servers=servers)
