@@ -35,13 +35,10 @@ def moment_in(node: TypeNode) -> TypeNode | None:
 
 
 def remark_on(text: str, type_text: str) -> str:
-    """What is to be added where a text cannot be read as this type, or does not fit it: why, if
-    that is because of the date that it says."""
+    """Why a text cannot be read as this type, or does not fit it, if that is because of the date
+    that it says; else ""."""
     node = moment_in(parse_type(type_text))
-    if node is None:
-        return ""
-    why = problem(text.strip(" '"), scale_of(node))
-    return f": {why}" if why else ""
+    return "" if node is None else problem(text.strip(" '"), scale_of(node))
 
 
 def scale_of(node: TypeNode) -> int:

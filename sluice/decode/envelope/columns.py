@@ -63,7 +63,7 @@ class Relations:
         for place in np.flatnonzero((table == _MIXED).any(axis=1)).tolist():
             name = leaves[int(np.argmax(table[place] == _MIXED))].column
             said = f"column {name} has values of different kinds in one message"
-            fault = Fault(CANNOT_PARSE, f"{said}, which nothing can hold"[:300], name)
+            fault = Fault(CANNOT_PARSE, f"{said}, which nothing can hold", name)
             faults.setdefault(place, fault)
         fine = np.ones(len(messages), np.bool_)
         fine[list(faults)] = False

@@ -159,8 +159,7 @@ class EnvelopeFormat:
             result = Statement(columns, shapes)
             strange = next((name for name in columns if name not in shapes), "")
             if strange and self._refuse_unknown:
-                said = f"the table has no column {strange}"[:300]
-                result = Fault(UNKNOWN_FIELD, said, strange)
+                result = Fault(UNKNOWN_FIELD, f"the table has no column {strange}", strange)
         if len(self._statements) < _STATEMENTS_MAX:
             self._statements[sql] = result
         return result

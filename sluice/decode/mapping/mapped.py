@@ -61,7 +61,7 @@ class MappedFormat:
             for name, value in self._source.required.items()
         ]
         self._tests += [
-            (Fault(CHECK_FAILED, f"the check {check} does not hold"[:300]), f"({check})")
+            (Fault(CHECK_FAILED, f"the check {check} does not hold"), f"({check})")
             for check in table.check
         ]
         self._verdict = self._verdict_query()

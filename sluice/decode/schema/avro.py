@@ -20,7 +20,6 @@ from sluice.decode.messages.marked import Piece, write_at
 from sluice.decode.messages.marks import MARK_BYTES, place_between
 from sluice.decode.schema.avro_schema import AvroSchema, parse_avro, split_schemas
 from sluice.decode.schema.headed import (
-    ERROR_CHARACTERS_MAX,
     REGISTRY_HEADER_BYTES,
     HeadedMessages,
     Headers,
@@ -38,6 +37,7 @@ from sluice.decode.schema.tables import Code, Positions, Results
 #: Of the container files; they are read by nobody else.
 _SYNC = b"sluice-container"
 _SINGLE_OBJECT_HEADER_BYTES = 10
+_ERROR_CHARACTERS_MAX = 300
 
 _WORDS = {
     Code.TRUNCATED: "the message ends before {of}",
@@ -93,7 +93,7 @@ class AvroLayout(Layout):
         """As the port says."""
         code, column = Code(result % 256), self.schema.column_of[result // 256]
         words = _WORDS[code].format(of=column or "its first field")
-        return Fault(_REASONS.get(code, CANNOT_PARSE), words[:ERROR_CHARACTERS_MAX], column)
+        return Fault(_REASONS.get(code, CANNOT_PARSE), words, column)
 
     def block(
         self, text: bytes, begins: Positions, bodies: Positions, ends: Positions, place: int
@@ -126,7 +126,7 @@ def _types_of(head: bytes) -> dict[str, str]:
         rows = run(f"DESCRIBE TABLE {source} {clause}", "JSONCompactEachRow").bytes().decode()
     except (EngineError, TerminalError) as error:
         said = f"the engine cannot read the Avro schema: {' '.join(str(error).split())}"
-        raise UnsupportedSchemaError(said[:ERROR_CHARACTERS_MAX]) from error
+        raise UnsupportedSchemaError(said[:_ERROR_CHARACTERS_MAX]) from error
     finally:
         os.close(file)
     described = (json.loads(line) for line in rows.split("\n") if line)

@@ -21,7 +21,7 @@ from sluice.decode.messages.format import Group
 from sluice.decode.messages.marked import Indices, write_at
 from sluice.decode.schema.avro import AvroLayout, refused_nulls
 from sluice.decode.schema.avro_schema import parse_avro
-from sluice.decode.schema.headed import ERROR_CHARACTERS_MAX, UnsupportedSchemaError
+from sluice.decode.schema.headed import UnsupportedSchemaError
 from sluice.decode.schema.structure import split_avro
 
 _MAGIC = b"Obj\x01"
@@ -189,4 +189,4 @@ def _rows(raw: bytes, layout: AvroLayout, place: int) -> list[bytes | memoryview
 
 
 def _fault(error: Exception) -> Fault:
-    return Fault(CANNOT_PARSE, str(error)[:ERROR_CHARACTERS_MAX])
+    return Fault(CANNOT_PARSE, str(error))

@@ -23,7 +23,6 @@ from sluice.decode.messages.marked import Indices, Piece, pieces, write_at
 from sluice.decode.schema.registry import require_known
 from sluice.decode.schema.tables import Positions, Results
 
-ERROR_CHARACTERS_MAX = 300
 REGISTRY_HEADER_BYTES = 5
 #: Messages can name any number of schemas.
 _LAYOUTS_MAX = 4096
@@ -186,7 +185,7 @@ class HeadedMessages(ABC):
         try:
             made = self.make_layout(key)
         except UnsupportedSchemaError as error:
-            made = Fault(CANNOT_PARSE, f"{self.shown(key)}: {error}"[:ERROR_CHARACTERS_MAX])
+            made = Fault(CANNOT_PARSE, f"{self.shown(key)}: {error}")
         if made is None:
             return Fault(CANNOT_PARSE, f"there is no {self.shown(key)}")
         if len(self._layouts) >= _LAYOUTS_MAX:

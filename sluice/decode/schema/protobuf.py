@@ -30,7 +30,6 @@ from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, UNKNOWN_FIE
 from sluice.decode.messages.format import PLACE_IS_ROW_NUMBER
 from sluice.decode.messages.marked import Indices, Piece
 from sluice.decode.schema.headed import (
-    ERROR_CHARACTERS_MAX,
     Found,
     HeadedMessages,
     Headers,
@@ -145,7 +144,7 @@ class ProtobufLayout(Layout):
         column = self._message.field_names.get(number, "")
         of = column or (f"field {number}" if number else "its first field")
         words = _WORDS[code].format(of=of)
-        return Fault(_REASONS.get(code, CANNOT_PARSE), words[:ERROR_CHARACTERS_MAX], column)
+        return Fault(_REASONS.get(code, CANNOT_PARSE), words, column)
 
     def block(
         self, text: bytes, begins: Positions, bodies: Positions, ends: Positions, place: int
@@ -261,7 +260,7 @@ class ProtobufConfluent(RegisteredMessages):
         message = files.at(MAIN_FILE, path)
         if self._wanted and not f".{message.name}".endswith(f".{self._wanted}"):
             said = f"the message is of type {message.name}, not {self._wanted}"
-            return Fault(CANNOT_PARSE, said[:ERROR_CHARACTERS_MAX])
+            return Fault(CANNOT_PARSE, said)
         return ProtobufLayout(message, self._table)
 
     def number(self, key: int) -> int:

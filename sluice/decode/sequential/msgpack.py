@@ -135,7 +135,7 @@ def _fault(wrong: Wrong, name: str, type_text: str) -> Fault:
         Wrong.NIL: (NULL_IN_COLUMN, f"null in {column}"),
         Wrong.NIL_KEY: (CANNOT_PARSE, f"nil is a key in {column}"),
     }[wrong]
-    return Fault(reason, said[:300], name)
+    return Fault(reason, said, name)
 
 
 def _needs_walk(read: Structure) -> Callable[[bytes], bool]:

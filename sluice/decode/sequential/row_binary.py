@@ -114,7 +114,7 @@ class RowBinaryWithNamesAndTypes:
             structure = normalised(tuple(zip(names, types, strict=True)))
         except (TerminalError, RecursionError, ValueError, IndexError) as error:
             said = error.message if isinstance(error, TerminalError) else "a type is not understood"
-            return Fault(CANNOT_PARSE, " ".join(said.split())[:300])
+            return Fault(CANNOT_PARSE, " ".join(said.split()))
         return _layout(structure, self._table, skip=len(text))
 
 

@@ -93,8 +93,7 @@ class RowLayout:
             return _NOT_ROWS if self.many else self.not_one
         if faults and not self.drops:
             number, fault = next(iter(faults.items()))
-            said = f"row {number}: {fault.error}"[:300]
-            return replace(fault, error=said) if self.many else fault
+            return replace(fault, error=f"row {number}: {fault.error}") if self.many else fault
         return ends, faults
 
     def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:

@@ -14,7 +14,7 @@ from typing import Any
 from sluice.decode.engine.bare_numbers import decimal_shape, shows_cut_digits
 from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, Fault
+from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, Fault, refused_value
 from sluice.decode.messages.moments import (
     ALL,
     DATES,
@@ -50,7 +50,6 @@ _PLAIN = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _PLAIN_DIGITS = 18
 _TWO_SIGNS = re.compile(r"\s*'?[+-][+-]")
 _VALUE_CHARACTERS_MAX = 100
-_ERROR_CHARACTERS_MAX = 300
 
 
 class _MissingError(Exception):
@@ -223,9 +222,7 @@ def _fault_in(cell: str, node: TypeNode, name: str, type_text: str, cuts: bool) 
 
 
 def _said(cell: str, reason: str, name: str, type_text: str) -> Fault:
-    verb = "does not fit" if reason == OUT_OF_RANGE else "cannot be read as"
-    shown = f'"{cell}"'[:_VALUE_CHARACTERS_MAX]
-    return Fault(reason, f"{shown} {verb} column {name} {type_text}"[:_ERROR_CHARACTERS_MAX], name)
+    return refused_value(reason, f'"{cell}"'[:_VALUE_CHARACTERS_MAX], name, type_text)
 
 
 def nested(text: str) -> Any:

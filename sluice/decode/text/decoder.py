@@ -18,7 +18,7 @@ from sluice.core.text import TableText
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.assemble import Body, Lineage, finished
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.decoded import BadMessage, Decoded
+from sluice.decode.messages.decoded import BadMessage, Decoded, bad_messages
 from sluice.decode.messages.digits import STAND_IN, shorten_digits
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
@@ -104,7 +104,7 @@ class Decoder:
         all_offsets = buffer.offsets
         offsets = all_offsets[_without(buffer.messages, faults)] if faults else all_offsets
         lineage = Lineage(origins, offsets)
-        return self._finished(body, lineage, _bad(faults, all_offsets), len(offsets))
+        return self._finished(body, lineage, bad_messages(faults, all_offsets), len(offsets))
 
     def _decode_split(self, buffer: MessageBuffer, split: Split, origins: Origins) -> Decoded:
         """A message is all or nothing, unless bad rows are to be dropped."""
@@ -118,7 +118,6 @@ class Decoder:
             for row in left_out.tolist():
                 fault, number = row_faults[row], int(numbers[row])
                 words = f"row {number}: {fault.error}" if self._has_many else fault.error
-                words = words[:_ERROR_CHARACTERS_MAX]
                 faults.setdefault(int(split.message_of[row]), replace(fault, error=words))
             left_out = split.with_neighbours(left_out)
             if len(left_out) > len(row_faults):
@@ -131,7 +130,7 @@ class Decoder:
         all_offsets, messages = buffer.offsets, split.message_of[kept]
         lineage = Lineage(origins, all_offsets[messages], numbers[kept])
         made = np.unique(messages)
-        decoded = self._finished(body, lineage, _bad(faults, all_offsets), len(made))
+        decoded = self._finished(body, lineage, bad_messages(faults, all_offsets), len(made))
         accounted = np.concatenate((made, np.fromiter(faults, np.int64, len(faults))))
         empty = all_offsets[np.setdiff1d(np.arange(buffer.messages), accounted)]
         return replace(decoded, empty=tuple(map(int, empty)), dropped_rows=dropped)
@@ -288,15 +287,6 @@ class Decoder:
 _MANY, _VAIN = 4, 2
 #: Of rows that are good, in a message of which another row is not.
 _NEIGHBOUR = Fault("", "")
-_ERROR_CHARACTERS_MAX = 300
-
-
-def _bad(faults: dict[int, Fault], offsets: NDArray[np.uint64]) -> tuple[BadMessage, ...]:
-    """The faults of messages, in the order of their offsets."""
-    return tuple(
-        BadMessage(index, int(offsets[index]), fault.reason, fault.error, fault.column)
-        for index, fault in sorted(faults.items())
-    )
 
 
 def _without(messages: int, faults: dict[int, Fault]) -> Indices:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.decode.engine.native import read_header
+from sluice.decode.engine.scalars import RANGE
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import (
@@ -28,9 +29,7 @@ from sluice.decode.messages.marked import Indices, buffer_of, memory_file
 from sluice.decode.text.plan import Plan
 from sluice.decode.text.tolerant import lonely
 from sluice.decode.text.words import (
-    ERROR_CHARACTERS_MAX,
     is_null,
-    unfit,
     unread_as_a_whole,
     unreadable,
     value_fault,
@@ -105,7 +104,7 @@ def _judge(plan: Plan, buffer: MessageBuffer, indices: Indices) -> tuple[dict[in
     for index, of_columns in zip(indices[read[bad]].tolist(), kinds[bad], strict=True):
         column = int(np.flatnonzero(of_columns)[0])
         part = plan.columns[column]
-        faults[index] = value_fault(plan, _line(buffer, index), part, int(of_columns[column]))
+        faults[index] = value_fault(_line(buffer, index), part, int(of_columns[column]))
     return faults, np.delete(indices, read)
 
 
@@ -202,19 +201,21 @@ def read_error(plan: Plan, line: bytes, error: EngineError) -> Fault:
         if judged is not None:
             return judged
     key = re.search(r"reading the value of (?:key|nested key|path) (.+?)\)", words)
-    column = _column_named(plan, key[1]) if key else ""
+    # Nested keys are no columns.
+    part = next((one for one in plan.columns if key and one.name == key[1]), None)
+    column = part.name if part else ""
     if column and is_null(line, column):
         return Fault(NULL_IN_COLUMN, f"null in column {column}", column)
     reason = NULL_IN_COLUMN if code in _NULL_CODES else CANNOT_PARSE
     if code in _OUT_OF_RANGE_CODES:
         reason = OUT_OF_RANGE
-        if column:
-            return unfit(plan, line, column)
+        if part:
+            return value_fault(line, part, RANGE)
     noise = (
         r"\s*: \(at row \d+\)|\s*: \(in file/uri [^)]*\)|: [Ww]hile executing .*|\. \([A-Z_]+\)$"
     )
     words = " ".join(re.sub(noise, "", words, flags=re.DOTALL).split())
-    return Fault(reason, words[:ERROR_CHARACTERS_MAX], column)
+    return Fault(reason, words, column)
 
 
 def _judge_alone(plan: Plan, line: bytes) -> Fault | None:
@@ -222,8 +223,3 @@ def _judge_alone(plan: Plan, line: bytes) -> Fault | None:
     with buffer_of([line]) as buffer:
         faults, _ = _judge(plan, buffer, np.zeros(1, np.int64))
     return faults.get(0)
-
-
-def _column_named(plan: Plan, key: str) -> str:
-    """The column of an error's key; nested keys are not columns."""
-    return key if any(part.name == key for part in plan.columns) else ""

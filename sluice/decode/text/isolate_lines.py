@@ -14,20 +14,19 @@ from collections.abc import Callable
 import numpy as np
 
 from sluice.decode.engine.native import read_header
-from sluice.decode.engine.scalars import NULL, UNREAD
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
+from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, Fault, refused_value
 from sluice.decode.messages.marked import Indices, memory_file, pieces
 from sluice.decode.text.line_files import line_file, write_numbered
 from sluice.decode.text.line_formats import LineFormat
 from sluice.decode.text.plan import MARK_COLUMN, Plan
+from sluice.decode.text.words import REASONS
 
 #: So many unreadable rows of a block get the engine's own words, at two queries each.
 EXPLAINED_MAX = 100
 #: What may raise an error that the engine does not skip.
 _HARD = re.compile(rb"[0-9]{18,}|null|\\N", re.IGNORECASE)
-_ERROR_CHARACTERS_MAX = 300
 _VALUE_CHARACTERS_MAX = 100
 _OUT_OF_RANGE_CODES = frozenset((69, 70, 131, 321, 395, 407, 691))
 _COLUMN_READ = re.compile(r"Column \d+,\s+name: (.+?), type: ")
@@ -171,22 +170,12 @@ class LineJudge:
         if column not in types or column not in self._names or not values:
             said = f"the row cannot be read as {self._plan.table.format} of this table"
             return Fault(reason, said, column if column in types else "")
-        verb = "does not fit" if out_of_range else "cannot be read as"
-        value = self._shown(values, column)
-        said = f"{value} {verb} column {column} {types[column]}"
-        return Fault(reason, said[:_ERROR_CHARACTERS_MAX], column)
+        return refused_value(reason, self._shown(values, column), column, types[column])
 
     def _value_fault(self, row: bytes, code: int) -> Fault:
         part = self._plan.columns[code // 4]
-        if code % 4 == NULL:
-            said = f"null in column {part.name} {part.column.type}"
-            return Fault(NULL_IN_COLUMN, said, part.name)
         value = self._shown(self._lines.values(row), part.name)
-        unread = code % 4 == UNREAD
-        verb = "cannot be read as" if unread else "does not fit"
-        said = f"{value} {verb} column {part.name} {part.column.type}"
-        reason = CANNOT_PARSE if unread else OUT_OF_RANGE
-        return Fault(reason, said[:_ERROR_CHARACTERS_MAX], part.name)
+        return refused_value(REASONS[code % 4], value, part.name, part.column.type)
 
     def _shown(self, values: list[str], column: str) -> str:
         if len(values) != len(self._names) or column not in self._names:

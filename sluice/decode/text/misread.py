@@ -27,7 +27,13 @@ from sluice.decode.engine.types import TypeNode, enum_values, parse_type
 from sluice.decode.engine.years import may_be_date
 from sluice.decode.messages.boundaries import Positions
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.fault import CANNOT_PARSE, NO_COLUMN, OUT_OF_RANGE, Fault
+from sluice.decode.messages.fault import (
+    CANNOT_PARSE,
+    NO_COLUMN,
+    OUT_OF_RANGE,
+    Fault,
+    refused_value,
+)
 from sluice.decode.messages.moments import (
     ITEMS,
     MAP_KEYS,
@@ -40,7 +46,6 @@ from sluice.decode.messages.moments import (
 )
 
 _MOMENTS = ("DateTime", "DateTime64")
-_ERROR_CHARACTERS_MAX = 300
 _VALUE_CHARACTERS_MAX = 100
 
 
@@ -99,10 +104,8 @@ class Misread:
         """As a fault of the message."""
         value = self.value
         shown = value if isinstance(value, Numeral) else json.dumps(value, ensure_ascii=False)
-        verb = "does not fit" if self.reason == OUT_OF_RANGE else "cannot be read as"
-        said = f"{shown[:_VALUE_CHARACTERS_MAX]} {verb} column {column} {type_text}"
-        said += f": {self.why}" if self.why else ""
-        return Fault(self.reason, said[:_ERROR_CHARACTERS_MAX], column)
+        shown = shown[:_VALUE_CHARACTERS_MAX]
+        return refused_value(self.reason, shown, column, type_text, self.why)
 
 
 def scale_kept(node: TypeNode, cuts: bool) -> int:
@@ -214,7 +217,7 @@ class MisreadObjects:
         names = ", ".join(json.dumps(name, ensure_ascii=False) for name, _ in document)
         if names:
             said += f", only {names}: upper and lower case are told apart"
-        return Fault(NO_COLUMN, said[:_ERROR_CHARACTERS_MAX])
+        return Fault(NO_COLUMN, said)
 
 
 class Everything:

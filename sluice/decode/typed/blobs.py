@@ -79,7 +79,7 @@ class Blobs:
         except (EngineError, TerminalError) as error:
             return _bad(index, unreadable(error))
         if isinstance(columns, str):
-            return _bad(index, Fault(CANNOT_PARSE, columns[:300]))
+            return _bad(index, Fault(CANNOT_PARSE, columns))
         lists = [
             column
             for column, type_text in columns
@@ -89,7 +89,7 @@ class Blobs:
             column = null_list(self._name, value, lists)
             if column:
                 said = f"null in column {column}, where a list or map must be"
-                return _bad(index, Fault(NULL_IN_COLUMN, said[:300], column))
+                return _bad(index, Fault(NULL_IN_COLUMN, said, column))
         # Told what it has just said, the engine does not look for it again in each query.
         source = f"file({file}, {literal(declared(columns))})"
         naturals = tuple(Natural(*column) for column in columns)

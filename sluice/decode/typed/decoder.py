@@ -17,7 +17,7 @@ from sluice.core.text import TableText
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.assemble import Lineage, finished
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.decoded import BadMessage, Decoded
+from sluice.decode.messages.decoded import Decoded, bad_messages
 from sluice.decode.messages.format import Group, Natural, TypedFormat
 from sluice.decode.messages.marked import buffer_of
 from sluice.decode.messages.origins import Origins
@@ -120,10 +120,7 @@ class TypedDecoder:
             self.columns,
             target.lineage,
             lineage.at(part.body.order),
-            tuple(
-                BadMessage(index, int(offsets[index]), fault.reason, fault.error, fault.column)
-                for index, fault in sorted(faults.items())
-            ),
+            bad_messages(faults, offsets),
             int(np.count_nonzero(has_rows)),
             target.partitions_of if target.keys.needs_lineage else None,
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
 from sluice.decode.engine.moment_texts import remark_on
 from sluice.decode.engine.native import read_header
-from sluice.decode.engine.scalars import NULL
+from sluice.decode.engine.scalars import NULL, RANGE
 from sluice.decode.engine.session import EngineError
 from sluice.decode.messages.assemble import Body
 from sluice.decode.messages.buffer import MessageBuffer
@@ -36,13 +36,14 @@ from sluice.decode.messages.fault import (
     OUT_OF_RANGE,
     UNKNOWN_FIELD,
     Fault,
+    refused_value,
 )
 from sluice.decode.messages.format import Group, Indices, Natural, TypedFormat
 from sluice.decode.typed.part import BlockShapeError, Part, Pile, read_rows, run_on_messages
 from sluice.decode.typed.plan import Target, TypedPlan
 from sluice.decode.typed.readers import MISMATCH
 
-_ERROR_CHARACTERS_MAX = 300
+_REASONS = {NULL: NULL_IN_COLUMN, RANGE: OUT_OF_RANGE, MISMATCH: CANNOT_PARSE}
 _NOISE = re.compile(
     r"\s*: \(at row \d+\)|\s*: \(in file/uri [^)]*\)|: [Ww]hile executing .*|: In scope .*"
     r"|unhex\('[0-9a-f]*'?\)?|\. \([A-Z_]+\)$|\(version [^)]*\)|/proc/self/fd/\d+"
@@ -143,11 +144,10 @@ class Reading:
         if not plan.filled:
             names = ", ".join(natural.name for natural in group.columns)
             said = f"the message fills no column of the table, it has only {names}"
-            fault = Fault(NO_COLUMN, said[:_ERROR_CHARACTERS_MAX])
-            self.faults |= dict.fromkeys(group.messages.tolist(), fault)
+            self.faults |= dict.fromkeys(group.messages.tolist(), Fault(NO_COLUMN, said))
             return
         if plan.unknown:
-            said = f"the table has no column {plan.unknown}"[:_ERROR_CHARACTERS_MAX]
+            said = f"the table has no column {plan.unknown}"
             fault = Fault(UNKNOWN_FIELD, said, plan.unknown)
             self.faults |= dict.fromkeys(group.messages.tolist(), fault)
             return
@@ -297,21 +297,12 @@ class Reading:
         for row in np.flatnonzero(codes).tolist():
             column, natural, kind = plan.fault_of(int(codes[row]))
             value = " ".join(said.get(row, "the value").split())
-            if kind == NULL:
-                reason, words = NULL_IN_COLUMN, f"null in column {column.name} {column.type}"
-            elif kind == MISMATCH:
-                reason = CANNOT_PARSE
-                words = f"{value} {natural} cannot be read as column {column.name} {column.type}"
-                if value.startswith('"'):
-                    words += remark_on(value.strip('"'), column.type)
-            else:
-                reason = OUT_OF_RANGE
-                words = f"{value} does not fit column {column.name} {column.type}"
-                if value.startswith('"'):
-                    words += remark_on(value.strip('"'), column.type)
+            why = remark_on(value.strip('"'), column.type) if value.startswith('"') else ""
+            if kind == MISMATCH:
+                value += f" {natural}"
+            fault = refused_value(_REASONS[kind], value, column.name, column.type, why)
             if self._many:
-                words = f"row {int(numbers[row])}: {words}"
-            fault = Fault(reason, words[:_ERROR_CHARACTERS_MAX], column.name)
+                fault = replace(fault, error=f"row {int(numbers[row])}: {fault.error}")
             self.faults.setdefault(int(group.messages[places[row]]), fault)
 
 
@@ -324,8 +315,7 @@ def _numbers(places: Indices) -> NDArray[np.uint32]:
 def unreadable(error: Exception) -> Fault:
     """The engine's words about a message that it cannot read alone."""
     words = re.sub(r"(Code: \d+\. )?DB::Exception: ", "", str(error))
-    words = " ".join(_NOISE.sub("", words).split())
-    return Fault(CANNOT_PARSE, words[:_ERROR_CHARACTERS_MAX])
+    return Fault(CANNOT_PARSE, " ".join(_NOISE.sub("", words).split()))
 
 
 def _two_columns(block: bytes) -> tuple[Indices, Indices]:
