@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sluice.decode.engine.dates import CUT, is_cut, is_problem, problem
 from sluice.decode.engine.scalars import Expression, Place, scalar_reader
 from sluice.decode.engine.session import literal
-from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.engine.types import TypeNode, parse_type, scale_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,6 @@ def remark_on(text: str, type_text: str) -> str:
     that it says; else ""."""
     node = moment_in(parse_type(type_text))
     return "" if node is None else problem(text.strip(" '"), scale_of(node))
-
-
-def scale_of(node: TypeNode) -> int:
-    """How many digits of a second a DateTime or DateTime64 keeps."""
-    if node.name == "DateTime":
-        return 0
-    return int(node.arguments[0]) if node.arguments else 3
 
 
 def moment_texts(node: TypeNode, cuts: bool = False) -> MomentTexts:

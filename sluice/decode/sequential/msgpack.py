@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
-from sluice.decode.engine.bare_numbers import decimal_shape
-from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.engine.types import TypeNode, decimal_shape, parse_type
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
 from sluice.decode.messages.format import Group

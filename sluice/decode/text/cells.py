@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sluice.decode.engine.bare_numbers import decimal_shape, shows_cut_digits
-from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.engine.bare_numbers import shows_cut_digits
+from sluice.decode.engine.types import TypeNode, decimal_shape, parse_type
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, Fault, refused_value
 from sluice.decode.messages.moments import (

@@ -21,9 +21,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sluice.decode.engine.bare_numbers import decimal_shape
 from sluice.decode.engine.dates import CUT, FRACTION, problem
-from sluice.decode.engine.types import TypeNode, enum_values, parse_type
+from sluice.decode.engine.types import (
+    TypeNode,
+    decimal_shape,
+    enum_values,
+    parse_type,
+    scale_of,
+)
 from sluice.decode.engine.years import may_be_date
 from sluice.decode.messages.boundaries import Positions
 from sluice.decode.messages.buffer import MessageBuffer
@@ -72,18 +77,11 @@ def holds_moment(node: TypeNode) -> bool:
 
 def inner_types(node: TypeNode) -> list[TypeNode]:
     """The types of the values in a value of this type, also of those that it may be instead."""
-    match node.name:
-        case "Nullable" | "LowCardinality" | "Array":
-            return [node.inner()]
-        case "SimpleAggregateFunction":
-            return [node.inner(1)]
-        case "Map" | "Variant":
-            return [node.inner(place) for place in range(len(node.arguments))]
-        case "Tuple" | "Nested":
-            return [inner for _, inner in node.elements()]
-        case "JSON":
-            return [inner for _, inner in _paths(node)]
-    return []
+    if node.name == "Variant":
+        return [node.inner(place) for place in range(len(node.arguments))]
+    if node.name == "JSON":
+        return [inner for _, inner in _paths(node)]
+    return node.parts()
 
 
 def _paths(node: TypeNode) -> list[tuple[str, TypeNode]]:
@@ -110,11 +108,7 @@ class Misread:
 
 def scale_kept(node: TypeNode, cuts: bool) -> int:
     """How many digits of a second a type keeps; CUT: others may be cut."""
-    if cuts:
-        return CUT
-    if not node.name.endswith("64"):
-        return 0
-    return int(node.arguments[0]) if node.arguments else 3
+    return CUT if cuts else scale_of(node)
 
 
 def least_scale(node: TypeNode, cuts: bool) -> int:
@@ -450,7 +444,7 @@ _DIGITS_MAX = 900
 def _misread_variant(value: str, node: TypeNode, cuts: bool) -> Misread | None:
     """Of a text or number: in any of the types that it may become. The engine takes a number for
     a number first, and what can be no date for something else."""
-    kinds = [_bare(inner) for inner in inner_types(node)]
+    kinds = [inner.bare() for inner in inner_types(node)]
     has_numbers = any(
         kind.name.startswith(("Int", "UInt", "Float", "Decimal", "BFloat")) for kind in kinds
     )
@@ -466,10 +460,6 @@ def _misread_variant(value: str, node: TypeNode, cuts: bool) -> Misread | None:
         if found is not None:
             return found
     return None
-
-
-def _bare(node: TypeNode) -> TypeNode:
-    return _bare(node.inner()) if node.name in ("Nullable", "LowCardinality") else node
 
 
 def _is_float(value: str) -> bool:

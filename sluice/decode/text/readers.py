@@ -18,18 +18,7 @@ from dataclasses import dataclass, field, replace
 from sluice.decode.engine.bare_numbers import bare_number
 from sluice.decode.engine.scalars import RANGE, Expression, Place, Reader, scalar_reader
 from sluice.decode.engine.session import identifier, literal
-from sluice.decode.engine.types import TypeNode, nested_groups, parse_type
-
-#: Types that are others by another name.
-GEO_TYPES = {
-    "Point": "Tuple(Float64, Float64)",
-    "Ring": "Array(Point)",
-    "LineString": "Array(Point)",
-    "MultiPoint": "Array(Point)",
-    "Polygon": "Array(Ring)",
-    "MultiLineString": "Array(LineString)",
-    "MultiPolygon": "Array(Polygon)",
-}
+from sluice.decode.engine.types import GEO_TYPES, TypeNode, nested_groups, parse_type
 
 
 @dataclass(slots=True)

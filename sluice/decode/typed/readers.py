@@ -13,7 +13,6 @@ values; made by narrowing they are faults.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sluice.decode.engine.scalars import FINE, NULL, RANGE, Expression, default_of
@@ -86,16 +85,9 @@ class ConversionFactory:
 
     def _needs_test(self, node: TypeNode) -> bool:
         """Whether a value of this type may be none, for example in binary formats."""
-        inner: Sequence[TypeNode] = ()
-        if node.name in ("Nullable", "LowCardinality", "Array"):
-            inner = (node.inner(),)
-        elif node.name == "Map":
-            inner = (node.inner(0), node.inner(1))
-        elif node.name in ("Tuple", "Nested"):
-            inner = [part for _, part in node.elements()]
-        elif node.name != "SimpleAggregateFunction":
-            return same_type_unfit(node) is not None
-        return any(self._needs_test(part) for part in inner)
+        if node.name == "SimpleAggregateFunction":
+            return False
+        return same_type_unfit(node) is not None or any(map(self._needs_test, node.parts()))
 
     def _nullable(self, natural: TypeNode, target: TypeNode, keeps_null: bool) -> Conversion:
         """From Nullable(natural), to Nullable(target) if null is kept."""

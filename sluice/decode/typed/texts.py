@@ -5,7 +5,7 @@ from __future__ import annotations
 from sluice.decode.engine.moment_texts import moment_texts
 from sluice.decode.engine.scalars import UNREAD, Place, scalar_reader
 from sluice.decode.engine.session import literal
-from sluice.decode.engine.types import TypeNode
+from sluice.decode.engine.types import TypeNode, scale_of
 from sluice.decode.typed.pair import Pair, either, fails, integer_bounds, or_null, over
 
 #: The 256-bit reader wraps beyond these digits.
@@ -27,8 +27,7 @@ def from_text(target: TypeNode, cuts: bool = False) -> Pair | None:
         failing = fails(target.text)
         if cuts or target.name == "Time":
             return Pair(or_null(target.text), failing, failing)
-        scale = int(target.arguments[0]) if target.arguments else 3
-        fraction = literal(f"[.][0-9]{{{scale}}}[0-9]*[1-9]")
+        fraction = literal(f"[.][0-9]{{{scale_of(target)}}}[0-9]*[1-9]")
         unfit = either(failing, lambda value: f"match({value}, {fraction})")
         return Pair(or_null(target.text), unfit, failing)
     if target.name in ("DateTime", "DateTime64"):
