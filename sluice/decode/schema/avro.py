@@ -13,6 +13,7 @@ import numpy as np
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
+from sluice.decode.engine.native import varint
 from sluice.decode.engine.session import EngineError, identifier, literal, run, settings_clause
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
 from sluice.decode.messages.format import Natural
@@ -135,13 +136,7 @@ def _types_of(head: bytes) -> dict[str, str]:
 
 def _long(value: int) -> bytes:
     """Avro's variable length, zigzag; for values that are not negative."""
-    value <<= 1
-    parts = bytearray()
-    while value >= 0x80:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
+    return varint(value << 1)
 
 
 def refused_nulls(table: TableText) -> frozenset[str]:
