@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.core.errors import TerminalError
+from sluice.core.formats import FORMATS as KNOWN
 from sluice.core.text import TableText
 from sluice.core.text_options import first_problem
 from sluice.decode.mapping.mapped import MappedFormat, is_mapped
@@ -20,7 +21,7 @@ from sluice.decode.text.decoders import (
     tsv_decoder,
 )
 from sluice.decode.typed.decoder import TypedDecoder
-from sluice.decode.typed_formats import TYPED_FORMATS
+from sluice.decode.typed_formats import typed_decoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +33,13 @@ class _Format:
 
 
 #: By name, as it stands in the configuration.
-_FORMATS = {
+_FORMATS = dict.fromkeys(KNOWN, _Format(typed_decoder, BYTES)) | {
     "JSONEachRow": _Format(json_object_decoder, JSON_OBJECTS),
     "JSONCompactEachRow": _Format(json_array_decoder, JSON_ARRAYS),
     "CSV": _Format(csv_decoder, LINES),
     "TSV": _Format(tsv_decoder, LINES),
     "CSVWithNames": _Format(named_csv_decoder, BYTES),
     "TSVWithNames": _Format(named_tsv_decoder, BYTES),
-    **{name: _Format(decoder, BYTES) for name, decoder in TYPED_FORMATS.items()},
 }
 FORMATS = tuple(_FORMATS)
 

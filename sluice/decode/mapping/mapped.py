@@ -22,7 +22,7 @@ from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import fact_column, facts_named
 from sluice.decode.messages.fault import CHECK_FAILED, REQUIRED, Fault
-from sluice.decode.messages.format import Group, Indices, Natural
+from sluice.decode.messages.format import Group, Indices, Natural, TypedFormat
 from sluice.decode.messages.marked import memory_file, subset
 from sluice.decode.messages.origins import NOWHERE
 from sluice.decode.messages.port import TableDecoder
@@ -36,8 +36,8 @@ def is_mapped(table: TableText) -> bool:
     return bool(table.mapping or table.fields or table.require or table.check)
 
 
-class MappedFormat:
-    """The fields of messages as a relation, for `TypedDecoder`.
+class MappedFormat(TypedFormat):
+    """The fields of messages as a relation. What cannot be read is found on the way.
 
     :param make: makes the decoder of the fields.
     :raises TerminalError: the mapping contradicts itself, or an expression cannot be computed.
@@ -123,10 +123,6 @@ class MappedFormat:
             with subset(buffer, indices) as part:
                 decoded = self._fields.decode(part, NOWHERE)
         yield from self._grouped(buffer, indices, decoded)
-
-    def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
-        """Nothing: what cannot be read was found on the way."""
-        return {}
 
     @property
     def _is_single(self) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from sluice.core.text import TableText
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
-from sluice.decode.messages.format import Group
+from sluice.decode.messages.format import Group, TypedFormat
 from sluice.decode.messages.marked import Indices, write_at
 from sluice.decode.schema.avro import AvroLayout, refused_nulls
 from sluice.decode.schema.avro_schema import parse_avro
@@ -112,8 +112,8 @@ class _File:
         return found
 
 
-class AvroFiles:
-    """A TypedFormat of such messages. It has no options."""
+class AvroFiles(TypedFormat):
+    """Such messages, of which every row of a group was walked through. It has no options."""
 
     def __init__(self, table: TableText) -> None:
         refused = refused_nulls(table)
@@ -146,10 +146,6 @@ class AvroFiles:
                 yield from _group(buffer, np.array(messages, np.int64), layout)
         if unreadable:
             yield Group("", (), np.zeros(0, np.int64), "", False, unreadable=unreadable)
-
-    def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
-        """None: every row of a group was walked through."""
-        return {}
 
 
 def _group(buffer: MessageBuffer, messages: Indices, layout: AvroLayout) -> Iterator[Group]:

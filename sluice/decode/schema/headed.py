@@ -18,7 +18,7 @@ from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, UNKNOWN_SCHEMA, Fault
-from sluice.decode.messages.format import Group, Natural
+from sluice.decode.messages.format import Group, Natural, TypedFormat
 from sluice.decode.messages.marked import Indices, Piece, pieces, write_at
 from sluice.decode.schema.registry import require_known
 from sluice.decode.schema.tables import Positions, Results
@@ -95,8 +95,8 @@ class Found:
         self.lengths.append(lengths)
 
 
-class HeadedMessages(ABC):
-    """A TypedFormat of such messages."""
+class HeadedMessages(TypedFormat):
+    """Such messages, of which every one of a group was walked through."""
 
     #: What is wrong with a message without a header.
     no_header = Fault(CANNOT_PARSE, NO_REGISTRY_HEADER)
@@ -119,7 +119,7 @@ class HeadedMessages(ABC):
     def shown(self, key: int) -> str:
         """What names the schema, for people."""
 
-    def require(self, found: Iterable[Found], of: int) -> None:  # noqa: B027
+    def require(self, found: Iterable[Found], of: int) -> None:
         """Raise what forbids to read any of these messages; as a rule nothing does.
 
         :param of: how many there are.
@@ -148,10 +148,6 @@ class HeadedMessages(ABC):
             unreadable = {}
         if unreadable:
             yield Group("", (), np.zeros(0, np.int64), "", True, unreadable=unreadable)
-
-    def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
-        """None: every message of a group was walked through."""
-        return {}
 
     def found(self, buffer: MessageBuffer, indices: Indices) -> list[Found]:
         """The messages by schema, in the order in which they first name it."""

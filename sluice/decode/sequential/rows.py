@@ -18,7 +18,7 @@ import numpy as np
 from sluice.decode.engine.session import identifier, literal
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
-from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Group, Natural
+from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Group, Natural, TypedFormat
 from sluice.decode.messages.marked import Indices, pieces, write_at
 from sluice.decode.messages.marks import MARK_BYTES, place_between, secret
 from sluice.decode.schema.structure import between_marks
@@ -42,7 +42,7 @@ class UnknownLengthError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class RowLayout:
+class RowLayout(TypedFormat):
     """How rows of some columns stand in messages, and in a file that the engine reads.
 
     :param engine_format: its name.

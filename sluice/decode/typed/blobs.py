@@ -20,7 +20,7 @@ from sluice.decode.engine.native import read_header
 from sluice.decode.engine.session import EngineError, literal, settings_clause
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, Fault
-from sluice.decode.messages.format import PLACE_IS_FIRST, Group, Natural
+from sluice.decode.messages.format import PLACE_IS_FIRST, Group, Natural, TypedFormat
 from sluice.decode.messages.marked import Indices, write_at
 from sluice.decode.typed.part import run_on_messages
 from sluice.decode.typed.search import unreadable
@@ -43,8 +43,8 @@ _SETTINGS: dict[str, object] = {
 }
 
 
-class Blobs:
-    """One of these formats. It has no options."""
+class Blobs(TypedFormat):
+    """One of these formats. It has no options. A message that cannot be read fails alone."""
 
     def __init__(self, table: TableText, name: str) -> None:
         if name not in BLOB_FORMATS:
@@ -65,10 +65,6 @@ class Blobs:
                 yield self._group(index, value, f"'/proc/self/fd/{file}', {self._name}")
             finally:
                 os.close(file)
-
-    def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
-        """See TypedFormat: a message that cannot be read fails alone anyway."""
-        return {}
 
     def _group(self, index: int, value: bytes, file: str) -> Group:
         settings = _SETTINGS | {

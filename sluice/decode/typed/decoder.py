@@ -86,11 +86,10 @@ class TypedDecoder:
 
     def _compile(self, group: Group) -> None:
         plan = self.plan(group.columns)
-        source = (group.source, group.place, group.settings, 0)
-        run(plan.rows_into("/dev/null", *source, throws=True, with_keys=True), "Null")
-        run(plan.rows_into("/dev/null", *source, throws=False, with_keys=False), "Null")
-        run(plan.verdicts(*source), "Null")
-        run(plan.said(*source), "Null")
+        run(plan.rows_into("/dev/null", group, throws=True, with_keys=True), "Null")
+        run(plan.rows_into("/dev/null", group, throws=False, with_keys=False), "Null")
+        run(plan.verdicts(group), "Null")
+        run(plan.said(group), "Null")
 
     def watch(self, buffer: MessageBuffer) -> None:
         """Nothing of the messages is looked at when they come."""

@@ -48,12 +48,8 @@ def read_rows(
     :raises EngineError: the group cannot be read.
     """
     body = Body()
-    rows = len(group.messages) if group.single else None
-    query = plan.rows_into(
-        body.path, group.source, group.place, group.settings, rows, throws, is_whole
-    )
     try:
-        run_on_messages(query, "Null")
+        run_on_messages(plan.rows_into(body.path, group, throws, is_whole), "Null")
     except BaseException:
         body.close()
         raise

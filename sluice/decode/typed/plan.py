@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from sluice.core.errors import TerminalError
 from sluice.core.text import Column, TableText
 from sluice.decode.engine.expressions import READS_NO_CLOCK, referenced_columns
@@ -23,7 +25,7 @@ from sluice.decode.engine.session import (
     unlike,
 )
 from sluice.decode.engine.types import nested_groups, parse_type
-from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Natural
+from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Group, Natural
 from sluice.decode.typed.readers import (
     MISMATCH,
     Conversion,
@@ -195,15 +197,15 @@ class TypedPlan:
         self._faults = [(part, fault) for part in self.filled if (fault := part.fault())]
         self._outer = self._outer_layer()
 
-    def _relation(self, source: str, place: str) -> str:
+    def _relation(self, group: Group) -> str:
         values = [f"{self._value(part.natural)} AS {part.source}" for part in self.filled]
         values += [
             f"toUInt8({part.natural.fault}) AS {part.hidden}"
             for part in self.filled
             if part.natural.fault
         ]
-        selected = ", ".join([*values, f"{place} AS {PLACE_COLUMN}"])
-        relation = f"SELECT {selected} FROM {source} AS {self._rows_as}"
+        selected = ", ".join([*values, f"{group.place} AS {PLACE_COLUMN}"])
+        relation = f"SELECT {selected} FROM {group.source} AS {self._rows_as}"
         table = self.target.table
         if table.mapping or table.fields or table.require or table.check:
             # Its values may be people's own expressions.
@@ -299,19 +301,9 @@ class TypedPlan:
         clause = f"WITH {', '.join(unstored)} " if unstored else ""
         return f"{clause}SELECT {', '.join([*stored, PLACE_COLUMN])} FROM ({{converted}})"
 
-    def rows_into(
-        self,
-        into: str,
-        source: str,
-        place: str,
-        settings: Mapping[str, object],
-        rows: int | None,
-        throws: bool,
-        with_keys: bool,
-    ) -> str:
+    def rows_into(self, into: str, group: Group, throws: bool, with_keys: bool) -> str:
         """The rows without fault as one Native block in a file, their places in the last column.
 
-        :param rows: an upper bound, if known.
         :param throws: a fault stops the query; otherwise its row is left out.
         :param with_keys: add the key column and sort, if the table asks for it.
         """
@@ -319,44 +311,40 @@ class TypedPlan:
         if throws:
             tests = [f"NOT throwIf(NOT ({test}), 'a value does not fit')" for test in tests]
         converted = self._converted(f"WHERE {' AND '.join(f'({test})' for test in tests)}")
-        converted = converted.replace("{relation}", self._relation(source, place))
+        converted = converted.replace("{relation}", self._relation(group))
         inner = self._outer.replace("{converted}", converted)
         if with_keys:
             inner = self.target.keys.around(inner, (PLACE_COLUMN,))
-        insert = self.target.insert(into, with_keys)
-        return f"{insert} {self.target.clause(settings, rows)} {inner}"
+        return f"{self.target.insert(into, with_keys)} {self._clause(group)} {inner}"
 
-    def _coded(self, source: str, place: str) -> str:
+    def _clause(self, group: Group) -> str:
+        return self.target.clause(group.settings, group.rows_max)
+
+    def _coded(self, group: Group) -> str:
         tests = ["0", "0"]
         for number, (_, fault) in enumerate(self._faults):
             tests += [f"({fault}) AS _f{number} != 0", f"{4 * number} + _f{number}"]
         read = ", ".join([part.source for part in self.filled] or ["0"])
         code = f"toUInt32(multiIf({', '.join([*tests, '0'])}) + ignore({read}))"
-        relation = self._relation(source, place)
-        return f"SELECT *, {code} AS _sluice_code FROM ({relation})"
+        return f"SELECT *, {code} AS _sluice_code FROM ({self._relation(group)})"
 
-    def verdicts(
-        self, source: str, place: str, settings: Mapping[str, object], rows: int | None
-    ) -> str:
+    def verdicts(self, group: Group) -> str:
         """Place and fault code of every row: 0, or 4 x (number of the first test that failed) +
         kind of fault."""
-        coded = self._coded(source, place)
-        query = f"SELECT {PLACE_COLUMN} AS i, _sluice_code AS f FROM ({coded})"
-        return f"{query} {self.target.clause(settings, rows)}"
+        query = f"SELECT {PLACE_COLUMN} AS i, _sluice_code AS f FROM ({self._coded(group)})"
+        return f"{query} {self._clause(group)}"
 
-    def said(
-        self, source: str, place: str, settings: Mapping[str, object], rows: int | None
-    ) -> str:
+    def said(self, group: Group) -> str:
         """Of every row at fault: its number, and what the column at fault says."""
         texts = ["0", "''"]
         for number, (part, _) in enumerate(self._faults):
             texts += [f"intDiv(_sluice_code, 4) = {number}", _shown(part)]
         shown = f"multiIf({', '.join([*texts, repr('')])})"
-        coded = self._coded(source, place).replace(
+        coded = self._coded(group).replace(
             "SELECT *,", "SELECT *, toUInt32(rowNumberInAllBlocks()) AS _sluice_row,", 1
         )
         query = f"SELECT _sluice_row, substringUTF8({shown}, 1, 100) FROM ({coded})"
-        return f"{query} WHERE _sluice_code != 0 {self.target.clause(settings, rows)}"
+        return f"{query} WHERE _sluice_code != 0 {self._clause(group)}"
 
     def compiles(self) -> bool:
         """Whether the engine takes the query that makes rows, as far as that is known without
@@ -365,12 +353,10 @@ class TypedPlan:
             return True
         columns = ((natural.name, natural.type) for natural in self._columns)
         structure = ", ".join(f"{identifier(name)} {type_text}" for name, type_text in columns)
-        source = f"null({literal(structure or '_ UInt8')})"
+        source, nothing = f"null({literal(structure or '_ UInt8')})", np.zeros(0, np.int64)
+        group = Group(source, self._columns, nothing, PLACE_IS_FIRST, single=True)
         try:
-            run(
-                self.rows_into("/dev/null", source, PLACE_IS_FIRST, {}, 0, False, with_keys=False),
-                "Null",
-            )
+            run(self.rows_into("/dev/null", group, throws=False, with_keys=False), "Null")
         except (EngineError, TerminalError):
             return False
         return True

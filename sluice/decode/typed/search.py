@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
 from sluice.decode.engine.moment_texts import remark_on
-from sluice.decode.engine.native import read_header
 from sluice.decode.engine.scalars import NULL, RANGE
 from sluice.decode.engine.session import EngineError
 from sluice.decode.messages.assemble import Body
@@ -242,9 +241,8 @@ class Reading:
 
     def _verdicts(self, group: Group, plan: TypedPlan) -> tuple[Indices, Indices]:
         """Place and fault code of every row."""
-        rows = len(group.messages) if group.single else None
-        query = plan.verdicts(group.source, group.place, group.settings, rows)
-        places, codes = _two_columns(run_on_messages(query, "Native").bytes())
+        block = run_on_messages(plan.verdicts(group), "RowBinary").bytes()
+        places, codes = np.frombuffer(block, "<u4").reshape(-1, 2).T.astype(np.int64)
         return places, codes
 
     def _read_several(self, group: Group, plan: TypedPlan, is_whole: bool) -> None:
@@ -289,9 +287,8 @@ class Reading:
 
     def _blame(self, group: Group, plan: TypedPlan, places: Indices, codes: Indices) -> None:
         """Say of each message with a row at fault what is wrong with the first one."""
-        rows = len(group.messages) if group.single else None
-        query = plan.said(group.source, group.place, group.settings, rows)
-        text = run_on_messages(query, "JSONCompactEachRow").bytes().decode(errors="replace")
+        found = run_on_messages(plan.said(group), "JSONCompactEachRow")
+        text = found.bytes().decode(errors="replace")
         said = dict(json.loads(line) for line in text.split("\n") if line)
         numbers = _numbers(places) if group.numbers is None else group.numbers
         for row in np.flatnonzero(codes).tolist():
@@ -316,14 +313,3 @@ def unreadable(error: Exception) -> Fault:
     """The engine's words about a message that it cannot read alone."""
     words = re.sub(r"(Code: \d+\. )?DB::Exception: ", "", str(error))
     return Fault(CANNOT_PARSE, " ".join(_NOISE.sub("", words).split()))
-
-
-def _two_columns(block: bytes) -> tuple[Indices, Indices]:
-    """Columns i and f, both UInt32."""
-    if not block:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    _, rows, position = read_header(memoryview(block))
-    head = len(b"\x01i\x06UInt32")
-    first = np.frombuffer(block, np.uint32, rows, position + head)
-    second = np.frombuffer(block, np.uint32, rows, position + 2 * head + 4 * rows)
-    return first.astype(np.int64), second.astype(np.int64)
