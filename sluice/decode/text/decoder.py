@@ -7,11 +7,11 @@ asks the clock is the exception that `expressions.nondeterministic_functions` na
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
@@ -41,6 +41,9 @@ class Decoder:
     :param split: takes messages of several rows apart; None: each message is one row.
     :raises TerminalError: the text cannot be executed by this decoder.
     """
+
+    #: Whether one pass may find rows and faults.
+    _sifts = True
 
     def __init__(self, table: TableText, split: Splitter | None = None) -> None:
         self.table = table
@@ -73,20 +76,23 @@ class Decoder:
         return MisreadObjects(self._plan.types, table.fractions == "cut", refuses_unknown)
 
     def _check(self) -> None:
-        """Let the engine compile the queries, on no rows."""
-        with memory_file(b"") as path:
-            try:
-                run(self._plan.strict(path, 0), "Null")
-                run(self._short_plan.strict(path, 0), "Null")
-                run(self._plan.lenient(path, "_index", 0), "Null")
-            except (EngineError, TerminalError) as error:
-                raise self._cannot_compile(error) from error
+        """Let the engine compile the queries."""
+        self._compile(b"", self._plan.fault_kinds)
 
-    def _cannot_compile(self, error: Exception) -> TerminalError:
-        return TerminalError(
-            f"table {self.table.target} cannot be decoded: {str(error)[:300]}",
-            "Check its types, defaults and partition key against this engine's version.",
-        )
+    def _compile(self, head: bytes, *also: Callable[[str, int], str]) -> None:
+        """Let the engine compile the strict queries, and these, on no rows.
+
+        :param head: what stands before all rows.
+        """
+        with memory_file(head) as path:
+            try:
+                for query in (self._plan.strict, self._short_plan.strict, *also):
+                    run(query(path, 0), "Null")
+            except (EngineError, TerminalError) as error:
+                raise TerminalError(
+                    f"table {self.table.target} cannot be decoded: {str(error)[:300]}",
+                    "Check its types, defaults and partition key against this engine's version.",
+                ) from error
 
     def watch(self, buffer: MessageBuffer) -> None:
         """See `sluice.decode.messages.port.TableDecoder`."""
@@ -102,7 +108,7 @@ class Decoder:
                 return self._decode_split(buffer, split, origins)
         body, faults = self._decode_rows(buffer, str(origins))
         all_offsets = buffer.offsets
-        offsets = all_offsets[_without(buffer.messages, faults)] if faults else all_offsets
+        offsets = all_offsets[without_faults(buffer.messages, faults)] if faults else all_offsets
         lineage = Lineage(origins, offsets)
         return self._finished(body, lineage, bad_messages(faults, all_offsets), len(offsets))
 
@@ -181,11 +187,11 @@ class Decoder:
         for search in (self._sifted, self._judged, self._halved):
             if body is not None:
                 break
-            body, found = search(buffer, _without(buffer.messages, faults))
+            body, found = search(buffer, without_faults(buffer.messages, faults))
             faults = faults | found
             if body is None and (found or self._expects_faults):
                 body = self._rows_of(buffer, faults)
-        self._expects_faults = len(faults) > len(known)
+        self._expects_faults = self._sifts and len(faults) > len(known)
         return body, faults
 
     def _sifted(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
@@ -213,10 +219,7 @@ class Decoder:
         return None, find_faults(self._plan, buffer, left)
 
     def _halved(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
-        def decodes(part: Indices) -> bool:
-            return self._decodes(buffer, part)
-
-        return None, halve(self._plan, buffer, left, decodes)
+        return None, halve(self._plan, buffer, left, partial(self._decodes, buffer))
 
     def _long_digit_faults(
         self, buffer: MessageBuffer, known: dict[int, Fault]
@@ -234,7 +237,7 @@ class Decoder:
             for place, fault in found.items()
         }
 
-    def _decodes(self, buffer: MessageBuffer, indices: NDArray[np.int64]) -> bool:
+    def _decodes(self, buffer: MessageBuffer, indices: Indices) -> bool:
         with subset(buffer, indices) as part:
             return self._strict(part, part.messages) is not None
 
@@ -289,7 +292,7 @@ _MANY, _VAIN = 4, 2
 _NEIGHBOUR = Fault("", "")
 
 
-def _without(messages: int, faults: dict[int, Fault]) -> Indices:
+def without_faults(messages: int, faults: dict[int, Fault]) -> Indices:
     """The indices that are not at fault."""
     return _others(messages, np.fromiter(faults, np.int64, len(faults)))
 

@@ -42,7 +42,7 @@ _BEYOND_FLOATS = b" " * 512 + b"\n"
 #: What may raise an error that the engine does not skip: numbers beyond 64 bits in a
 #: DateTime, null in a Dynamic.
 _HARD = re.compile(rb"[0-9]{18,}|null")
-_OUT_OF_RANGE_CODES = frozenset((69, 70, 131, 321, 395, 407, 691))
+OUT_OF_RANGE_CODES = frozenset((69, 70, 131, 321, 395, 407, 691))
 _NULL_CODES = frozenset((349,))
 
 _NONE = np.zeros(0, np.int64)
@@ -62,7 +62,7 @@ def find_faults(
     :param unread: those among them of which a pass before could not make a row.
     """
     faults = _words_for_numbers(plan, buffer, unread)
-    for part in _parts(buffer, _besides(indices, faults)):
+    for part in parts_of(buffer, _besides(indices, faults)):
         judged, not_read = _judge(plan, buffer, part)
         faults |= judged | _unreadable(plan, buffer, not_read)
     return faults
@@ -80,7 +80,7 @@ def _besides(indices: Indices, faults: dict[int, Fault]) -> Indices:
     return kept
 
 
-def _parts(buffer: MessageBuffer, indices: Indices) -> list[Indices]:
+def parts_of(buffer: MessageBuffer, indices: Indices) -> list[Indices]:
     """These messages in parts that are judged together."""
     sizes = np.diff(buffer.ends, prepend=0)[indices]
     number = np.cumsum(sizes) // _JUDGED_BYTES
@@ -152,20 +152,24 @@ def halve(
     :param decodes: whether these messages decode strictly, to as many rows.
     """
     unclear = Fault(CANNOT_PARSE, "the message does not make one row")
-    found = np.array(_halve(indices, decodes), np.int64)
+    found = np.array(halves(indices, decodes), np.int64)
     faults = _words_for_numbers(plan, buffer, found)
     for index in _besides(found, faults).tolist():
         faults[index] = explain(plan, _line(buffer, index)) or unclear
     return faults
 
 
-def _halve(indices: Indices, decodes: Callable[[Indices], bool]) -> list[int]:
+def halves(indices: Indices, decodes: Callable[[Indices], bool]) -> list[int]:
+    """Those of these messages that do not decode.
+
+    :param decodes: whether messages decode together.
+    """
     if not len(indices) or decodes(indices):
         return []
     if len(indices) == 1:
         return [int(indices[0])]
     middle = len(indices) // 2
-    return _halve(indices[:middle], decodes) + _halve(indices[middle:], decodes)
+    return halves(indices[:middle], decodes) + halves(indices[middle:], decodes)
 
 
 def _line(buffer: MessageBuffer, index: int) -> bytes:
@@ -196,7 +200,7 @@ def read_error(plan: Plan, line: bytes, error: EngineError) -> Fault:
     strange = re.search("Tuple doesn't have element with name '(.+?)', enable", words)
     if strange:
         return Fault(UNKNOWN_FIELD, f"no element of a tuple is named {strange[1]}")
-    if code in _OUT_OF_RANGE_CODES or code in _NULL_CODES:
+    if code in OUT_OF_RANGE_CODES or code in _NULL_CODES:
         judged = _judge_alone(plan, line)
         if judged is not None:
             return judged
@@ -207,7 +211,7 @@ def read_error(plan: Plan, line: bytes, error: EngineError) -> Fault:
     if column and is_null(line, column):
         return Fault(NULL_IN_COLUMN, f"null in column {column}", column)
     reason = NULL_IN_COLUMN if code in _NULL_CODES else CANNOT_PARSE
-    if code in _OUT_OF_RANGE_CODES:
+    if code in OUT_OF_RANGE_CODES:
         reason = OUT_OF_RANGE
         if part:
             return value_fault(line, part, RANGE)

@@ -16,8 +16,8 @@ a newline behind it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 
@@ -29,11 +29,11 @@ from sluice.decode.messages.assemble import Body, Lineage
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.fault import Fault
-from sluice.decode.messages.marked import Indices, memory_file
+from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.marks import secret
 from sluice.decode.messages.origins import Origins
 from sluice.decode.messages.splitting import Splitter
-from sluice.decode.text.decoder import Decoder
+from sluice.decode.text.decoder import Decoder, without_faults
 from sluice.decode.text.isolate_lines import LineJudge
 from sluice.decode.text.line_files import line_file, write_lines
 from sluice.decode.text.line_formats import LineFormat
@@ -49,6 +49,8 @@ class LineDecoder(Decoder):
         insert without names fills, lineage left out. SKIPPED: no column takes the value.
     :raises TerminalError: the text cannot be executed by this decoder.
     """
+
+    _sifts = False
 
     def __init__(
         self,
@@ -83,12 +85,7 @@ class LineDecoder(Decoder):
         )
         self._misread = self._look_at_names()
         self._head = self._lines.header(self.names)
-        with memory_file(self._head) as path:
-            try:
-                run(self._plan.strict(path, 0), "Null")
-                run(self._short_plan.strict(path, 0), "Null")
-            except (EngineError, TerminalError) as error:
-                raise self._cannot_compile(error) from error
+        self._compile(self._head)
 
     def _make_look(self) -> Look:
         # Which values a row has is known when the names are (`_check`).
@@ -124,34 +121,20 @@ class LineDecoder(Decoder):
             return self._finished(self._with_keys(self._plan, body), lineage, bad, messages)
         return self._finished(Body(), Lineage(origins, np.zeros(0, np.uint64)), bad, 0)
 
-    def _rows_and_faults(
-        self, buffer: MessageBuffer, known: dict[int, Fault]
-    ) -> tuple[Body | None, dict[int, Fault]]:
-        faults = known
-        body = self._rows_of(buffer, faults)
-        judge = LineJudge(self._plan, self._lines, self.names, buffer)
+    def _judge(self, buffer: MessageBuffer) -> LineJudge:
+        return LineJudge(self._plan, self._lines, self.names, buffer)
 
-        def decodes(part: Indices) -> bool:
-            body = self._read(buffer, part)
-            if body is not None:
-                body.close()
-            return body is not None
+    def _judged(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
+        return None, self._judge(buffer).find_faults(left)
 
-        searches: tuple[Callable[[Indices], dict[int, Fault]], ...] = (
-            judge.find_faults,
-            lambda left: judge.halve(left, decodes),
-        )
-        for search in searches:
-            if body is not None:
-                break
-            found = search(_kept(buffer, faults))
-            if found:
-                faults = faults | found
-                body = self._rows_of(buffer, faults)
-        return body, faults
+    def _halved(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
+        return None, self._judge(buffer).halve(left, partial(self._decodes, buffer))
+
+    def _decodes(self, buffer: MessageBuffer, indices: Indices) -> bool:
+        return self._read(buffer, indices) is not None
 
     def _rows_of(self, buffer: MessageBuffer, faults: dict[int, Fault]) -> Body | None:
-        return self._read(buffer, _kept(buffer, faults) if faults else None)
+        return self._read(buffer, without_faults(buffer.messages, faults) if faults else None)
 
     def _read(self, buffer: MessageBuffer, chosen: Indices | None) -> Body | None:
         """These rows, None for all; None if they do not decode or are not as many."""
@@ -174,9 +157,3 @@ class LineDecoder(Decoder):
                         return self._with_keys(plan, body)
                 body.close()
         return None
-
-
-def _kept(buffer: MessageBuffer, faults: dict[int, Fault]) -> Indices:
-    kept = np.ones(buffer.messages, np.bool_)
-    kept[np.fromiter(faults, np.int64, len(faults))] = False
-    return np.flatnonzero(kept)

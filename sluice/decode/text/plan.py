@@ -15,12 +15,11 @@ from sluice.decode.text.row_format import JSON_EACH_ROW, RowFormat
 
 __all__ = ["KEY_COLUMN", "ORDER_COLUMN", "Plan", "PlannedColumn"]
 
-#: Of rows that were read although others could not be: how many were read before.
+#: Of rows that were read although others could not be: how many were read before. Of blocks that
+#: are to be merged: the place of each row, see `Plan.merge_into`.
 PLACE_COLUMN = "_sluice_place"
 #: Of rows that carry a mark, see `Plan.strict_into`.
 MARK_COLUMN = "_sluice_mark"
-#: Of blocks that are to be merged, see `Plan.merge_into`.
-PLACE_COLUMN = "_sluice_place"
 OUT_OF_RANGE = "a value does not fit its column"
 
 
@@ -101,7 +100,6 @@ class Plan:
             **rows.settings,
         }
         self._narrowed = self._narrowing()
-        self._faults = self._fault_code()
         self.keys = Keys(table, tuple(part.name for part in self.columns), self.lineage)
 
     def _reader(self, factory: ReaderFactory, column: Column) -> Reader:
@@ -171,17 +169,6 @@ class Plan:
             where = f" WHERE NOT throwIf(greatest(0, {', '.join(silent)}), {literal(OUT_OF_RANGE)})"
         self._values = ", ".join(parts)
         return f"SELECT {self._values} FROM {{source}} AS {self._rows_as}{where}"
-
-    def _fault_code(self) -> str:
-        """Per row: 0, or 4 x (position of the first faulty column) + kind of fault."""
-        tests = ["0", "0"]
-        for index, part in enumerate(self.columns):
-            if part.reader.fault is not None:
-                fault = part.reader.fault(self._read_value(part.name))
-                tests += [f"({fault}) AS _f{index} != 0", f"{4 * index} + _f{index}"]
-        # Columns without a test of their own are read too: reading them can fail.
-        read = ", ".join(map(self._read_value, self._by_name))
-        return f"toUInt32(multiIf({', '.join([*tests, '0'])}) + ignore({read}))"
 
     @property
     def types(self) -> dict[str, str]:
@@ -274,33 +261,24 @@ class Plan:
         """The number of ClickHouse partitions of a Native block in a file."""
         return f"{self.keys.partitions_of(path)} {self._clause()}"
 
-    def lenient(self, path: str, index: str, rows: int) -> str:
-        """Index and fault code of each row that can be read; the others are skipped.
-
-        :param index: the field that carries the index.
-        """
-        structure = f"{identifier(index)} UInt32, {self._loose}"
-        source = self._file(path, structure)
-        query = f"SELECT {self._read_value(index)} AS i, {self._faults} AS f"
-        query += f" FROM {source} AS {self._rows_as}"
-        return f"{query} {self._lenient_clause(rows)}"
-
-    def fault_kinds(self, path: str, rows: int, errors: str) -> str:
+    def fault_kinds(self, path: str, rows: int, errors: str = "", index: str = "") -> str:
         """Of each row that can be read the kind of fault of each of `columns`, a byte for each.
 
-        :param errors: as in `tolerant_into`.
+        :param errors: as in `tolerant_into`; "": nobody asks.
+        :param index: the field of a UInt32, which stands in front of these bytes; "": none does.
         """
-        kinds = []
+        kinds = [self._read_value(index)] if index else []
         for part in self.columns:
             fault = part.reader.fault
-            kinds.append("0" if fault is None else fault(self._read_value(part.name)))
+            kind = "0" if fault is None else fault(self._read_value(part.name))
+            kinds.append(f"toUInt8({kind})")
         # All are read whole: reading can fail, and a test may ask for no more than what is null.
         read = ", ".join(map(self._read_value, self._by_name))
-        where = f"WHERE NOT ignore({read})"
-        source = f"{self._file(path, self._loose)} AS {self._rows_as}"
-        clause = self._lenient_clause(rows, input_format_record_errors_file_path=literal(errors))
-        selected = ", ".join(f"toUInt8({kind})" for kind in kinds)
-        return f"SELECT {selected} FROM {source} {where} {clause}"
+        structure = f"{identifier(index)} UInt32, {self._loose}" if index else self._loose
+        source = f"{self._file(path, structure)} AS {self._rows_as}"
+        more = {"input_format_record_errors_file_path": literal(errors)} if errors else {}
+        query = f"SELECT {', '.join(kinds)} FROM {source} WHERE NOT ignore({read})"
+        return f"{query} {self._lenient_clause(rows, **more)}"
 
     def readable_rows(
         self, path: str, rows: int, errors: str, columns: tuple[PlannedColumn, ...] = ()
