@@ -24,28 +24,24 @@ from sluice.decode.engine.native import (
 from sluice.decode.engine.session import run
 from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.messages.origins import Origins
 
 
-class Body:
-    """The block that the engine made, in a memfd, until the lineage columns are appended.
+class Body(MemoryFile):
+    """The block that the engine made, until the lineage columns are appended. It is empty if there
+    was no row to write.
 
     `rows` and `header` are known after `measure`; `partitions` are the distinct values of the
     partition key; `order` is, of a sorted block, the place of each row in what was decoded.
     """
 
     def __init__(self) -> None:
-        self.file = os.memfd_create("sluice-block", os.MFD_CLOEXEC)
-        self.path = f"/proc/self/fd/{self.file}"
+        super().__init__("block")
         self.header = b""
         self.rows = 0
         self.partitions = 0
         self.order: NDArray[np.uint32] | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes that are there; 0 if the engine had no row to write."""
-        return os.fstat(self.file).st_size
 
     def measure(self) -> int:
         """Read the header that the engine wrote; gives the rows."""
@@ -73,14 +69,6 @@ class Body:
         values = os.pread(self.file, width * self.rows, begin)
         os.ftruncate(self.file, begin - len(column_head(name, type_text)))
         return values
-
-    def close(self) -> None:
-        if self.file >= 0:
-            os.close(self.file)
-            self.file = -1
-
-    def __del__(self) -> None:
-        self.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ marks (marks.py), which prove in every row that it is one whole message.
 from __future__ import annotations
 
 import json
-import os
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from sluice.decode.engine.native import varint
 from sluice.decode.engine.session import EngineError, identifier, literal, run, settings_clause
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
 from sluice.decode.messages.format import Natural
-from sluice.decode.messages.marked import Piece, write_at
+from sluice.decode.messages.marked import Piece, memory_file
 from sluice.decode.messages.marks import MARK_BYTES, place_between
 from sluice.decode.schema.avro_schema import AvroSchema, parse_avro, split_schemas
 from sluice.decode.schema.headed import (
@@ -119,17 +118,14 @@ def _container_head(record: dict[str, object]) -> bytes:
 
 def _types_of(head: bytes) -> dict[str, str]:
     """What the engine makes of a container's schema: a type for each field."""
-    file = os.memfd_create("sluice-avro", os.MFD_CLOEXEC)
     try:
-        write_at(file, head, 0)
-        source = f"file({literal(f'/proc/self/fd/{file}')}, Avro)"
-        clause = settings_clause(print_pretty_type_names=0)
-        rows = run(f"DESCRIBE TABLE {source} {clause}", "JSONCompactEachRow").bytes().decode()
+        with memory_file(head) as path:
+            source = f"file({literal(path)}, Avro)"
+            clause = settings_clause(print_pretty_type_names=0)
+            rows = run(f"DESCRIBE TABLE {source} {clause}", "JSONCompactEachRow").bytes().decode()
     except (EngineError, TerminalError) as error:
         said = f"the engine cannot read the Avro schema: {' '.join(str(error).split())}"
         raise UnsupportedSchemaError(said[:_ERROR_CHARACTERS_MAX]) from error
-    finally:
-        os.close(file)
     described = (json.loads(line) for line in rows.split("\n") if line)
     return {row[0]: row[1] for row in described}
 

@@ -6,7 +6,6 @@ What Avro and Protobuf share: messages are sorted by schema, each is walked thro
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +18,8 @@ from sluice.core.text import TableText
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, UNKNOWN_SCHEMA, Fault
 from sluice.decode.messages.format import Group, Natural, TypedFormat
-from sluice.decode.messages.marked import Indices, Piece, pieces, write_at
+from sluice.decode.messages.marked import Indices, Piece, pieces
+from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.schema.registry import require_known
 from sluice.decode.schema.tables import Positions, Results
 
@@ -199,9 +199,9 @@ class HeadedMessages(TypedFormat):
     ) -> Iterator[Group]:
         faults = dict(unreadable)
         sound: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
-        file = os.memfd_create("sluice-headed", os.MFD_CLOEXEC)
-        try:
-            end, place = write_at(file, layout.head, 0), 0
+        with MemoryFile("headed") as file:
+            file.append(layout.head)
+            place = 0
             for piece in pieces(buffer, messages):
                 own = messages[piece.places]
                 begins, ends = np.concatenate(([0], piece.ends[:-1])), piece.ends - 1
@@ -215,11 +215,10 @@ class HeadedMessages(TypedFormat):
                     bodies, ends = bodies[kept], ends[kept]
                 sound.append(own)
                 if len(own):
-                    for part in layout.block(piece.text, begins, bodies, ends, place):
-                        end += write_at(file, part, end)
+                    file.append(*layout.block(piece.text, begins, bodies, ends, place))
                     place += len(own)
             yield Group(
-                layout.source(f"/proc/self/fd/{file}"),
+                layout.source(file.path),
                 layout.columns,
                 np.concatenate(sound),
                 layout.place,
@@ -227,8 +226,6 @@ class HeadedMessages(TypedFormat):
                 settings=layout.settings,
                 unreadable=faults,
             )
-        finally:
-            os.close(file)
 
 
 class RegisteredMessages(HeadedMessages):

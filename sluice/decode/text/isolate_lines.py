@@ -19,8 +19,9 @@ from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, Fault, refused_value
 from sluice.decode.messages.marked import Indices, memory_file, pieces
+from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.text.isolate import OUT_OF_RANGE_CODES, halves, parts_of
-from sluice.decode.text.line_files import line_file, write_numbered
+from sluice.decode.text.line_files import write_numbered
 from sluice.decode.text.line_formats import LineFormat
 from sluice.decode.text.plan import MARK_COLUMN, Plan
 from sluice.decode.text.words import REASONS
@@ -119,12 +120,11 @@ class LineJudge:
         if not indices:
             return {}
         values = self._buffer.iterate(np.array(indices, np.int64))
-        with line_file() as file:
+        with MemoryFile("lines") as file:
             rows = list(zip(indices, values, strict=True))
             write_numbered(file, self._lines, self._head, rows, stopped)
-            path = f"/proc/self/fd/{file}"
             # One block: it ends after so many attempts to read a row, and a row has four lines.
-            query = self._plan.fault_kinds(path, 4 * len(indices), index=MARK_COLUMN)
+            query = self._plan.fault_kinds(file.path, 4 * len(indices), index=MARK_COLUMN)
             try:
                 block = run(query, "RowBinary").bytes()
             except EngineError:

@@ -15,7 +15,6 @@ a newline behind it.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from functools import partial
 
@@ -31,11 +30,12 @@ from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.marks import secret
+from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.messages.origins import Origins
 from sluice.decode.messages.splitting import Splitter
 from sluice.decode.text.decoder import Decoder, without_faults
 from sluice.decode.text.isolate_lines import LineJudge
-from sluice.decode.text.line_files import line_file, write_lines
+from sluice.decode.text.line_files import write_lines
 from sluice.decode.text.line_formats import LineFormat
 from sluice.decode.text.merging import merge
 from sluice.decode.text.misread import Look, MisreadArrays
@@ -144,16 +144,15 @@ class LineDecoder(Decoder):
         mark = b""
         if self._lines.newline_moves and not buffer.one_line_each:
             mark = b"m" + secret().hex().encode() + b"x"
-        with line_file() as file:
+        with MemoryFile("lines") as file:
             write_lines(file, self._lines, self._head, buffer, chosen, mark)
-            path = f"/proc/self/fd/{file}"
             plans = (self._short_plan, self._plan) if buffer.short_numbers else (self._plan,)
             for plan in plans:
                 body = Body()
                 # The engine may fail for a number that only the wider plan reads.
                 with suppress(EngineError):
-                    run(plan.strict_into(body.path, path, rows, mark.decode()), "Null")
-                    if os.fstat(body.file).st_size and body.measure() == rows:
+                    run(plan.strict_into(body.path, file.path, rows, mark.decode()), "Null")
+                    if body.size and body.measure() == rows:
                         return self._with_keys(plan, body)
                 body.close()
         return None

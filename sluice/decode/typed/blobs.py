@@ -8,7 +8,6 @@ message: such messages should hold hundreds of rows or more.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +20,7 @@ from sluice.decode.engine.session import EngineError, literal, settings_clause
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, Fault
 from sluice.decode.messages.format import PLACE_IS_FIRST, Group, Natural, TypedFormat
-from sluice.decode.messages.marked import Indices, write_at
+from sluice.decode.messages.marked import Indices, memory_file
 from sluice.decode.typed.part import run_on_messages
 from sluice.decode.typed.search import unreadable
 from sluice.decode.typed.structures import Structure, declared, is_unsafe
@@ -59,12 +58,8 @@ class Blobs(TypedFormat):
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
         """See TypedFormat: a group for each message."""
         for index, value in zip(indices.tolist(), buffer.iterate(indices), strict=True):
-            file = os.memfd_create("sluice-blob", os.MFD_CLOEXEC)
-            try:
-                write_at(file, value, 0)
-                yield self._group(index, value, f"'/proc/self/fd/{file}', {self._name}")
-            finally:
-                os.close(file)
+            with memory_file(value) as path:
+                yield self._group(index, value, f"{literal(path)}, {self._name}")
 
     def _group(self, index: int, value: bytes, file: str) -> Group:
         settings = _SETTINGS | {

@@ -16,6 +16,7 @@ from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.assemble import Body
 from sluice.decode.messages.format import Group, Indices
 from sluice.decode.messages.marked import write_at
+from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.typed.plan import PLACE_COLUMN, Target, TypedPlan
 
 _COPIED_BYTES = 1 << 24
@@ -112,13 +113,12 @@ def _cut(body: Body, name: str, type_text: str, width: int) -> bytes:
     return body.cut(name, type_text, width)
 
 
-class Pile:
+class Pile(MemoryFile):
     """Blocks one after another in a file, to be made one. Each has the places of its rows as last
     column, which become the indices of their messages."""
 
     def __init__(self) -> None:
-        self._file = os.memfd_create("sluice-parts", os.MFD_CLOEXEC)
-        self._end = 0
+        super().__init__("parts")
         self._messages: list[Indices] = []
         self._numbers: list[NDArray[np.uint32]] = []
 
@@ -135,7 +135,7 @@ class Pile:
         size, position = os.fstat(body.file).st_size, 0
         while position < size:
             chunk = os.pread(body.file, _COPIED_BYTES, position)
-            self._end += write_at(self._file, chunk, self._end)
+            self.append(chunk)
             position += len(chunk)
         body.close()
         self._messages.append(part.messages)
@@ -148,7 +148,7 @@ class Pile:
         messages, numbers = np.concatenate(self._messages), np.concatenate(self._numbers)
         order = np.argsort(messages, kind="stable")
         body = Body()
-        run(target.joined(body.path, f"/proc/self/fd/{self._file}"), "Null")
+        run(target.joined(body.path, self.path), "Null")
         ordered = _measured(target, body, is_whole=True)
         if not np.array_equal(ordered, messages[order]):
             raise BlockShapeError(
@@ -156,12 +156,3 @@ class Pile:
                 "Report this; the engine's version may have changed how it sorts.",
             )
         return Part(body, messages[order], numbers[order])
-
-    def close(self) -> None:
-        """Give the memory back. Safe to repeat."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def __del__(self) -> None:
-        self.close()
