@@ -27,7 +27,7 @@ from sluice.decode.messages.origins import Origins
 from sluice.decode.messages.splitting import Split, Splitter
 from sluice.decode.text.isolate import find_faults, halve
 from sluice.decode.text.misread import Look, MisreadObjects
-from sluice.decode.text.plan import KEY_COLUMN, ORDER_COLUMN, Plan
+from sluice.decode.text.plan import Plan
 from sluice.decode.text.tolerant import overflow_behavior, sift
 
 __all__ = ["BadMessage", "Decoded", "Decoder"]
@@ -209,7 +209,8 @@ class Decoder:
         suspects, unread = left[sifted.suspects], left[sifted.unread]
         found = find_faults(self._plan, buffer, suspects, unread)
         if sorted(found) == suspects.tolist():
-            return self._with_keys(plan, sifted.body), found
+            sifted.body.cut_keys(plan.keys)
+            return sifted.body, found
         if _MANY * len(suspects) > len(left) and _VAIN * len(found) < len(suspects):
             self._overflow = None
         sifted.body.close()
@@ -267,21 +268,7 @@ class Decoder:
         if body.measure() != messages:
             body.close()
             return None
-        return self._with_keys(plan, body)
-
-    @staticmethod
-    def _with_keys(plan: Plan, body: Body) -> Body:
-        """Take the columns off that say order and partitions."""
-        if not body.rows:
-            return body
-        body.partitions = 1
-        if plan.keys.has_order_column:
-            order = body.cut(ORDER_COLUMN, "UInt32", 4)
-            body.order = np.frombuffer(order, np.uint32)
-        if plan.keys.has_key_column:
-            keys = np.frombuffer(body.cut(KEY_COLUMN, "UInt64", 8), np.uint64)
-            if (keys != keys[0]).any():
-                body.partitions = len(np.unique(keys))
+        body.cut_keys(plan.keys)
         return body
 
 

@@ -118,7 +118,8 @@ class LineDecoder(Decoder):
         filled = [part for part in parts if part.rows]
         if filled:
             body, lineage = merge(self._plan, filled, origins)
-            return self._finished(self._with_keys(self._plan, body), lineage, bad, messages)
+            body.cut_keys(self._plan.keys)
+            return self._finished(body, lineage, bad, messages)
         return self._finished(Body(), Lineage(origins, np.zeros(0, np.uint64)), bad, 0)
 
     def _judge(self, buffer: MessageBuffer) -> LineJudge:
@@ -153,6 +154,7 @@ class LineDecoder(Decoder):
                 with suppress(EngineError):
                     run(plan.strict_into(body.path, file.path, rows, mark.decode()), "Null")
                     if body.size and body.measure() == rows:
-                        return self._with_keys(plan, body)
+                        body.cut_keys(plan.keys)
+                        return body
                 body.close()
         return None

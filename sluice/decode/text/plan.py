@@ -6,14 +6,11 @@ from dataclasses import dataclass
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import Column, TableText
-from sluice.decode.engine.expressions import referenced_columns
-from sluice.decode.engine.keys import KEY_COLUMN, ORDER_COLUMN, Keys, lineage_of
+from sluice.decode.engine.keys import Keys, check_default, filled_columns, lineage_of
 from sluice.decode.engine.scalars import Reader, default_of
 from sluice.decode.engine.session import identifier, literal, settings_clause, unlike
 from sluice.decode.text.readers import NestedColumn, ReaderFactory
 from sluice.decode.text.row_format import JSON_EACH_ROW, RowFormat
-
-__all__ = ["KEY_COLUMN", "ORDER_COLUMN", "Plan", "PlannedColumn"]
 
 #: Of rows that were read although others could not be: how many were read before. Of blocks that
 #: are to be merged: the place of each row, see `Plan.merge_into`.
@@ -64,11 +61,7 @@ class Plan:
         refuse_null, has_blanks = table.on_null == "dead-letter", rows.engine.startswith("CSV")
         in_lines = "nested" if has_blanks else "all" if rows.engine.startswith("Tab") else "none"
         factory = ReaderFactory(refuse_null, widest_integer, has_blanks, in_lines, clamps)
-        taken = [
-            column
-            for column in table.columns
-            if column.name not in table.lineage and column.kind in ("", "DEFAULT", "EPHEMERAL")
-        ]
+        taken = filled_columns(table)
         self._rows_as = unlike("_sluice_row", (column.name for column in taken))
         self._nested: dict[str, NestedColumn] = {}
         if rows is JSON_EACH_ROW:
@@ -80,11 +73,6 @@ class Plan:
         )
         self.read = read
         self.columns = tuple(part for part in read if part.column.kind != "EPHEMERAL")
-        if not self.columns:
-            raise TerminalError(
-                f"table {table.target} has no column that a message could fill",
-                "Add a column, or take the entry out of the configuration.",
-            )
         self._by_name = {part.name: part for part in read}
         self._unstored = [self._read_value(p.name) for p in read if p not in self.columns]
         self.structure = ", ".join(self._declaration(part, part.reader.wide) for part in read)
@@ -122,15 +110,7 @@ class Plan:
 
     def _over_typed_columns(self, column: Column, loose: bool) -> str:
         """A default expression; the columns it names have the table's types in it."""
-        table = self.table
-        used = referenced_columns(column.expression, table.columns)
-        unknown = [other.name for other in used if other.name not in self._by_name]
-        if unknown:
-            raise TerminalError(
-                f"table {table.target}: the default of {column.name} refers to {unknown[0]}, "
-                "which is not read from messages",
-                "Change the DEFAULT expression to refer to plain columns only.",
-            )
+        used = check_default(self.table, column, self._by_name)
         if not used:
             return column.expression
         names = ", ".join(identifier(other.name) for other in used)

@@ -13,8 +13,15 @@ import numpy as np
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import Column, TableText
-from sluice.decode.engine.expressions import READS_NO_CLOCK, referenced_columns
-from sluice.decode.engine.keys import KEY_COLUMN, ORDER_COLUMN, Keys, lineage_of
+from sluice.decode.engine.expressions import READS_NO_CLOCK
+from sluice.decode.engine.keys import (
+    KEY_COLUMN,
+    ORDER_COLUMN,
+    Keys,
+    check_default,
+    filled_columns,
+    lineage_of,
+)
 from sluice.decode.engine.scalars import NULL, default_of
 from sluice.decode.engine.session import (
     EngineError,
@@ -49,36 +56,17 @@ class Target:
     def __init__(self, table: TableText) -> None:
         self.table = table
         self.lineage = lineage_of(table)
-        self.read = tuple(
-            column
-            for column in table.columns
-            if column.name not in table.lineage and column.kind in ("", "DEFAULT", "EPHEMERAL")
-        )
+        self.read = filled_columns(table)
         self.columns = tuple(column for column in self.read if column.kind != "EPHEMERAL")
-        if not self.columns:
-            raise TerminalError(
-                f"table {table.target} has no column that a message could fill",
-                "Add a column, or take the entry out of the configuration.",
-            )
         self.names = tuple(column.name for column in self.columns)
         self.types = {column.name: block_type(column.type) for column in self.read}
         self.keys = Keys(table, self.names, self.lineage)
         for column in self.read:
-            self._check_default(column)
+            if column.kind and column.expression:
+                check_default(table, column, self.types)
         self.structure = ", ".join(
             f"{identifier(column.name)} {self.types[column.name]}" for column in self.columns
         )
-
-    def _check_default(self, column: Column) -> None:
-        if not (column.kind and column.expression):
-            return
-        for other in referenced_columns(column.expression, self.table.columns):
-            if other.name not in self.types:
-                raise TerminalError(
-                    f"table {self.table.target}: the default of {column.name} refers to "
-                    f"{other.name}, which is not read from messages",
-                    "Change the DEFAULT expression to refer to plain columns only.",
-                )
 
     def default(self, column: Column) -> str:
         """SQL for what stands in for the column; it may name the table's other columns."""

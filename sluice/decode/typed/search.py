@@ -25,7 +25,7 @@ from sluice.core.text import TableText
 from sluice.decode.engine.moment_texts import remark_on
 from sluice.decode.engine.scalars import NULL, RANGE
 from sluice.decode.engine.session import EngineError
-from sluice.decode.messages.assemble import Body
+from sluice.decode.messages.assemble import BlockShapeError, Body
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import (
     CANNOT_PARSE,
@@ -38,7 +38,7 @@ from sluice.decode.messages.fault import (
     refused_value,
 )
 from sluice.decode.messages.format import Group, Indices, Natural, TypedFormat
-from sluice.decode.typed.part import BlockShapeError, Part, Pile, read_rows, run_on_messages
+from sluice.decode.typed.part import Part, Pile, read_rows, run_on_messages
 from sluice.decode.typed.plan import Target, TypedPlan
 from sluice.decode.typed.readers import MISMATCH
 
