@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sluice.decode.engine.bare_numbers import bare_number
+from sluice.decode.engine.lambdas import Lambdas, greatest, of_element
 from sluice.decode.engine.scalars import RANGE, Expression, Place, Reader, scalar_reader
 from sluice.decode.engine.session import identifier, literal
 from sluice.decode.engine.types import GEO_TYPES, TypeNode, nested_groups, parse_type
@@ -39,7 +40,7 @@ class ReaderFactory:
     has_blanks: bool = False
     brackets: str = "none"
     clamps: bool = False
-    _names: int = field(default=0)
+    _lambdas: Lambdas = field(default_factory=Lambdas)
     _depth: int = field(default=0)
 
     def of(self, type_text: str) -> Reader:
@@ -57,7 +58,7 @@ class ReaderFactory:
                 element = self._reader(parse_type(text), nullable=False, in_tuple=True)
                 flat = self.of(types[f"{head}.{name}"])
                 found[f"{head}.{name}"] = NestedColumn(
-                    head, type_text, name, records, flat, element, self._variable()
+                    head, type_text, name, records, flat, element, self._lambdas.variable()
                 )
         return found
 
@@ -107,17 +108,12 @@ class ReaderFactory:
 
         return replace(reader, target=target, narrow=narrow)
 
-    def _variable(self) -> str:
-        self._names += 1
-        return f"_v{self._names}"
-
     def _array(self, node: TypeNode) -> Reader:
         item = self._reader(node.inner(), nullable=False, in_tuple=False)
         target = f"Array({item.target})"
 
         def narrow(value: str) -> str:
-            name = self._variable()
-            inner = value if item.plain else f"arrayMap({name} -> {item.narrow(name)}, {value})"
+            inner = value if item.plain else self._lambdas.each(item.narrow, value)
             return f"accurateCast({inner}, {literal(target)})"
 
         return Reader(
@@ -125,22 +121,10 @@ class ReaderFactory:
             f"Array({item.wide})",
             f"Array({item.loose})",
             narrow,
-            self._over_items(item.silent),
-            self._over_items(item.fault),
+            self._lambdas.greatest(item.silent),
+            self._lambdas.greatest(item.fault),
             item.plain,
         )
-
-    def _over_items(self, test: Expression | None, of: str = "{0}") -> Expression | None:
-        """The greatest result of a test over the items of an array."""
-        if test is None:
-            return None
-
-        def over(value: str) -> str:
-            name = self._variable()
-            results = f"arrayMap({name} -> toUInt8({test(name)}), {of.format(value)})"
-            return f"arrayMax(arrayPushBack({results}, 0))"
-
-        return over
 
     def _map(self, node: TypeNode) -> Reader:
         outer = self.refuse_null
@@ -154,9 +138,8 @@ class ReaderFactory:
         def narrow(value: str) -> str:
             if plain:
                 return f"accurateCast({value}, {literal(target)})"
-            name = self._variable()
-            keys = f"arrayMap({name} -> {key.narrow(name)}, mapKeys({value}))"
-            items = f"arrayMap({name} -> {item.narrow(name)}, mapValues({value}))"
+            keys = self._lambdas.each(key.narrow, f"mapKeys({value})")
+            items = self._lambdas.each(item.narrow, f"mapValues({value})")
             return f"CAST(mapFromArrays({keys}, {items}), {literal(target)})"
 
         return Reader(
@@ -164,14 +147,8 @@ class ReaderFactory:
             f"Map({key.wide}, {item.wide})",
             f"Map({key.loose}, {item.loose})",
             narrow,
-            _greatest(
-                self._over_items(key.silent, "mapKeys({0})"),
-                self._over_items(item.silent, "mapValues({0})"),
-            ),
-            _greatest(
-                self._over_items(key.fault, "mapKeys({0})"),
-                self._over_items(item.fault, "mapValues({0})"),
-            ),
+            self._lambdas.greatest_of_map(key.silent, item.silent),
+            self._lambdas.greatest_of_map(key.fault, item.fault),
             plain,
         )
 
@@ -196,18 +173,12 @@ class ReaderFactory:
             if plain:
                 return f"accurateCast({value}, {literal(target)})"
             if node.name == "Nested":
-                name = self._variable()
-                return f"arrayMap({name} -> {one(name)}, {value})"
+                return self._lambdas.each(one, value)
             return one(value)
 
         def over(tests: list[Expression | None]) -> Expression | None:
-            combined = _greatest(
-                *(
-                    (lambda value, t=test, i=i: t(element(value, i))) if test else None
-                    for i, test in enumerate(tests)
-                )
-            )
-            return self._over_items(combined) if node.name == "Nested" else combined
+            combined = greatest(*(of_element(test, place) for place, test in enumerate(tests)))
+            return self._lambdas.greatest(combined) if node.name == "Nested" else combined
 
         wide = ", ".join(n + r.wide for n, r in zip(names, readers, strict=True))
         loose = ", ".join(n + r.loose for n, r in zip(names, readers, strict=True))
@@ -300,11 +271,3 @@ def _or_null(reader: Reader) -> Reader:
         over(reader.fault),
         False,
     )
-
-
-def _greatest(*tests: Expression | None) -> Expression | None:
-    """The greatest result of several tests of one value."""
-    real = [test for test in tests if test is not None]
-    if not real:
-        return None
-    return lambda value: f"greatest(0, {', '.join(f'toUInt8({test(value)})' for test in real)})"
