@@ -54,12 +54,12 @@ class Decoder:
         self.columns = tuple(part.name for part in self._plan.columns) + tuple(
             column.name for column in self._plan.lineage
         )
-        self._misread: Look = self._make_look()
         #: For `sift`; None: it cannot be taken, or is not worth it. This one and the next
         #: follow from what came before. They decide what is tried first, never the result.
         self._overflow = overflow_behavior(self._plan)
         self._expects_faults = False
         self._check()
+        self._misread = self._make_look()
 
     def _make_plan(self, widest_integer: str) -> Plan:
         return Plan(self.table, widest_integer)

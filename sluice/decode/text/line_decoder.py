@@ -38,7 +38,7 @@ from sluice.decode.text.isolate_lines import LineJudge
 from sluice.decode.text.line_files import write_lines
 from sluice.decode.text.line_formats import LineFormat
 from sluice.decode.text.merging import merge
-from sluice.decode.text.misread import Look, MisreadArrays
+from sluice.decode.text.misread import Look
 from sluice.decode.text.plan import Plan
 
 
@@ -83,15 +83,10 @@ class LineDecoder(Decoder):
         self.names = tuple(
             f"{stand_in}{place}" if name == SKIPPED else name for place, name in enumerate(names)
         )
-        self._misread = self._look_at_names()
         self._head = self._lines.header(self.names)
         self._compile(self._head)
 
     def _make_look(self) -> Look:
-        # Which values a row has is known when the names are (`_check`).
-        return MisreadArrays(())
-
-    def _look_at_names(self) -> Look:
         types = self._plan.types
         columns = [(name, types.get(name, "")) for name in self.names]
         return self._lines.look(columns, self.table.fractions == "cut")

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -147,21 +148,39 @@ def _may_be_misread(node: TypeNode) -> bool:
     ) or not takes_empty(node)
 
 
-class Look(Protocol):
+class Look(ABC):
     """Finds what the engine would read as something else than it says.
 
     `looks`: what a buffer may look at when it takes messages.
     """
 
-    @property
-    def looks(self) -> tuple[QuickLook, ...]: ...
+    looks: tuple[QuickLook, ...]
 
     def faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
         """The messages with such a value, and what it says."""
-        ...
+        faults: dict[int, Fault] = {}
+        found = [buffer.unclear(look) for look in self.looks]
+        if not any(map(len, found)):
+            return faults
+        unclear = np.unique(np.concatenate(found))
+        for index, message in zip(unclear.tolist(), buffer.iterate(unclear), strict=True):
+            try:
+                fault = self._judge(message)
+            except (ValueError, RecursionError):
+                fault = Fault(CANNOT_PARSE, "the message cannot be read as JSON of this table")
+            if fault is not None:
+                faults[index] = fault
+        return faults
+
+    @abstractmethod
+    def _judge(self, message: bytes) -> Fault | None:
+        """What is wrong with a message that no quick look has cleared.
+
+        :raises ValueError, RecursionError: it is no JSON.
+        """
 
 
-class MisreadObjects:
+class MisreadObjects(Look):
     """Of messages of one JSON object each.
 
     :param types: of all columns that are read from messages, by name.
@@ -187,10 +206,6 @@ class MisreadObjects:
                 looks.append(empties)
         self.looks = tuple(looks)
         self._nodes = nodes
-
-    def faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
-        """See `Look`."""
-        return faults_of(buffer, self.looks, self._judge)
 
     def _judge(self, message: bytes) -> Fault | None:
         document = _document(message)
@@ -263,7 +278,7 @@ def _within(node: TypeNode, names: set[str]) -> int:
     return found
 
 
-class MisreadArrays:
+class MisreadArrays(Look):
     """Of messages of one JSON array each.
 
     :param columns: names and types of the values, in their order; no type: no column takes it.
@@ -293,10 +308,6 @@ class MisreadArrays:
                 looks.append(EmptyFields("[", empties))
         self.looks = tuple(looks)
 
-    def faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
-        """See `Look`."""
-        return faults_of(buffer, self.looks, self._judge)
-
     def _judge(self, message: bytes) -> Fault | None:
         document = _document(message)
         if not isinstance(document, list):
@@ -306,24 +317,6 @@ class MisreadArrays:
             if found is not None:
                 return found.fault(name, type_text)
         return None
-
-
-def faults_of(
-    buffer: MessageBuffer, looks: Iterable[QuickLook], judge: Callable[[bytes], Fault | None]
-) -> dict[int, Fault]:
-    faults: dict[int, Fault] = {}
-    found = [buffer.unclear(look) for look in looks]
-    if not any(map(len, found)):
-        return faults
-    unclear = np.unique(np.concatenate(found))
-    for index, message in zip(unclear.tolist(), buffer.iterate(unclear), strict=True):
-        try:
-            fault = judge(message)
-        except (ValueError, RecursionError):
-            fault = Fault(CANNOT_PARSE, "the message cannot be read as JSON of this table")
-        if fault is not None:
-            faults[index] = fault
-    return faults
 
 
 def _document(message: bytes) -> Any:

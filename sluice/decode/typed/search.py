@@ -138,17 +138,16 @@ class Reading:
         try:
             plan = self._decoding.plan(group.columns)
         except TerminalError as error:
-            self.faults |= dict.fromkeys(group.messages.tolist(), unreadable(error))
+            self._refuse(group, unreadable(error))
             return
         if not plan.filled:
             names = ", ".join(natural.name for natural in group.columns)
             said = f"the message fills no column of the table, it has only {names}"
-            self.faults |= dict.fromkeys(group.messages.tolist(), Fault(NO_COLUMN, said))
+            self._refuse(group, Fault(NO_COLUMN, said))
             return
         if plan.unknown:
             said = f"the table has no column {plan.unknown}"
-            fault = Fault(UNKNOWN_FIELD, said, plan.unknown)
-            self.faults |= dict.fromkeys(group.messages.tolist(), fault)
+            self._refuse(group, Fault(UNKNOWN_FIELD, said, plan.unknown))
             return
         if self._expects_broken and not piece.is_tested:
             found = self._format.broken(self._buffer, group.messages)
@@ -166,9 +165,13 @@ class Reading:
         except (EngineError, TerminalError) as error:
             if isinstance(error, TerminalError) and not plan.compiles():
                 # The columns themselves are the fault.
-                self.faults |= dict.fromkeys(group.messages.tolist(), unreadable(error))
+                self._refuse(group, unreadable(error))
             else:
                 self._take_apart(group.messages, piece.is_tested, error)
+
+    def _refuse(self, group: Group, fault: Fault) -> None:
+        """All of a group are at fault, for its columns."""
+        self.faults |= dict.fromkeys(group.messages.tolist(), fault)
 
     def _take_apart(self, messages: Indices, is_tested: bool, error: Exception) -> None:
         """Messages that cannot be read together."""
