@@ -21,10 +21,10 @@ class Lambdas:
         name = self.variable()
         return f"arrayMap({name} -> {convert(name)}, {array})"
 
-    def greatest(self, test: Expression | None, of: str = "{0}") -> Expression | None:
+    def greatest(self, test: Expression | None, of: Expression = str) -> Expression | None:
         """The greatest result of a test over the items of an array.
 
-        :param of: SQL of the array, where `{0}` is the value.
+        :param of: the array; without it, the value itself.
         """
         if test is None:
             return None
@@ -32,15 +32,14 @@ class Lambdas:
         def result(item: str) -> str:
             return f"toUInt8({test(item)})"
 
-        return lambda value: f"arrayMax(arrayPushBack({self.each(result, of.format(value))}, 0))"
+        return lambda value: f"arrayMax(arrayPushBack({self.each(result, of(value))}, 0))"
 
     def greatest_of_map(
         self, keys: Expression | None, values: Expression | None
     ) -> Expression | None:
         """The greatest result of a test over the keys of a map, and of one over its values."""
-        return greatest(
-            self.greatest(keys, "mapKeys({0})"), self.greatest(values, "mapValues({0})")
-        )
+        of_keys = self.greatest(keys, lambda value: f"mapKeys({value})")
+        return greatest(of_keys, self.greatest(values, lambda value: f"mapValues({value})"))
 
 
 def of_element(test: Expression | None, place: int) -> Expression | None:

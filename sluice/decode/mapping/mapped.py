@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sluice.core.errors import TerminalError
 from sluice.core.text import KAFKA_COLUMNS, TableText
 from sluice.decode.engine.expressions import READS_NO_CLOCK
-from sluice.decode.engine.native import column_head, read_header, varint
+from sluice.decode.engine.native import column_head, with_columns
 from sluice.decode.engine.session import identifier, literal, run, settings_clause
 from sluice.decode.mapping.source import source_of
 from sluice.decode.messages.buffer import MessageBuffer
@@ -153,7 +153,7 @@ class MappedFormat(TypedFormat):
             _column(_OUT, "UInt8", out.astype("u1")),
         ]
         structure = f"{self._structure}, {_PLACE} UInt32, {_OUT} UInt8"
-        with memory_file(_appended(block, added)) as path:
+        with memory_file(with_columns(block, added)) as path:
             source = f"file({literal(path)}, Native, {literal(structure)})"
             if out.any():
                 source = f"(SELECT * FROM {source} WHERE NOT {_OUT})"
@@ -176,7 +176,7 @@ class MappedFormat(TypedFormat):
                 "This is a bug: report it with the configuration.",
             )
         added = [fact_column(name, buffer.facts, messages, decoded.offsets) for name in self._facts]
-        return _appended(decoded.native, added)
+        return with_columns(decoded.native, added)
 
     def _broken_rows(self, block: bytes) -> Iterator[tuple[int, Fault]]:
         """Rows that break a test, with the first that they break."""
@@ -194,11 +194,3 @@ class MappedFormat(TypedFormat):
 
 def _column(name: str, type_text: str, values: NDArray[np.generic]) -> bytes:
     return column_head(name, type_text) + values.tobytes()
-
-
-def _appended(block: bytes | memoryview, columns: list[bytes]) -> bytes:
-    """A Native block with more columns behind its own; empty if it is."""
-    if not len(block):
-        return b""
-    count, rows, begin = read_header(memoryview(block))
-    return b"".join([varint(count + len(columns)), varint(rows), block[begin:], *columns])

@@ -58,7 +58,7 @@ class ReaderFactory:
                 element = self._reader(parse_type(text), nullable=False, in_tuple=True)
                 flat = self.of(types[f"{head}.{name}"])
                 found[f"{head}.{name}"] = NestedColumn(
-                    head, type_text, name, records, flat, element, self._lambdas.variable()
+                    head, type_text, name, records, flat, element, self._lambdas
                 )
         return found
 
@@ -200,7 +200,7 @@ class NestedColumn:
 
     :param head: the name of the Nested, and `type` that of the records.
     :param records: reads them; `flat` reads the array of its own, `element` a value in a record.
-    :param variable: of a lambda.
+    :param lambdas: makes expressions over the records.
     """
 
     head: str
@@ -209,34 +209,31 @@ class NestedColumn:
     records: Reader
     flat: Reader
     element: Reader
-    variable: str
+    lambdas: Lambdas
 
     def reader(self, records: str) -> Reader:
         """Of the column.
 
         :param records: SQL of the array of records as it was read; empty if there is none.
         """
-        flat, one = self.flat, self.variable
-        item = f"tupleElement({one}, {literal(self.element_name)})"
+        flat, element = self.flat, literal(self.element_name)
+
+        def of_record(expression: Expression) -> Expression:
+            return lambda record: expression(f"tupleElement({record}, {element})")
 
         def narrow(value: str) -> str:
-            items = f"arrayMap({one} -> {self.element.narrow(item)}, {records})"
+            items = self.lambdas.each(of_record(self.element.narrow), records)
             parts = (
                 f"CAST({part}, {literal(flat.target)})" for part in (items, flat.narrow(value))
             )
             return f"if(notEmpty({records}), {', '.join(parts)})"
 
         def both(test: Expression | None, inner: Expression | None, clash: int) -> Expression:
-            def over(value: str) -> str:
-                tests = [f"if(notEmpty({records}) AND notEmpty({value}), {clash}, 0)"]
-                if test is not None:
-                    tests.append(f"toUInt8({test(value)})")
-                if inner is not None:
-                    found = f"arrayMap({one} -> toUInt8({inner(item)}), {records})"
-                    tests.append(f"arrayMax(arrayPushBack({found}, 0))")
-                return f"greatest(0, {', '.join(tests)})"
+            def clashes(value: str) -> str:
+                return f"if(notEmpty({records}) AND notEmpty({value}), {clash}, 0)"
 
-            return over
+            of_items = self.lambdas.greatest(inner and of_record(inner), lambda _: records)
+            return greatest(clashes, test, of_items) or clashes
 
         return Reader(
             flat.target,
