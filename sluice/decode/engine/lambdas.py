@@ -11,14 +11,10 @@ class Lambdas:
     def __init__(self) -> None:
         self._names = 0
 
-    def variable(self) -> str:
-        """A name that no other one has."""
-        self._names += 1
-        return f"_v{self._names}"
-
     def each(self, convert: Expression, array: str) -> str:
         """The array with each item converted."""
-        name = self.variable()
+        self._names += 1
+        name = f"_v{self._names}"
         return f"arrayMap({name} -> {convert(name)}, {array})"
 
     def greatest(self, test: Expression | None, of: Expression = str) -> Expression | None:

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
-from sluice.decode.engine.moment_texts import remark_on
 from sluice.decode.engine.scalars import NULL, RANGE
 from sluice.decode.engine.session import EngineError
 from sluice.decode.messages.assemble import BlockShapeError, Body
@@ -41,6 +40,7 @@ from sluice.decode.messages.format import Group, Indices, Natural, TypedFormat
 from sluice.decode.typed.part import Part, Pile, read_rows, run_on_messages
 from sluice.decode.typed.plan import Target, TypedPlan
 from sluice.decode.typed.readers import MISMATCH
+from sluice.decode.typed.texts import remark_on
 
 _REASONS = {NULL: NULL_IN_COLUMN, RANGE: OUT_OF_RANGE, MISMATCH: CANNOT_PARSE}
 _NOISE = re.compile(
