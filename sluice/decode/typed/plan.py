@@ -43,12 +43,15 @@ from sluice.decode.typed.readers import (
 
 #: Of which message each row is: its place in the group, UInt32; the last column of a block.
 PLACE_COLUMN = "_sluice_place"
+#: Relations with other columns, whose queries are kept. Messages may bring any number of them.
+_PLANS_MAX = 256
 #: More rows than a block ever has.
 _ALL_ROWS = 2**31
 
 
 class Target:
-    """What is known of a table before any message: its columns, keys and settings.
+    """What is known of a table before any message: its columns, keys and settings; and the queries
+    for what messages bring.
 
     :raises TerminalError: the text cannot be executed.
     """
@@ -67,6 +70,19 @@ class Target:
         self.structure = ", ".join(
             f"{identifier(column.name)} {self.types[column.name]}" for column in self.columns
         )
+        self._plans: dict[tuple[Natural, ...], TypedPlan] = {}
+
+    def plan(self, columns: tuple[Natural, ...]) -> TypedPlan:
+        """The queries for a relation with these columns.
+
+        :raises TerminalError: a type is not understood.
+        """
+        plan = self._plans.get(columns)
+        if plan is None:
+            if len(self._plans) >= _PLANS_MAX:
+                self._plans.clear()
+            plan = self._plans[columns] = TypedPlan(self, columns)
+        return plan
 
     def default(self, column: Column) -> str:
         """SQL for what stands in for the column; it may name the table's other columns."""

@@ -15,13 +15,11 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
-from sluice.core.text import TableText
 from sluice.decode.engine.scalars import NULL, RANGE
 from sluice.decode.engine.session import EngineError
 from sluice.decode.messages.assemble import BlockShapeError, Body
@@ -36,7 +34,7 @@ from sluice.decode.messages.fault import (
     Fault,
     refused_value,
 )
-from sluice.decode.messages.format import Group, Indices, Natural, TypedFormat
+from sluice.decode.messages.format import Group, Indices, TypedFormat
 from sluice.decode.typed.part import Part, Pile, read_rows, run_on_messages
 from sluice.decode.typed.plan import Target, TypedPlan
 from sluice.decode.typed.readers import MISMATCH
@@ -50,18 +48,6 @@ _NOISE = re.compile(
     r"| *\(\w+\) *\. You can specify the structure manually.*|\. You can specify the str.*",
     re.DOTALL,
 )
-
-
-class Decoding(Protocol):
-    """What a reading needs of its decoder."""
-
-    @property
-    def table(self) -> TableText: ...
-    @property
-    def target(self) -> Target: ...
-    @property
-    def format(self) -> TypedFormat: ...
-    def plan(self, columns: tuple[Natural, ...]) -> TypedPlan: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +68,19 @@ class Reading:
     :param expects_broken: look for broken messages before the first reading, not after it failed.
     """
 
-    def __init__(self, decoding: Decoding, buffer: MessageBuffer, expects_broken: bool) -> None:
+    def __init__(
+        self,
+        target: Target,
+        typed_format: TypedFormat,
+        buffer: MessageBuffer,
+        expects_broken: bool,
+    ) -> None:
         self._expects_broken = expects_broken
-        self._decoding = decoding
-        self._format = decoding.format
-        self._target = decoding.target
+        self._format = typed_format
+        self._target = target
         self._buffer = buffer
-        self._many = decoding.table.rows == "many"
-        self._drops = self._many and decoding.table.bad_rows == "drop-row"
+        self._many = target.table.rows == "many"
+        self._drops = self._many and target.table.bad_rows == "drop-row"
         self._waiting: list[_Piece] = []
         self._whole: Part | None = None
         self._pile = Pile()
@@ -136,7 +127,7 @@ class Reading:
     def _read(self, group: Group, piece: _Piece, is_whole: bool) -> None:
         """Make a part of a group, or put its messages back into the queue in other company."""
         try:
-            plan = self._decoding.plan(group.columns)
+            plan = self._target.plan(group.columns)
         except TerminalError as error:
             self._refuse(group, unreadable(error))
             return
@@ -230,7 +221,7 @@ class Reading:
         return np.sort(np.concatenate([*good, np.zeros(0, np.int64)]))
 
     def _judged(self, group: Group) -> Indices:
-        plan = self._decoding.plan(group.columns)
+        plan = self._target.plan(group.columns)
         places, codes = self._verdicts(group, plan)
         if not np.array_equal(places, np.arange(len(group.messages))):
             raise EngineError("the message is not exactly one row")
