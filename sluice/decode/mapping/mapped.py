@@ -16,7 +16,7 @@ from sluice.core.errors import TerminalError
 from sluice.core.text import KAFKA_COLUMNS, TableText
 from sluice.decode.engine.expressions import READS_NO_CLOCK
 from sluice.decode.engine.native import column_head, with_columns
-from sluice.decode.engine.session import identifier, literal, run, settings_clause
+from sluice.decode.engine.session import declared, literal, run, settings_clause
 from sluice.decode.mapping.source import source_of
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
@@ -51,7 +51,7 @@ class MappedFormat(TypedFormat):
         types = {column.name: column.type for column in self._source.table.columns}
         read = [(name, types[name]) for name in self._fields.columns]
         read += [(name, KAFKA_COLUMNS[name]) for name in self._facts]
-        self._structure = ", ".join(f"{identifier(name)} {kind}" for name, kind in read)
+        self._structure = declared(read)
         self._columns = self._naturals()
         self._tests = [
             (

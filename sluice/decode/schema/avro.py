@@ -13,7 +13,7 @@ import numpy as np
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
 from sluice.decode.engine.native import varint
-from sluice.decode.engine.session import EngineError, identifier, literal, run, settings_clause
+from sluice.decode.engine.session import EngineError, declared, literal, run, settings_clause
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
 from sluice.decode.messages.format import Natural
 from sluice.decode.messages.marked import Piece, memory_file
@@ -73,8 +73,7 @@ class AvroLayout(Layout):
         fields += [*schema.fields, {"name": last, "type": "sluice_mark"}]
         self.head = _container_head({"type": "record", "name": "sluice_row", "fields": fields})
         types = _types_of(self.head)
-        described = (f"{identifier(name)} {type_text}" for name, type_text in types.items())
-        self._structure = literal(", ".join(described))
+        self._structure = literal(declared(types.items()))
         self.columns = tuple(
             Natural(column.name, column.type or types[column.name], column.value)
             for column in schema.columns

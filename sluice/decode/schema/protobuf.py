@@ -23,7 +23,7 @@ import numpy as np
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
-from sluice.decode.engine.session import identifier, literal
+from sluice.decode.engine.session import declared, literal
 from sluice.decode.engine.types import nested_groups
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, UNKNOWN_FIELD, Fault
@@ -92,8 +92,7 @@ def _targets(table: TableText) -> dict[str, str]:
     """The types that fields fill, by name; of a Nested that of its records."""
     types = {column.name: column.type for column in table.columns}
     for head, elements in nested_groups(types).items():
-        inner = ", ".join(f"{identifier(name)} {text}" for name, text in elements.items())
-        types[head] = f"Array(Tuple({inner}))"
+        types[head] = f"Array(Tuple({declared(elements.items())}))"
     return types
 
 

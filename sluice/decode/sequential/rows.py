@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sluice.decode.engine.session import identifier, literal
+from sluice.decode.engine.session import declared, identifier, literal
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
 from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Group, Natural, TypedFormat
@@ -21,7 +21,7 @@ from sluice.decode.messages.marked import Indices, memory_file, pieces
 from sluice.decode.messages.marks import MARK_BYTES, place_between, secret
 from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.schema.structure import between_marks
-from sluice.decode.typed.structures import Structure, declared
+from sluice.decode.typed.structures import Structure
 
 _HEAD, _TAIL, _OWNER = "_sluice_head", "_sluice_tail", "_sluice_message"
 _NOT_ROWS = Fault(CANNOT_PARSE, "the message is not a number of whole rows of these columns")

@@ -8,7 +8,7 @@ from sluice.core.errors import TerminalError
 from sluice.core.text import Column, TableText
 from sluice.decode.engine.keys import Keys, check_default, filled_columns, lineage_of
 from sluice.decode.engine.scalars import Reader, default_of
-from sluice.decode.engine.session import identifier, literal, settings_clause, unlike
+from sluice.decode.engine.session import declared, identifier, literal, settings_clause, unlike
 from sluice.decode.text.readers import NestedColumn, ReaderFactory
 from sluice.decode.text.row_format import JSON_EACH_ROW, RowFormat
 
@@ -76,7 +76,7 @@ class Plan:
         self._by_name = {part.name: part for part in read}
         self._unstored = [self._read_value(p.name) for p in read if p not in self.columns]
         self.structure = ", ".join(self._declaration(part, part.reader.wide) for part in read)
-        self._bare = ", ".join(f"{identifier(part.name)} {part.reader.wide}" for part in read)
+        self._bare = declared((part.name, part.reader.wide) for part in read)
         self._loose = ", ".join(self._declaration(part, part.reader.loose) for part in read)
         self._settings = {
             "input_format_null_as_default": int(table.on_null == "default"),
@@ -270,7 +270,7 @@ class Plan:
         """
         more = {"input_format_skip_unknown_fields": 1} if columns else {}
         some = columns or self.read
-        structure = ", ".join(f"{identifier(part.name)} {part.reader.wide}" for part in some)
+        structure = declared((part.name, part.reader.wide) for part in some)
         read = ", ".join(self._read_value(part.name) for part in some)
         clause = self._lenient_clause(
             rows, input_format_record_errors_file_path=literal(errors), **more

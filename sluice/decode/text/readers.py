@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from sluice.decode.engine.bare_numbers import bare_number
 from sluice.decode.engine.lambdas import Lambdas, greatest, of_element
 from sluice.decode.engine.scalars import RANGE, Expression, Place, Reader, scalar_reader
-from sluice.decode.engine.session import identifier, literal
+from sluice.decode.engine.session import declared, identifier, literal
 from sluice.decode.engine.types import GEO_TYPES, TypeNode, nested_groups, parse_type
 
 
@@ -51,8 +51,7 @@ class ReaderFactory:
         """The columns among these that a server made of a Nested."""
         found: dict[str, NestedColumn] = {}
         for head, elements in nested_groups(types).items():
-            inner = ", ".join(f"{identifier(name)} {text}" for name, text in elements.items())
-            type_text = f"Array(Tuple({inner}))"
+            type_text = f"Array(Tuple({declared(elements.items())}))"
             records = self.of(type_text)
             for name, text in elements.items():
                 element = self._reader(parse_type(text), nullable=False, in_tuple=True)

@@ -16,14 +16,14 @@ import numpy as np
 from sluice.core.errors import TerminalError
 from sluice.core.text import TableText
 from sluice.decode.engine.native import read_header
-from sluice.decode.engine.session import EngineError, literal, settings_clause
+from sluice.decode.engine.session import EngineError, declared, literal, settings_clause
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, Fault
 from sluice.decode.messages.format import PLACE_IS_FIRST, Group, Natural, TypedFormat
 from sluice.decode.messages.marked import Indices, memory_file
 from sluice.decode.typed.part import run_on_messages
 from sluice.decode.typed.search import unreadable
-from sluice.decode.typed.structures import Structure, declared, is_unsafe
+from sluice.decode.typed.structures import Structure, is_unsafe
 
 #: By the name in the configuration: the engine's name.
 BLOB_FORMATS = ("Native", "Parquet", "ORC", "Arrow", "ArrowStream")

@@ -25,6 +25,7 @@ from sluice.decode.engine.keys import (
 from sluice.decode.engine.scalars import NULL, default_of
 from sluice.decode.engine.session import (
     EngineError,
+    declared,
     identifier,
     literal,
     run,
@@ -67,9 +68,7 @@ class Target:
         for column in self.read:
             if column.kind and column.expression:
                 check_default(table, column, self.types)
-        self.structure = ", ".join(
-            f"{identifier(column.name)} {self.types[column.name]}" for column in self.columns
-        )
+        self.structure = declared((name, self.types[name]) for name in self.names)
         self._plans: dict[tuple[Natural, ...], TypedPlan] = {}
 
     def plan(self, columns: tuple[Natural, ...]) -> TypedPlan:
@@ -355,8 +354,7 @@ class TypedPlan:
         messages: columns that are SQL over others are taken on trust."""
         if any(natural.value for natural in self._columns):
             return True
-        columns = ((natural.name, natural.type) for natural in self._columns)
-        structure = ", ".join(f"{identifier(name)} {type_text}" for name, type_text in columns)
+        structure = declared((natural.name, natural.type) for natural in self._columns)
         source, nothing = f"null({literal(structure or '_ UInt8')})", np.zeros(0, np.int64)
         group = Group(source, self._columns, nothing, PLACE_IS_FIRST, single=True)
         try:
