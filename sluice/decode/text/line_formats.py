@@ -24,8 +24,7 @@ from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.marked import Piece
 from sluice.decode.text.cells import LineCells
 from sluice.decode.text.misread import Look, MisreadArrays
-from sluice.decode.text.plan import MARK_COLUMN
-from sluice.decode.text.row_format import RowFormat
+from sluice.decode.text.plan import MARK_COLUMN, RowFormat
 from sluice.decode.text.split_lines import row_ends
 
 #: Behind a row that may be unreadable. A reader of fixed length (a UUID's) looks beyond its

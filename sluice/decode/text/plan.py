@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from sluice.core.errors import TerminalError
 from sluice.core.text import Column, TableText
@@ -10,7 +11,6 @@ from sluice.decode.engine.keys import Keys, check_default, filled_columns, linea
 from sluice.decode.engine.scalars import Reader, default_of
 from sluice.decode.engine.session import declared, identifier, literal, settings_clause, unlike
 from sluice.decode.text.readers import NestedColumn, ReaderFactory
-from sluice.decode.text.row_format import JSON_EACH_ROW, RowFormat
 
 #: Of rows that were read although others could not be: how many were read before. Of blocks that
 #: are to be merged: the place of each row, see `Plan.merge_into`.
@@ -18,6 +18,23 @@ PLACE_COLUMN = "_sluice_place"
 #: Of rows that carry a mark, see `Plan.strict_into`.
 MARK_COLUMN = "_sluice_mark"
 OUT_OF_RANGE = "a value does not fit its column"
+
+
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """How rows stand in the file that the engine reads.
+
+    :param engine: its name for the engine.
+    :param formats: of the tables that are read like this.
+    :param settings: of every query that reads it, SQL literals by name.
+    """
+
+    engine: str
+    formats: frozenset[str]
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+JSON_EACH_ROW = RowFormat("JSONEachRow", frozenset(("JSONEachRow",)))
 
 
 @dataclass(frozen=True, slots=True)
