@@ -7,6 +7,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+#: Linux writes no more parts at once.
+_PARTS_MAX = 1024
+
 
 class MemoryFile:
     """A file that lives until it is closed, or until nobody has it any more.
@@ -29,9 +32,10 @@ class MemoryFile:
 
     def append(self, *parts: bytes | memoryview) -> None:
         """Write behind what was written here; a write may be short above 2 GiB."""
-        left = sum(map(len, parts)) - os.writev(self.file, parts)
-        if left:
-            rest = memoryview(b"".join(parts))[-left:]
+        for begin in range(0, len(parts), _PARTS_MAX):
+            some = parts[begin : begin + _PARTS_MAX]
+            left = sum(map(len, some)) - os.writev(self.file, some)
+            rest = memoryview(b"".join(some))[-left:] if left else memoryview(b"")
             while rest:
                 rest = rest[os.write(self.file, rest) :]
 
