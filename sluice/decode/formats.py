@@ -6,22 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.core.errors import TerminalError
+from sluice.core.formats import FORMATS as KNOWN
 from sluice.core.load_spec import TableSpec
 from sluice.core.text_options import first_problem
 from sluice.decode.mapping.mapped import MappedFormat, is_mapped
 from sluice.decode.messages.framing import BYTES, JSON_ARRAYS, JSON_OBJECTS, LINES, Framing
 from sluice.decode.messages.port import TableDecoder
-from sluice.decode.text.decoders import (
-    csv_decoder,
-    json_array_decoder,
-    json_object_decoder,
-    named_csv_decoder,
-    named_tsv_decoder,
-    tskv_decoder,
-    tsv_decoder,
-)
+from sluice.decode.text.decoders import json_array_decoder, json_object_decoder, line_decoder
 from sluice.decode.typed.decoder import TypedDecoder
-from sluice.decode.typed_formats import TYPED_FORMATS
+from sluice.decode.typed_formats import typed_decoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +26,14 @@ class _Format:
 
 
 #: By name, as it stands in the configuration.
-_FORMATS = {
+_FORMATS = dict.fromkeys(KNOWN, _Format(typed_decoder, BYTES)) | {
     "JSONEachRow": _Format(json_object_decoder, JSON_OBJECTS),
     "JSONCompactEachRow": _Format(json_array_decoder, JSON_ARRAYS),
-    "CSV": _Format(csv_decoder, LINES),
-    "TSV": _Format(tsv_decoder, LINES),
-    "CSVWithNames": _Format(named_csv_decoder, BYTES),
-    "TSVWithNames": _Format(named_tsv_decoder, BYTES),
-    "TSKV": _Format(tskv_decoder, BYTES),
-    **{name: _Format(decoder, BYTES) for name, decoder in TYPED_FORMATS.items()},
+    "CSV": _Format(line_decoder, LINES),
+    "TSV": _Format(line_decoder, LINES),
+    "CSVWithNames": _Format(line_decoder, BYTES),
+    "TSVWithNames": _Format(line_decoder, BYTES),
+    "TSKV": _Format(line_decoder, BYTES),
 }
 FORMATS = tuple(_FORMATS)
 

@@ -56,6 +56,16 @@ def test_messages_at_fault_are_set_aside(limit: int, monkeypatch: pytest.MonkeyP
         assert not buffer.aside
 
 
+def test_any_number_of_messages_may_be_at_fault_at_once() -> None:
+    """The system writes 1,024 parts at once, and a reader may deliver 16,384 messages."""
+    values = [b'{"a":' if n % 2 else b"{}" for n in range(3000)]
+    with MessageBuffer() as buffer:
+        buffer.add(values, range(3000))
+        assert buffer.faults == list(range(1, 3000, 2))
+        assert list(buffer.iterate(np.arange(3000))) == values
+        assert without_end(buffer) == b"\n".join(v if v == b"{}" else b" " * 5 for v in values)
+
+
 def test_subset_is_a_buffer_of_its_own() -> None:
     with fill(MessageBuffer(), [b"%d" % n for n in range(2000)]) as buffer:
         indices = np.array([0, 3, 1999])

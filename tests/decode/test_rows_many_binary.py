@@ -14,7 +14,7 @@ from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.port import TableDecoder
 from sluice.decode.sequential import row_binary
-from sluice.decode.sequential.msgpack import MessagePack
+from sluice.decode.sequential.msgpack import message_pack
 from tests.decode.support import FIRST_OFFSET, LINEAGE, rows, table
 from tests.decode.typed_support import typed_decode, typed_decoder, written
 
@@ -284,7 +284,7 @@ def test_values_of_any_kind_end_where_they_should(value: bytes, columns: int) ->
     for turn in range(3):
         of_columns = [Column(f"c{n}", types[(n + turn) % 3]) for n in range(columns)]
         text = table(*of_columns, format="MsgPack", rows="many", bad_rows="drop-row")
-        found = MessagePack(text)._layout.rows(value)
+        found = message_pack(text).rows(value)
         if at == len(value):
             assert not isinstance(found, Fault) and found[0] == expected
         else:

@@ -11,8 +11,8 @@ import pytest
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.sequential.msgpack import MessagePack
-from sluice.decode.sequential.row_binary import RowBinary
+from sluice.decode.sequential.msgpack import message_pack
+from sluice.decode.sequential.row_binary import row_binary
 from tests.decode.support import FIRST_OFFSET, LINEAGE, rows, table
 from tests.decode.typed_support import typed_decode, typed_decoder, written
 
@@ -267,8 +267,8 @@ def test_what_cannot_be_declared_is_refused() -> None:
     text = table(Column("a", "UInt8"), format="RowBinary")
     for option in ("a", "a NoSuchType", "a AggregateFunction(sum, UInt8)", "a UInt8, a UInt8"):
         with pytest.raises(TerminalError):
-            RowBinary(replace(text, options=(("columns", option),)))
+            row_binary(replace(text, options=(("columns", option),)))
     with pytest.raises(TerminalError, match="MsgPack"):
-        MessagePack(replace(text, options=(("columns", "a Date"),)))
+        message_pack(replace(text, options=(("columns", "a Date"),)))
     with pytest.raises(TerminalError, match="MsgPack"):
-        MessagePack(table(Column("a", "Tuple(UInt8)"), format="MsgPack"))
+        message_pack(table(Column("a", "Tuple(UInt8)"), format="MsgPack"))

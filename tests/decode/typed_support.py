@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 from sluice.core.load_spec import Column
+from sluice.decode import typed_formats
 from sluice.decode.engine.session import run
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.framing import BYTES
 from sluice.decode.messages.origins import alone
 from sluice.decode.messages.port import TableDecoder
-from sluice.decode.typed_formats import TYPED_FORMATS
 from tests.decode.support import fill, rows, table
 
 SETTINGS = "SETTINGS session_timezone='UTC', allow_suspicious_low_cardinality_types=1"
@@ -44,7 +44,7 @@ ATTACKED_SELECT = (
 def typed_decoder(format_name: str, *columns: Column, **changes: Any) -> TableDecoder:
     options = tuple(sorted(changes.pop("options", {}).items()))
     text = table(*columns, format=format_name, options=options, **changes)
-    return TYPED_FORMATS[format_name](text)
+    return typed_formats.typed_decoder(text)
 
 
 def typed_decode(decoder: TableDecoder, values: list[bytes]) -> Decoded:

@@ -8,20 +8,11 @@ from __future__ import annotations
 
 from sluice.decode.engine.scalars import Place, Reader, checked_reader
 from sluice.decode.engine.session import literal
-from sluice.decode.engine.types import TypeNode
+from sluice.decode.engine.types import TypeNode, decimal_shape
 
-_PRECISION = {"Decimal32": 9, "Decimal64": 18, "Decimal128": 38, "Decimal256": 76}
 _DIGITS_MAX = 76
 #: Integers of so many digits are read as a Decimal, whatever its own are.
 _WHOLE_DIGITS = 20
-
-
-def decimal_shape(node: TypeNode) -> tuple[int, int]:
-    """Precision and scale of a Decimal."""
-    if node.name == "Decimal":
-        precision = int(node.arguments[0]) if node.arguments else 10
-        return precision, int(node.arguments[1]) if len(node.arguments) > 1 else 0
-    return _PRECISION[node.name], int(node.arguments[0])
 
 
 def shows_cut_digits(precision: int, scale: int) -> bool:

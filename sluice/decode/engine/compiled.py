@@ -9,8 +9,15 @@ from __future__ import annotations
 import ctypes
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import Any
 
 from sluice.core.errors import TerminalError
+
+
+def address(array: Any) -> ctypes.c_void_p:
+    """Where the values of a numpy array are, as long as it lives."""
+    assert array.flags.c_contiguous
+    return ctypes.c_void_p(array.ctypes.data)
 
 
 def library(beside: str, name: str) -> ctypes.CDLL:

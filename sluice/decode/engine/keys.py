@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import LINEAGE_TYPES, SOURCE, Column, TableSpec
 from sluice.decode.engine.expressions import referenced_columns
@@ -32,6 +34,39 @@ def lineage_of(table: TableSpec) -> tuple[Column, ...]:
             check_lineage_type(name, column.type)
             lineage.append(column)
     return tuple(lineage)
+
+
+def filled_columns(table: TableSpec) -> tuple[Column, ...]:
+    """The columns that messages fill, stored or not.
+
+    :raises TerminalError: it stores none of them.
+    """
+    kinds = ("", "DEFAULT", "EPHEMERAL")
+    own = (column for column in table.columns if column.name not in table.lineage)
+    filled = tuple(column for column in own if column.kind in kinds)
+    if all(column.kind == "EPHEMERAL" for column in filled):
+        raise TerminalError(
+            f"table {table.target} has no column that a message could fill",
+            "Add a column, or take the entry out of the configuration.",
+        )
+    return filled
+
+
+def check_default(table: TableSpec, column: Column, filled: Container[str]) -> tuple[Column, ...]:
+    """The columns that a default expression names.
+
+    :param filled: names of the columns that messages fill.
+    :raises TerminalError: it names others.
+    """
+    used = referenced_columns(column.expression, table.columns)
+    for other in used:
+        if other.name not in filled:
+            raise TerminalError(
+                f"table {table.target}: the default of {column.name} refers to {other.name}, "
+                "which is not read from messages",
+                "Change the DEFAULT expression to refer to plain columns only.",
+            )
+    return used
 
 
 class Keys:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sluice.decode.engine.session import literal
-from sluice.decode.engine.types import TypeNode, enum_values, parse_type
+from sluice.decode.engine.types import TypeNode, decimal_shape, enum_values, parse_type, scale_of
 
 Expression = Callable[[str], str]
 
@@ -21,7 +21,6 @@ FINE, NULL, RANGE, UNREAD = 0, 1, 2, 3
 _INTEGERS = frozenset(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64, 128))
 _WIDE_INTEGERS = frozenset(("Int256", "UInt256"))
 _FLOATS = frozenset(("Float32", "Float64", "BFloat16"))
-_DECIMAL_PRECISION = {"Decimal32": 9, "Decimal64": 18, "Decimal128": 38, "Decimal256": 76}
 _NULLABLE = frozenset(
     (
         "String",
@@ -238,11 +237,7 @@ def _text(
 
 
 def _decimal(node: TypeNode, place: Place) -> Reader:
-    if node.name == "Decimal":
-        precision = int(node.arguments[0]) if node.arguments else 10
-        scale = int(node.arguments[1]) if len(node.arguments) > 1 else 0
-    else:
-        precision, scale = _DECIMAL_PRECISION[node.name], int(node.arguments[0])
+    precision, scale = decimal_shape(node)
     unfit = _decimal_unfit(node.text, precision, scale)
     bits = next(
         bits for bits, most in ((32, 9), (64, 18), (128, 38), (256, 76)) if precision <= most
@@ -269,7 +264,7 @@ def _moment(node: TypeNode, place: Place) -> Reader:
         zone = f", {node.arguments[0]}" if node.arguments else ""
         unfit = _seconds_outside(0, 2**32)
         return checked_reader(node, place, node.text, _never, f"DateTime64(0{zone})", unfit)
-    scale = int(node.arguments[0]) if node.arguments else 3
+    scale = scale_of(node)
     zone = "".join(f", {argument}" for argument in node.arguments[1:])
     low, high = _DATETIME64_SECONDS
     reach = 2**63 // 10**scale

@@ -147,6 +147,11 @@ def identifier(name: str) -> str:
     return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
 
 
+def declared(columns: Iterable[tuple[str, str]]) -> str:
+    """Names and types as the engine's table functions, and Tuple, take them."""
+    return ", ".join(f"{identifier(name)} {type_text}" for name, type_text in columns)
+
+
 def unlike(name: str, others: Iterable[str]) -> str:
     """The name, made longer until it is none of the others: rows that are called like one of their
     columns would give its elements for columns."""

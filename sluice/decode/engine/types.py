@@ -7,6 +7,17 @@ from dataclasses import dataclass
 
 from sluice.core.errors import TerminalError
 
+#: Types that are others by another name.
+GEO_TYPES = {
+    "Point": "Tuple(Float64, Float64)",
+    "Ring": "Array(Point)",
+    "LineString": "Array(Point)",
+    "MultiPoint": "Array(Point)",
+    "Polygon": "Array(Ring)",
+    "MultiLineString": "Array(LineString)",
+    "MultiPolygon": "Array(Polygon)",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class TypeNode:
@@ -23,6 +34,24 @@ class TypeNode:
     def inner(self, index: int = 0) -> TypeNode:
         """The argument at this position, as a type."""
         return parse_type(self.arguments[index])
+
+    def parts(self) -> list[TypeNode]:
+        """The types of the values that stand in a value of this type; none in one of several
+        types (Variant, JSON)."""
+        match self.name:
+            case "Nullable" | "LowCardinality" | "Array":
+                return [self.inner()]
+            case "SimpleAggregateFunction":
+                return [self.inner(1)]
+            case "Map":
+                return [self.inner(0), self.inner(1)]
+            case "Tuple" | "Nested":
+                return [inner for _, inner in self.elements()]
+        return []
+
+    def bare(self) -> TypeNode:
+        """Without Nullable and LowCardinality."""
+        return self.inner().bare() if self.name in ("Nullable", "LowCardinality") else self
 
     def elements(self) -> tuple[tuple[str, TypeNode], ...]:
         """Names ("" without one) and types of a Tuple's or Nested's elements."""
@@ -111,17 +140,26 @@ def enum_values(node: TypeNode) -> list[str]:
 
 
 def leaves(node: TypeNode) -> Iterator[str]:
-    """The names of the scalar types in a type."""
-    match node.name:
-        case "Nullable" | "LowCardinality" | "Array":
-            yield from leaves(node.inner())
-        case "SimpleAggregateFunction":
-            yield from leaves(node.inner(1))
-        case "Map":
-            yield from leaves(node.inner(0))
-            yield from leaves(node.inner(1))
-        case "Tuple" | "Nested":
-            for _, element in node.elements():
-                yield from leaves(element)
-        case _:
-            yield node.name
+    """The names of the types in a type that have no parts."""
+    if not node.parts():
+        yield node.name
+    for part in node.parts():
+        yield from leaves(part)
+
+
+_PRECISION = {"Decimal32": 9, "Decimal64": 18, "Decimal128": 38, "Decimal256": 76}
+
+
+def decimal_shape(node: TypeNode) -> tuple[int, int]:
+    """Precision and scale of a Decimal."""
+    if node.name == "Decimal":
+        precision = int(node.arguments[0]) if node.arguments else 10
+        return precision, int(node.arguments[1]) if len(node.arguments) > 1 else 0
+    return _PRECISION[node.name], int(node.arguments[0])
+
+
+def scale_of(node: TypeNode) -> int:
+    """How many digits of a second a type keeps."""
+    if node.name not in ("DateTime64", "Time64"):
+        return 0
+    return int(node.arguments[0]) if node.arguments else 3

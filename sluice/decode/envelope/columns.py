@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.decode.engine.native import column_head, varint
-from sluice.decode.engine.session import identifier, literal
+from sluice.decode.engine.session import declared, identifier, literal
 from sluice.decode.envelope.rows import Cells, RowReader, Statement
 from sluice.decode.envelope.shapes import Shape
 from sluice.decode.envelope.walk import Mask, Nodes, Positions
@@ -63,7 +63,7 @@ class Relations:
         for place in np.flatnonzero((table == _MIXED).any(axis=1)).tolist():
             name = leaves[int(np.argmax(table[place] == _MIXED))].column
             said = f"column {name} has values of different kinds in one message"
-            fault = Fault(CANNOT_PARSE, f"{said}, which nothing can hold"[:300], name)
+            fault = Fault(CANNOT_PARSE, f"{said}, which nothing can hold", name)
             faults.setdefault(place, fault)
         fine = np.ones(len(messages), np.bool_)
         fine[list(faults)] = False
@@ -162,12 +162,10 @@ class Relation:
         with self._file:
             self._file.flush()
             columns = self._columns(self._nullable)
-            structure = ", ".join(
-                f"{identifier(column.name)} {column.type}"
-                for column in (Natural(PLACE, "UInt32"), *columns)
-            )
+            read = ((column.name, column.type) for column in columns)
+            structure = literal(declared([(PLACE, "UInt32"), *read]))
             path = literal(f"/proc/self/fd/{self._file.fileno()}")
-            source = f"file({path}, Native, {literal(structure)})"
+            source = f"file({path}, Native, {structure})"
             messages = np.concatenate(self._messages)
             yield Group(source, columns, messages, PLACE, self._single)
 

@@ -23,7 +23,7 @@ from sluice.decode.envelope.statement import read_statement
 from sluice.decode.envelope.walk import Mask, fault_of, walk
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import UNKNOWN_FIELD, Fault
-from sluice.decode.messages.format import Group, Indices
+from sluice.decode.messages.format import Group, Indices, TypedFormat
 from sluice.decode.messages.framing import BYTES
 from sluice.decode.messages.marked import Piece, pieces
 from sluice.decode.typed.blobs import Blobs
@@ -37,8 +37,8 @@ _STATEMENTS_MAX = 256
 _NO_MESSAGES = np.zeros(0, np.int64)
 
 
-class EnvelopeFormat:
-    """Envelopes of one table entry.
+class EnvelopeFormat(TypedFormat):
+    """Envelopes of one table entry. What the engine reads is written here; only blocks are not.
 
     Options: `schema_hash`, what `schema_hashcode` may be, separated by commas: numbers, or
     `table` for `sluice.producer.schema_hashcode` of the table's columns. Without the option it
@@ -80,10 +80,6 @@ class EnvelopeFormat:
             yield from self._block_groups(index, block)
         if faults:
             yield Group("", (), _NO_MESSAGES, PLACE, single=False, unreadable=faults)
-
-    def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
-        """See `TypedFormat`. What the engine reads was written here; only blocks were not."""
-        return {}
 
     def _read(
         self, piece: Piece, indices: Indices, relations: Relations
@@ -159,8 +155,7 @@ class EnvelopeFormat:
             result = Statement(columns, shapes)
             strange = next((name for name in columns if name not in shapes), "")
             if strange and self._refuse_unknown:
-                said = f"the table has no column {strange}"[:300]
-                result = Fault(UNKNOWN_FIELD, said, strange)
+                result = Fault(UNKNOWN_FIELD, f"the table has no column {strange}", strange)
         if len(self._statements) < _STATEMENTS_MAX:
             self._statements[sql] = result
         return result

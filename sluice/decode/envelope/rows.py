@@ -13,7 +13,6 @@ from sluice.producer.wire import Kind
 
 #: The last millisecond of the last year that DateTime64 knows, 2299.
 TIMESTAMP_MAX = 10413791999999
-_ERROR_CHARACTERS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,7 @@ class RowReader:
             count, width = self._nodes.numbers[node], len(self.statement.columns)
             return Fault(CANNOT_PARSE, f"row {number} has {count} values for {width} columns")
         reason, said = self._mismatch(node, cells.shape, f"column {cells.column}")
-        return Fault(reason, f"row {number}: {said}"[:_ERROR_CHARACTERS_MAX], cells.column)
+        return Fault(reason, f"row {number}: {said}", cells.column)
 
     def _mismatch(self, node: int, shape: Shape, column: str) -> tuple[str, str]:
         column = f"{column} {shape.target}"

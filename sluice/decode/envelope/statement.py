@@ -60,4 +60,4 @@ def _unquoted(name: str) -> str:
 def _refused(sql: bytes) -> Fault:
     shown = sql[:200].decode(errors="replace")
     said = f"the statement is not INSERT INTO table (columns) VALUES (?, …): {shown!r}"
-    return Fault(CANNOT_PARSE, said[:300])
+    return Fault(CANNOT_PARSE, said)

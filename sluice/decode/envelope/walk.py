@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.decode.engine.compiled import library
+from sluice.decode.engine.compiled import address, library
 from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, UNKNOWN_FIELD, Fault
 from sluice.producer.wire import Kind
 
@@ -163,14 +163,10 @@ def _walked(
     count = _library().sluice_walk_envelopes(
         ctypes.c_char_p(text),
         ctypes.c_int64(len(begins)),
-        _address(np.ascontiguousarray(begins)),
-        _address(np.ascontiguousarray(ends)),
+        address(np.ascontiguousarray(begins)),
+        address(np.ascontiguousarray(ends)),
         ctypes.c_int64(refuse_unknown),
-        _address(found),
-        *(map(_address, arrays) if arrays else [None] * 4),
+        address(found),
+        *(map(address, arrays) if arrays else [None] * 4),
     )
     return found, count
-
-
-def _address(array: NDArray[Any]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)

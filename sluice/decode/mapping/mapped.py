@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import KAFKA_COLUMNS, TableSpec
 from sluice.decode.engine.expressions import READS_NO_CLOCK
-from sluice.decode.engine.native import column_head, read_header, varint
-from sluice.decode.engine.session import identifier, literal, run, settings_clause
+from sluice.decode.engine.native import column_head, with_columns
+from sluice.decode.engine.session import declared, literal, run, settings_clause
 from sluice.decode.mapping.source import source_of
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.facts import fact_column, facts_named
 from sluice.decode.messages.fault import CHECK_FAILED, REQUIRED, Fault
-from sluice.decode.messages.format import Group, Indices, Natural
+from sluice.decode.messages.format import Group, Indices, Natural, TypedFormat
 from sluice.decode.messages.marked import memory_file, subset
 from sluice.decode.messages.origins import NOWHERE
 from sluice.decode.messages.port import TableDecoder
@@ -36,8 +36,8 @@ def is_mapped(table: TableSpec) -> bool:
     return bool(table.mapping or table.fields or table.require or table.check)
 
 
-class MappedFormat:
-    """The fields of messages as a relation, for `TypedDecoder`.
+class MappedFormat(TypedFormat):
+    """The fields of messages as a relation. What cannot be read is found on the way.
 
     :param make: makes the decoder of the fields.
     :raises TerminalError: the mapping contradicts itself, or an expression cannot be computed.
@@ -51,7 +51,7 @@ class MappedFormat:
         types = {column.name: column.type for column in self._source.table.columns}
         read = [(name, types[name]) for name in self._fields.columns]
         read += [(name, KAFKA_COLUMNS[name]) for name in self._facts]
-        self._structure = ", ".join(f"{identifier(name)} {kind}" for name, kind in read)
+        self._structure = declared(read)
         self._columns = self._naturals()
         self._tests = [
             (
@@ -61,7 +61,7 @@ class MappedFormat:
             for name, value in self._source.required.items()
         ]
         self._tests += [
-            (Fault(CHECK_FAILED, f"the check {check} does not hold"[:300]), f"({check})")
+            (Fault(CHECK_FAILED, f"the check {check} does not hold"), f"({check})")
             for check in table.check
         ]
         self._verdict = self._verdict_query()
@@ -124,10 +124,6 @@ class MappedFormat:
                 decoded = self._fields.decode(part, NOWHERE)
         yield from self._grouped(buffer, indices, decoded)
 
-    def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
-        """Nothing: what cannot be read was found on the way."""
-        return {}
-
     @property
     def _is_single(self) -> bool:
         return self._table.rows == "one"
@@ -157,7 +153,7 @@ class MappedFormat:
             _column(_OUT, "UInt8", out.astype("u1")),
         ]
         structure = f"{self._structure}, {_PLACE} UInt32, {_OUT} UInt8"
-        with memory_file(_appended(block, added)) as path:
+        with memory_file(with_columns(block, added)) as path:
             source = f"file({literal(path)}, Native, {literal(structure)})"
             if out.any():
                 source = f"(SELECT * FROM {source} WHERE NOT {_OUT})"
@@ -180,7 +176,7 @@ class MappedFormat:
                 "This is a bug: report it with the configuration.",
             )
         added = [fact_column(name, buffer.facts, messages, decoded.offsets) for name in self._facts]
-        return _appended(decoded.native, added)
+        return with_columns(decoded.native, added)
 
     def _broken_rows(self, block: bytes) -> Iterator[tuple[int, Fault]]:
         """Rows that break a test, with the first that they break."""
@@ -198,11 +194,3 @@ class MappedFormat:
 
 def _column(name: str, type_text: str, values: NDArray[np.generic]) -> bytes:
     return column_head(name, type_text) + values.tobytes()
-
-
-def _appended(block: bytes | memoryview, columns: list[bytes]) -> bytes:
-    """A Native block with more columns behind its own; empty if it is."""
-    if not len(block):
-        return b""
-    count, rows, begin = read_header(memoryview(block))
-    return b"".join([varint(count + len(columns)), varint(rows), block[begin:], *columns])

@@ -15,7 +15,7 @@ from sluice.decode.engine.expressions import (
     nondeterministic_functions,
     referenced_columns,
 )
-from sluice.decode.engine.session import identifier, literal
+from sluice.decode.engine.session import declared, identifier, literal
 from sluice.decode.engine.types import parse_type
 
 _READ = ("", "DEFAULT")
@@ -49,8 +49,8 @@ class _Node:
     def type_text(self) -> str:
         if not self.inside:
             return self.type
-        parts = (f"{identifier(name)} {node.type_text()}" for name, node in self.inside.items())
-        return f"Tuple({', '.join(parts)})"
+        parts = ((name, node.type_text()) for name, node in self.inside.items())
+        return f"Tuple({declared(parts)})"
 
 
 def source_of(table: TableSpec) -> Source:

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.core.errors import TerminalError
 from sluice.core.load_spec import SOURCE, Column
 from sluice.core.tokens import source_number
+from sluice.decode.engine.keys import KEY_COLUMN, ORDER_COLUMN, Keys
 from sluice.decode.engine.native import (
     checksum,
     column_head,
@@ -24,28 +26,28 @@ from sluice.decode.engine.native import (
 from sluice.decode.engine.session import run
 from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.messages.origins import Origins
 
 
-class Body:
-    """The block that the engine made, in a memfd, until the lineage columns are appended.
+class BlockShapeError(TerminalError):
+    """The engine did not write what it was asked for. No message can cause this."""
+
+
+class Body(MemoryFile):
+    """The block that the engine made, until the lineage columns are appended. It is empty if there
+    was no row to write.
 
     `rows` and `header` are known after `measure`; `partitions` are the distinct values of the
     partition key; `order` is, of a sorted block, the place of each row in what was decoded.
     """
 
     def __init__(self) -> None:
-        self.file = os.memfd_create("sluice-block", os.MFD_CLOEXEC)
-        self.path = f"/proc/self/fd/{self.file}"
+        super().__init__("block")
         self.header = b""
         self.rows = 0
         self.partitions = 0
         self.order: NDArray[np.uint32] | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes that are there; 0 if the engine had no row to write."""
-        return os.fstat(self.file).st_size
 
     def measure(self) -> int:
         """Read the header that the engine wrote; gives the rows."""
@@ -68,19 +70,40 @@ class Body:
         return block
 
     def cut(self, name: str, type_text: str, width: int) -> bytes:
-        """Take the last column off, one of fixed width; gives its values."""
-        begin = os.fstat(self.file).st_size - width * self.rows
+        """Take the last column off, one of fixed width; gives its values.
+
+        :raises BlockShapeError: the last column is another one.
+        """
+        begin = self.last_column(name, type_text, width)
         values = os.pread(self.file, width * self.rows, begin)
         os.ftruncate(self.file, begin - len(column_head(name, type_text)))
         return values
 
-    def close(self) -> None:
-        if self.file >= 0:
-            os.close(self.file)
-            self.file = -1
+    def last_column(self, name: str, type_text: str, width: int) -> int:
+        """Where the values of the last column begin. Proves that the file is one block.
 
-    def __del__(self) -> None:
-        self.close()
+        :raises BlockShapeError: the last column is another one.
+        """
+        begin = self.size - width * self.rows
+        head = column_head(name, type_text)
+        if os.pread(self.file, len(head), max(0, begin - len(head))) != head:
+            raise BlockShapeError(
+                f"the engine did not write one block that ends with {name}",
+                "Report this; the engine's version may have changed how it writes Native.",
+            )
+        return begin
+
+    def cut_keys(self, keys: Keys) -> None:
+        """Take the columns off that say the order of the rows and their partitions."""
+        if not self.rows:
+            return
+        self.partitions = 1
+        if keys.has_order_column:
+            self.order = np.frombuffer(self.cut(ORDER_COLUMN, "UInt32", 4), np.uint32)
+        if keys.has_key_column:
+            hashes = np.frombuffer(self.cut(KEY_COLUMN, "UInt64", 8), np.uint64)
+            if (hashes != hashes[0]).any():
+                self.partitions = len(np.unique(hashes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +16,7 @@ from sluice.decode.messages.brackets import address_of, line_ends
 from sluice.decode.messages.digits import has_long_run, is_overlong
 from sluice.decode.messages.facts import MessageFacts
 from sluice.decode.messages.framing import JSON_OBJECTS, Framing
+from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.messages.moments import QuickLook
 
 #: So many messages are looked at together: numpy's temporaries stay in the cache.
@@ -40,7 +39,7 @@ BEHIND = b"\n" * 512
 Value = bytes
 
 
-class MessageBuffer:
+class MessageBuffer(MemoryFile):
     """Collects messages poll by poll.
 
     `clear()` keeps the memory for the next range; it never grows beyond the largest range.
@@ -52,7 +51,7 @@ class MessageBuffer:
     """
 
     def __init__(self, framing: Framing = JSON_OBJECTS) -> None:
-        self._file = os.memfd_create("sluice-messages", os.MFD_CLOEXEC)
+        super().__init__("messages")
         self.framing = framing
         self._reset()
 
@@ -75,7 +74,7 @@ class MessageBuffer:
         self.short_numbers = True
         #: What is looked at in messages that come, and which of them are unclear.
         self._watched: dict[QuickLook, list[NDArray[np.int64]]] = {}
-        os.lseek(self._file, 0, os.SEEK_SET)
+        os.lseek(self.file, 0, os.SEEK_SET)
 
     def add(self, values: list[Value], offsets: Sequence[int]) -> None:
         """Take the messages of one poll.
@@ -135,7 +134,7 @@ class MessageBuffer:
         self._chunk_ends.append(ends + (self._size + 1))
         self._size += len(text) + 1
         self._ends = None
-        _write(self._file, *parts)
+        self.append(*parts)
 
     def _set_aside(
         self,
@@ -197,7 +196,7 @@ class MessageBuffer:
             begin = int(ends[first - 1]) if first else 0
             full = int(np.searchsorted(ends, begin + _INSPECTED_BYTES, side="right"))
             beyond = max(full, first + 1)
-            chunk = os.pread(self._file, int(ends[beyond - 1]) - begin, begin)
+            chunk = os.pread(self.file, int(ends[beyond - 1]) - begin, begin)
             found.append(look.unclear(chunk, ends[first:beyond] - 1 - begin) + first)
             first = beyond
         return np.concatenate(found)
@@ -207,10 +206,10 @@ class MessageBuffer:
         """Where this process reads the messages, joined by newlines."""
         if self._ended_at != self._size:
             # What a larger range before left behind must not be read, whatever its size was.
-            os.ftruncate(self._file, self._size)
-            os.pwrite(self._file, BEHIND if self.framing is JSON_OBJECTS else b"", self._size)
+            os.ftruncate(self.file, self._size)
+            os.pwrite(self.file, BEHIND if self.framing is JSON_OBJECTS else b"", self._size)
             self._ended_at = self._size
-        return f"/proc/self/fd/{self._file}"
+        return f"/proc/self/fd/{self.file}"
 
     @property
     def messages(self) -> int:
@@ -241,7 +240,7 @@ class MessageBuffer:
             return self.aside[index]
         ends = self.ends
         begin = int(ends[index - 1]) if index else 0
-        return os.pread(self._file, int(ends[index]) - 1 - begin, begin)
+        return os.pread(self.file, int(ends[index]) - 1 - begin, begin)
 
     def iterate(self, indices: NDArray[np.int64]) -> Iterator[Value]:
         """The values at these indices."""
@@ -256,7 +255,7 @@ class MessageBuffer:
                 continue
             if not (window_begin <= begin and end <= window_begin + len(window)):
                 size = max(_WINDOW_BYTES, end - begin)
-                window, window_begin = os.pread(self._file, size, begin), begin
+                window, window_begin = os.pread(self.file, size, begin), begin
             yield window[begin - window_begin : end - 1 - window_begin]
 
     def clear(self, framing: Framing | None = None) -> None:
@@ -267,38 +266,8 @@ class MessageBuffer:
         self.framing = framing or self.framing
         self._reset()
 
-    def close(self) -> None:
-        """Give the memory back. Safe to repeat."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def __enter__(self) -> MessageBuffer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        with suppress(AttributeError, OSError):
-            self.close()
-
 
 def _as_array(offsets: Sequence[int]) -> NDArray[np.uint64]:
     if isinstance(offsets, range) and offsets.step == 1:
         return np.arange(offsets.start, offsets.stop, dtype=np.uint64)
     return np.array(offsets, np.uint64)
-
-
-def _write(file: int, *parts: bytes | memoryview) -> None:
-    """All of it; memfd writes may be short above 2 GiB."""
-    written = os.writev(file, parts)
-    if written < sum(map(len, parts)):
-        rest = b"".join(parts)
-        while written < len(rest):
-            written += os.write(file, rest[written:])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sluice.decode.messages.fault import Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +17,7 @@ class BadMessage:
     """A message that makes no row.
 
     :param index: its position in the buffer.
-    :param reason: a short stable code, see `sluice.decode.text.isolate`.
+    :param reason: a short stable code, see `sluice.decode.messages.fault`.
     :param error: what was wrong, for people; one line, at most 300 characters.
     :param column: the column at fault, "" if it is not one column's.
     """
@@ -24,6 +27,19 @@ class BadMessage:
     reason: str
     error: str
     column: str = ""
+
+
+def bad_messages(
+    faults: Mapping[int, Fault], offsets: NDArray[np.uint64]
+) -> tuple[BadMessage, ...]:
+    """The faults of messages, in the order of their offsets.
+
+    :param faults: by index; `offsets`: of all messages.
+    """
+    return tuple(
+        BadMessage(index, int(offsets[index]), fault.reason, fault.error, fault.column)
+        for index, fault in sorted(faults.items())
+    )
 
 
 class Block(Protocol):

@@ -23,11 +23,34 @@ CHECK_FAILED = "check-failed"
 #: No table entry of the topic takes the message.
 NO_ROUTE = "no-route"
 
+#: So much is said of a fault; what goes on is cut off.
+_ERROR_CHARACTERS_MAX = 300
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a message, wherever it stands."""
+    """What is wrong with a message, wherever it stands.
+
+    :param error: words for people, however many; 300 characters are kept.
+    """
 
     reason: str
     error: str
     column: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.error) > _ERROR_CHARACTERS_MAX:
+            object.__setattr__(self, "error", self.error[:_ERROR_CHARACTERS_MAX])
+
+
+def refused_value(reason: str, shown: str, column: str, type_text: str, why: str = "") -> Fault:
+    """Of a value that its column does not take.
+
+    :param reason: NULL_IN_COLUMN, OUT_OF_RANGE or CANNOT_PARSE.
+    :param shown: the value, for people.
+    :param why: more words, if there are any.
+    """
+    verb = "does not fit" if reason == OUT_OF_RANGE else "cannot be read as"
+    said = "null in" if reason == NULL_IN_COLUMN else f"{shown} {verb}"
+    because = f": {why}" if why else ""
+    return Fault(reason, f"{said} column {column} {type_text}{because}", column)

@@ -7,10 +7,10 @@ conversion, defaults, faults, the block. Neither knows the other's side.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,10 +83,16 @@ class Group:
     numbers: NDArray[np.uint32] | None = None
     dropped: int = 0
 
+    @property
+    def rows_max(self) -> int | None:
+        """More rows than these the source does not have; None: that is not known."""
+        return len(self.messages) if self.single else None
 
-class TypedFormat(Protocol):
+
+class TypedFormat(ABC):
     """A format, made once for each table text. Used from any thread."""
 
+    @abstractmethod
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
         """Lay these messages out for the engine.
 
@@ -106,6 +112,7 @@ class TypedFormat(Protocol):
         without the engine; asked for messages of one group, as a rule after the engine failed to
         read them together.
 
-        May name none: then halves are tried. Must not name a message that the engine reads, and
-        must say the same of a message whatever the others are.
+        May name none, as this does: then halves are tried. Must not name a message that the
+        engine reads, and must say the same of a message whatever the others are.
         """
+        return {}

@@ -23,7 +23,6 @@ from sluice.decode.messages.brackets import bracket_faults
 from sluice.decode.messages.fault import NOT_ONE_OBJECT, NOT_ONE_ROW, Fault
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_ERROR_CHARACTERS_MAX = 300
 
 
 class Framing(Protocol):
@@ -85,7 +84,7 @@ class _Json:
                 what = f"the message is not one {noun}"
             except (ValueError, RecursionError) as error:
                 what = f"the message is not one {noun}: {error}"
-        return Fault(reason, what[:_ERROR_CHARACTERS_MAX])
+        return Fault(reason, what)
 
 
 class _Lines:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.framing import JSON_OBJECTS, Framing
+from sluice.decode.messages.memory import MemoryFile
 
 Indices = NDArray[np.int64]
 
@@ -132,12 +133,9 @@ def lines_of(piece: Piece) -> bytes:
 @contextmanager
 def memory_file(content: bytes | memoryview) -> Iterator[str]:
     """A path at which this process reads the content."""
-    file = os.memfd_create("sluice-part", os.MFD_CLOEXEC)
-    try:
-        write_at(file, content, 0)
-        yield f"/proc/self/fd/{file}"
-    finally:
-        os.close(file)
+    with MemoryFile("part") as file:
+        file.append(content)
+        yield file.path
 
 
 def write_at(file: int, content: bytes | memoryview, position: int) -> int:

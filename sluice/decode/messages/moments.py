@@ -62,18 +62,38 @@ class QuickLook(Protocol):
         ...
 
 
-class _Keys:
-    """Names of fields as JSON writes them."""
+class _Fields:
+    """Names of an object's fields as JSON writes them, or places of values; and a compiled look at
+    them.
 
-    def __init__(self, names: Sequence[str]) -> None:
-        keys = [json.dumps(name, ensure_ascii=False).encode() for name in names]
-        self.text = b"".join(keys)
-        self.ends = np.cumsum([len(key) for key in keys]).astype(np.int64)
+    :param look: the name of the function.
+    """
+
+    def __init__(self, look: str, fields: Sequence[str] | Sequence[int]) -> None:
+        self._look = look
+        keys = [json.dumps(f, ensure_ascii=False).encode() for f in fields if isinstance(f, str)]
+        self._names = b"".join(keys)
+        places = np.cumsum([len(key) for key in keys]) if keys else list(map(int, fields))
+        self._numbers = np.array(places, np.int64)
+        self._numbers_at = self._numbers.ctypes.data
         #: A name that a message may write in another way than Python's, also with escapes.
-        self.is_odd = any(b"\\" in key for key in keys)
+        self._is_odd = any(b"\\" in key for key in keys)
+        self._before: tuple[object, ...] = ()
+        self._behind: tuple[object, ...] = ()
+
+    def unclear(self, text: bytes | int, ends: Positions) -> Positions:
+        """See `QuickLook`."""
+        if self._is_odd:
+            return np.arange(len(ends))
+        verdicts = np.empty(len(ends), np.uint8)
+        found = getattr(_library(), self._look)(
+            *(text, len(ends), ends.ctypes.data, *self._before, self._names, self._numbers_at),
+            *(*self._behind, verdicts.ctypes.data),
+        )
+        return np.flatnonzero(verdicts) if found else _NONE
 
 
-class MomentFields:
+class MomentFields(_Fields):
     """Where dates with a time, and numbers of lines, stand in messages.
 
     :param kind: "{" for JSON objects, "[" for JSON arrays, else what separates values of a line.
@@ -92,29 +112,14 @@ class MomentFields:
         has_quotes: bool = False,
         signs: bool = False,
     ) -> None:
-        self._kind, self._has_quotes, self._signs = ord(kind), has_quotes, signs
-        keys = _Keys([field for field in fields if isinstance(field, str)])
-        self._names = keys.text
-        numbers = keys.ends if kind == "{" else list(map(int, fields))
-        self._numbers = np.array(numbers, np.int64)
+        super().__init__("sluice_unclear_values", fields)
         self._scales = np.array(scales, np.int64)
-        self._numbers_at = self._numbers.ctypes.data, self._scales.ctypes.data
-        self._is_odd = keys.is_odd or (kind == "{" and len(self._numbers) > _FIELDS_MAX)
-
-    def unclear(self, text: bytes | int, ends: Positions) -> Positions:
-        """See `QuickLook`."""
-        count = len(self._numbers)
-        if self._is_odd:
-            return np.arange(len(ends))
-        verdicts = np.empty(len(ends), np.uint8)
-        found = _library().sluice_unclear_values(
-            *(text, len(ends), ends.ctypes.data, self._kind, self._has_quotes, self._signs),
-            *(self._names, *self._numbers_at, count, verdicts.ctypes.data),
-        )
-        return np.flatnonzero(verdicts) if found else _NONE
+        self._before = ord(kind), has_quotes, signs
+        self._behind = self._scales.ctypes.data, len(fields)
+        self._is_odd |= kind == "{" and len(fields) > _FIELDS_MAX
 
 
-class EmptyFields:
+class EmptyFields(_Fields):
     """Where JSON must not say an empty text: the engine would take it for 0.
 
     :param kind: "{" for objects, "[" for arrays.
@@ -123,40 +128,13 @@ class EmptyFields:
     """
 
     def __init__(self, kind: str, fields: Sequence[str] | Sequence[int], within: int = 0) -> None:
-        self._kind, self._within = ord(kind), within
-        keys = _Keys([field for field in fields if isinstance(field, str)])
-        self._names = keys.text
-        self._numbers = np.array(keys.ends if kind == "{" else list(map(int, fields)), np.int64)
-        self._numbers_at = self._numbers.ctypes.data
-        self._is_odd = keys.is_odd
-
-    def unclear(self, text: bytes | int, ends: Positions) -> Positions:
-        """See `QuickLook`."""
-        if self._is_odd:
-            return np.arange(len(ends))
-        verdicts = np.empty(len(ends), np.uint8)
-        found = _library().sluice_unclear_empties(
-            *(text, len(ends), ends.ctypes.data, self._kind, self._names, self._numbers_at),
-            *(len(self._numbers), self._within, verdicts.ctypes.data),
-        )
-        return np.flatnonzero(verdicts) if found else _NONE
+        super().__init__("sluice_unclear_empties", fields)
+        self._before, self._behind = (ord(kind),), (len(fields), within)
 
 
-class FilledFields:
+class FilledFields(_Fields):
     """The names of which a JSON object has one at least."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._keys = _Keys(names)
-        self._ends_at = self._keys.ends.ctypes.data
-
-    def unclear(self, text: bytes | int, ends: Positions) -> Positions:
-        """See `QuickLook`."""
-        keys = self._keys
-        if keys.is_odd:
-            return np.arange(len(ends))
-        verdicts = np.empty(len(ends), np.uint8)
-        found = _library().sluice_unfilled(
-            *(text, len(ends), ends.ctypes.data, keys.text, self._ends_at, len(keys.ends)),
-            verdicts.ctypes.data,
-        )
-        return np.flatnonzero(verdicts) if found else _NONE
+        super().__init__("sluice_unfilled", names)
+        self._behind = (len(names),)

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import Fault
+from sluice.decode.messages.framing import Framing
+from sluice.decode.messages.marked import Piece, pieces
 
 Indices = NDArray[np.int64]
 
@@ -37,6 +39,44 @@ class Split:
         """All rows of the messages that these rows belong to, ascending."""
         chosen: Indices = np.flatnonzero(np.isin(self.message_of, self.message_of[rows]))
         return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class PieceRows:
+    """The rows of a piece.
+
+    :param text: a newline behind each.
+    :param ends: of each, exclusive.
+    :param owners: the message of each, within the piece.
+    :param faults: messages that cannot be taken apart, by their places in the piece.
+    """
+
+    text: bytes
+    ends: Indices
+    owners: Indices
+    faults: dict[int, Fault]
+
+
+def split_pieces(
+    buffer: MessageBuffer, framing: Framing, rows_of: Callable[[Piece], PieceRows]
+) -> Split:
+    """The rows of a buffer, a piece at a time.
+
+    :param framing: of the rows.
+    """
+    rows = MessageBuffer(framing)
+    owners: list[Indices] = [np.zeros(0, np.int64)]
+    faults: dict[int, Fault] = {}
+    offsets = buffer.offsets
+    for piece in pieces(buffer, np.arange(buffer.messages)):
+        found = rows_of(piece)
+        faults |= {piece.first + place: fault for place, fault in found.faults.items()}
+        if len(found.owners):
+            owner = found.owners + piece.first
+            may_be_long = not buffer.short_numbers
+            rows.add_text(memoryview(found.text), offsets[owner], found.ends, may_be_long)
+            owners.append(owner)
+    return Split(rows, np.concatenate(owners), faults)
 
 
 #: Takes the messages of a buffer apart; what it cannot take apart is a fault. None: each

@@ -7,20 +7,19 @@ marks (marks.py), which prove in every row that it is one whole message.
 from __future__ import annotations
 
 import json
-import os
 
 import numpy as np
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
-from sluice.decode.engine.session import EngineError, identifier, literal, run, settings_clause
+from sluice.decode.engine.native import varint
+from sluice.decode.engine.session import EngineError, declared, literal, run, settings_clause
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
 from sluice.decode.messages.format import Natural
-from sluice.decode.messages.marked import Piece, write_at
+from sluice.decode.messages.marked import Piece, memory_file
 from sluice.decode.messages.marks import MARK_BYTES, place_between
 from sluice.decode.schema.avro_schema import AvroSchema, parse_avro, split_schemas
 from sluice.decode.schema.headed import (
-    ERROR_CHARACTERS_MAX,
     REGISTRY_HEADER_BYTES,
     HeadedMessages,
     Headers,
@@ -38,6 +37,7 @@ from sluice.decode.schema.tables import Code, Positions, Results
 #: Of the container files; they are read by nobody else.
 _SYNC = b"sluice-container"
 _SINGLE_OBJECT_HEADER_BYTES = 10
+_ERROR_CHARACTERS_MAX = 300
 
 _WORDS = {
     Code.TRUNCATED: "the message ends before {of}",
@@ -73,8 +73,7 @@ class AvroLayout(Layout):
         fields += [*schema.fields, {"name": last, "type": "sluice_mark"}]
         self.head = _container_head({"type": "record", "name": "sluice_row", "fields": fields})
         types = _types_of(self.head)
-        described = (f"{identifier(name)} {type_text}" for name, type_text in types.items())
-        self._structure = literal(", ".join(described))
+        self._structure = literal(declared(types.items()))
         self.columns = tuple(
             Natural(column.name, column.type or types[column.name], column.value)
             for column in schema.columns
@@ -93,7 +92,7 @@ class AvroLayout(Layout):
         """As the port says."""
         code, column = Code(result % 256), self.schema.column_of[result // 256]
         words = _WORDS[code].format(of=column or "its first field")
-        return Fault(_REASONS.get(code, CANNOT_PARSE), words[:ERROR_CHARACTERS_MAX], column)
+        return Fault(_REASONS.get(code, CANNOT_PARSE), words, column)
 
     def block(
         self, text: bytes, begins: Positions, bodies: Positions, ends: Positions, place: int
@@ -118,30 +117,21 @@ def _container_head(record: dict[str, object]) -> bytes:
 
 def _types_of(head: bytes) -> dict[str, str]:
     """What the engine makes of a container's schema: a type for each field."""
-    file = os.memfd_create("sluice-avro", os.MFD_CLOEXEC)
     try:
-        write_at(file, head, 0)
-        source = f"file({literal(f'/proc/self/fd/{file}')}, Avro)"
-        clause = settings_clause(print_pretty_type_names=0)
-        rows = run(f"DESCRIBE TABLE {source} {clause}", "JSONCompactEachRow").bytes().decode()
+        with memory_file(head) as path:
+            source = f"file({literal(path)}, Avro)"
+            clause = settings_clause(print_pretty_type_names=0)
+            rows = run(f"DESCRIBE TABLE {source} {clause}", "JSONCompactEachRow").bytes().decode()
     except (EngineError, TerminalError) as error:
         said = f"the engine cannot read the Avro schema: {' '.join(str(error).split())}"
-        raise UnsupportedSchemaError(said[:ERROR_CHARACTERS_MAX]) from error
-    finally:
-        os.close(file)
+        raise UnsupportedSchemaError(said[:_ERROR_CHARACTERS_MAX]) from error
     described = (json.loads(line) for line in rows.split("\n") if line)
     return {row[0]: row[1] for row in described}
 
 
 def _long(value: int) -> bytes:
     """Avro's variable length, zigzag; for values that are not negative."""
-    value <<= 1
-    parts = bytearray()
-    while value >= 0x80:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
+    return varint(value << 1)
 
 
 def refused_nulls(table: TableSpec) -> frozenset[str]:

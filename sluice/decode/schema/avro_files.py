@@ -7,7 +7,6 @@ message. So small files cost no query each, and no row is two messages' or half 
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Iterator
 from functools import lru_cache
@@ -17,11 +16,12 @@ import numpy as np
 from sluice.core.load_spec import TableSpec
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
-from sluice.decode.messages.format import Group
-from sluice.decode.messages.marked import Indices, write_at
+from sluice.decode.messages.format import Group, TypedFormat
+from sluice.decode.messages.marked import Indices
+from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.schema.avro import AvroLayout, refused_nulls
 from sluice.decode.schema.avro_schema import parse_avro
-from sluice.decode.schema.headed import ERROR_CHARACTERS_MAX, UnsupportedSchemaError
+from sluice.decode.schema.headed import UnsupportedSchemaError
 from sluice.decode.schema.structure import split_avro
 
 _MAGIC = b"Obj\x01"
@@ -112,8 +112,8 @@ class _File:
         return found
 
 
-class AvroFiles:
-    """A TypedFormat of such messages. It has no options."""
+class AvroFiles(TypedFormat):
+    """Such messages, of which every row of a group was walked through. It has no options."""
 
     def __init__(self, table: TableSpec) -> None:
         refused = refused_nulls(table)
@@ -147,17 +147,12 @@ class AvroFiles:
         if unreadable:
             yield Group("", (), np.zeros(0, np.int64), "", False, unreadable=unreadable)
 
-    def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
-        """None: every row of a group was walked through."""
-        return {}
-
 
 def _group(buffer: MessageBuffer, messages: Indices, layout: AvroLayout) -> Iterator[Group]:
     faults: dict[int, Fault] = {}
     sound: list[int] = []
-    file = os.memfd_create("sluice-avro-files", os.MFD_CLOEXEC)
-    try:
-        end = write_at(file, layout.head, 0)
+    with MemoryFile("avro-files") as file:
+        file.append(layout.head)
         for index, raw in zip(messages.tolist(), buffer.iterate(messages), strict=True):
             rows = _rows(raw, layout, len(sound))
             if isinstance(rows, Fault):
@@ -165,11 +160,9 @@ def _group(buffer: MessageBuffer, messages: Indices, layout: AvroLayout) -> Iter
                 continue
             sound.append(index)
             for part in rows:
-                end += write_at(file, part, end)
-        source, found = layout.source(f"/proc/self/fd/{file}"), np.array(sound, np.int64)
+                file.append(part)
+        source, found = layout.source(file.path), np.array(sound, np.int64)
         yield Group(source, layout.columns, found, layout.place, single=False, unreadable=faults)
-    finally:
-        os.close(file)
 
 
 def _rows(raw: bytes, layout: AvroLayout, place: int) -> list[bytes | memoryview] | Fault:
@@ -189,4 +182,4 @@ def _rows(raw: bytes, layout: AvroLayout, place: int) -> list[bytes | memoryview
 
 
 def _fault(error: Exception) -> Fault:
-    return Fault(CANNOT_PARSE, str(error)[:ERROR_CHARACTERS_MAX])
+    return Fault(CANNOT_PARSE, str(error))

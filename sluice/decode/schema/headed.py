@@ -6,7 +6,6 @@ What Avro and Protobuf share: messages are sorted by schema, each is walked thro
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,12 +17,12 @@ from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, UNKNOWN_SCHEMA, Fault
-from sluice.decode.messages.format import Group, Natural
-from sluice.decode.messages.marked import Indices, Piece, pieces, write_at
+from sluice.decode.messages.format import Group, Natural, TypedFormat
+from sluice.decode.messages.marked import Indices, Piece, pieces
+from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.schema.registry import require_known
 from sluice.decode.schema.tables import Positions, Results
 
-ERROR_CHARACTERS_MAX = 300
 REGISTRY_HEADER_BYTES = 5
 #: Messages can name any number of schemas.
 _LAYOUTS_MAX = 4096
@@ -96,8 +95,8 @@ class Found:
         self.lengths.append(lengths)
 
 
-class HeadedMessages(ABC):
-    """A TypedFormat of such messages."""
+class HeadedMessages(TypedFormat):
+    """Such messages, of which every one of a group was walked through."""
 
     #: What is wrong with a message without a header.
     no_header = Fault(CANNOT_PARSE, NO_REGISTRY_HEADER)
@@ -120,7 +119,7 @@ class HeadedMessages(ABC):
     def shown(self, key: int) -> str:
         """What names the schema, for people."""
 
-    def require(self, found: Iterable[Found], of: int) -> None:  # noqa: B027
+    def require(self, found: Iterable[Found], of: int) -> None:
         """Raise what forbids to read any of these messages; as a rule nothing does.
 
         :param of: how many there are.
@@ -149,10 +148,6 @@ class HeadedMessages(ABC):
             unreadable = {}
         if unreadable:
             yield Group("", (), np.zeros(0, np.int64), "", True, unreadable=unreadable)
-
-    def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
-        """None: every message of a group was walked through."""
-        return {}
 
     def found(self, buffer: MessageBuffer, indices: Indices) -> list[Found]:
         """The messages by schema, in the order in which they first name it."""
@@ -186,7 +181,7 @@ class HeadedMessages(ABC):
         try:
             made = self.make_layout(key)
         except UnsupportedSchemaError as error:
-            made = Fault(CANNOT_PARSE, f"{self.shown(key)}: {error}"[:ERROR_CHARACTERS_MAX])
+            made = Fault(CANNOT_PARSE, f"{self.shown(key)}: {error}")
         if made is None:
             return Fault(CANNOT_PARSE, f"there is no {self.shown(key)}")
         if len(self._layouts) >= _LAYOUTS_MAX:
@@ -204,9 +199,9 @@ class HeadedMessages(ABC):
     ) -> Iterator[Group]:
         faults = dict(unreadable)
         sound: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
-        file = os.memfd_create("sluice-headed", os.MFD_CLOEXEC)
-        try:
-            end, place = write_at(file, layout.head, 0), 0
+        with MemoryFile("headed") as file:
+            file.append(layout.head)
+            place = 0
             for piece in pieces(buffer, messages):
                 own = messages[piece.places]
                 begins, ends = np.concatenate(([0], piece.ends[:-1])), piece.ends - 1
@@ -220,11 +215,10 @@ class HeadedMessages(ABC):
                     bodies, ends = bodies[kept], ends[kept]
                 sound.append(own)
                 if len(own):
-                    for part in layout.block(piece.text, begins, bodies, ends, place):
-                        end += write_at(file, part, end)
+                    file.append(*layout.block(piece.text, begins, bodies, ends, place))
                     place += len(own)
             yield Group(
-                layout.source(f"/proc/self/fd/{file}"),
+                layout.source(file.path),
                 layout.columns,
                 np.concatenate(sound),
                 layout.place,
@@ -232,8 +226,6 @@ class HeadedMessages(ABC):
                 settings=layout.settings,
                 unreadable=faults,
             )
-        finally:
-            os.close(file)
 
 
 class RegisteredMessages(HeadedMessages):

@@ -23,14 +23,13 @@ import numpy as np
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
-from sluice.decode.engine.session import identifier, literal
+from sluice.decode.engine.session import declared, literal
 from sluice.decode.engine.types import nested_groups
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, UNKNOWN_FIELD, Fault
 from sluice.decode.messages.format import PLACE_IS_ROW_NUMBER
 from sluice.decode.messages.marked import Indices, Piece
 from sluice.decode.schema.headed import (
-    ERROR_CHARACTERS_MAX,
     Found,
     HeadedMessages,
     Headers,
@@ -93,8 +92,7 @@ def _targets(table: TableSpec) -> dict[str, str]:
     """The types that fields fill, by name; of a Nested that of its records."""
     types = {column.name: column.type for column in table.columns}
     for head, elements in nested_groups(types).items():
-        inner = ", ".join(f"{identifier(name)} {text}" for name, text in elements.items())
-        types[head] = f"Array(Tuple({inner}))"
+        types[head] = f"Array(Tuple({declared(elements.items())}))"
     return types
 
 
@@ -145,7 +143,7 @@ class ProtobufLayout(Layout):
         column = self._message.field_names.get(number, "")
         of = column or (f"field {number}" if number else "its first field")
         words = _WORDS[code].format(of=of)
-        return Fault(_REASONS.get(code, CANNOT_PARSE), words[:ERROR_CHARACTERS_MAX], column)
+        return Fault(_REASONS.get(code, CANNOT_PARSE), words, column)
 
     def block(
         self, text: bytes, begins: Positions, bodies: Positions, ends: Positions, place: int
@@ -261,7 +259,7 @@ class ProtobufConfluent(RegisteredMessages):
         message = files.at(MAIN_FILE, path)
         if self._wanted and not f".{message.name}".endswith(f".{self._wanted}"):
             said = f"the message is of type {message.name}, not {self._wanted}"
-            return Fault(CANNOT_PARSE, said[:ERROR_CHARACTERS_MAX])
+            return Fault(CANNOT_PARSE, said)
         return ProtobufLayout(message, self._table)
 
     def number(self, key: int) -> int:

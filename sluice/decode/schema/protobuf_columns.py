@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sluice.decode.engine.scalars import FINE, RANGE
 from sluice.decode.engine.session import identifier
-from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.engine.types import parse_type
 from sluice.decode.messages.format import Natural
 from sluice.decode.schema.protobuf_schema import ProtobufColumn
 
@@ -51,7 +51,7 @@ _TIMESTAMP = "google.protobuf.Timestamp"
 def _moment(source: str, target: str, cuts: bool) -> tuple[str, str, str] | None:
     """A Timestamp as a type, a value, and a fault where it is no instant; None: the column wants
     something else."""
-    node = _bare(target)
+    node = parse_type(target).bare()
     if node.name not in ("Date", "Date32", "DateTime", "DateTime64", "String"):
         return None
     seconds = f"assumeNotNull(tupleElement({source}, 'seconds'))"
@@ -93,14 +93,6 @@ _WRAPPERS = {
 }
 
 
-def _bare(type_text: str) -> TypeNode:
-    """Without Nullable and LowCardinality."""
-    node = parse_type(type_text)
-    while node.name in ("Nullable", "LowCardinality"):
-        node = node.inner()
-    return node
-
-
 def _takes_null(type_text: str) -> bool:
     return type_text.startswith(("Nullable(", "LowCardinality(Nullable("))
 
@@ -108,7 +100,7 @@ def _takes_null(type_text: str) -> bool:
 def _fitted(natural: str, target: str) -> str:
     """The type as it is read: Nullable only where the target takes null, and of a message only
     what the target wants, if that is told by names."""
-    node, wanted = parse_type(natural), _bare(target)
+    node, wanted = parse_type(natural), parse_type(target).bare()
     if wanted.name == "Nested":
         wanted = parse_type(f"Array(Tuple({', '.join(wanted.arguments)}))")
     if node.name == "Nullable":

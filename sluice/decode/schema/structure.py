@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import Any
 
 import numpy as np
 
-from sluice.decode.engine.compiled import library
+from sluice.decode.engine.compiled import address, library
 from sluice.decode.messages.marks import MARK_BYTES, secret
 from sluice.decode.schema.tables import AvroTables, Positions, ProtobufTables, Results
 
@@ -32,7 +31,7 @@ def check_avro(text: bytes, begins: Positions, ends: Positions, tables: AvroTabl
     _library().sluice_check_avro(
         ctypes.c_char_p(text),
         ctypes.c_int64(len(begins)),
-        *map(_address, (begins, ends, tables.nodes, tables.children, results)),
+        *map(address, (begins, ends, tables.nodes, tables.children, results)),
     )
     return results
 
@@ -48,7 +47,7 @@ def split_avro(text: bytes, rows: int, tables: AvroTables) -> tuple[int, Positio
         ctypes.c_int64(0),
         ctypes.c_int64(len(text)),
         ctypes.c_int64(rows),
-        *map(_address, (tables.nodes, tables.children, ends)),
+        *map(address, (tables.nodes, tables.children, ends)),
     )
     return int(result), ends
 
@@ -61,9 +60,9 @@ def check_protobuf(
     _library().sluice_check_protobuf(
         ctypes.c_char_p(text),
         ctypes.c_int64(len(begins)),
-        *map(_address, (begins, ends, tables.types, tables.fields, tables.enums)),
+        *map(address, (begins, ends, tables.types, tables.fields, tables.enums)),
         ctypes.c_int32(refuses_unknown),
-        _address(results),
+        address(results),
     )
     return results
 
@@ -74,7 +73,7 @@ def with_lengths(text: bytes, begins: Positions, ends: Positions) -> memoryview:
     written = _library().sluice_write_lengths(
         ctypes.c_char_p(text),
         ctypes.c_int64(len(begins)),
-        *map(_address, (begins, ends, out)),
+        *map(address, (begins, ends, out)),
     )
     return out.data[:written]
 
@@ -90,15 +89,10 @@ def between_marks(
     written = _library().sluice_write_marks(
         ctypes.c_char_p(text),
         ctypes.c_int64(len(begins)),
-        *map(_address, (begins, ends)),
+        *map(address, (begins, ends)),
         ctypes.c_char_p(secret()),
         ctypes.c_uint32(place),
         ctypes.c_uint32(step),
-        _address(out),
+        address(out),
     )
     return out.data[:written]
-
-
-def _address(array: Any) -> ctypes.c_void_p:
-    assert array.flags.c_contiguous
-    return ctypes.c_void_p(array.ctypes.data)

@@ -8,16 +8,12 @@ Bool, IPv4, decimals of up to 18 digits); every value may be nil.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
-from sluice.decode.engine.bare_numbers import decimal_shape
-from sluice.decode.engine.types import TypeNode, parse_type
-from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.engine.types import TypeNode, decimal_shape, parse_type
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
-from sluice.decode.messages.format import Group
-from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.marks import MARK_BYTES
 from sluice.decode.sequential.pack_walk import Wrong, column_step
 from sluice.decode.sequential.rows import RowLayout, Walk
@@ -48,57 +44,50 @@ _AS_THEY_ARE = (
 _LONG = ("String", "IPv6", "128", "256", "Decimal(")
 
 
-class MessagePack:
+def message_pack(table: TableSpec) -> RowLayout:
     """Values in the order of the columns. Option `columns`: their names and types; without it
-    those of the table."""
+    those of the table.
 
-    def __init__(self, table: TableSpec) -> None:
-        self._table = table
-        self._structure = structure_of(table)
-        columns = tuple((column.name, column.type) for column in table.columns)
-        self._targets = dict(normalised(columns))
-        read = tuple((name, self._read_as(name, text)) for name, text in self._structure)
-        self._layout = RowLayout(
-            "MsgPack",
-            read,
-            _walk(self._structure, read, table.on_null == "default"),
-            _NOT_ONE,
-            many=table.rows == "many",
-            drops=table.rows == "many" and table.bad_rows == "drop-row",
-            needs_walk=_needs_walk(read),
-            before_mark=_BEFORE_MARK,
-            number=_NUMBER,
+    :raises TerminalError: MsgPack has no values of a column.
+    """
+    structure = structure_of(table)
+    targets = dict(normalised(tuple((column.name, column.type) for column in table.columns)))
+    read = tuple((name, _read_as(table, name, text, targets)) for name, text in structure)
+    return RowLayout(
+        "MsgPack",
+        read,
+        _walk(structure, read, table.on_null == "default"),
+        _NOT_ONE,
+        many=table.rows == "many",
+        drops=table.rows == "many" and table.bad_rows == "drop-row",
+        needs_walk=_needs_walk(read),
+        before_mark=_BEFORE_MARK,
+        number=_NUMBER,
+    )
+
+
+def _read_as(table: TableSpec, name: str, type_text: str, targets: dict[str, str]) -> str:
+    """The type in which the engine reads a column.
+
+    :param targets: the types of the table's columns, by name.
+    :raises TerminalError: MsgPack has no such values.
+    """
+    read = _read_type(parse_type(type_text))
+    if read is not None and "UUID" in read and any(word in read for word in _LONG):
+        read = None
+    target = targets.get(name)
+    if read is None:
+        raise TerminalError(
+            f"table {table.target}: MsgPack has no values of column {name} {type_text}",
+            "Declare it in the columns option with a type that MsgPack has, such as String.",
         )
-
-    def _read_as(self, name: str, type_text: str) -> str:
-        """The type in which the engine reads a column.
-
-        :raises TerminalError: MsgPack has no such values.
-        """
-        read = _read_type(parse_type(type_text))
-        if read is not None and "UUID" in read and any(word in read for word in _LONG):
-            read = None
-        target = self._targets.get(name)
-        if read is None:
-            raise TerminalError(
-                f"table {self._table.target}: MsgPack has no values of column {name} {type_text}",
-                "Declare it in the columns option with a type that MsgPack has, such as String.",
-            )
-        if target is not None and _means_more(type_text) and target != type_text:
-            raise TerminalError(
-                f"table {self._table.target}: column {name} {target} cannot be read from MsgPack "
-                f"as {type_text}",
-                "Declare it with the table's own type or as Int64.",
-            )
-        return read
-
-    def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
-        """See TypedFormat."""
-        return self._layout.groups(buffer, indices)
-
-    def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
-        """See TypedFormat."""
-        return self._layout.broken(buffer, indices)
+    if target is not None and _means_more(type_text) and target != type_text:
+        raise TerminalError(
+            f"table {table.target}: column {name} {target} cannot be read from MsgPack "
+            f"as {type_text}",
+            "Declare it with the table's own type or as Int64.",
+        )
+    return read
 
 
 def _walk(structure: Structure, read: Structure, takes_nil: bool) -> Walk:
@@ -135,7 +124,7 @@ def _fault(wrong: Wrong, name: str, type_text: str) -> Fault:
         Wrong.NIL: (NULL_IN_COLUMN, f"null in {column}"),
         Wrong.NIL_KEY: (CANNOT_PARSE, f"nil is a key in {column}"),
     }[wrong]
-    return Fault(reason, said[:300], name)
+    return Fault(reason, said, name)
 
 
 def _needs_walk(read: Structure) -> Callable[[bytes], bool]:

@@ -10,7 +10,7 @@ from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
-from sluice.decode.messages.format import Group
+from sluice.decode.messages.format import Group, TypedFormat
 from sluice.decode.messages.marked import Indices
 from sluice.decode.sequential.row_walk import row_walk
 from sluice.decode.sequential.rows import RowLayout
@@ -37,23 +37,13 @@ def _layout(structure: Structure, table: TableSpec, skip: int = 0) -> RowLayout:
     )
 
 
-class RowBinary:
+def row_binary(table: TableSpec) -> RowLayout:
     """Values in the order of the columns, without names. Option `columns`: their names and types;
     without it those of the table."""
-
-    def __init__(self, table: TableSpec) -> None:
-        self._layout = _layout(structure_of(table), table)
-
-    def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
-        """See TypedFormat."""
-        return self._layout.groups(buffer, indices)
-
-    def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
-        """See TypedFormat."""
-        return self._layout.broken(buffer, indices)
+    return _layout(structure_of(table), table)
 
 
-class RowBinaryWithNamesAndTypes:
+class RowBinaryWithNamesAndTypes(TypedFormat):
     """Each message begins with the names and the types of its columns."""
 
     def __init__(self, table: TableSpec) -> None:
@@ -114,7 +104,7 @@ class RowBinaryWithNamesAndTypes:
             structure = normalised(tuple(zip(names, types, strict=True)))
         except (TerminalError, RecursionError, ValueError, IndexError) as error:
             said = error.message if isinstance(error, TerminalError) else "a type is not understood"
-            return Fault(CANNOT_PARSE, " ".join(said.split())[:300])
+            return Fault(CANNOT_PARSE, " ".join(said.split()))
         return _layout(structure, self._table, skip=len(text))
 
 

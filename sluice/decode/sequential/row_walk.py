@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sluice.decode.engine.bare_numbers import decimal_shape
-from sluice.decode.engine.types import TypeNode, parse_type
+from sluice.decode.engine.types import GEO_TYPES, TypeNode, decimal_shape, parse_type
 from sluice.decode.sequential.rows import NotRowsError, UnknownLengthError, Walk
 
 #: Over the value that begins at a place of a message, see rows.Walk: where it ends.
@@ -18,14 +17,6 @@ _SIZES = {
     **dict.fromkeys(("Int64", "UInt64", "Float64", "DateTime64", "Time64"), 8),
     **dict.fromkeys(("Int128", "UInt128", "UUID", "IPv6"), 16),
     **dict.fromkeys(("Int256", "UInt256"), 32),
-}
-_ALIASES = {
-    "Point": "Tuple(Float64, Float64)",
-    "Ring": "Array(Point)",
-    "LineString": "Array(Point)",
-    "MultiLineString": "Array(LineString)",
-    "Polygon": "Array(Ring)",
-    "MultiPolygon": "Array(Polygon)",
 }
 #: Types that are nested deeper are left to the engine: each level is two calls of a function.
 _DEPTH_MAX = 100
@@ -82,17 +73,9 @@ def _size(node: TypeNode) -> int | None:
 
 def _step(node: TypeNode, depth: int) -> _Step:
     """Over a value of a type whose values are not all equally long."""
-    if node.name in _ALIASES:
-        return _in_turn([parse_type(_ALIASES[node.name])], depth)
-    parts: list[TypeNode] = []
-    if node.name in ("LowCardinality", "Nullable", "Array"):
-        parts = [node.inner()]
-    elif node.name == "SimpleAggregateFunction":
-        parts = [node.inner(1)]
-    elif node.name == "Map":
-        parts = [node.inner(0), node.inner(1)]
-    elif node.name in ("Tuple", "Nested"):
-        parts = [part for _, part in node.elements()]
+    if node.name in GEO_TYPES:
+        return _in_turn([parse_type(GEO_TYPES[node.name])], depth)
+    parts = node.parts()
     if not parts or depth > _DEPTH_MAX:
         return _unknown
     together = _in_turn(parts, depth)

@@ -8,21 +8,20 @@ neighbours, and a row that was cut wrongly cannot be read.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sluice.decode.engine.session import identifier, literal
+from sluice.decode.engine.session import declared, identifier, literal
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, Fault
-from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Group, Natural
-from sluice.decode.messages.marked import Indices, pieces, write_at
+from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Group, Natural, TypedFormat
+from sluice.decode.messages.marked import Indices, memory_file, pieces
 from sluice.decode.messages.marks import MARK_BYTES, place_between, secret
+from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.schema.structure import between_marks
-from sluice.decode.typed.structures import Structure, declared
+from sluice.decode.typed.structures import Structure
 
 _HEAD, _TAIL, _OWNER = "_sluice_head", "_sluice_tail", "_sluice_message"
 _NOT_ROWS = Fault(CANNOT_PARSE, "the message is not a number of whole rows of these columns")
@@ -42,7 +41,7 @@ class UnknownLengthError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class RowLayout:
+class RowLayout(TypedFormat):
     """How rows of some columns stand in messages, and in a file that the engine reads.
 
     :param engine_format: its name.
@@ -93,8 +92,7 @@ class RowLayout:
             return _NOT_ROWS if self.many else self.not_one
         if faults and not self.drops:
             number, fault = next(iter(faults.items()))
-            said = f"row {number}: {fault.error}"[:300]
-            return replace(fault, error=said) if self.many else fault
+            return replace(fault, error=f"row {number}: {fault.error}") if self.many else fault
         return ends, faults
 
     def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
@@ -115,29 +113,29 @@ class RowLayout:
     def groups(self, buffer: MessageBuffer, messages: Indices) -> Iterator[Group]:
         """See TypedFormat: messages that are cut here make one group, others one each."""
         columns = tuple(Natural(*column) for column in self.read)
-        with _row_file() as file:
+        with MemoryFile("rows") as file:
             written = _Written(file, self)
             for piece in pieces(buffer, messages):
                 written.add(messages[piece.places].tolist(), piece.text, piece.ends.tolist())
             yield Group(
-                self._source(file, marked=True),
+                self._source(file.path, marked=True),
                 columns,
                 np.array(written.messages, np.int64),
                 _place_of_owner() if self.many else place_between(_HEAD, _TAIL),
                 not self.many,
-                _limits(written.size),
+                _limits(file.size),
                 written.faults,
                 np.array(written.numbers, np.uint32),
                 written.dropped,
             )
         alone = np.array(written.alone, np.int64)
         for index, value in zip(written.alone, buffer.iterate(alone), strict=True):
-            with _row_file() as file:
-                size = write_at(file, memoryview(value)[self.skip :], 0)
-                source, one = self._source(file, marked=False), np.array([index], np.int64)
-                yield Group(source, columns, one, PLACE_IS_FIRST, False, _limits(size))
+            with memory_file(memoryview(value)[self.skip :]) as path:
+                source, one = self._source(path, marked=False), np.array([index], np.int64)
+                limits = _limits(len(value) - self.skip)
+                yield Group(source, columns, one, PLACE_IS_FIRST, False, limits)
 
-    def _source(self, file: int, marked: bool) -> str:
+    def _source(self, path: str, marked: bool) -> str:
         """What stands behind FROM."""
         read = self.read
         if marked:
@@ -145,7 +143,7 @@ class RowLayout:
             owner = ((_OWNER, "UInt32"),) if self.many else ()
             read = ((_HEAD, mark), *owner, *read, (_TAIL, mark))
         structure = literal(declared(read))
-        return f"file('/proc/self/fd/{file}', {self.engine_format}, {structure})"
+        return f"file({literal(path)}, {self.engine_format}, {structure})"
 
 
 @dataclass(slots=True)
@@ -159,14 +157,13 @@ class _Written:
     :param dropped: rows that were left out.
     """
 
-    file: int
+    file: MemoryFile
     layout: RowLayout
     messages: list[int] = field(default_factory=list)
     alone: list[int] = field(default_factory=list)
     faults: dict[int, Fault] = field(default_factory=dict)
     numbers: list[int] = field(default_factory=list)
     dropped: int = 0
-    size: int = 0
 
     def add(self, indices: list[int], text: bytes, ends: list[int]) -> None:
         """Write the rows of these messages, or note why not.
@@ -202,7 +199,7 @@ class _Written:
                 at = behind
             messages.append(index)
             self.dropped += len(found[1])
-        self.size += write_at(self.file, self._between_marks(rows, owners, first), self.size)
+        self.file.append(self._between_marks(rows, owners, first))
 
     def _add_as_they_are(self, indices: list[int], text: bytes, ends: list[int]) -> None:
         """The same of messages of one row each that need no walk."""
@@ -216,7 +213,7 @@ class _Written:
         else:
             bounds = np.array(begins, np.int64), np.array(ends, np.int64) - 1
             marked = between_marks(text, *bounds, first)
-        self.size += write_at(self.file, marked, self.size)
+        self.file.append(marked)
 
     def _between_marks(self, rows: list[bytes], owners: list[int], first: int) -> bytes:
         """Rows as the engine reads them.
@@ -237,15 +234,6 @@ class _Written:
             named = np.array(owners, order).tobytes()
             parts[1::4] = [before + named[at : at + 4] for at in range(0, 4 * count, 4)]
         return b"".join(parts)
-
-
-@contextmanager
-def _row_file() -> Iterator[int]:
-    file = os.memfd_create("sluice-rows", os.MFD_CLOEXEC)
-    try:
-        yield file
-    finally:
-        os.close(file)
 
 
 def _place_of_owner() -> str:

@@ -16,7 +16,14 @@ from sluice.decode.engine.expressions import (
     nondeterministic_functions,
     referenced_columns,
 )
-from sluice.decode.engine.session import EngineError, identifier, literal, run, settings_clause
+from sluice.decode.engine.session import (
+    EngineError,
+    declared,
+    identifier,
+    literal,
+    run,
+    settings_clause,
+)
 
 _WHOLE_NUMBER = re.compile(r"U?Int(8|16|32|64|128|256)")
 _LOW_CARDINALITY = re.compile(r"LowCardinality\((.*)\)", re.DOTALL)
@@ -106,7 +113,7 @@ def check_sharding(table: TableSpec, columns: Iterable[str]) -> None:
 
 def _type(table: TableSpec, expression: str, key: str, columns: Iterable[Column]) -> str:
     """The type of an expression over the columns of a block, compiled as for a block."""
-    structure = ", ".join(f"{identifier(column.name)} {column.type}" for column in columns)
+    structure = declared((column.name, column.type) for column in columns)
     settings = settings_of(table)
     nothing = f"null({literal(structure)})"
     # In PARTITION BY, what looks at other rows is refused; without rows no file is written.

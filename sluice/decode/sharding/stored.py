@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +14,7 @@ from sluice.decode.engine.native import checksum, read_header
 from sluice.decode.engine.session import literal, run, settings_clause
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.marked import memory_file
+from sluice.decode.messages.memory import MemoryFile
 
 
 def without_rows(table: TableSpec, decoded: Decoded, stored: StoredRows) -> Decoded:
@@ -28,47 +28,33 @@ def without_rows(table: TableSpec, decoded: Decoded, stored: StoredRows) -> Deco
     if not decoded.rows:
         return _compared(table, decoded, decoded, len(pairs))
     keys = memoryview(np.array(pairs, "<u8").tobytes())
-    file = os.memfd_create("sluice-rest", os.MFD_CLOEXEC)
-    try:
-        settings = settings_clause(
-            # As one block: nothing is cut, nothing waits for more.
-            max_insert_block_size=decoded.rows,
-            min_insert_block_size_rows=0,
-            min_insert_block_size_bytes=0,
-        )
+    settings = settings_clause(
+        # As one block: nothing is cut, nothing waits for more.
+        max_insert_block_size=decoded.rows,
+        min_insert_block_size_rows=0,
+        min_insert_block_size_bytes=0,
+    )
+    native, rows, offsets = memoryview(b""), 0, decoded.offsets[:0]
+    with MemoryFile("rest") as file:
         with memory_file(decoded.native) as path, memory_file(keys) as found:
             run(
-                f"INSERT INTO FUNCTION file('/proc/self/fd/{file}', Native) "
+                f"INSERT INTO FUNCTION file({literal(file.path)}, Native) "
                 f"SELECT * FROM file({literal(path)}, Native) "
                 "WHERE (toUInt64(_offset), toUInt64(_row)) NOT IN (SELECT o, r "
                 f"FROM file({literal(found)}, RowBinary, 'o UInt64, r UInt64')) {settings}",
                 "Null",
             )
-        if not os.fstat(file).st_size:
-            rest = replace(
-                decoded,
-                native=memoryview(b""),
-                rows=0,
-                offsets=decoded.offsets[:0],
-                messages=0,
-                clickhouse_partitions=0,
-                checksum=checksum(b""),
-            )
-            return _compared(table, decoded, rest, len(pairs))
-        offsets = run(
-            f"SELECT toUInt64(_offset) FROM file('/proc/self/fd/{file}', Native)", "RowBinary"
-        )
-        native = memoryview(mmap.mmap(file, os.fstat(file).st_size, prot=mmap.PROT_READ))
-    finally:
-        os.close(file)
-    _, rows, _ = read_header(native)
-    of_rows = np.frombuffer(offsets.bytes(), "<u8").astype(np.uint64)
+        if file.size:
+            native = memoryview(mmap.mmap(file.file, file.size, prot=mmap.PROT_READ))
+            _, rows, _ = read_header(native)
+            query = f"SELECT toUInt64(_offset) FROM file({literal(file.path)}, Native)"
+            offsets = np.frombuffer(run(query, "RowBinary").bytes(), "<u8").astype(np.uint64)
     rest = replace(
         decoded,
         native=native,
         rows=rows,
-        offsets=of_rows,
-        messages=len(np.unique(of_rows)),
+        offsets=offsets,
+        messages=len(np.unique(offsets)),
         clickhouse_partitions=min(rows, decoded.clickhouse_partitions),
         checksum=checksum(native),
     )

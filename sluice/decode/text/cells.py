@@ -11,10 +11,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sluice.decode.engine.bare_numbers import decimal_shape, shows_cut_digits
-from sluice.decode.engine.types import TypeNode, parse_type
-from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, Fault
+from sluice.decode.engine.bare_numbers import shows_cut_digits
+from sluice.decode.engine.types import TypeNode, decimal_shape, parse_type
+from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, Fault, refused_value
 from sluice.decode.messages.moments import (
     ALL,
     DATES,
@@ -22,14 +21,13 @@ from sluice.decode.messages.moments import (
     LOOK_BITS,
     NUMBERS,
     MomentFields,
-    QuickLook,
 )
 from sluice.decode.text.misread import (
     Fields,
+    Look,
     Misread,
     Numeral,
     exact_number,
-    faults_of,
     holds_moment,
     inner_types,
     is_read_as_it_is,
@@ -50,14 +48,13 @@ _PLAIN = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _PLAIN_DIGITS = 18
 _TWO_SIGNS = re.compile(r"\s*'?[+-][+-]")
 _VALUE_CHARACTERS_MAX = 100
-_ERROR_CHARACTERS_MAX = 300
 
 
 class _MissingError(Exception):
     """A value is missing in brackets."""
 
 
-class LineCells:
+class LineCells(Look):
     """Of rows of CSV or TSV.
 
     :param columns: names and types of the values, in their order; no type: no column takes it.
@@ -94,16 +91,12 @@ class LineCells:
         scales = [least_scale(n, cuts) if holds_moment(n) else 0 for *_, n in looks]
         signs = any(_holds(node, _is_signed) for *_, node in self._cells)
         fields = MomentFields(self._delimiter, places, scales, bool(delimiter), signs)
-        self.looks: tuple[QuickLook, ...] = (fields,) if places or signs else ()
+        self.looks = (fields,) if places or signs else ()
 
-    def faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
-        """See `Look`."""
-        return faults_of(buffer, self.looks, self._judge)
-
-    def _judge(self, row: bytes) -> Fault | None:
-        cells = self._values(row)
+    def _judge(self, message: bytes) -> Fault | None:
+        cells = self._values(message)
         # Within brackets, a backslash belongs to the text in quotes.
-        raw = cells if self._is_csv else row.decode(errors="replace").split("\t")
+        raw = cells if self._is_csv else message.decode(errors="replace").split("\t")
         quoted: set[int] | None = None
         for place, name, type_text, node in self._cells:
             values = raw if _scalar(node) is None else cells
@@ -112,7 +105,7 @@ class LineCells:
             cell = values[place]
             if cell == "":
                 if self._is_csv and quoted is None:
-                    quoted = quoted_empties(row, self._delimiter.encode())
+                    quoted = quoted_empties(message, self._delimiter.encode())
                 is_said = not self._is_csv or place in (quoted or ())
                 if is_said and not all(map(takes_empty, scalars_in(node))):
                     return Misread("", CANNOT_PARSE).fault(name, type_text)
@@ -223,9 +216,7 @@ def _fault_in(cell: str, node: TypeNode, name: str, type_text: str, cuts: bool) 
 
 
 def _said(cell: str, reason: str, name: str, type_text: str) -> Fault:
-    verb = "does not fit" if reason == OUT_OF_RANGE else "cannot be read as"
-    shown = f'"{cell}"'[:_VALUE_CHARACTERS_MAX]
-    return Fault(reason, f"{shown} {verb} column {name} {type_text}"[:_ERROR_CHARACTERS_MAX], name)
+    return refused_value(reason, f'"{cell}"'[:_VALUE_CHARACTERS_MAX], name, type_text)
 
 
 def nested(text: str) -> Any:

@@ -7,18 +7,18 @@ asks the clock is the exception that `expressions.nondeterministic_functions` na
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.assemble import Body, Lineage, finished
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.decoded import BadMessage, Decoded
+from sluice.decode.messages.decoded import BadMessage, Decoded, bad_messages
 from sluice.decode.messages.digits import STAND_IN, shorten_digits
 from sluice.decode.messages.fault import Fault
 from sluice.decode.messages.framing import JSON_OBJECTS
@@ -27,7 +27,7 @@ from sluice.decode.messages.origins import Origins
 from sluice.decode.messages.splitting import Split, Splitter
 from sluice.decode.text.isolate import find_faults, halve
 from sluice.decode.text.misread import Look, MisreadObjects
-from sluice.decode.text.plan import KEY_COLUMN, ORDER_COLUMN, Plan
+from sluice.decode.text.plan import Plan
 from sluice.decode.text.tolerant import overflow_behavior, sift
 
 __all__ = ["BadMessage", "Decoded", "Decoder"]
@@ -42,6 +42,9 @@ class Decoder:
     :raises TerminalError: the text cannot be executed by this decoder.
     """
 
+    #: Whether one pass may find rows and faults.
+    _sifts = True
+
     def __init__(self, table: TableSpec, split: Splitter | None = None) -> None:
         self.table = table
         self._split = split
@@ -51,12 +54,12 @@ class Decoder:
         self.columns = tuple(part.name for part in self._plan.columns) + tuple(
             column.name for column in self._plan.lineage
         )
-        self._misread: Look = self._make_look()
         #: For `sift`; None: it cannot be taken, or is not worth it. This one and the next
         #: follow from what came before. They decide what is tried first, never the result.
         self._overflow = overflow_behavior(self._plan)
         self._expects_faults = False
         self._check()
+        self._misread = self._make_look()
 
     def _make_plan(self, widest_integer: str) -> Plan:
         return Plan(self.table, widest_integer)
@@ -73,20 +76,23 @@ class Decoder:
         return MisreadObjects(self._plan.types, table.fractions == "cut", refuses_unknown)
 
     def _check(self) -> None:
-        """Let the engine compile the queries, on no rows."""
-        with memory_file(b"") as path:
-            try:
-                run(self._plan.strict(path, 0), "Null")
-                run(self._short_plan.strict(path, 0), "Null")
-                run(self._plan.lenient(path, "_index", 0), "Null")
-            except (EngineError, TerminalError) as error:
-                raise self._cannot_compile(error) from error
+        """Let the engine compile the queries."""
+        self._compile(b"", self._plan.fault_kinds)
 
-    def _cannot_compile(self, error: Exception) -> TerminalError:
-        return TerminalError(
-            f"table {self.table.target} cannot be decoded: {str(error)[:300]}",
-            "Check its types, defaults and partition key against this engine's version.",
-        )
+    def _compile(self, head: bytes, *also: Callable[[str, int], str]) -> None:
+        """Let the engine compile the strict queries, and these, on no rows.
+
+        :param head: what stands before all rows.
+        """
+        with memory_file(head) as path:
+            try:
+                for query in (self._plan.strict, self._short_plan.strict, *also):
+                    run(query(path, 0), "Null")
+            except (EngineError, TerminalError) as error:
+                raise TerminalError(
+                    f"table {self.table.target} cannot be decoded: {str(error)[:300]}",
+                    "Check its types, defaults and partition key against this engine's version.",
+                ) from error
 
     def watch(self, buffer: MessageBuffer) -> None:
         """See `sluice.decode.messages.port.TableDecoder`."""
@@ -102,9 +108,9 @@ class Decoder:
                 return self._decode_split(buffer, split, origins)
         body, faults = self._decode_rows(buffer, str(origins))
         all_offsets = buffer.offsets
-        offsets = all_offsets[_without(buffer.messages, faults)] if faults else all_offsets
+        offsets = all_offsets[without_faults(buffer.messages, faults)] if faults else all_offsets
         lineage = Lineage(origins, offsets)
-        return self._finished(body, lineage, _bad(faults, all_offsets), len(offsets))
+        return self._finished(body, lineage, bad_messages(faults, all_offsets), len(offsets))
 
     def _decode_split(self, buffer: MessageBuffer, split: Split, origins: Origins) -> Decoded:
         """A message is all or nothing, unless bad rows are to be dropped."""
@@ -118,7 +124,6 @@ class Decoder:
             for row in left_out.tolist():
                 fault, number = row_faults[row], int(numbers[row])
                 words = f"row {number}: {fault.error}" if self._has_many else fault.error
-                words = words[:_ERROR_CHARACTERS_MAX]
                 faults.setdefault(int(split.message_of[row]), replace(fault, error=words))
             left_out = split.with_neighbours(left_out)
             if len(left_out) > len(row_faults):
@@ -131,7 +136,7 @@ class Decoder:
         all_offsets, messages = buffer.offsets, split.message_of[kept]
         lineage = Lineage(origins, all_offsets[messages], numbers[kept])
         made = np.unique(messages)
-        decoded = self._finished(body, lineage, _bad(faults, all_offsets), len(made))
+        decoded = self._finished(body, lineage, bad_messages(faults, all_offsets), len(made))
         accounted = np.concatenate((made, np.fromiter(faults, np.int64, len(faults))))
         empty = all_offsets[np.setdiff1d(np.arange(buffer.messages), accounted)]
         return replace(decoded, empty=tuple(map(int, empty)), dropped_rows=dropped)
@@ -182,11 +187,11 @@ class Decoder:
         for search in (self._sifted, self._judged, self._halved):
             if body is not None:
                 break
-            body, found = search(buffer, _without(buffer.messages, faults))
+            body, found = search(buffer, without_faults(buffer.messages, faults))
             faults = faults | found
             if body is None and (found or self._expects_faults):
                 body = self._rows_of(buffer, faults)
-        self._expects_faults = len(faults) > len(known)
+        self._expects_faults = self._sifts and len(faults) > len(known)
         return body, faults
 
     def _sifted(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
@@ -204,7 +209,8 @@ class Decoder:
         suspects, unread = left[sifted.suspects], left[sifted.unread]
         found = find_faults(self._plan, buffer, suspects, unread)
         if sorted(found) == suspects.tolist():
-            return self._with_keys(plan, sifted.body), found
+            sifted.body.cut_keys(plan.keys)
+            return sifted.body, found
         if _MANY * len(suspects) > len(left) and _VAIN * len(found) < len(suspects):
             self._overflow = None
         sifted.body.close()
@@ -214,10 +220,7 @@ class Decoder:
         return None, find_faults(self._plan, buffer, left)
 
     def _halved(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
-        def decodes(part: Indices) -> bool:
-            return self._decodes(buffer, part)
-
-        return None, halve(self._plan, buffer, left, decodes)
+        return None, halve(self._plan, buffer, left, partial(self._decodes, buffer))
 
     def _long_digit_faults(
         self, buffer: MessageBuffer, known: dict[int, Fault]
@@ -235,7 +238,7 @@ class Decoder:
             for place, fault in found.items()
         }
 
-    def _decodes(self, buffer: MessageBuffer, indices: NDArray[np.int64]) -> bool:
+    def _decodes(self, buffer: MessageBuffer, indices: Indices) -> bool:
         with subset(buffer, indices) as part:
             return self._strict(part, part.messages) is not None
 
@@ -265,21 +268,7 @@ class Decoder:
         if body.measure() != messages:
             body.close()
             return None
-        return self._with_keys(plan, body)
-
-    @staticmethod
-    def _with_keys(plan: Plan, body: Body) -> Body:
-        """Take the columns off that say order and partitions."""
-        if not body.rows:
-            return body
-        body.partitions = 1
-        if plan.keys.has_order_column:
-            order = body.cut(ORDER_COLUMN, "UInt32", 4)
-            body.order = np.frombuffer(order, np.uint32)
-        if plan.keys.has_key_column:
-            keys = np.frombuffer(body.cut(KEY_COLUMN, "UInt64", 8), np.uint64)
-            if (keys != keys[0]).any():
-                body.partitions = len(np.unique(keys))
+        body.cut_keys(plan.keys)
         return body
 
 
@@ -288,18 +277,9 @@ class Decoder:
 _MANY, _VAIN = 4, 2
 #: Of rows that are good, in a message of which another row is not.
 _NEIGHBOUR = Fault("", "")
-_ERROR_CHARACTERS_MAX = 300
 
 
-def _bad(faults: dict[int, Fault], offsets: NDArray[np.uint64]) -> tuple[BadMessage, ...]:
-    """The faults of messages, in the order of their offsets."""
-    return tuple(
-        BadMessage(index, int(offsets[index]), fault.reason, fault.error, fault.column)
-        for index, fault in sorted(faults.items())
-    )
-
-
-def _without(messages: int, faults: dict[int, Fault]) -> Indices:
+def without_faults(messages: int, faults: dict[int, Fault]) -> Indices:
     """The indices that are not at fault."""
     return _others(messages, np.fromiter(faults, np.int64, len(faults)))
 

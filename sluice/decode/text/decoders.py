@@ -10,7 +10,7 @@ from sluice.decode.messages.boundaries import ARRAYS, OBJECTS
 from sluice.decode.messages.port import TableDecoder
 from sluice.decode.text.decoder import Decoder
 from sluice.decode.text.line_decoder import LineDecoder
-from sluice.decode.text.line_formats import Csv, JsonArrays, Tskv, Tsv
+from sluice.decode.text.line_formats import Csv, JsonArrays, LineFormat, Tskv, Tsv
 from sluice.decode.text.named_lines import NamedLineDecoder
 from sluice.decode.text.split_json import JsonSplitter
 from sluice.decode.text.split_lines import LineSplitter
@@ -32,62 +32,27 @@ def json_array_decoder(table: TableSpec) -> TableDecoder:
     return LineDecoder(table, JsonArrays(), _names(table), _json_splitter(table, ARRAYS))
 
 
-def csv_decoder(table: TableSpec) -> TableDecoder:
-    """CSV: a message is one line, or lines."""
-    lines = _csv(table)
-    return LineDecoder(table, lines, _names(table), _csv_splitter(table, lines))
-
-
-def tsv_decoder(table: TableSpec) -> TableDecoder:
-    """TSV: a message is one line, or lines."""
-    return LineDecoder(table, _tsv(table), _names(table), _tsv_splitter(table))
-
-
-def named_csv_decoder(table: TableSpec) -> TableDecoder:
-    """CSVWithNames: a message is a line of names and then one line, or lines."""
-    lines = _csv(table)
-    return NamedLineDecoder(table, lines, _csv_splitter(table, lines))
-
-
-def named_tsv_decoder(table: TableSpec) -> TableDecoder:
-    """TSVWithNames: a message is a line of names and then one line, or lines."""
-    return NamedLineDecoder(table, _tsv(table), _tsv_splitter(table))
-
-
-def tskv_decoder(table: TableSpec) -> TableDecoder:
-    """TSKV: a message is one line of `name=value`, or lines of equal names."""
-    lines = Tskv(null_text(_option(table, "null", "\\N")))
-    return NamedLineDecoder(table, lines, _tsv_splitter(table))
-
-
-def _option(table: TableSpec, name: str, default: str) -> str:
-    return dict(table.options).get(name, default)
+def line_decoder(table: TableSpec) -> TableDecoder:
+    """CSV and TSV: a message is one line, or lines; WithNames they stand behind a line of names,
+    and in TSKV each value behind its own."""
+    options, is_csv = dict(table.options), table.format.startswith("CSV")
+    null = null_text(options.get("null", "\\N"))
+    lines: LineFormat = Tskv(null) if table.format == "TSKV" else Tsv(null)
+    if is_csv:
+        lines = Csv(delimiter_of(options.get("delimiter", ",")).encode(), null)
+    split = LineSplitter(lines.delimiter, is_csv, table.rows == "many", _drops(table))
+    if table.format == "TSKV" or table.format.endswith("WithNames"):
+        return NamedLineDecoder(table, lines, split)
+    return LineDecoder(table, lines, _names(table), split)
 
 
 def _names(table: TableSpec) -> tuple[str, ...] | None:
-    value = _option(table, "columns", "")
+    value = dict(table.options).get("columns", "")
     return column_names(value) if value else None
-
-
-def _csv(table: TableSpec) -> Csv:
-    delimiter = delimiter_of(_option(table, "delimiter", ","))
-    return Csv(delimiter.encode(), null_text(_option(table, "null", "\\N")))
-
-
-def _tsv(table: TableSpec) -> Tsv:
-    return Tsv(null_text(_option(table, "null", "\\N")))
 
 
 def _json_splitter(table: TableSpec, kind: bytes) -> JsonSplitter | None:
     return JsonSplitter(kind, _drops(table)) if table.rows == "many" else None
-
-
-def _csv_splitter(table: TableSpec, lines: Csv) -> LineSplitter:
-    return LineSplitter(lines.delimiter, True, table.rows == "many", _drops(table))
-
-
-def _tsv_splitter(table: TableSpec) -> LineSplitter:
-    return LineSplitter(b"\t", False, table.rows == "many", _drops(table))
 
 
 def _drops(table: TableSpec) -> bool:

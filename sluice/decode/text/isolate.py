@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.decode.engine.native import read_header
+from sluice.decode.engine.scalars import RANGE
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import (
@@ -28,9 +29,7 @@ from sluice.decode.messages.marked import Indices, buffer_of, memory_file
 from sluice.decode.text.plan import Plan
 from sluice.decode.text.tolerant import lonely
 from sluice.decode.text.words import (
-    ERROR_CHARACTERS_MAX,
     is_null,
-    unfit,
     unread_as_a_whole,
     unreadable,
     value_fault,
@@ -43,7 +42,7 @@ _BEYOND_FLOATS = b" " * 512 + b"\n"
 #: What may raise an error that the engine does not skip: numbers beyond 64 bits in a
 #: DateTime, null in a Dynamic.
 _HARD = re.compile(rb"[0-9]{18,}|null")
-_OUT_OF_RANGE_CODES = frozenset((69, 70, 131, 321, 395, 407, 691))
+OUT_OF_RANGE_CODES = frozenset((69, 70, 131, 321, 395, 407, 691))
 _NULL_CODES = frozenset((349,))
 
 _NONE = np.zeros(0, np.int64)
@@ -63,7 +62,7 @@ def find_faults(
     :param unread: those among them of which a pass before could not make a row.
     """
     faults = _words_for_numbers(plan, buffer, unread)
-    for part in _parts(buffer, _besides(indices, faults)):
+    for part in parts_of(buffer, _besides(indices, faults)):
         judged, not_read = _judge(plan, buffer, part)
         faults |= judged | _unreadable(plan, buffer, not_read)
     return faults
@@ -81,7 +80,7 @@ def _besides(indices: Indices, faults: dict[int, Fault]) -> Indices:
     return kept
 
 
-def _parts(buffer: MessageBuffer, indices: Indices) -> list[Indices]:
+def parts_of(buffer: MessageBuffer, indices: Indices) -> list[Indices]:
     """These messages in parts that are judged together."""
     sizes = np.diff(buffer.ends, prepend=0)[indices]
     number = np.cumsum(sizes) // _JUDGED_BYTES
@@ -105,7 +104,7 @@ def _judge(plan: Plan, buffer: MessageBuffer, indices: Indices) -> tuple[dict[in
     for index, of_columns in zip(indices[read[bad]].tolist(), kinds[bad], strict=True):
         column = int(np.flatnonzero(of_columns)[0])
         part = plan.columns[column]
-        faults[index] = value_fault(plan, _line(buffer, index), part, int(of_columns[column]))
+        faults[index] = value_fault(_line(buffer, index), part, int(of_columns[column]))
     return faults, np.delete(indices, read)
 
 
@@ -153,20 +152,24 @@ def halve(
     :param decodes: whether these messages decode strictly, to as many rows.
     """
     unclear = Fault(CANNOT_PARSE, "the message does not make one row")
-    found = np.array(_halve(indices, decodes), np.int64)
+    found = np.array(halves(indices, decodes), np.int64)
     faults = _words_for_numbers(plan, buffer, found)
     for index in _besides(found, faults).tolist():
         faults[index] = explain(plan, _line(buffer, index)) or unclear
     return faults
 
 
-def _halve(indices: Indices, decodes: Callable[[Indices], bool]) -> list[int]:
+def halves(indices: Indices, decodes: Callable[[Indices], bool]) -> list[int]:
+    """Those of these messages that do not decode.
+
+    :param decodes: whether messages decode together.
+    """
     if not len(indices) or decodes(indices):
         return []
     if len(indices) == 1:
         return [int(indices[0])]
     middle = len(indices) // 2
-    return _halve(indices[:middle], decodes) + _halve(indices[middle:], decodes)
+    return halves(indices[:middle], decodes) + halves(indices[middle:], decodes)
 
 
 def _line(buffer: MessageBuffer, index: int) -> bytes:
@@ -197,24 +200,26 @@ def read_error(plan: Plan, line: bytes, error: EngineError) -> Fault:
     strange = re.search("Tuple doesn't have element with name '(.+?)', enable", words)
     if strange:
         return Fault(UNKNOWN_FIELD, f"no element of a tuple is named {strange[1]}")
-    if code in _OUT_OF_RANGE_CODES or code in _NULL_CODES:
+    if code in OUT_OF_RANGE_CODES or code in _NULL_CODES:
         judged = _judge_alone(plan, line)
         if judged is not None:
             return judged
     key = re.search(r"reading the value of (?:key|nested key|path) (.+?)\)", words)
-    column = _column_named(plan, key[1]) if key else ""
+    # Nested keys are no columns.
+    part = next((one for one in plan.columns if key and one.name == key[1]), None)
+    column = part.name if part else ""
     if column and is_null(line, column):
         return Fault(NULL_IN_COLUMN, f"null in column {column}", column)
     reason = NULL_IN_COLUMN if code in _NULL_CODES else CANNOT_PARSE
-    if code in _OUT_OF_RANGE_CODES:
+    if code in OUT_OF_RANGE_CODES:
         reason = OUT_OF_RANGE
-        if column:
-            return unfit(plan, line, column)
+        if part:
+            return value_fault(line, part, RANGE)
     noise = (
         r"\s*: \(at row \d+\)|\s*: \(in file/uri [^)]*\)|: [Ww]hile executing .*|\. \([A-Z_]+\)$"
     )
     words = " ".join(re.sub(noise, "", words, flags=re.DOTALL).split())
-    return Fault(reason, words[:ERROR_CHARACTERS_MAX], column)
+    return Fault(reason, words, column)
 
 
 def _judge_alone(plan: Plan, line: bytes) -> Fault | None:
@@ -222,8 +227,3 @@ def _judge_alone(plan: Plan, line: bytes) -> Fault | None:
     with buffer_of([line]) as buffer:
         faults, _ = _judge(plan, buffer, np.zeros(1, np.int64))
     return faults.get(0)
-
-
-def _column_named(plan: Plan, key: str) -> str:
-    """The column of an error's key; nested keys are not columns."""
-    return key if any(part.name == key for part in plan.columns) else ""

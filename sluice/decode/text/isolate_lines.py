@@ -12,29 +12,33 @@ import re
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sluice.decode.engine.native import read_header
-from sluice.decode.engine.scalars import NULL, UNREAD
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, OUT_OF_RANGE, Fault
+from sluice.decode.messages.fault import CANNOT_PARSE, OUT_OF_RANGE, Fault, refused_value
 from sluice.decode.messages.marked import Indices, memory_file, pieces
-from sluice.decode.text.line_files import line_file, write_numbered
+from sluice.decode.messages.memory import MemoryFile
+from sluice.decode.text.isolate import OUT_OF_RANGE_CODES, halves, parts_of
+from sluice.decode.text.line_files import write_numbered
 from sluice.decode.text.line_formats import LineFormat
 from sluice.decode.text.plan import MARK_COLUMN, Plan
+from sluice.decode.text.words import REASONS
 
 #: So many unreadable rows of a block get the engine's own words, at two queries each.
 EXPLAINED_MAX = 100
 #: What may raise an error that the engine does not skip.
 _HARD = re.compile(rb"[0-9]{18,}|null|\\N", re.IGNORECASE)
-_ERROR_CHARACTERS_MAX = 300
 _VALUE_CHARACTERS_MAX = 100
-_OUT_OF_RANGE_CODES = frozenset((69, 70, 131, 321, 395, 407, 691))
 _COLUMN_READ = re.compile(r"Column \d+,\s+name: (.+?), type: ")
-_JUDGED_BYTES = 16 << 20
 #: Within so many bytes of the end of its text the engine reads floats by other rules ("--1" is
 #: -1 there), and what decodes alone would not among others: so a row is read several times.
 _FLOATS_END = 512
+_UNCLEAR = Fault(CANNOT_PARSE, "the row does not make one row of the table")
+
+#: Of a row the kind of fault of each column.
+_Kinds = NDArray[np.uint8]
 
 
 class LineJudge:
@@ -58,9 +62,7 @@ class LineJudge:
         """The bad rows among these, in a few queries however many they are."""
         faults: dict[int, Fault] = {}
         unread: list[int] = []
-        sizes = np.diff(self._buffer.ends, prepend=0)[indices]
-        parts = np.cumsum(sizes) // _JUDGED_BYTES
-        for part in np.split(indices, np.flatnonzero(np.diff(parts)) + 1):
+        for part in parts_of(self._buffer, indices):
             judged, not_read = self._judge(part)
             faults |= judged
             unread += not_read
@@ -84,14 +86,7 @@ class LineJudge:
 
         :param decodes: whether these rows decode strictly, to as many.
         """
-        if not len(indices) or decodes(indices):
-            return {}
-        if len(indices) > 1:
-            middle = len(indices) // 2
-            return self.halve(indices[:middle], decodes) | self.halve(indices[middle:], decodes)
-        unclear = Fault(CANNOT_PARSE, "the row does not make one row of the table")
-        index = int(indices[0])
-        return {index: self.explain(index) or unclear}
+        return {index: self.explain(index) or _UNCLEAR for index in halves(indices, decodes)}
 
     def _judge(self, indices: Indices) -> tuple[dict[int, Fault], list[int]]:
         """The bad rows of a part; and those that the engine cannot read at all."""
@@ -104,36 +99,39 @@ class LineJudge:
         again = [index for index in asked if index not in read]
         more, asked = self._read_leniently(again, stopped=True)
         read |= more
-        for index, code in read.items():
-            if code:
-                faults[index] = self._value_fault(self._buffer.message(index), code)
+        for index, kinds in read.items():
+            if kinds.any():
+                faults[index] = self._value_fault(self._buffer.message(index), kinds)
         return faults, [index for index in asked if index not in read]
 
     def _read_leniently(
         self, indices: list[int], stopped: bool
-    ) -> tuple[dict[int, int], list[int]]:
-        """The fault codes of the rows that can be read; and the rows that were asked for, some
-        or none of those that raise an error which the engine does not skip."""
+    ) -> tuple[dict[int, _Kinds], list[int]]:
+        """The faults of the rows that can be read; and the rows that were asked for, some or none
+        of those that raise an error which the engine does not skip."""
         read = self._lenient(indices, stopped)
         if read is None:
             indices = [i for i in indices if not _HARD.search(self._buffer.message(i))]
             read = self._lenient(indices, stopped)
         return ({}, []) if read is None else (read, indices)
 
-    def _lenient(self, indices: list[int], stopped: bool) -> dict[int, int] | None:
-        """The fault codes of the rows that can be read; None: not decided."""
+    def _lenient(self, indices: list[int], stopped: bool) -> dict[int, _Kinds] | None:
+        """The faults of the rows that can be read; None: not decided."""
         if not indices:
             return {}
         values = self._buffer.iterate(np.array(indices, np.int64))
-        with line_file() as file:
+        with MemoryFile("lines") as file:
             rows = list(zip(indices, values, strict=True))
             write_numbered(file, self._lines, self._head, rows, stopped)
-            path = f"/proc/self/fd/{file}"
             # One block: it ends after so many attempts to read a row, and a row has four lines.
-            found = _run_marked(self._plan.lenient(path, MARK_COLUMN, 4 * len(indices)))
-        if found is None:
-            return None
-        return dict(zip(found[0].tolist(), found[1].tolist(), strict=True))
+            query = self._plan.fault_kinds(file.path, 4 * len(indices), index=MARK_COLUMN)
+            try:
+                block = run(query, "RowBinary").bytes()
+            except EngineError:
+                return None
+        found = np.frombuffer(block, np.uint8).reshape(-1, 4 + len(self._plan.columns))
+        numbers = found[:, :4].copy().view("<u4")[:, 0]
+        return dict(zip(numbers.tolist(), found[:, 4:], strict=True))
 
     def explain(self, index: int) -> Fault | None:
         """Why this row is bad; None if it is not."""
@@ -148,13 +146,13 @@ class LineJudge:
                 return self._read_error(row, index, error)
         if block and read_header(memoryview(block))[1] == times:
             return None
-        return Fault(CANNOT_PARSE, "the row does not make one row of the table")
+        return _UNCLEAR
 
     def _read_error(self, row: bytes, index: int, error: EngineError) -> Fault:
-        if error.code in _OUT_OF_RANGE_CODES:
-            codes = self._lenient([index], stopped=True) or {}
-            if codes.get(index):
-                return self._value_fault(row, codes[index])
+        if error.code in OUT_OF_RANGE_CODES:
+            kinds = (self._lenient([index], stopped=True) or {}).get(index)
+            if kinds is not None and kinds.any():
+                return self._value_fault(row, kinds)
         read = _COLUMN_READ.findall(str(error).split("ERROR")[0])
         key = re.search(r"reading the value of (?:key|nested key|path) (.+?)\)", str(error))
         column = read[-1] if read else key[1] if key else ""
@@ -166,27 +164,18 @@ class LineJudge:
         if values and len(values) != expected and not any("Tuple" in t for t in types.values()):
             said = f"the row has {_count(values)}, not {expected}"
             return Fault(CANNOT_PARSE, said)
-        out_of_range = error is not None and error.code in _OUT_OF_RANGE_CODES
+        out_of_range = error is not None and error.code in OUT_OF_RANGE_CODES
         reason = OUT_OF_RANGE if out_of_range else CANNOT_PARSE
         if column not in types or column not in self._names or not values:
             said = f"the row cannot be read as {self._plan.table.format} of this table"
             return Fault(reason, said, column if column in types else "")
-        verb = "does not fit" if out_of_range else "cannot be read as"
-        value = self._shown(values, column)
-        said = f"{value} {verb} column {column} {types[column]}"
-        return Fault(reason, said[:_ERROR_CHARACTERS_MAX], column)
+        return refused_value(reason, self._shown(values, column), column, types[column])
 
-    def _value_fault(self, row: bytes, code: int) -> Fault:
-        part = self._plan.columns[code // 4]
-        if code % 4 == NULL:
-            said = f"null in column {part.name} {part.column.type}"
-            return Fault(NULL_IN_COLUMN, said, part.name)
+    def _value_fault(self, row: bytes, kinds: _Kinds) -> Fault:
+        column = int(np.flatnonzero(kinds)[0])
+        part = self._plan.columns[column]
         value = self._shown(self._lines.values(row), part.name)
-        unread = code % 4 == UNREAD
-        verb = "cannot be read as" if unread else "does not fit"
-        said = f"{value} {verb} column {part.name} {part.column.type}"
-        reason = CANNOT_PARSE if unread else OUT_OF_RANGE
-        return Fault(reason, said[:_ERROR_CHARACTERS_MAX], part.name)
+        return refused_value(REASONS[int(kinds[column])], value, part.name, part.column.type)
 
     def _shown(self, values: list[str], column: str) -> str:
         if len(values) != len(self._names) or column not in self._names:
@@ -197,20 +186,3 @@ class LineJudge:
 
 def _count(values: list[str]) -> str:
     return "1 value" if len(values) == 1 else f"{len(values)} values"
-
-
-def _run_marked(query: str) -> tuple[Indices, Indices] | None:
-    """Run a query that gives columns i and f, both UInt32."""
-    try:
-        result = run(query, "Native")
-    except EngineError:
-        return None
-    block = result.bytes()
-    if not block:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    _, rows, position = read_header(memoryview(block))
-    width = 4 * rows
-    head = len(b"\x01i\x06UInt32")
-    marks = np.frombuffer(block, np.uint32, rows, position + head)
-    codes = np.frombuffer(block, np.uint32, rows, position + head + width + head)
-    return marks.astype(np.int64), codes.astype(np.int64)

@@ -15,9 +15,8 @@ a newline behind it.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 
@@ -29,16 +28,17 @@ from sluice.decode.messages.assemble import Body, Lineage
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import BadMessage, Decoded
 from sluice.decode.messages.fault import Fault
-from sluice.decode.messages.marked import Indices, memory_file
+from sluice.decode.messages.marked import Indices
 from sluice.decode.messages.marks import secret
+from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.messages.origins import Origins
 from sluice.decode.messages.splitting import Splitter
-from sluice.decode.text.decoder import Decoder
+from sluice.decode.text.decoder import Decoder, without_faults
 from sluice.decode.text.isolate_lines import LineJudge
-from sluice.decode.text.line_files import line_file, write_lines
+from sluice.decode.text.line_files import write_lines
 from sluice.decode.text.line_formats import LineFormat
 from sluice.decode.text.merging import merge
-from sluice.decode.text.misread import Look, MisreadArrays
+from sluice.decode.text.misread import Look
 from sluice.decode.text.plan import Plan
 
 
@@ -49,6 +49,8 @@ class LineDecoder(Decoder):
         insert without names fills, lineage left out. SKIPPED: no column takes the value.
     :raises TerminalError: the text cannot be executed by this decoder.
     """
+
+    _sifts = False
 
     def __init__(
         self,
@@ -81,20 +83,10 @@ class LineDecoder(Decoder):
         self.names = tuple(
             f"{stand_in}{place}" if name == SKIPPED else name for place, name in enumerate(names)
         )
-        self._misread = self._look_at_names()
         self._head = self._lines.header(self.names)
-        with memory_file(self._head) as path:
-            try:
-                run(self._plan.strict(path, 0), "Null")
-                run(self._short_plan.strict(path, 0), "Null")
-            except (EngineError, TerminalError) as error:
-                raise self._cannot_compile(error) from error
+        self._compile(self._head)
 
     def _make_look(self) -> Look:
-        # Which values a row has is known when the names are (`_check`).
-        return MisreadArrays(())
-
-    def _look_at_names(self) -> Look:
         types = self._plan.types
         columns = [(name, types.get(name, "")) for name in self.names]
         return self._lines.look(columns, self.table.fractions == "cut")
@@ -121,37 +113,24 @@ class LineDecoder(Decoder):
         filled = [part for part in parts if part.rows]
         if filled:
             body, lineage = merge(self._plan, filled, origins)
-            return self._finished(self._with_keys(self._plan, body), lineage, bad, messages)
+            body.cut_keys(self._plan.keys)
+            return self._finished(body, lineage, bad, messages)
         return self._finished(Body(), Lineage(origins, np.zeros(0, np.uint64)), bad, 0)
 
-    def _rows_and_faults(
-        self, buffer: MessageBuffer, known: dict[int, Fault]
-    ) -> tuple[Body | None, dict[int, Fault]]:
-        faults = known
-        body = self._rows_of(buffer, faults)
-        judge = LineJudge(self._plan, self._lines, self.names, buffer)
+    def _judge(self, buffer: MessageBuffer) -> LineJudge:
+        return LineJudge(self._plan, self._lines, self.names, buffer)
 
-        def decodes(part: Indices) -> bool:
-            body = self._read(buffer, part)
-            if body is not None:
-                body.close()
-            return body is not None
+    def _judged(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
+        return None, self._judge(buffer).find_faults(left)
 
-        searches: tuple[Callable[[Indices], dict[int, Fault]], ...] = (
-            judge.find_faults,
-            lambda left: judge.halve(left, decodes),
-        )
-        for search in searches:
-            if body is not None:
-                break
-            found = search(_kept(buffer, faults))
-            if found:
-                faults = faults | found
-                body = self._rows_of(buffer, faults)
-        return body, faults
+    def _halved(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:
+        return None, self._judge(buffer).halve(left, partial(self._decodes, buffer))
+
+    def _decodes(self, buffer: MessageBuffer, indices: Indices) -> bool:
+        return self._read(buffer, indices) is not None
 
     def _rows_of(self, buffer: MessageBuffer, faults: dict[int, Fault]) -> Body | None:
-        return self._read(buffer, _kept(buffer, faults) if faults else None)
+        return self._read(buffer, without_faults(buffer.messages, faults) if faults else None)
 
     def _read(self, buffer: MessageBuffer, chosen: Indices | None) -> Body | None:
         """These rows, None for all; None if they do not decode or are not as many."""
@@ -161,22 +140,16 @@ class LineDecoder(Decoder):
         mark = b""
         if self._lines.newline_moves and not buffer.one_line_each:
             mark = b"m" + secret().hex().encode() + b"x"
-        with line_file() as file:
+        with MemoryFile("lines") as file:
             write_lines(file, self._lines, self._head, buffer, chosen, mark)
-            path = f"/proc/self/fd/{file}"
             plans = (self._short_plan, self._plan) if buffer.short_numbers else (self._plan,)
             for plan in plans:
                 body = Body()
                 # The engine may fail for a number that only the wider plan reads.
                 with suppress(EngineError):
-                    run(plan.strict_into(body.path, path, rows, mark.decode()), "Null")
-                    if os.fstat(body.file).st_size and body.measure() == rows:
-                        return self._with_keys(plan, body)
+                    run(plan.strict_into(body.path, file.path, rows, mark.decode()), "Null")
+                    if body.size and body.measure() == rows:
+                        body.cut_keys(plan.keys)
+                        return body
                 body.close()
         return None
-
-
-def _kept(buffer: MessageBuffer, faults: dict[int, Fault]) -> Indices:
-    kept = np.ones(buffer.messages, np.bool_)
-    kept[np.fromiter(faults, np.int64, len(faults))] = False
-    return np.flatnonzero(kept)

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.marked import Indices, pieces, write_at
+from sluice.decode.messages.marked import Indices, pieces
+from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.text.line_formats import LineFormat
 
 
-@contextmanager
-def line_file() -> Iterator[int]:
-    """An empty file in memory."""
-    file = os.memfd_create("sluice-lines", os.MFD_CLOEXEC)
-    try:
-        yield file
-    finally:
-        os.close(file)
-
-
 def write_lines(
-    file: int,
+    file: MemoryFile,
     lines: LineFormat,
     head: bytes,
     buffer: MessageBuffer,
@@ -41,9 +31,7 @@ def write_lines(
     if not mark and chosen is None:
         _copy(file, head, buffer)
         return
-    if mark:
-        head = lines.marked_head(head)
-    end = write_at(file, head, 0)
+    file.append(lines.marked_head(head) if mark else head)
     for piece in pieces(buffer, np.arange(buffer.messages) if chosen is None else chosen):
         text = piece.text
         if mark:
@@ -51,11 +39,15 @@ def write_lines(
             places = range(piece.first, piece.first + len(begins))
             rows = zip(places, begins, piece.ends.tolist(), strict=True)
             text = b"".join([lines.marked(mark + b"%d" % k, text[a:b]) for k, a, b in rows])
-        end += write_at(file, text, end)
+        file.append(text)
 
 
 def write_numbered(
-    file: int, lines: LineFormat, head: bytes, rows: Sequence[tuple[int, bytes]], stopped: bool
+    file: MemoryFile,
+    lines: LineFormat,
+    head: bytes,
+    rows: Sequence[tuple[int, bytes]],
+    stopped: bool,
 ) -> None:
     """Write rows with a number in front of each.
 
@@ -64,15 +56,14 @@ def write_numbered(
     """
     behind = b"\n" + lines.stopper if stopped else b"\n"
     text = [lines.marked(b"%d" % k, row.replace(b"\n", b" ")) + behind for k, row in rows]
-    write_at(file, lines.marked_head(head) + b"".join(text), 0)
+    file.append(lines.marked_head(head), b"".join(text))
 
 
-def _copy(file: int, head: bytes, buffer: MessageBuffer) -> None:
+def _copy(file: MemoryFile, head: bytes, buffer: MessageBuffer) -> None:
     """All rows as they stand, without their passing through this process's memory."""
-    write_at(file, head, 0)
+    file.append(head)
     with Path(buffer.path).open("rb") as source:
         number = source.fileno()
         size, done = os.fstat(number).st_size, 0
-        os.lseek(file, len(head), os.SEEK_SET)
         while done < size:
-            done += os.sendfile(file, number, done, size - done)
+            done += os.sendfile(file.file, number, done, size - done)

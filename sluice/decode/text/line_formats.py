@@ -12,21 +12,19 @@ import csv
 import io
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from sluice.decode.engine.session import literal
 from sluice.decode.messages.boundaries import JSON_WHITESPACE
 from sluice.decode.messages.fault import CANNOT_PARSE, NOT_ONE_ROW, Fault
-from sluice.decode.messages.framing import JSON_ARRAYS, LINES, Framing
 from sluice.decode.messages.marked import Piece
 from sluice.decode.text.cells import LineCells
 from sluice.decode.text.misread import Look, MisreadArrays
-from sluice.decode.text.plan import MARK_COLUMN
-from sluice.decode.text.row_format import RowFormat
+from sluice.decode.text.plan import MARK_COLUMN, RowFormat
 from sluice.decode.text.split_lines import row_ends
 
 #: Behind a row that may be unreadable. A reader of fixed length (a UUID's) looks beyond its
@@ -77,65 +75,62 @@ _ARRAYS: dict[str, object] = {
 }
 
 
-class LineFormat(Protocol):
-    """How rows, marks and names are written in a format, and what a person reads of them."""
+class LineFormat(ABC):
+    """How rows, marks and names are written in a format, and what a person reads of them.
+
+    :param delimiter: between two values.
+    :param newline_moves: a newline in a row is not proven to stay in it.
+    :param stopper: what no row can be, behind which the engine is at the start of a row again.
+    """
+
+    delimiter: bytes
+    newline_moves = True
+    stopper: bytes
 
     @property
-    def rows(self) -> RowFormat: ...
+    @abstractmethod
+    def rows(self) -> RowFormat:
+        """How the engine finds them in a file."""
 
-    @property
-    def framing(self) -> Framing:
-        """Of the messages."""
-        ...
-
-    @property
-    def newline_moves(self) -> bool:
-        """A newline in a row is not proven to stay in it."""
-        ...
-
+    @abstractmethod
     def header(self, names: Sequence[str]) -> bytes:
         """The line of names, with its newline."""
-        ...
 
     def marked(self, mark: bytes, row: bytes) -> bytes:
         """The row with one more value in front.
 
         :param mark: ASCII letters and digits.
         """
-        ...
+        return mark + self.delimiter + row
 
     def marked_head(self, head: bytes) -> bytes:
         """The line of names with MARK_COLUMN in front."""
-        ...
+        return self.marked(MARK_COLUMN.encode(), head)
 
     def broken(self, piece: Piece) -> dict[int, Fault]:
         """Rows of a piece whose structure may take part of the next one with it."""
-        ...
+        return {}
 
     def first_line(self, message: bytes) -> tuple[bytes, bytes] | Fault:
         """The line of names that a message begins with, and the rest."""
-        ...
+        head, _, rest = message.partition(b"\n")
+        return head.removesuffix(b"\r"), rest
 
-    @property
-    def stopper(self) -> bytes:
-        """What no row can be, behind which the engine is at the start of a row again."""
-        ...
-
+    @abstractmethod
     def values(self, row: bytes) -> list[str]:
         """The values as the row says them; empty if that cannot be told."""
-        ...
 
+    @abstractmethod
     def look(self, columns: Sequence[tuple[str, str]], cuts: bool) -> Look:
         """Finds what the engine would misread.
 
         :param columns: names and types of a row's values; no type: no column takes it.
         :param cuts: digits of a second that a column does not keep may be cut.
         """
-        ...
 
 
-@dataclass(frozen=True, slots=True)
-class Csv:
+@dataclass(frozen=True)
+class Csv(LineFormat):
     """Comma-separated values as in RFC 4180.
 
     :param delimiter: one ASCII byte.
@@ -143,9 +138,6 @@ class Csv:
 
     delimiter: bytes = b","
     null: str = "\\N"
-
-    framing = LINES
-    newline_moves = True
     stopper = _CSV_STOPPER
 
     @property
@@ -159,12 +151,6 @@ class Csv:
     def header(self, names: Sequence[str]) -> bytes:
         quoted = ['"' + name.replace('"', '""') + '"' for name in names]
         return self.delimiter.join(name.encode() for name in quoted) + b"\n"
-
-    def marked(self, mark: bytes, row: bytes) -> bytes:
-        return mark + self.delimiter + row
-
-    def marked_head(self, head: bytes) -> bytes:
-        return self.marked(MARK_COLUMN.encode(), head)
 
     def broken(self, piece: Piece) -> dict[int, Fault]:
         faults: dict[int, Fault] = {}
@@ -190,14 +176,12 @@ class Csv:
         return LineCells(columns, self.values, self.delimiter.decode(), self.null, cuts)
 
 
-@dataclass(frozen=True, slots=True)
-class Tsv:
+@dataclass(frozen=True)
+class Tsv(LineFormat):
     """Tab-separated values as the engine escapes them."""
 
     null: str = "\\N"
-
-    framing = LINES
-    newline_moves = True
+    delimiter = b"\t"
     stopper = _TSV_STOPPER
 
     @property
@@ -207,20 +191,7 @@ class Tsv:
         return RowFormat("TabSeparatedWithNames", formats, settings)
 
     def header(self, names: Sequence[str]) -> bytes:
-        return b"\t".join(_escaped(name.encode()) for name in names) + b"\n"
-
-    def marked(self, mark: bytes, row: bytes) -> bytes:
-        return mark + b"\t" + row
-
-    def marked_head(self, head: bytes) -> bytes:
-        return self.marked(MARK_COLUMN.encode(), head)
-
-    def broken(self, piece: Piece) -> dict[int, Fault]:
-        return {}
-
-    def first_line(self, message: bytes) -> tuple[bytes, bytes] | Fault:
-        head, _, rest = message.partition(b"\n")
-        return head.removesuffix(b"\r"), rest
+        return self.delimiter.join(_escaped(name.encode()) for name in names) + b"\n"
 
     def values(self, row: bytes) -> list[str]:
         return [unescaped(value).decode(errors="replace") for value in row.split(b"\t")]
@@ -229,7 +200,7 @@ class Tsv:
         return LineCells(columns, self.values, "", self.null, cuts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tskv(Tsv):
     """As Tsv with a name before each value. Names are taken out of the rows, and stand before
     them once, so that the engine sees what it sees of TSVWithNames."""
@@ -255,14 +226,16 @@ class Tskv(Tsv):
         return b"".join(heads), rows
 
 
-@dataclass(frozen=True, slots=True)
-class JsonArrays:
+class JsonArrays(LineFormat):
     """One JSON array for each row. The structure is proven, newlines between values or not."""
 
-    framing = JSON_ARRAYS
     newline_moves = False
     stopper = _STOPPER
-    rows = RowFormat("JSONCompactEachRowWithNames", frozenset(("JSONCompactEachRow",)), _ARRAYS)
+
+    @property
+    def rows(self) -> RowFormat:
+        engine = "JSONCompactEachRowWithNames"
+        return RowFormat(engine, frozenset(("JSONCompactEachRow",)), _ARRAYS)
 
     def header(self, names: Sequence[str]) -> bytes:
         return json.dumps(list(names)).encode() + b"\n"
@@ -270,15 +243,6 @@ class JsonArrays:
     def marked(self, mark: bytes, row: bytes) -> bytes:
         shown = mark if mark.isdigit() else b'"' + mark + b'"'
         return b"[" + shown + b"," + row.lstrip(JSON_WHITESPACE)[1:]
-
-    def marked_head(self, head: bytes) -> bytes:
-        return self.marked(MARK_COLUMN.encode(), head)
-
-    def broken(self, piece: Piece) -> dict[int, Fault]:
-        return {}
-
-    def first_line(self, message: bytes) -> tuple[bytes, bytes]:
-        raise AssertionError("arrays carry no names")
 
     def values(self, row: bytes) -> list[str]:
         try:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.decode.engine.native import column_head, read_header, varint
+from sluice.decode.engine.native import column_head, with_columns
 from sluice.decode.engine.session import literal, run
 from sluice.decode.messages.assemble import Body, Lineage
 from sluice.decode.messages.decoded import Decoded
@@ -32,7 +32,8 @@ def merge(plan: Plan, parts: list[Decoded], origins: Origins) -> tuple[Body, Lin
     with ExitStack() as stack:
         paths, begin = [], 0
         for part in parts:
-            block = _with_places(part, places[begin : begin + part.rows])
+            own = places[begin : begin + part.rows].tobytes()
+            block = with_columns(part.native, [column_head(PLACE_COLUMN, "UInt32") + own])
             begin += part.rows
             paths.append(stack.enter_context(memory_file(block)))
             numbers.append(_row_numbers(part, paths[-1]))
@@ -40,13 +41,6 @@ def merge(plan: Plan, parts: list[Decoded], origins: Origins) -> tuple[Body, Lin
     body.measure()
     all_numbers = np.concatenate(numbers)[order]
     return body, Lineage(origins, offsets[order], all_numbers)
-
-
-def _with_places(part: Decoded, places: NDArray[np.uint32]) -> bytes:
-    columns, rows, begin = read_header(part.native)
-    head = varint(columns + 1) + varint(rows)
-    added = column_head(PLACE_COLUMN, "UInt32") + places.tobytes()
-    return b"".join((head, part.native[begin:], added))
 
 
 def _row_numbers(part: Decoded, path: str) -> NDArray[np.uint32]:

@@ -14,20 +14,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from sluice.decode.engine.bare_numbers import decimal_shape
 from sluice.decode.engine.dates import CUT, FRACTION, problem
-from sluice.decode.engine.types import TypeNode, enum_values, parse_type
+from sluice.decode.engine.types import (
+    TypeNode,
+    decimal_shape,
+    enum_values,
+    parse_type,
+    scale_of,
+)
 from sluice.decode.engine.years import may_be_date
 from sluice.decode.messages.boundaries import Positions
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.fault import CANNOT_PARSE, NO_COLUMN, OUT_OF_RANGE, Fault
+from sluice.decode.messages.fault import (
+    CANNOT_PARSE,
+    NO_COLUMN,
+    OUT_OF_RANGE,
+    Fault,
+    refused_value,
+)
 from sluice.decode.messages.moments import (
     ITEMS,
     MAP_KEYS,
@@ -40,7 +52,6 @@ from sluice.decode.messages.moments import (
 )
 
 _MOMENTS = ("DateTime", "DateTime64")
-_ERROR_CHARACTERS_MAX = 300
 _VALUE_CHARACTERS_MAX = 100
 
 
@@ -67,18 +78,11 @@ def holds_moment(node: TypeNode) -> bool:
 
 def inner_types(node: TypeNode) -> list[TypeNode]:
     """The types of the values in a value of this type, also of those that it may be instead."""
-    match node.name:
-        case "Nullable" | "LowCardinality" | "Array":
-            return [node.inner()]
-        case "SimpleAggregateFunction":
-            return [node.inner(1)]
-        case "Map" | "Variant":
-            return [node.inner(place) for place in range(len(node.arguments))]
-        case "Tuple" | "Nested":
-            return [inner for _, inner in node.elements()]
-        case "JSON":
-            return [inner for _, inner in _paths(node)]
-    return []
+    if node.name == "Variant":
+        return [node.inner(place) for place in range(len(node.arguments))]
+    if node.name == "JSON":
+        return [inner for _, inner in _paths(node)]
+    return node.parts()
 
 
 def _paths(node: TypeNode) -> list[tuple[str, TypeNode]]:
@@ -99,19 +103,13 @@ class Misread:
         """As a fault of the message."""
         value = self.value
         shown = value if isinstance(value, Numeral) else json.dumps(value, ensure_ascii=False)
-        verb = "does not fit" if self.reason == OUT_OF_RANGE else "cannot be read as"
-        said = f"{shown[:_VALUE_CHARACTERS_MAX]} {verb} column {column} {type_text}"
-        said += f": {self.why}" if self.why else ""
-        return Fault(self.reason, said[:_ERROR_CHARACTERS_MAX], column)
+        shown = shown[:_VALUE_CHARACTERS_MAX]
+        return refused_value(self.reason, shown, column, type_text, self.why)
 
 
 def scale_kept(node: TypeNode, cuts: bool) -> int:
     """How many digits of a second a type keeps; CUT: others may be cut."""
-    if cuts:
-        return CUT
-    if not node.name.endswith("64"):
-        return 0
-    return int(node.arguments[0]) if node.arguments else 3
+    return CUT if cuts else scale_of(node)
 
 
 def least_scale(node: TypeNode, cuts: bool) -> int:
@@ -150,21 +148,39 @@ def _may_be_misread(node: TypeNode) -> bool:
     ) or not takes_empty(node)
 
 
-class Look(Protocol):
+class Look(ABC):
     """Finds what the engine would read as something else than it says.
 
     `looks`: what a buffer may look at when it takes messages.
     """
 
-    @property
-    def looks(self) -> tuple[QuickLook, ...]: ...
+    looks: tuple[QuickLook, ...]
 
     def faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
         """The messages with such a value, and what it says."""
-        ...
+        faults: dict[int, Fault] = {}
+        found = [buffer.unclear(look) for look in self.looks]
+        if not any(map(len, found)):
+            return faults
+        unclear = np.unique(np.concatenate(found))
+        for index, message in zip(unclear.tolist(), buffer.iterate(unclear), strict=True):
+            try:
+                fault = self._judge(message)
+            except (ValueError, RecursionError):
+                fault = Fault(CANNOT_PARSE, "the message cannot be read as JSON of this table")
+            if fault is not None:
+                faults[index] = fault
+        return faults
+
+    @abstractmethod
+    def _judge(self, message: bytes) -> Fault | None:
+        """What is wrong with a message that no quick look has cleared.
+
+        :raises ValueError, RecursionError: it is no JSON.
+        """
 
 
-class MisreadObjects:
+class MisreadObjects(Look):
     """Of messages of one JSON object each.
 
     :param types: of all columns that are read from messages, by name.
@@ -191,10 +207,6 @@ class MisreadObjects:
         self.looks = tuple(looks)
         self._nodes = nodes
 
-    def faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
-        """See `Look`."""
-        return faults_of(buffer, self.looks, self._judge)
-
     def _judge(self, message: bytes) -> Fault | None:
         document = _document(message)
         if not isinstance(document, Fields):
@@ -214,7 +226,7 @@ class MisreadObjects:
         names = ", ".join(json.dumps(name, ensure_ascii=False) for name, _ in document)
         if names:
             said += f", only {names}: upper and lower case are told apart"
-        return Fault(NO_COLUMN, said[:_ERROR_CHARACTERS_MAX])
+        return Fault(NO_COLUMN, said)
 
 
 class Everything:
@@ -266,7 +278,7 @@ def _within(node: TypeNode, names: set[str]) -> int:
     return found
 
 
-class MisreadArrays:
+class MisreadArrays(Look):
     """Of messages of one JSON array each.
 
     :param columns: names and types of the values, in their order; no type: no column takes it.
@@ -296,10 +308,6 @@ class MisreadArrays:
                 looks.append(EmptyFields("[", empties))
         self.looks = tuple(looks)
 
-    def faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
-        """See `Look`."""
-        return faults_of(buffer, self.looks, self._judge)
-
     def _judge(self, message: bytes) -> Fault | None:
         document = _document(message)
         if not isinstance(document, list):
@@ -309,24 +317,6 @@ class MisreadArrays:
             if found is not None:
                 return found.fault(name, type_text)
         return None
-
-
-def faults_of(
-    buffer: MessageBuffer, looks: Iterable[QuickLook], judge: Callable[[bytes], Fault | None]
-) -> dict[int, Fault]:
-    faults: dict[int, Fault] = {}
-    found = [buffer.unclear(look) for look in looks]
-    if not any(map(len, found)):
-        return faults
-    unclear = np.unique(np.concatenate(found))
-    for index, message in zip(unclear.tolist(), buffer.iterate(unclear), strict=True):
-        try:
-            fault = judge(message)
-        except (ValueError, RecursionError):
-            fault = Fault(CANNOT_PARSE, "the message cannot be read as JSON of this table")
-        if fault is not None:
-            faults[index] = fault
-    return faults
 
 
 def _document(message: bytes) -> Any:
@@ -447,7 +437,7 @@ _DIGITS_MAX = 900
 def _misread_variant(value: str, node: TypeNode, cuts: bool) -> Misread | None:
     """Of a text or number: in any of the types that it may become. The engine takes a number for
     a number first, and what can be no date for something else."""
-    kinds = [_bare(inner) for inner in inner_types(node)]
+    kinds = [inner.bare() for inner in inner_types(node)]
     has_numbers = any(
         kind.name.startswith(("Int", "UInt", "Float", "Decimal", "BFloat")) for kind in kinds
     )
@@ -463,10 +453,6 @@ def _misread_variant(value: str, node: TypeNode, cuts: bool) -> Misread | None:
         if found is not None:
             return found
     return None
-
-
-def _bare(node: TypeNode) -> TypeNode:
-    return _bare(node.inner()) if node.name in ("Nullable", "LowCardinality") else node
 
 
 def _is_float(value: str) -> bool:

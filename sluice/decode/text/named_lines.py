@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sluice.core.load_spec import TableSpec
 from sluice.core.text_options import SKIPPED
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.decoded import BadMessage, Decoded
+from sluice.decode.messages.decoded import Decoded, bad_messages
 from sluice.decode.messages.fault import CANNOT_PARSE, NO_COLUMN, NOT_ONE_ROW, UNKNOWN_FIELD, Fault
 from sluice.decode.messages.framing import BYTE_ORDER_MARK, LINES
 from sluice.decode.messages.origins import Origins
@@ -89,10 +89,7 @@ class NamedLineDecoder:
                     group.flush(offsets)
                     parts.append((decoder.decode(group.rest, origins), group.indices))
                 group.rest.close()
-        bad = [
-            BadMessage(index, int(offsets[index]), fault.reason, fault.error, fault.column)
-            for index, fault in faults.items()
-        ]
+        bad = [*bad_messages(faults, offsets)]
         for decoded, indices in parts:
             bad += [replace(one, index=indices[one.index]) for one in decoded.bad]
         bad.sort(key=lambda one: one.index)
@@ -167,5 +164,5 @@ class NamedLineDecoder:
         if len(unknown) == len(names):
             return Fault(NO_COLUMN, "the first line names no column of the table")
         if unknown and self._table.unknown_fields == "refuse":
-            return Fault(UNKNOWN_FIELD, f"the table has no column {unknown[0]}"[:300], unknown[0])
+            return Fault(UNKNOWN_FIELD, f"the table has no column {unknown[0]}", unknown[0])
         return tuple(name if name in known else SKIPPED for name in names)

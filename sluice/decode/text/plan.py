@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column, TableSpec
-from sluice.decode.engine.expressions import referenced_columns
-from sluice.decode.engine.keys import KEY_COLUMN, ORDER_COLUMN, Keys, lineage_of
+from sluice.decode.engine.keys import Keys, check_default, filled_columns, lineage_of
 from sluice.decode.engine.scalars import Reader, default_of
-from sluice.decode.engine.session import identifier, literal, settings_clause, unlike
+from sluice.decode.engine.session import declared, identifier, literal, settings_clause, unlike
 from sluice.decode.text.readers import NestedColumn, ReaderFactory
-from sluice.decode.text.row_format import JSON_EACH_ROW, RowFormat
 
-__all__ = ["KEY_COLUMN", "ORDER_COLUMN", "Plan", "PlannedColumn"]
-
-#: Of rows that were read although others could not be: how many were read before.
+#: Of rows that were read although others could not be: how many were read before. Of blocks that
+#: are to be merged: the place of each row, see `Plan.merge_into`.
 PLACE_COLUMN = "_sluice_place"
 #: Of rows that carry a mark, see `Plan.strict_into`.
 MARK_COLUMN = "_sluice_mark"
-#: Of blocks that are to be merged, see `Plan.merge_into`.
-PLACE_COLUMN = "_sluice_place"
 OUT_OF_RANGE = "a value does not fit its column"
+
+
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """How rows stand in the file that the engine reads.
+
+    :param engine: its name for the engine.
+    :param formats: of the tables that are read like this.
+    :param settings: of every query that reads it, SQL literals by name.
+    """
+
+    engine: str
+    formats: frozenset[str]
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+JSON_EACH_ROW = RowFormat("JSONEachRow", frozenset(("JSONEachRow",)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +78,7 @@ class Plan:
         refuse_null, has_blanks = table.on_null == "dead-letter", rows.engine.startswith("CSV")
         in_lines = "nested" if has_blanks else "all" if rows.engine.startswith("Tab") else "none"
         factory = ReaderFactory(refuse_null, widest_integer, has_blanks, in_lines, clamps)
-        taken = [
-            column
-            for column in table.columns
-            if column.name not in table.lineage and column.kind in ("", "DEFAULT", "EPHEMERAL")
-        ]
+        taken = filled_columns(table)
         self._rows_as = unlike("_sluice_row", (column.name for column in taken))
         self._nested: dict[str, NestedColumn] = {}
         if rows is JSON_EACH_ROW:
@@ -81,15 +90,10 @@ class Plan:
         )
         self.read = read
         self.columns = tuple(part for part in read if part.column.kind != "EPHEMERAL")
-        if not self.columns:
-            raise TerminalError(
-                f"table {table.target} has no column that a message could fill",
-                "Add a column, or take the entry out of the configuration.",
-            )
         self._by_name = {part.name: part for part in read}
         self._unstored = [self._read_value(p.name) for p in read if p not in self.columns]
         self.structure = ", ".join(self._declaration(part, part.reader.wide) for part in read)
-        self._bare = ", ".join(f"{identifier(part.name)} {part.reader.wide}" for part in read)
+        self._bare = declared((part.name, part.reader.wide) for part in read)
         self._loose = ", ".join(self._declaration(part, part.reader.loose) for part in read)
         self._settings = {
             "input_format_null_as_default": int(table.on_null == "default"),
@@ -101,7 +105,6 @@ class Plan:
             **rows.settings,
         }
         self._narrowed = self._narrowing()
-        self._faults = self._fault_code()
         self.keys = Keys(table, tuple(part.name for part in self.columns), self.lineage)
 
     def _reader(self, factory: ReaderFactory, column: Column) -> Reader:
@@ -124,15 +127,7 @@ class Plan:
 
     def _over_typed_columns(self, column: Column, loose: bool) -> str:
         """A default expression; the columns it names have the table's types in it."""
-        table = self.table
-        used = referenced_columns(column.expression, table.columns)
-        unknown = [other.name for other in used if other.name not in self._by_name]
-        if unknown:
-            raise TerminalError(
-                f"table {table.target}: the default of {column.name} refers to {unknown[0]}, "
-                "which is not read from messages",
-                "Change the DEFAULT expression to refer to plain columns only.",
-            )
+        used = check_default(self.table, column, self._by_name)
         if not used:
             return column.expression
         names = ", ".join(identifier(other.name) for other in used)
@@ -171,17 +166,6 @@ class Plan:
             where = f" WHERE NOT throwIf(greatest(0, {', '.join(silent)}), {literal(OUT_OF_RANGE)})"
         self._values = ", ".join(parts)
         return f"SELECT {self._values} FROM {{source}} AS {self._rows_as}{where}"
-
-    def _fault_code(self) -> str:
-        """Per row: 0, or 4 x (position of the first faulty column) + kind of fault."""
-        tests = ["0", "0"]
-        for index, part in enumerate(self.columns):
-            if part.reader.fault is not None:
-                fault = part.reader.fault(self._read_value(part.name))
-                tests += [f"({fault}) AS _f{index} != 0", f"{4 * index} + _f{index}"]
-        # Columns without a test of their own are read too: reading them can fail.
-        read = ", ".join(map(self._read_value, self._by_name))
-        return f"toUInt32(multiIf({', '.join([*tests, '0'])}) + ignore({read}))"
 
     @property
     def types(self) -> dict[str, str]:
@@ -274,33 +258,24 @@ class Plan:
         """The number of ClickHouse partitions of a Native block in a file."""
         return f"{self.keys.partitions_of(path)} {self._clause()}"
 
-    def lenient(self, path: str, index: str, rows: int) -> str:
-        """Index and fault code of each row that can be read; the others are skipped.
-
-        :param index: the field that carries the index.
-        """
-        structure = f"{identifier(index)} UInt32, {self._loose}"
-        source = self._file(path, structure)
-        query = f"SELECT {self._read_value(index)} AS i, {self._faults} AS f"
-        query += f" FROM {source} AS {self._rows_as}"
-        return f"{query} {self._lenient_clause(rows)}"
-
-    def fault_kinds(self, path: str, rows: int, errors: str) -> str:
+    def fault_kinds(self, path: str, rows: int, errors: str = "", index: str = "") -> str:
         """Of each row that can be read the kind of fault of each of `columns`, a byte for each.
 
-        :param errors: as in `tolerant_into`.
+        :param errors: as in `tolerant_into`; "": nobody asks.
+        :param index: the field of a UInt32, which stands in front of these bytes; "": none does.
         """
-        kinds = []
+        kinds = [self._read_value(index)] if index else []
         for part in self.columns:
             fault = part.reader.fault
-            kinds.append("0" if fault is None else fault(self._read_value(part.name)))
+            kind = "0" if fault is None else fault(self._read_value(part.name))
+            kinds.append(f"toUInt8({kind})")
         # All are read whole: reading can fail, and a test may ask for no more than what is null.
         read = ", ".join(map(self._read_value, self._by_name))
-        where = f"WHERE NOT ignore({read})"
-        source = f"{self._file(path, self._loose)} AS {self._rows_as}"
-        clause = self._lenient_clause(rows, input_format_record_errors_file_path=literal(errors))
-        selected = ", ".join(f"toUInt8({kind})" for kind in kinds)
-        return f"SELECT {selected} FROM {source} {where} {clause}"
+        structure = f"{identifier(index)} UInt32, {self._loose}" if index else self._loose
+        source = f"{self._file(path, structure)} AS {self._rows_as}"
+        more = {"input_format_record_errors_file_path": literal(errors)} if errors else {}
+        query = f"SELECT {', '.join(kinds)} FROM {source} WHERE NOT ignore({read})"
+        return f"{query} {self._lenient_clause(rows, **more)}"
 
     def readable_rows(
         self, path: str, rows: int, errors: str, columns: tuple[PlannedColumn, ...] = ()
@@ -312,7 +287,7 @@ class Plan:
         """
         more = {"input_format_skip_unknown_fields": 1} if columns else {}
         some = columns or self.read
-        structure = ", ".join(f"{identifier(part.name)} {part.reader.wide}" for part in some)
+        structure = declared((part.name, part.reader.wide) for part in some)
         read = ", ".join(self._read_value(part.name) for part in some)
         clause = self._lenient_clause(
             rows, input_format_record_errors_file_path=literal(errors), **more

@@ -16,20 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sluice.decode.engine.bare_numbers import bare_number
+from sluice.decode.engine.lambdas import Lambdas, greatest, of_element
 from sluice.decode.engine.scalars import RANGE, Expression, Place, Reader, scalar_reader
-from sluice.decode.engine.session import identifier, literal
-from sluice.decode.engine.types import TypeNode, nested_groups, parse_type
-
-#: Types that are others by another name.
-GEO_TYPES = {
-    "Point": "Tuple(Float64, Float64)",
-    "Ring": "Array(Point)",
-    "LineString": "Array(Point)",
-    "MultiPoint": "Array(Point)",
-    "Polygon": "Array(Ring)",
-    "MultiLineString": "Array(LineString)",
-    "MultiPolygon": "Array(Polygon)",
-}
+from sluice.decode.engine.session import declared, identifier, literal
+from sluice.decode.engine.types import GEO_TYPES, TypeNode, nested_groups, parse_type
 
 
 @dataclass(slots=True)
@@ -50,7 +40,7 @@ class ReaderFactory:
     has_blanks: bool = False
     brackets: str = "none"
     clamps: bool = False
-    _names: int = field(default=0)
+    _lambdas: Lambdas = field(default_factory=Lambdas)
     _depth: int = field(default=0)
 
     def of(self, type_text: str) -> Reader:
@@ -61,14 +51,13 @@ class ReaderFactory:
         """The columns among these that a server made of a Nested."""
         found: dict[str, NestedColumn] = {}
         for head, elements in nested_groups(types).items():
-            inner = ", ".join(f"{identifier(name)} {text}" for name, text in elements.items())
-            type_text = f"Array(Tuple({inner}))"
+            type_text = f"Array(Tuple({declared(elements.items())}))"
             records = self.of(type_text)
             for name, text in elements.items():
                 element = self._reader(parse_type(text), nullable=False, in_tuple=True)
                 flat = self.of(types[f"{head}.{name}"])
                 found[f"{head}.{name}"] = NestedColumn(
-                    head, type_text, name, records, flat, element, self._variable()
+                    head, type_text, name, records, flat, element, self._lambdas
                 )
         return found
 
@@ -118,17 +107,12 @@ class ReaderFactory:
 
         return replace(reader, target=target, narrow=narrow)
 
-    def _variable(self) -> str:
-        self._names += 1
-        return f"_v{self._names}"
-
     def _array(self, node: TypeNode) -> Reader:
         item = self._reader(node.inner(), nullable=False, in_tuple=False)
         target = f"Array({item.target})"
 
         def narrow(value: str) -> str:
-            name = self._variable()
-            inner = value if item.plain else f"arrayMap({name} -> {item.narrow(name)}, {value})"
+            inner = value if item.plain else self._lambdas.each(item.narrow, value)
             return f"accurateCast({inner}, {literal(target)})"
 
         return Reader(
@@ -136,22 +120,10 @@ class ReaderFactory:
             f"Array({item.wide})",
             f"Array({item.loose})",
             narrow,
-            self._over_items(item.silent),
-            self._over_items(item.fault),
+            self._lambdas.greatest(item.silent),
+            self._lambdas.greatest(item.fault),
             item.plain,
         )
-
-    def _over_items(self, test: Expression | None, of: str = "{0}") -> Expression | None:
-        """The greatest result of a test over the items of an array."""
-        if test is None:
-            return None
-
-        def over(value: str) -> str:
-            name = self._variable()
-            results = f"arrayMap({name} -> toUInt8({test(name)}), {of.format(value)})"
-            return f"arrayMax(arrayPushBack({results}, 0))"
-
-        return over
 
     def _map(self, node: TypeNode) -> Reader:
         outer = self.refuse_null
@@ -165,9 +137,8 @@ class ReaderFactory:
         def narrow(value: str) -> str:
             if plain:
                 return f"accurateCast({value}, {literal(target)})"
-            name = self._variable()
-            keys = f"arrayMap({name} -> {key.narrow(name)}, mapKeys({value}))"
-            items = f"arrayMap({name} -> {item.narrow(name)}, mapValues({value}))"
+            keys = self._lambdas.each(key.narrow, f"mapKeys({value})")
+            items = self._lambdas.each(item.narrow, f"mapValues({value})")
             return f"CAST(mapFromArrays({keys}, {items}), {literal(target)})"
 
         return Reader(
@@ -175,14 +146,8 @@ class ReaderFactory:
             f"Map({key.wide}, {item.wide})",
             f"Map({key.loose}, {item.loose})",
             narrow,
-            _greatest(
-                self._over_items(key.silent, "mapKeys({0})"),
-                self._over_items(item.silent, "mapValues({0})"),
-            ),
-            _greatest(
-                self._over_items(key.fault, "mapKeys({0})"),
-                self._over_items(item.fault, "mapValues({0})"),
-            ),
+            self._lambdas.greatest_of_map(key.silent, item.silent),
+            self._lambdas.greatest_of_map(key.fault, item.fault),
             plain,
         )
 
@@ -207,18 +172,12 @@ class ReaderFactory:
             if plain:
                 return f"accurateCast({value}, {literal(target)})"
             if node.name == "Nested":
-                name = self._variable()
-                return f"arrayMap({name} -> {one(name)}, {value})"
+                return self._lambdas.each(one, value)
             return one(value)
 
         def over(tests: list[Expression | None]) -> Expression | None:
-            combined = _greatest(
-                *(
-                    (lambda value, t=test, i=i: t(element(value, i))) if test else None
-                    for i, test in enumerate(tests)
-                )
-            )
-            return self._over_items(combined) if node.name == "Nested" else combined
+            combined = greatest(*(of_element(test, place) for place, test in enumerate(tests)))
+            return self._lambdas.greatest(combined) if node.name == "Nested" else combined
 
         wide = ", ".join(n + r.wide for n, r in zip(names, readers, strict=True))
         loose = ", ".join(n + r.loose for n, r in zip(names, readers, strict=True))
@@ -240,7 +199,7 @@ class NestedColumn:
 
     :param head: the name of the Nested, and `type` that of the records.
     :param records: reads them; `flat` reads the array of its own, `element` a value in a record.
-    :param variable: of a lambda.
+    :param lambdas: makes expressions over the records.
     """
 
     head: str
@@ -249,34 +208,31 @@ class NestedColumn:
     records: Reader
     flat: Reader
     element: Reader
-    variable: str
+    lambdas: Lambdas
 
     def reader(self, records: str) -> Reader:
         """Of the column.
 
         :param records: SQL of the array of records as it was read; empty if there is none.
         """
-        flat, one = self.flat, self.variable
-        item = f"tupleElement({one}, {literal(self.element_name)})"
+        flat, element = self.flat, literal(self.element_name)
+
+        def of_record(expression: Expression) -> Expression:
+            return lambda record: expression(f"tupleElement({record}, {element})")
 
         def narrow(value: str) -> str:
-            items = f"arrayMap({one} -> {self.element.narrow(item)}, {records})"
+            items = self.lambdas.each(of_record(self.element.narrow), records)
             parts = (
                 f"CAST({part}, {literal(flat.target)})" for part in (items, flat.narrow(value))
             )
             return f"if(notEmpty({records}), {', '.join(parts)})"
 
         def both(test: Expression | None, inner: Expression | None, clash: int) -> Expression:
-            def over(value: str) -> str:
-                tests = [f"if(notEmpty({records}) AND notEmpty({value}), {clash}, 0)"]
-                if test is not None:
-                    tests.append(f"toUInt8({test(value)})")
-                if inner is not None:
-                    found = f"arrayMap({one} -> toUInt8({inner(item)}), {records})"
-                    tests.append(f"arrayMax(arrayPushBack({found}, 0))")
-                return f"greatest(0, {', '.join(tests)})"
+            def clashes(value: str) -> str:
+                return f"if(notEmpty({records}) AND notEmpty({value}), {clash}, 0)"
 
-            return over
+            of_items = self.lambdas.greatest(inner and of_record(inner), lambda _: records)
+            return greatest(clashes, test, of_items) or clashes
 
         return Reader(
             flat.target,
@@ -311,11 +267,3 @@ def _or_null(reader: Reader) -> Reader:
         over(reader.fault),
         False,
     )
-
-
-def _greatest(*tests: Expression | None) -> Expression | None:
-    """The greatest result of several tests of one value."""
-    real = [test for test in tests if test is not None]
-    if not real:
-        return None
-    return lambda value: f"greatest(0, {', '.join(f'toUInt8({test(value)})' for test in real)})"

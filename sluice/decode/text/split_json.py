@@ -23,8 +23,8 @@ from sluice.decode.messages.boundaries import (
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, NOT_ONE_OBJECT, NOT_ONE_ROW, Fault
 from sluice.decode.messages.framing import BYTE_ORDER_MARK, JSON_ARRAYS, JSON_OBJECTS
-from sluice.decode.messages.marked import Piece, pieces
-from sluice.decode.messages.splitting import Split
+from sluice.decode.messages.marked import Piece
+from sluice.decode.messages.splitting import PieceRows, Split, split_pieces
 
 COMMA, OPEN_ARRAY = b",["
 
@@ -44,23 +44,10 @@ class JsonSplitter:
     def __call__(self, buffer: MessageBuffer) -> Split | None:
         if not self.drops and not buffer.faults:
             return None
-        rows = MessageBuffer(JSON_OBJECTS if self.kind == OBJECTS else JSON_ARRAYS)
-        owners: list[Positions] = []
-        faults: dict[int, Fault] = {}
-        offsets = buffer.offsets
-        for piece in pieces(buffer, np.arange(buffer.messages)):
-            text, ends, owner, broken = self._rows(piece)
-            faults |= {piece.first + index: self._explain(piece, index) for index in broken}
-            if len(owner):
-                owner += piece.first
-                may_be_long = not buffer.short_numbers
-                rows.add_text(memoryview(text), offsets[owner], ends, may_be_long)
-                owners.append(owner)
-        return Split(rows, np.concatenate([np.zeros(0, np.int64), *owners]), faults)
+        framing = JSON_OBJECTS if self.kind == OBJECTS else JSON_ARRAYS
+        return split_pieces(buffer, framing, self._rows)
 
-    def _rows(self, piece: Piece) -> tuple[bytes, Positions, Positions, list[int]]:
-        """The rows with a newline behind each, where each ends, its message; and the messages
-        that are not rows one after another."""
+    def _rows(self, piece: Piece) -> PieceRows:
         count = len(piece.ends)
         begins, ends = np.concatenate(([0], piece.ends[:-1])), piece.ends - 1
         outline = outline_of(piece.text, begins, ends)
@@ -72,7 +59,8 @@ class JsonSplitter:
         view = memoryview(piece.text)
         parts = [view[a:b] for a, b in zip(froms.tolist(), tos.tolist(), strict=True)]
         text = b"\n".join([*parts, b""])
-        return text, np.cumsum(tos - froms + 1) - 1, owners, np.flatnonzero(faults).tolist()
+        broken = {place: self._explain(piece, place) for place in np.flatnonzero(faults).tolist()}
+        return PieceRows(text, np.cumsum(tos - froms + 1) - 1, owners, broken)
 
     def _groups(self, outline: Outline, count: int) -> tuple[Positions, Positions, Positions]:
         """Where the rows begin and end, and the message of each; what cannot be is a fault."""

@@ -22,8 +22,8 @@ from sluice.decode.messages.boundaries import Mask, Positions
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, NOT_ONE_ROW, Fault
 from sluice.decode.messages.framing import BYTE_ORDER_MARK, LINES, ROWS
-from sluice.decode.messages.marked import Piece, pieces
-from sluice.decode.messages.splitting import Split
+from sluice.decode.messages.marked import Piece
+from sluice.decode.messages.splitting import PieceRows, Split, split_pieces
 
 NEWLINE, RETURN, QUOTE, BACKSLASH = b'\n\r"\\'
 
@@ -53,22 +53,9 @@ class LineSplitter:
     def __call__(self, buffer: MessageBuffer) -> Split | None:
         if not self.drops and not buffer.faults and buffer.framing is LINES:
             return None
-        rows = MessageBuffer(ROWS)
-        owners: list[Positions] = []
-        faults: dict[int, Fault] = {}
-        offsets = buffer.offsets
-        for piece in pieces(buffer, np.arange(buffer.messages)):
-            lines = self._lines(piece)
-            faults |= {piece.first + index: fault for index, fault in lines.faults.items()}
-            if len(lines.owners):
-                owner = lines.owners + piece.first
-                text = memoryview(lines.text)
-                may_be_long = not buffer.short_numbers
-                rows.add_text(text, offsets[owner], lines.ends, may_be_long)
-                owners.append(owner)
-        return Split(rows, np.concatenate([np.zeros(0, np.int64), *owners]), faults)
+        return split_pieces(buffer, ROWS, self._lines)
 
-    def _lines(self, piece: Piece) -> _Lines:
+    def _lines(self, piece: Piece) -> PieceRows:
         symbols = np.frombuffer(bytearray(piece.text), np.uint8)
         begins = np.concatenate(([0], piece.ends[:-1]))
         faults: dict[int, Fault] = {}
@@ -86,7 +73,7 @@ class LineSplitter:
         begins: Positions,
         newlines: Positions,
         faults: dict[int, Fault],
-    ) -> _Lines:
+    ) -> PieceRows:
         """The rows that end at these newlines, with what is no part of them left out.
 
         :param newlines: at least the last byte of each message.
@@ -128,22 +115,7 @@ class LineSplitter:
         wanted[newlines[kept]] = True
         text = symbols[wanted].tobytes()
         lengths = (row_ends - row_begins)[kept] + 1
-        return _Lines(text, np.cumsum(lengths) - 1, owners[kept], faults)
-
-
-@dataclass(frozen=True, slots=True)
-class _Lines:
-    """The rows of a piece.
-
-    :param text: a newline behind each.
-    :param ends: of each, exclusive.
-    :param owners: the message of each, within the piece.
-    """
-
-    text: bytes
-    ends: Positions
-    owners: Positions
-    faults: dict[int, Fault]
+        return PieceRows(text, np.cumsum(lengths) - 1, owners[kept], faults)
 
 
 def row_ends(piece: Piece, newlines: Positions, delimiter: bytes, faults: dict[int, Fault]) -> Mask:

@@ -25,6 +25,7 @@ from sluice.decode.engine.types import leaves, parse_type
 from sluice.decode.messages.assemble import Body
 from sluice.decode.messages.buffer import BEHIND, MessageBuffer
 from sluice.decode.messages.marked import Indices, lines_of, pieces, write_at
+from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.text.plan import PLACE_COLUMN, Plan, PlannedColumn
 
 #: Cannot be read in any format, and says so in the log.
@@ -141,15 +142,11 @@ class LonelyMessages:
 @contextmanager
 def lonely(plan: Plan, buffer: MessageBuffer, indices: Indices) -> Iterator[LonelyMessages]:
     """These messages of a buffer, each of which is one object."""
-    file = os.memfd_create("sluice-lonely", os.MFD_CLOEXEC)
-    try:
-        end = 0
+    with MemoryFile("lonely") as file:
         for piece in pieces(buffer, indices):
-            end += write_at(file, lines_of(piece).replace(b"\n", _PADDING), end)
-        write_at(file, BEHIND + _LAST_LINE, end)
-        yield LonelyMessages(plan, f"/proc/self/fd/{file}", len(indices))
-    finally:
-        os.close(file)
+            file.append(lines_of(piece).replace(b"\n", _PADDING))
+        file.append(BEHIND, _LAST_LINE)
+        yield LonelyMessages(plan, file.path, len(indices))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-from sluice.decode.engine.scalars import NULL, UNREAD
+from sluice.decode.engine.scalars import NULL, RANGE, UNREAD
 from sluice.decode.engine.types import TypeNode, parse_type
 from sluice.decode.messages.fault import (
     CANNOT_PARSE,
@@ -17,7 +17,9 @@ from sluice.decode.messages.fault import (
     OUT_OF_RANGE,
     UNKNOWN_FIELD,
     Fault,
+    refused_value,
 )
+from sluice.decode.text.misread import Numeral
 from sluice.decode.text.plan import Plan, PlannedColumn
 
 #: Types of which reading fails either for what is no such value at all, or for its size.
@@ -28,39 +30,16 @@ _NUMBER_TYPE = re.compile(
 #: No number begins like this, nor `nan`, `inf`, `true`, `false`, `null` in any case.
 _WORD = re.compile(r"[A-EG-HJ-MO-SU-Za-eg-hj-mo-su-z]")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-ERROR_CHARACTERS_MAX = 300
 _VALUE_CHARACTERS_MAX = 100
+#: By the kind of a fault, see `Reader.fault`.
+REASONS = {NULL: NULL_IN_COLUMN, RANGE: OUT_OF_RANGE, UNREAD: CANNOT_PARSE}
 
 
-def value_fault(plan: Plan, line: bytes, part: PlannedColumn, kind: int) -> Fault:
+def value_fault(line: bytes, part: PlannedColumn, kind: int) -> Fault:
     """A kind of fault as words: which column, and what it said."""
-    if kind == NULL:
-        return null_fault(part.name, part.column.type)
-    fault = unfit(plan, line, part.name)
-    if kind == UNREAD:
-        words = fault.error.replace(" does not fit column ", " cannot be read as column ")
-        return Fault(CANNOT_PARSE, words[:ERROR_CHARACTERS_MAX], part.name)
-    return fault
-
-
-def unfit(plan: Plan, line: bytes, column: str) -> Fault:
-    type_text = next(part.column.type for part in plan.columns if part.name == column)
     document = _document(line)
-    if column in document:
-        return range_fault(document[column], column, type_text)
-    said = f"the value does not fit column {column} {type_text}"
-    return Fault(OUT_OF_RANGE, said[:ERROR_CHARACTERS_MAX], column)
-
-
-def null_fault(column: str, type_text: str) -> Fault:
-    """Of a null where none may be."""
-    return Fault(NULL_IN_COLUMN, f"null in column {column} {type_text}", column)
-
-
-def range_fault(value: Any, column: str, type_text: str) -> Fault:
-    """Of a value that does not fit."""
-    said = f"{_shown(value)} does not fit column {column} {type_text}"
-    return Fault(OUT_OF_RANGE, said[:ERROR_CHARACTERS_MAX], column)
+    shown = _shown(document[part.name]) if part.name in document else "the value"
+    return refused_value(REASONS[kind], shown, part.name, part.column.type)
 
 
 def word_for_number(plan: Plan, line: bytes) -> Fault | None:
@@ -80,14 +59,13 @@ def unread_as_a_whole(plan: Plan, line: bytes) -> Fault:
     known = {part.name for part in plan.columns}
     strange = [name for name in _document(line) if name not in known]
     if plan.table.unknown_fields == "refuse" and strange:
-        said = f"the table has no column {strange[0]}"
-        return Fault(UNKNOWN_FIELD, said[:ERROR_CHARACTERS_MAX], strange[0])
+        return Fault(UNKNOWN_FIELD, f"the table has no column {strange[0]}", strange[0])
     said = "the message cannot be read as JSON of this table"
     try:
         _AS_WRITTEN.decode(line.decode(errors="replace"))
     except (ValueError, RecursionError) as error:
         said = f"the message is not JSON: {error}"
-    return Fault(CANNOT_PARSE, said[:ERROR_CHARACTERS_MAX])
+    return Fault(CANNOT_PARSE, said)
 
 
 def unreadable(plan: Plan, line: bytes, column: str, type_text: str) -> Fault:
@@ -100,7 +78,7 @@ def unreadable(plan: Plan, line: bytes, column: str, type_text: str) -> Fault:
         strange = _strange_element(value, parse_type(type_text))
         if strange:
             said = f"column {column} {type_text} has no element {strange}"
-            return Fault(UNKNOWN_FIELD, said[:ERROR_CHARACTERS_MAX], column)
+            return Fault(UNKNOWN_FIELD, said, column)
     return unread_fault(value, column, type_text)
 
 
@@ -128,14 +106,12 @@ def _strange_element(value: Any, node: TypeNode) -> str:
 def unread_fault(value: Any, column: str, type_text: str) -> Fault:
     """Of a value that cannot be read.
 
-    :param value: as JSON has it, numbers as `Number`.
+    :param value: as JSON has it, numbers as `Numeral`.
     """
+    reason = OUT_OF_RANGE if _is_too_large(value, type_text) else CANNOT_PARSE
     if value is None:
-        return null_fault(column, type_text)
-    if _is_too_large(value, type_text):
-        return range_fault(value, column, type_text)
-    said = f"{_shown(value)} cannot be read as column {column} {type_text}"
-    return Fault(CANNOT_PARSE, said[:ERROR_CHARACTERS_MAX], column)
+        reason = NULL_IN_COLUMN
+    return refused_value(reason, _shown(value), column, type_text)
 
 
 def _is_too_large(value: Any, type_text: str) -> bool:
@@ -144,19 +120,13 @@ def _is_too_large(value: Any, type_text: str) -> bool:
     if limited is None or not isinstance(value, str):
         return False
     if limited[1]:
-        is_text = not isinstance(value, Number)
+        is_text = not isinstance(value, Numeral)
         return is_text and len(value.encode(errors="replace")) > int(limited[1])
     return _NUMBER.fullmatch(value) is not None
 
 
-class Number(str):
-    """A number as it is written, for words about it."""
-
-    __slots__ = ()
-
-
 #: Made once: it costs more than a message. Like the engine, it takes a tab in a text as it is.
-_AS_WRITTEN = json.JSONDecoder(parse_int=Number, parse_float=Number, strict=False)
+_AS_WRITTEN = json.JSONDecoder(parse_int=Numeral, parse_float=Numeral, strict=False)
 
 
 def _shown(value: Any) -> str:
@@ -165,7 +135,7 @@ def _shown(value: Any) -> str:
 
 
 def _written(value: Any) -> str:
-    if isinstance(value, Number):
+    if isinstance(value, Numeral):
         return value
     if isinstance(value, list):
         return f"[{', '.join(map(_written, value))}]"

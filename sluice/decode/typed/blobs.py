@@ -8,7 +8,6 @@ message: such messages should hold hundreds of rows or more.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,14 +16,14 @@ import numpy as np
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.native import read_header
-from sluice.decode.engine.session import EngineError, literal, settings_clause
+from sluice.decode.engine.session import EngineError, declared, literal, settings_clause
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import CANNOT_PARSE, NULL_IN_COLUMN, Fault
-from sluice.decode.messages.format import PLACE_IS_FIRST, Group, Natural
-from sluice.decode.messages.marked import Indices, write_at
+from sluice.decode.messages.format import PLACE_IS_FIRST, Group, Natural, TypedFormat
+from sluice.decode.messages.marked import Indices, memory_file
 from sluice.decode.typed.part import run_on_messages
 from sluice.decode.typed.search import unreadable
-from sluice.decode.typed.structures import Structure, declared, is_unsafe
+from sluice.decode.typed.structures import Structure, is_unsafe
 
 #: By the name in the configuration: the engine's name.
 BLOB_FORMATS = ("Native", "Parquet", "ORC", "Arrow", "ArrowStream")
@@ -43,8 +42,8 @@ _SETTINGS: dict[str, object] = {
 }
 
 
-class Blobs:
-    """One of these formats. It has no options."""
+class Blobs(TypedFormat):
+    """One of these formats. It has no options. A message that cannot be read fails alone."""
 
     def __init__(self, table: TableSpec, name: str) -> None:
         if name not in BLOB_FORMATS:
@@ -59,16 +58,8 @@ class Blobs:
     def groups(self, buffer: MessageBuffer, indices: Indices) -> Iterator[Group]:
         """See TypedFormat: a group for each message."""
         for index, value in zip(indices.tolist(), buffer.iterate(indices), strict=True):
-            file = os.memfd_create("sluice-blob", os.MFD_CLOEXEC)
-            try:
-                write_at(file, value, 0)
-                yield self._group(index, value, f"'/proc/self/fd/{file}', {self._name}")
-            finally:
-                os.close(file)
-
-    def broken(self, buffer: MessageBuffer, indices: Indices) -> dict[int, Fault]:
-        """See TypedFormat: a message that cannot be read fails alone anyway."""
-        return {}
+            with memory_file(value) as path:
+                yield self._group(index, value, f"{literal(path)}, {self._name}")
 
     def _group(self, index: int, value: bytes, file: str) -> Group:
         settings = _SETTINGS | {
@@ -79,7 +70,7 @@ class Blobs:
         except (EngineError, TerminalError) as error:
             return _bad(index, unreadable(error))
         if isinstance(columns, str):
-            return _bad(index, Fault(CANNOT_PARSE, columns[:300]))
+            return _bad(index, Fault(CANNOT_PARSE, columns))
         lists = [
             column
             for column, type_text in columns
@@ -89,7 +80,7 @@ class Blobs:
             column = null_list(self._name, value, lists)
             if column:
                 said = f"null in column {column}, where a list or map must be"
-                return _bad(index, Fault(NULL_IN_COLUMN, said[:300], column))
+                return _bad(index, Fault(NULL_IN_COLUMN, said, column))
         # Told what it has just said, the engine does not look for it again in each query.
         source = f"file({file}, {literal(declared(columns))})"
         naturals = tuple(Natural(*column) for column in columns)

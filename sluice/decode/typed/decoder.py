@@ -17,15 +17,12 @@ from sluice.core.load_spec import TableSpec
 from sluice.decode.engine.session import EngineError, run
 from sluice.decode.messages.assemble import Lineage, finished
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.decoded import BadMessage, Decoded
-from sluice.decode.messages.format import Group, Natural, TypedFormat
+from sluice.decode.messages.decoded import Decoded, bad_messages
+from sluice.decode.messages.format import Group, TypedFormat
 from sluice.decode.messages.marked import buffer_of
 from sluice.decode.messages.origins import Origins
-from sluice.decode.typed.plan import Target, TypedPlan
+from sluice.decode.typed.plan import Target
 from sluice.decode.typed.search import Reading
-
-#: Relations with other columns, whose queries are kept. Messages may bring any number of them.
-_PLANS_MAX = 256
 
 
 class TypedDecoder:
@@ -40,7 +37,6 @@ class TypedDecoder:
         self.table = table
         self.format = typed_format
         self.target = Target(table)
-        self._plans: dict[tuple[Natural, ...], TypedPlan] = {}
         self._columns = self.target.names + tuple(column.name for column in self.target.lineage)
         #: Where messages were broken, more will be. It saves time and decides nothing.
         self._expects_broken = False
@@ -50,15 +46,6 @@ class TypedDecoder:
     def columns(self) -> tuple[str, ...]:
         """Of every block, in its order; lineage columns last."""
         return self._columns
-
-    def plan(self, columns: tuple[Natural, ...]) -> TypedPlan:
-        """The queries for a relation with these columns."""
-        plan = self._plans.get(columns)
-        if plan is None:
-            if len(self._plans) >= _PLANS_MAX:
-                self._plans.clear()
-            plan = self._plans[columns] = TypedPlan(self.target, columns)
-        return plan
 
     def _check(self) -> None:
         """Let the engine compile the queries, on no rows: those of a relation without columns,
@@ -71,7 +58,7 @@ class TypedDecoder:
                 self._compile(bare)
             with buffer_of([]) as buffer:
                 for group in self.format.groups(buffer, nothing):
-                    if not self.plan(group.columns).filled:
+                    if not self.target.plan(group.columns).filled:
                         names = ", ".join(column.name for column in group.columns)
                         raise TerminalError(
                             f"none of its columns is one of the messages, which have {names}",
@@ -85,12 +72,11 @@ class TypedDecoder:
             ) from error
 
     def _compile(self, group: Group) -> None:
-        plan = self.plan(group.columns)
-        source = (group.source, group.place, group.settings, 0)
-        run(plan.rows_into("/dev/null", *source, throws=True, with_keys=True), "Null")
-        run(plan.rows_into("/dev/null", *source, throws=False, with_keys=False), "Null")
-        run(plan.verdicts(*source), "Null")
-        run(plan.said(*source), "Null")
+        plan = self.target.plan(group.columns)
+        run(plan.rows_into("/dev/null", group, throws=True, with_keys=True), "Null")
+        run(plan.rows_into("/dev/null", group, throws=False, with_keys=False), "Null")
+        run(plan.verdicts(group), "Null")
+        run(plan.said(group), "Null")
 
     def watch(self, buffer: MessageBuffer) -> None:
         """Nothing of the messages is looked at when they come."""
@@ -101,7 +87,7 @@ class TypedDecoder:
         :raises TerminalError: parts that were read cannot be joined, or a lineage column cannot
             hold a number.
         """
-        reading = Reading(self, buffer, self._expects_broken)
+        reading = Reading(self.target, self.format, buffer, self._expects_broken)
         everything = np.arange(buffer.messages, dtype=np.int64)
         part = reading.rows(everything)
         self._expects_broken = reading.found_broken or (
@@ -120,10 +106,7 @@ class TypedDecoder:
             self.columns,
             target.lineage,
             lineage.at(part.body.order),
-            tuple(
-                BadMessage(index, int(offsets[index]), fault.reason, fault.error, fault.column)
-                for index, fault in sorted(faults.items())
-            ),
+            bad_messages(faults, offsets),
             int(np.count_nonzero(has_rows)),
             target.partitions_of if target.keys.needs_lineage else None,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluice.decode.engine.scalars import Expression
 from sluice.decode.engine.session import literal
-from sluice.decode.engine.types import TypeNode
+from sluice.decode.engine.types import TypeNode, scale_of
 from sluice.decode.typed.pair import Pair, either
 
 #: The first day that the engine knows, and the last; in seconds, the second after it.
@@ -12,13 +12,6 @@ _DAYS = (-719528, 2932896)
 _SECONDS = (-62167219200, 253402300800)
 #: Of Time: 999:59:59 in seconds.
 _TIME_SECONDS_MAX = 3599999
-
-
-def scale_of(node: TypeNode) -> int:
-    """Digits behind the second."""
-    if node.name not in ("DateTime64", "Time64"):
-        return 0
-    return int(node.arguments[0]) if node.arguments else 3
 
 
 def zone_of(node: TypeNode) -> str:

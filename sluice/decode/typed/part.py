@@ -10,19 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError, TransientError
-from sluice.decode.engine.keys import KEY_COLUMN, ORDER_COLUMN
-from sluice.decode.engine.native import column_head
 from sluice.decode.engine.session import EngineError, run
-from sluice.decode.messages.assemble import Body
+from sluice.decode.messages.assemble import BlockShapeError, Body
 from sluice.decode.messages.format import Group, Indices
 from sluice.decode.messages.marked import write_at
+from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.typed.plan import PLACE_COLUMN, Target, TypedPlan
 
 _COPIED_BYTES = 1 << 24
-
-
-class BlockShapeError(TerminalError):
-    """The engine did not write what it was asked for. No message can cause this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +43,8 @@ def read_rows(
     :raises EngineError: the group cannot be read.
     """
     body = Body()
-    rows = len(group.messages) if group.single else None
-    query = plan.rows_into(
-        body.path, group.source, group.place, group.settings, rows, throws, is_whole
-    )
     try:
-        run_on_messages(query, "Null")
+        run_on_messages(plan.rows_into(body.path, group, throws, is_whole), "Null")
     except BaseException:
         body.close()
         raise
@@ -79,50 +70,27 @@ def run_on_messages(query: str, output_format: str) -> Any:
 
 def _measured(target: Target, body: Body, is_whole: bool) -> Indices:
     """Take off what stands behind the table's columns; gives the places in reading order."""
-    if not os.fstat(body.file).st_size or not body.measure():
+    if not body.size or not body.measure():
         return np.zeros(0, np.int64)
     if not is_whole:
-        begin = _column_at_end(body, PLACE_COLUMN, "UInt32", 4)
+        begin = body.last_column(PLACE_COLUMN, "UInt32", 4)
         values = os.pread(body.file, 4 * body.rows, begin)
         return np.frombuffer(values, np.uint32).astype(np.int64)
-    body.partitions = 1
-    places = np.frombuffer(_cut(body, PLACE_COLUMN, "UInt32", 4), np.uint32)
-    if target.keys.has_order_column:
-        body.order = np.frombuffer(_cut(body, ORDER_COLUMN, "UInt32", 4), np.uint32)
+    places = np.frombuffer(body.cut(PLACE_COLUMN, "UInt32", 4), np.uint32)
+    body.cut_keys(target.keys)
+    if body.order is not None:
         unsorted = np.empty_like(places)
         unsorted[body.order] = places
         places = unsorted
-    if target.keys.has_key_column:
-        keys = np.frombuffer(_cut(body, KEY_COLUMN, "UInt64", 8), np.uint64)
-        if (keys != keys[0]).any():
-            body.partitions = len(np.unique(keys))
     return places.astype(np.int64)
 
 
-def _column_at_end(body: Body, name: str, type_text: str, width: int) -> int:
-    """Where the values of the last column begin. Proves that the file is one block."""
-    begin = os.fstat(body.file).st_size - width * body.rows
-    head = column_head(name, type_text)
-    if os.pread(body.file, len(head), max(0, begin - len(head))) != head:
-        raise BlockShapeError(
-            f"the engine did not write one block that ends with {name}",
-            "Report this; the engine's version may have changed how it writes Native.",
-        )
-    return begin
-
-
-def _cut(body: Body, name: str, type_text: str, width: int) -> bytes:
-    _column_at_end(body, name, type_text, width)
-    return body.cut(name, type_text, width)
-
-
-class Pile:
+class Pile(MemoryFile):
     """Blocks one after another in a file, to be made one. Each has the places of its rows as last
     column, which become the indices of their messages."""
 
     def __init__(self) -> None:
-        self._file = os.memfd_create("sluice-parts", os.MFD_CLOEXEC)
-        self._end = 0
+        super().__init__("parts")
         self._messages: list[Indices] = []
         self._numbers: list[NDArray[np.uint32]] = []
 
@@ -134,12 +102,12 @@ class Pile:
     def add(self, part: Part) -> None:
         """Put a block of rows on top; its own file is closed."""
         body = part.body
-        begin = _column_at_end(body, PLACE_COLUMN, "UInt32", 4)
+        begin = body.last_column(PLACE_COLUMN, "UInt32", 4)
         write_at(body.file, part.messages.astype("<u4").tobytes(), begin)
         size, position = os.fstat(body.file).st_size, 0
         while position < size:
             chunk = os.pread(body.file, _COPIED_BYTES, position)
-            self._end += write_at(self._file, chunk, self._end)
+            self.append(chunk)
             position += len(chunk)
         body.close()
         self._messages.append(part.messages)
@@ -152,7 +120,7 @@ class Pile:
         messages, numbers = np.concatenate(self._messages), np.concatenate(self._numbers)
         order = np.argsort(messages, kind="stable")
         body = Body()
-        run(target.joined(body.path, f"/proc/self/fd/{self._file}"), "Null")
+        run(target.joined(body.path, self.path), "Null")
         ordered = _measured(target, body, is_whole=True)
         if not np.array_equal(ordered, messages[order]):
             raise BlockShapeError(
@@ -160,12 +128,3 @@ class Pile:
                 "Report this; the engine's version may have changed how it sorts.",
             )
         return Part(body, messages[order], numbers[order])
-
-    def close(self) -> None:
-        """Give the memory back. Safe to repeat."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def __del__(self) -> None:
-        self.close()

@@ -9,13 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column, TableSpec
-from sluice.decode.engine.expressions import READS_NO_CLOCK, referenced_columns
-from sluice.decode.engine.keys import KEY_COLUMN, ORDER_COLUMN, Keys, lineage_of
+from sluice.decode.engine.expressions import READS_NO_CLOCK
+from sluice.decode.engine.keys import (
+    KEY_COLUMN,
+    ORDER_COLUMN,
+    Keys,
+    check_default,
+    filled_columns,
+    lineage_of,
+)
 from sluice.decode.engine.scalars import NULL, default_of
 from sluice.decode.engine.session import (
     EngineError,
+    declared,
     identifier,
     literal,
     run,
@@ -23,7 +33,7 @@ from sluice.decode.engine.session import (
     unlike,
 )
 from sluice.decode.engine.types import nested_groups, parse_type
-from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Natural
+from sluice.decode.messages.format import NO_MESSAGE, PLACE_IS_FIRST, Group, Natural
 from sluice.decode.typed.readers import (
     MISMATCH,
     Conversion,
@@ -34,12 +44,15 @@ from sluice.decode.typed.readers import (
 
 #: Of which message each row is: its place in the group, UInt32; the last column of a block.
 PLACE_COLUMN = "_sluice_place"
+#: Relations with other columns, whose queries are kept. Messages may bring any number of them.
+_PLANS_MAX = 256
 #: More rows than a block ever has.
 _ALL_ROWS = 2**31
 
 
 class Target:
-    """What is known of a table before any message: its columns, keys and settings.
+    """What is known of a table before any message: its columns, keys and settings; and the queries
+    for what messages bring.
 
     :raises TerminalError: the text cannot be executed.
     """
@@ -47,36 +60,28 @@ class Target:
     def __init__(self, table: TableSpec) -> None:
         self.table = table
         self.lineage = lineage_of(table)
-        self.read = tuple(
-            column
-            for column in table.columns
-            if column.name not in table.lineage and column.kind in ("", "DEFAULT", "EPHEMERAL")
-        )
+        self.read = filled_columns(table)
         self.columns = tuple(column for column in self.read if column.kind != "EPHEMERAL")
-        if not self.columns:
-            raise TerminalError(
-                f"table {table.target} has no column that a message could fill",
-                "Add a column, or take the entry out of the configuration.",
-            )
         self.names = tuple(column.name for column in self.columns)
         self.types = {column.name: block_type(column.type) for column in self.read}
         self.keys = Keys(table, self.names, self.lineage)
         for column in self.read:
-            self._check_default(column)
-        self.structure = ", ".join(
-            f"{identifier(column.name)} {self.types[column.name]}" for column in self.columns
-        )
+            if column.kind and column.expression:
+                check_default(table, column, self.types)
+        self.structure = declared((name, self.types[name]) for name in self.names)
+        self._plans: dict[tuple[Natural, ...], TypedPlan] = {}
 
-    def _check_default(self, column: Column) -> None:
-        if not (column.kind and column.expression):
-            return
-        for other in referenced_columns(column.expression, self.table.columns):
-            if other.name not in self.types:
-                raise TerminalError(
-                    f"table {self.table.target}: the default of {column.name} refers to "
-                    f"{other.name}, which is not read from messages",
-                    "Change the DEFAULT expression to refer to plain columns only.",
-                )
+    def plan(self, columns: tuple[Natural, ...]) -> TypedPlan:
+        """The queries for a relation with these columns.
+
+        :raises TerminalError: a type is not understood.
+        """
+        plan = self._plans.get(columns)
+        if plan is None:
+            if len(self._plans) >= _PLANS_MAX:
+                self._plans.clear()
+            plan = self._plans[columns] = TypedPlan(self, columns)
+        return plan
 
     def default(self, column: Column) -> str:
         """SQL for what stands in for the column; it may name the table's other columns."""
@@ -195,15 +200,15 @@ class TypedPlan:
         self._faults = [(part, fault) for part in self.filled if (fault := part.fault())]
         self._outer = self._outer_layer()
 
-    def _relation(self, source: str, place: str) -> str:
+    def _relation(self, group: Group) -> str:
         values = [f"{self._value(part.natural)} AS {part.source}" for part in self.filled]
         values += [
             f"toUInt8({part.natural.fault}) AS {part.hidden}"
             for part in self.filled
             if part.natural.fault
         ]
-        selected = ", ".join([*values, f"{place} AS {PLACE_COLUMN}"])
-        relation = f"SELECT {selected} FROM {source} AS {self._rows_as}"
+        selected = ", ".join([*values, f"{group.place} AS {PLACE_COLUMN}"])
+        relation = f"SELECT {selected} FROM {group.source} AS {self._rows_as}"
         table = self.target.table
         if table.mapping or table.fields or table.require or table.check:
             # Its values may be people's own expressions.
@@ -299,19 +304,9 @@ class TypedPlan:
         clause = f"WITH {', '.join(unstored)} " if unstored else ""
         return f"{clause}SELECT {', '.join([*stored, PLACE_COLUMN])} FROM ({{converted}})"
 
-    def rows_into(
-        self,
-        into: str,
-        source: str,
-        place: str,
-        settings: Mapping[str, object],
-        rows: int | None,
-        throws: bool,
-        with_keys: bool,
-    ) -> str:
+    def rows_into(self, into: str, group: Group, throws: bool, with_keys: bool) -> str:
         """The rows without fault as one Native block in a file, their places in the last column.
 
-        :param rows: an upper bound, if known.
         :param throws: a fault stops the query; otherwise its row is left out.
         :param with_keys: add the key column and sort, if the table asks for it.
         """
@@ -319,58 +314,51 @@ class TypedPlan:
         if throws:
             tests = [f"NOT throwIf(NOT ({test}), 'a value does not fit')" for test in tests]
         converted = self._converted(f"WHERE {' AND '.join(f'({test})' for test in tests)}")
-        converted = converted.replace("{relation}", self._relation(source, place))
+        converted = converted.replace("{relation}", self._relation(group))
         inner = self._outer.replace("{converted}", converted)
         if with_keys:
             inner = self.target.keys.around(inner, (PLACE_COLUMN,))
-        insert = self.target.insert(into, with_keys)
-        return f"{insert} {self.target.clause(settings, rows)} {inner}"
+        return f"{self.target.insert(into, with_keys)} {self._clause(group)} {inner}"
 
-    def _coded(self, source: str, place: str) -> str:
+    def _clause(self, group: Group) -> str:
+        return self.target.clause(group.settings, group.rows_max)
+
+    def _coded(self, group: Group) -> str:
         tests = ["0", "0"]
         for number, (_, fault) in enumerate(self._faults):
             tests += [f"({fault}) AS _f{number} != 0", f"{4 * number} + _f{number}"]
         read = ", ".join([part.source for part in self.filled] or ["0"])
         code = f"toUInt32(multiIf({', '.join([*tests, '0'])}) + ignore({read}))"
-        relation = self._relation(source, place)
-        return f"SELECT *, {code} AS _sluice_code FROM ({relation})"
+        return f"SELECT *, {code} AS _sluice_code FROM ({self._relation(group)})"
 
-    def verdicts(
-        self, source: str, place: str, settings: Mapping[str, object], rows: int | None
-    ) -> str:
+    def verdicts(self, group: Group) -> str:
         """Place and fault code of every row: 0, or 4 x (number of the first test that failed) +
         kind of fault."""
-        coded = self._coded(source, place)
-        query = f"SELECT {PLACE_COLUMN} AS i, _sluice_code AS f FROM ({coded})"
-        return f"{query} {self.target.clause(settings, rows)}"
+        query = f"SELECT {PLACE_COLUMN} AS i, _sluice_code AS f FROM ({self._coded(group)})"
+        return f"{query} {self._clause(group)}"
 
-    def said(
-        self, source: str, place: str, settings: Mapping[str, object], rows: int | None
-    ) -> str:
+    def said(self, group: Group) -> str:
         """Of every row at fault: its number, and what the column at fault says."""
         texts = ["0", "''"]
         for number, (part, _) in enumerate(self._faults):
             texts += [f"intDiv(_sluice_code, 4) = {number}", _shown(part)]
         shown = f"multiIf({', '.join([*texts, repr('')])})"
-        coded = self._coded(source, place).replace(
+        coded = self._coded(group).replace(
             "SELECT *,", "SELECT *, toUInt32(rowNumberInAllBlocks()) AS _sluice_row,", 1
         )
         query = f"SELECT _sluice_row, substringUTF8({shown}, 1, 100) FROM ({coded})"
-        return f"{query} WHERE _sluice_code != 0 {self.target.clause(settings, rows)}"
+        return f"{query} WHERE _sluice_code != 0 {self._clause(group)}"
 
     def compiles(self) -> bool:
         """Whether the engine takes the query that makes rows, as far as that is known without
         messages: columns that are SQL over others are taken on trust."""
         if any(natural.value for natural in self._columns):
             return True
-        columns = ((natural.name, natural.type) for natural in self._columns)
-        structure = ", ".join(f"{identifier(name)} {type_text}" for name, type_text in columns)
-        source = f"null({literal(structure or '_ UInt8')})"
+        structure = declared((natural.name, natural.type) for natural in self._columns)
+        source, nothing = f"null({literal(structure or '_ UInt8')})", np.zeros(0, np.int64)
+        group = Group(source, self._columns, nothing, PLACE_IS_FIRST, single=True)
         try:
-            run(
-                self.rows_into("/dev/null", source, PLACE_IS_FIRST, {}, 0, False, with_keys=False),
-                "Null",
-            )
+            run(self.rows_into("/dev/null", group, throws=False, with_keys=False), "Null")
         except (EngineError, TerminalError):
             return False
         return True

@@ -13,9 +13,10 @@ values; made by narrowing they are faults.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from sluice.decode.engine.lambdas import Lambdas, greatest, of_element
 from sluice.decode.engine.scalars import FINE, NULL, RANGE, Expression, default_of
 from sluice.decode.engine.session import identifier, literal
 from sluice.decode.engine.types import TypeNode, parse_type
@@ -59,7 +60,7 @@ class ConversionFactory:
     cuts: bool = False
     #: Elements of tuples that no element of the target takes, found so far.
     strange: list[str] = field(default_factory=list)
-    _names: int = field(default=0)
+    _lambdas: Lambdas = field(default_factory=Lambdas)
 
     def of(self, natural: str, target: str) -> Conversion:
         """From a type to a type, as texts."""
@@ -86,16 +87,9 @@ class ConversionFactory:
 
     def _needs_test(self, node: TypeNode) -> bool:
         """Whether a value of this type may be none, for example in binary formats."""
-        inner: Sequence[TypeNode] = ()
-        if node.name in ("Nullable", "LowCardinality", "Array"):
-            inner = (node.inner(),)
-        elif node.name == "Map":
-            inner = (node.inner(0), node.inner(1))
-        elif node.name in ("Tuple", "Nested"):
-            inner = [part for _, part in node.elements()]
-        elif node.name != "SimpleAggregateFunction":
-            return same_type_unfit(node) is not None
-        return any(self._needs_test(part) for part in inner)
+        if node.name == "SimpleAggregateFunction":
+            return False
+        return same_type_unfit(node) is not None or any(map(self._needs_test, node.parts()))
 
     def _nullable(self, natural: TypeNode, target: TypeNode, keeps_null: bool) -> Conversion:
         """From Nullable(natural), to Nullable(target) if null is kept."""
@@ -133,36 +127,10 @@ class ConversionFactory:
         pair = scalar_pair(natural, target, self.cuts)
         return _mismatch(target.text) if pair is None else _scalar(pair, target.text)
 
-    def _variable(self) -> str:
-        self._names += 1
-        return f"_v{self._names}"
-
     def _array(self, natural: TypeNode, target: TypeNode) -> Conversion:
         item = self._any(natural.inner(), target.inner())
-        return Conversion(
-            f"Array({item.target})",
-            None if item.narrow is None else self._mapped(item.narrow),
-            self._greatest_of(item.fault),
-        )
-
-    def _mapped(self, convert: Expression) -> Expression:
-        def narrow(value: str) -> str:
-            name = self._variable()
-            return f"arrayMap({name} -> {convert(name)}, {value})"
-
-        return narrow
-
-    def _greatest_of(self, fault: Expression | None) -> Expression | None:
-        """The greatest fault of an array's items."""
-        if fault is None:
-            return None
-
-        def over(value: str) -> str:
-            name = self._variable()
-            codes = f"arrayMap({name} -> toUInt8({fault(name)}), {value})"
-            return f"arrayMax(arrayPushBack({codes}, toUInt8(0)))"
-
-        return over
+        narrow = None if item.narrow is None else partial(self._lambdas.each, item.narrow)
+        return Conversion(f"Array({item.target})", narrow, self._lambdas.greatest(item.fault))
 
     def _map(self, natural: TypeNode, target: TypeNode) -> Conversion:
         key = self._any(natural.inner(0), target.inner(0))
@@ -171,18 +139,13 @@ class ConversionFactory:
 
         def narrow(value: str) -> str:
             keys, items = f"mapKeys({value})", f"mapValues({value})"
-            keys = self._mapped(key.narrow)(keys) if key.narrow else keys
-            items = self._mapped(item.narrow)(items) if item.narrow else items
+            keys = self._lambdas.each(key.narrow, keys) if key.narrow else keys
+            items = self._lambdas.each(item.narrow, items) if item.narrow else items
             return f"CAST(mapFromArrays({keys}, {items}), {literal(target_text)})"
 
-        keys_fault, items_fault = self._greatest_of(key.fault), self._greatest_of(item.fault)
-        tests: list[Expression] = []
-        if keys_fault is not None:
-            tests.append(lambda value: keys_fault(f"mapKeys({value})"))
-        if items_fault is not None:
-            tests.append(lambda value: items_fault(f"mapValues({value})"))
         unchanged = key.narrow is None and item.narrow is None
-        return Conversion(target_text, None if unchanged else narrow, _greatest(tests))
+        fault = self._lambdas.greatest_of_map(key.fault, item.fault)
+        return Conversion(target_text, None if unchanged else narrow, fault)
 
     def _tuple(self, natural: TypeNode, target: TypeNode) -> Conversion:
         have, wanted = natural.elements(), target.elements()
@@ -214,13 +177,13 @@ class ConversionFactory:
             return f"CAST(tuple({', '.join(values)}), {literal(target_text)})"
 
         tests = [
-            _of_element(part.fault, source)
+            of_element(part.fault, source)
             for source, part in zip(sources, parts, strict=True)
-            if part is not None and source is not None and part.fault is not None
+            if part is not None and source is not None
         ]
         same_names = [name for name, _ in have] == [name for name, _ in wanted]
         unchanged = same_names and all(part is not None and part.narrow is None for part in parts)
-        return Conversion(target_text, None if unchanged else narrow, _greatest(tests))
+        return Conversion(target_text, None if unchanged else narrow, greatest(*tests))
 
 
 def block_type(type_text: str) -> str:
@@ -234,11 +197,6 @@ def block_type(type_text: str) -> str:
 def has_enum(type_text: str) -> bool:
     """Whether a value of this type may be one that has no text."""
     return "Enum8(" in type_text or "Enum16(" in type_text
-
-
-def _of_element(test: Expression, index: int) -> Expression:
-    """The test of a tuple's element."""
-    return lambda value: test(f"tupleElement({value}, {index + 1})")
 
 
 def _without_nested(node: TypeNode) -> TypeNode:
@@ -283,11 +241,3 @@ def _retargeted(inner: Conversion, target: str) -> Conversion:
     return Conversion(
         target, lambda value: f"CAST({inner.value(value)}, {literal(target)})", inner.fault
     )
-
-
-def _greatest(tests: list[Expression]) -> Expression | None:
-    if not tests:
-        return None
-    if len(tests) == 1:
-        return tests[0]
-    return lambda value: f"greatest({', '.join(f'toUInt8({test(value)})' for test in tests)})"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from sluice.decode.engine.bare_numbers import decimal_shape
 from sluice.decode.engine.scalars import Expression
 from sluice.decode.engine.session import literal
-from sluice.decode.engine.types import TypeNode
+from sluice.decode.engine.types import TypeNode, decimal_shape
 from sluice.decode.typed.moments import instant_unfit, loses_ticks, moment_pair, same_moment_unfit
 from sluice.decode.typed.pair import (
     Pair,

@@ -14,19 +14,15 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
-from sluice.core.load_spec import TableSpec
-from sluice.decode.engine.moment_texts import remark_on
-from sluice.decode.engine.native import read_header
-from sluice.decode.engine.scalars import NULL
+from sluice.decode.engine.scalars import NULL, RANGE
 from sluice.decode.engine.session import EngineError
-from sluice.decode.messages.assemble import Body
+from sluice.decode.messages.assemble import BlockShapeError, Body
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import (
     CANNOT_PARSE,
@@ -36,13 +32,15 @@ from sluice.decode.messages.fault import (
     OUT_OF_RANGE,
     UNKNOWN_FIELD,
     Fault,
+    refused_value,
 )
-from sluice.decode.messages.format import Group, Indices, Natural, TypedFormat
-from sluice.decode.typed.part import BlockShapeError, Part, Pile, read_rows, run_on_messages
+from sluice.decode.messages.format import Group, Indices, TypedFormat
+from sluice.decode.typed.part import Part, Pile, read_rows, run_on_messages
 from sluice.decode.typed.plan import Target, TypedPlan
 from sluice.decode.typed.readers import MISMATCH
+from sluice.decode.typed.texts import remark_on
 
-_ERROR_CHARACTERS_MAX = 300
+_REASONS = {NULL: NULL_IN_COLUMN, RANGE: OUT_OF_RANGE, MISMATCH: CANNOT_PARSE}
 _NOISE = re.compile(
     r"\s*: \(at row \d+\)|\s*: \(in file/uri [^)]*\)|: [Ww]hile executing .*|: In scope .*"
     r"|unhex\('[0-9a-f]*'?\)?|\. \([A-Z_]+\)$|\(version [^)]*\)|/proc/self/fd/\d+"
@@ -50,18 +48,6 @@ _NOISE = re.compile(
     r"| *\(\w+\) *\. You can specify the structure manually.*|\. You can specify the str.*",
     re.DOTALL,
 )
-
-
-class Decoding(Protocol):
-    """What a reading needs of its decoder."""
-
-    @property
-    def table(self) -> TableSpec: ...
-    @property
-    def target(self) -> Target: ...
-    @property
-    def format(self) -> TypedFormat: ...
-    def plan(self, columns: tuple[Natural, ...]) -> TypedPlan: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +68,19 @@ class Reading:
     :param expects_broken: look for broken messages before the first reading, not after it failed.
     """
 
-    def __init__(self, decoding: Decoding, buffer: MessageBuffer, expects_broken: bool) -> None:
+    def __init__(
+        self,
+        target: Target,
+        typed_format: TypedFormat,
+        buffer: MessageBuffer,
+        expects_broken: bool,
+    ) -> None:
         self._expects_broken = expects_broken
-        self._decoding = decoding
-        self._format = decoding.format
-        self._target = decoding.target
+        self._format = typed_format
+        self._target = target
         self._buffer = buffer
-        self._many = decoding.table.rows == "many"
-        self._drops = self._many and decoding.table.bad_rows == "drop-row"
+        self._many = target.table.rows == "many"
+        self._drops = self._many and target.table.bad_rows == "drop-row"
         self._waiting: list[_Piece] = []
         self._whole: Part | None = None
         self._pile = Pile()
@@ -136,20 +127,18 @@ class Reading:
     def _read(self, group: Group, piece: _Piece, is_whole: bool) -> None:
         """Make a part of a group, or put its messages back into the queue in other company."""
         try:
-            plan = self._decoding.plan(group.columns)
+            plan = self._target.plan(group.columns)
         except TerminalError as error:
-            self.faults |= dict.fromkeys(group.messages.tolist(), unreadable(error))
+            self._refuse(group, unreadable(error))
             return
         if not plan.filled:
             names = ", ".join(natural.name for natural in group.columns)
             said = f"the message fills no column of the table, it has only {names}"
-            fault = Fault(NO_COLUMN, said[:_ERROR_CHARACTERS_MAX])
-            self.faults |= dict.fromkeys(group.messages.tolist(), fault)
+            self._refuse(group, Fault(NO_COLUMN, said))
             return
         if plan.unknown:
-            said = f"the table has no column {plan.unknown}"[:_ERROR_CHARACTERS_MAX]
-            fault = Fault(UNKNOWN_FIELD, said, plan.unknown)
-            self.faults |= dict.fromkeys(group.messages.tolist(), fault)
+            said = f"the table has no column {plan.unknown}"
+            self._refuse(group, Fault(UNKNOWN_FIELD, said, plan.unknown))
             return
         if self._expects_broken and not piece.is_tested:
             found = self._format.broken(self._buffer, group.messages)
@@ -167,9 +156,13 @@ class Reading:
         except (EngineError, TerminalError) as error:
             if isinstance(error, TerminalError) and not plan.compiles():
                 # The columns themselves are the fault.
-                self.faults |= dict.fromkeys(group.messages.tolist(), unreadable(error))
+                self._refuse(group, unreadable(error))
             else:
                 self._take_apart(group.messages, piece.is_tested, error)
+
+    def _refuse(self, group: Group, fault: Fault) -> None:
+        """All of a group are at fault, for its columns."""
+        self.faults |= dict.fromkeys(group.messages.tolist(), fault)
 
     def _take_apart(self, messages: Indices, is_tested: bool, error: Exception) -> None:
         """Messages that cannot be read together."""
@@ -228,7 +221,7 @@ class Reading:
         return np.sort(np.concatenate([*good, np.zeros(0, np.int64)]))
 
     def _judged(self, group: Group) -> Indices:
-        plan = self._decoding.plan(group.columns)
+        plan = self._target.plan(group.columns)
         places, codes = self._verdicts(group, plan)
         if not np.array_equal(places, np.arange(len(group.messages))):
             raise EngineError("the message is not exactly one row")
@@ -242,9 +235,8 @@ class Reading:
 
     def _verdicts(self, group: Group, plan: TypedPlan) -> tuple[Indices, Indices]:
         """Place and fault code of every row."""
-        rows = len(group.messages) if group.single else None
-        query = plan.verdicts(group.source, group.place, group.settings, rows)
-        places, codes = _two_columns(run_on_messages(query, "Native").bytes())
+        block = run_on_messages(plan.verdicts(group), "RowBinary").bytes()
+        places, codes = np.frombuffer(block, "<u4").reshape(-1, 2).T.astype(np.int64)
         return places, codes
 
     def _read_several(self, group: Group, plan: TypedPlan, is_whole: bool) -> None:
@@ -289,29 +281,19 @@ class Reading:
 
     def _blame(self, group: Group, plan: TypedPlan, places: Indices, codes: Indices) -> None:
         """Say of each message with a row at fault what is wrong with the first one."""
-        rows = len(group.messages) if group.single else None
-        query = plan.said(group.source, group.place, group.settings, rows)
-        text = run_on_messages(query, "JSONCompactEachRow").bytes().decode(errors="replace")
+        found = run_on_messages(plan.said(group), "JSONCompactEachRow")
+        text = found.bytes().decode(errors="replace")
         said = dict(json.loads(line) for line in text.split("\n") if line)
         numbers = _numbers(places) if group.numbers is None else group.numbers
         for row in np.flatnonzero(codes).tolist():
             column, natural, kind = plan.fault_of(int(codes[row]))
             value = " ".join(said.get(row, "the value").split())
-            if kind == NULL:
-                reason, words = NULL_IN_COLUMN, f"null in column {column.name} {column.type}"
-            elif kind == MISMATCH:
-                reason = CANNOT_PARSE
-                words = f"{value} {natural} cannot be read as column {column.name} {column.type}"
-                if value.startswith('"'):
-                    words += remark_on(value.strip('"'), column.type)
-            else:
-                reason = OUT_OF_RANGE
-                words = f"{value} does not fit column {column.name} {column.type}"
-                if value.startswith('"'):
-                    words += remark_on(value.strip('"'), column.type)
+            why = remark_on(value.strip('"'), column.type) if value.startswith('"') else ""
+            if kind == MISMATCH:
+                value += f" {natural}"
+            fault = refused_value(_REASONS[kind], value, column.name, column.type, why)
             if self._many:
-                words = f"row {int(numbers[row])}: {words}"
-            fault = Fault(reason, words[:_ERROR_CHARACTERS_MAX], column.name)
+                fault = replace(fault, error=f"row {int(numbers[row])}: {fault.error}")
             self.faults.setdefault(int(group.messages[places[row]]), fault)
 
 
@@ -324,16 +306,4 @@ def _numbers(places: Indices) -> NDArray[np.uint32]:
 def unreadable(error: Exception) -> Fault:
     """The engine's words about a message that it cannot read alone."""
     words = re.sub(r"(Code: \d+\. )?DB::Exception: ", "", str(error))
-    words = " ".join(_NOISE.sub("", words).split())
-    return Fault(CANNOT_PARSE, words[:_ERROR_CHARACTERS_MAX])
-
-
-def _two_columns(block: bytes) -> tuple[Indices, Indices]:
-    """Columns i and f, both UInt32."""
-    if not block:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    _, rows, position = read_header(memoryview(block))
-    head = len(b"\x01i\x06UInt32")
-    first = np.frombuffer(block, np.uint32, rows, position + head)
-    second = np.frombuffer(block, np.uint32, rows, position + 2 * head + 4 * rows)
-    return first.astype(np.int64), second.astype(np.int64)
+    return Fault(CANNOT_PARSE, " ".join(_NOISE.sub("", words).split()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
-from sluice.decode.engine.session import EngineError, identifier, literal, run
+from sluice.decode.engine.session import EngineError, declared, literal, run
 from sluice.decode.engine.types import parse_type
 from sluice.decode.typed.readers import block_type
 
@@ -18,11 +18,6 @@ def is_unsafe(type_text: str) -> bool:
     """Whether bytes of such a value could harm the engine."""
     plain = type_text.replace("SimpleAggregateFunction(", "")
     return any(word in plain for word in _UNSAFE)
-
-
-def declared(structure: Structure) -> str:
-    """As the engine's table functions take it."""
-    return ", ".join(f"{identifier(name)} {type_text}" for name, type_text in structure)
 
 
 def structure_of(table: TableSpec) -> Structure:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sluice.decode.engine.moment_texts import moment_texts
-from sluice.decode.engine.scalars import UNREAD, Place, scalar_reader
+from sluice.decode.engine.dates import CUT, is_cut, is_problem, problem
+from sluice.decode.engine.scalars import UNREAD, Place, Reader, scalar_reader
 from sluice.decode.engine.session import literal
-from sluice.decode.engine.types import TypeNode
+from sluice.decode.engine.types import TypeNode, parse_type, scale_of
 from sluice.decode.typed.pair import Pair, either, fails, integer_bounds, or_null, over
 
 #: The 256-bit reader wraps beyond these digits.
@@ -27,15 +27,12 @@ def from_text(target: TypeNode, cuts: bool = False) -> Pair | None:
         failing = fails(target.text)
         if cuts or target.name == "Time":
             return Pair(or_null(target.text), failing, failing)
-        scale = int(target.arguments[0]) if target.arguments else 3
-        fraction = literal(f"[.][0-9]{{{scale}}}[0-9]*[1-9]")
+        fraction = literal(f"[.][0-9]{{{scale_of(target)}}}[0-9]*[1-9]")
         unfit = either(failing, lambda value: f"match({value}, {fraction})")
         return Pair(or_null(target.text), unfit, failing)
     if target.name in ("DateTime", "DateTime64"):
-        texts = moment_texts(target, cuts)
-        return Pair(lambda value: f"assumeNotNull({texts.value(value)})", texts.unfit, texts.unread)
-    place = Place(nullable=True, in_tuple=False, refuse_null=False)
-    reader = scalar_reader(target, place, "Int256")
+        return _moment(target, cuts)
+    reader = _json_reader(target)
     if reader.fault is None:
         return None
     fault, narrow = reader.fault, reader.narrow
@@ -57,24 +54,65 @@ def from_text(target: TypeNode, cuts: bool = False) -> Pair | None:
         )
     is_number = integer_bounds(target.name) is not None
 
-    def read(value: str, read_as: str) -> str:
-        inner = read_as.removeprefix("Nullable(").removesuffix(")")
-        return f"accurateCastOrNull({value}, {literal(inner)})"
-
     def unread(value: str) -> str:
-        return f"isNull({read(value, reader.loose)})"
+        return f"isNull({_read(value, reader.loose)})"
 
     def unfit_value(value: str) -> str:
-        return f"{fault(read(value, reader.loose))} != 0"
+        return f"{fault(_read(value, reader.loose))} != 0"
 
     def overlong(value: str) -> str:
         return f"match({value}, '{_OVERLONG}')"
 
     return Pair(
-        lambda value: or_null(target.text)(read(value, reader.wide)),
+        lambda value: or_null(target.text)(_read(value, reader.wide)),
         either(overlong, unread, unfit_value) if is_number else either(unread, unfit_value),
         (lambda value: f"(NOT {overlong(value)} AND {unread(value)})") if is_number else unread,
     )
+
+
+def _json_reader(target: TypeNode) -> Reader:
+    place = Place(nullable=True, in_tuple=False, refuse_null=False)
+    return scalar_reader(target, place, "Int256")
+
+
+def _read(value: str, read_as: str) -> str:
+    """A text as the JSON reader reads it, NULL if it does not.
+
+    :param read_as: a type, Nullable or not.
+    """
+    inner = read_as.removeprefix("Nullable(").removesuffix(")")
+    return f"accurateCastOrNull({value}, {literal(inner)})"
+
+
+def _moment(target: TypeNode, cuts: bool) -> Pair:
+    """DateTime and DateTime64: the engine's best-effort reading, as in JSON, but of texts that say
+    one moment that there is, and nothing clamped."""
+    reader, scale = _json_reader(target), scale_of(target)
+    fault = reader.fault
+    assert fault is not None
+
+    def unread(text: str) -> str:
+        return f"(isNull({_read(text, reader.loose)}) OR {is_problem(text, scale)})"
+
+    def unfit(text: str) -> str:
+        cut = is_cut(text, CUT if cuts else scale)
+        return f"({unread(text)} OR ({fault(_read(text, reader.loose))}) != 0 OR {cut})"
+
+    return Pair(or_null(target.text), unfit, unread)
+
+
+def remark_on(text: str, type_text: str) -> str:
+    """Why a text cannot be read as this type, or does not fit it, if that is because of the date
+    that it says; else ""."""
+    node = _moment_in(parse_type(type_text))
+    return "" if node is None else problem(text.strip(" '"), scale_of(node))
+
+
+def _moment_in(node: TypeNode) -> TypeNode | None:
+    """The DateTime or DateTime64 that a value of this type is, if it is not null; None: another."""
+    if node.name in ("Nullable", "LowCardinality", "SimpleAggregateFunction"):
+        return _moment_in(node.parts()[0])
+    return node if node.name in ("DateTime", "DateTime64") else None
 
 
 def by_text(target: TypeNode) -> Pair | None:
