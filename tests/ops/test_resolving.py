@@ -106,7 +106,7 @@ def test_as_not_loaded(pipeline: Pipeline) -> None:
     record = pipeline.record()
     whole = {"orders": ((40, 60),)}
     assert (record.kind, record.begin, record.end) == (Kind.PROBE, 40, 60)
-    assert (record.rest, record.deadline_ms) == (digest_of_rest(whole), 0)
+    assert (record.rest, record.deadline_ms) == (digest_of_rest(whole, record.attempt), 0)
     assert (record.attempt, record.batch, record.spec) == (2, 8, spec.digest())
     assert may_follow(before, record)
     body = pipeline.ledger_bodies("record")[-1]
@@ -136,7 +136,7 @@ def test_a_probe_finds_what_is_missing(pipeline: Pipeline) -> None:
     apply(pipeline.configuration, plan)
     record = pipeline.record()
     rest = {"orders": ((45, 50), (59, 60))}
-    assert (record.kind, record.rest) == (Kind.PROBE, digest_of_rest(rest))
+    assert (record.kind, record.rest) == (Kind.PROBE, digest_of_rest(rest, record.attempt))
     body = pipeline.ledger_bodies("record")[-1]
     assert body["rest"] == json.loads(json.dumps(rest))
 
