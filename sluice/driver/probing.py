@@ -122,13 +122,13 @@ class _Found:
     rows: list[tuple[int, int, int]]
 
 
-class _Probe:
+class Probe:
     """Ranges of one topic that are looked for together, and what is found of each."""
 
-    def __init__(self, sought: Mapping[Range, Sought]) -> None:
-        self.sought = sought
-        self._rest: dict[Range, Rest] = {each: {} for each in sought}
-        self._stored: dict[Range, Stored] = {each: {} for each in sought}
+    def __init__(self, sought: Sequence[Sought]) -> None:
+        self.sought = {each.block_range: each for each in sought}
+        self._rest: dict[Range, Rest] = {each: {} for each in self.sought}
+        self._stored: dict[Range, Stored] = {each: {} for each in self.sought}
         self._failed: dict[Range, SluiceError] = {}
 
     def __str__(self) -> str:
@@ -236,7 +236,7 @@ class ClickHouseProber:
         since_ms: int,
         finished: Callable[[ProbeEnded], None],
     ) -> None:
-        probe = _Probe({each.block_range: each for each in sought})
+        probe = Probe(sought)
         try:
             for table in spec.tables_of(sought[0].block_range.source.topic):
                 self._look(probe, table, since_ms)
@@ -247,7 +247,7 @@ class ClickHouseProber:
             probe.fail_all(TransientError(f"probing {ranges}: {type(error).__name__}: {error}"))
         finished(ProbeEnded(tuple(probe.answers())))
 
-    def _look(self, probe: _Probe, table: TableSpec, since_ms: int) -> None:
+    def _look(self, probe: Probe, table: TableSpec, since_ms: int) -> None:
         """What is missing in one table.
 
         The union over the shards: each message has its rows in one of them. All of them are
@@ -307,7 +307,7 @@ class ClickHouseProber:
 
     def _present(
         self,
-        probe: _Probe,
+        probe: Probe,
         table: TableSpec,
         shard: str,
         since_ms: int,
@@ -371,7 +371,7 @@ class ClickHouseProber:
             [(row.offset, row.first, row.beyond) for row in rows],
         )
 
-    def _require_all(self, probe: _Probe, shard: str) -> None:
+    def _require_all(self, probe: Probe, shard: str) -> None:
         """:raises ReplicaMissingError: names each replica of the shard that does not answer."""
         urls, away = self._access.shards[shard], []
         for url in urls:
@@ -416,7 +416,7 @@ class ClickHouseProber:
             reader.close()
         return found
 
-    def _require_ended(self, url: str, probe: _Probe, table: TableSpec, shard: str) -> None:
+    def _require_ended(self, url: str, probe: Probe, table: TableSpec, shard: str) -> None:
         """Ranges of which somebody may still insert a block fail."""
         with self._access.connect(url) as server:
             running = running_query_ids(server, QUERY_ID_PREFIX)

@@ -26,7 +26,8 @@ from sluice.core.records import Kind as RecordKind
 from sluice.core.records import Record
 from sluice.core.replicas import REST_SECONDS_MAX
 from sluice.driver.monitor import WindowMonitor
-from sluice.driver.probing import ClickHouseProber, ReplicaMissingError
+from sluice.driver.ports import Sought
+from sluice.driver.probing import ClickHouseProber, Probe, ReplicaMissingError
 from sluice.kafka.clients import KafkaAccess
 from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import Inserts
@@ -359,7 +360,8 @@ def test_the_window_is_read_from_any_replica_and_a_probe_names_the_one_it_lacks(
         prober = ClickHouseProber(access, "p", KafkaAccess("dc1", "127.0.0.1:1"))
         record = Record(RecordKind.INTEND, 1, 1, 0, ROWS, "a", 0, "topic", "text", 1, 0)
         with pytest.raises(ReplicaMissingError) as raised:
-            prober._missing(Range(TopicPartition("a", 0), 0, ROWS), record, loader.spec, NOW_MS)
+            probe = Probe([Sought(Range(TopicPartition("a", 0), 0, ROWS), record)])
+            prober._look(probe, loader.spec, NOW_MS)
         prober.close()
         assert "all 2 replicas of shard s1, and 1 of them" in raised.value.message
         assert first.url in raised.value.message

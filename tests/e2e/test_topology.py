@@ -20,7 +20,8 @@ from sluice.core.ranges import Range, TopicPartition
 from sluice.core.records import Kind, Record
 from sluice.core.tokens import block_token
 from sluice.core.topology import ShardsChangedError
-from sluice.driver.probing import ClickHouseProber, StillRunningError
+from sluice.driver.ports import ProbeFound, Sought
+from sluice.driver.probing import ClickHouseProber, Probe, StillRunningError
 from sluice.driver.specs import access_of, read_spec
 from sluice.driver.topology import resolved
 from sluice.driver.watching import ReplicaWatch
@@ -321,17 +322,20 @@ def test_a_probe_asks_a_replica_that_is_gone_too_while_it_serves(
     )
     plan = plan_insert("default", table, ["id"], b"", None, query_id_of(token, "0"), {})
 
+    def look() -> ProbeFound:
+        probe = Probe([Sought(block_range, record)])
+        prober._look(probe, spec, NOW_MS)
+        (found,) = probe.answers()
+        return found
+
     def still_runs() -> bool:
-        try:
-            prober._missing(block_range, record, spec, NOW_MS)
-        except StillRunningError as error:
-            return first.url in error.message
-        return False
+        error = look().error
+        return isinstance(error, StillRunningError) and first.url in error.message
 
     try:
         assert begins_before_the_end(first.url, Tls(), plan.path, {}, still_runs)
         wait_for(lambda: not still_runs(), 30, "the end of the insert")
-        assert prober._missing(block_range, record, spec, NOW_MS) == (((0, 10),), ())
+        assert look() == ProbeFound(block_range.source, {spec.entry: ((0, 10),)})
     finally:
         prober.close()
 

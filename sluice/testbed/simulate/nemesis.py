@@ -488,6 +488,17 @@ class Nemesis:
                 found.append((source, record))
         return world.rng.choice(found) if found and world.plan.has_epochs else None
 
+    def _end_to_be_committed(self, source: TopicPartition) -> int:
+        """Of the record in a transaction whose end the broker has taken, and not yet written down:
+        its driver goes on as with what is committed."""
+        world = self._world
+        records = (
+            world.checks.recorded(transaction.offsets.get(source))
+            for transaction in world.broker.transactions.values()
+            if transaction.state == "committing"
+        )
+        return max((record.end for record in records if record is not None), default=0)
+
     def _lose_end(self) -> None:
         """An unclean leader lacks messages that nobody has recorded yet. Others are written under
         their offsets: those are what counts."""
@@ -499,7 +510,8 @@ class Nemesis:
         log = world.broker.log(source)
         world.cut_logs.add(source)
         before = log.end
-        self._elect(rng.randrange(min(record.end, before), before + 1), source)
+        lowest = max(record.end, self._end_to_be_committed(source))
+        self._elect(rng.randrange(min(lowest, before), before + 1), source)
         world.produce(source, before - log.end + rng.randrange(3))
 
     def _cut(self) -> None:

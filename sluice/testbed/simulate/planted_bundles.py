@@ -58,17 +58,6 @@ def _bundle_named_by_its_partitions() -> AbstractContextManager[None]:
     return patched((bundles, "bundle_name", bundle_name), (bundling, "bundle_name", bundle_name))
 
 
-def _what_was_not_found_keeps_its_name() -> AbstractContextManager[None]:
-    """Ranges that a probe did not find form the bundle that they were: a server may know its block
-    without having it."""
-    real = bundles.bundle_name
-
-    def bundle_name(members: Iterable[Member]) -> str:
-        return real(replace(each, rest="") for each in members)
-
-    return patched((bundles, "bundle_name", bundle_name), (bundling, "bundle_name", bundle_name))
-
-
 def _given_back_while_it_may_land() -> AbstractContextManager[None]:
     """A bundle that is no more is planned anew although some task may have inserted it."""
     real = bundling._dissolved
@@ -112,7 +101,6 @@ BUNDLE_BUGS: dict[str, Plant] = {
     "rows-in-order-of-arrival": _rows_in_order_of_arrival,
     "members-are-recorded-one-by-one": _members_are_recorded_one_by_one,
     "bundle-named-by-its-partitions": _bundle_named_by_its_partitions,
-    "what-was-not-found-keeps-its-name": _what_was_not_found_keeps_its_name,
     "given-back-while-it-may-land": _given_back_while_it_may_land,
     "each-member-keeps-its-lease": _each_member_keeps_its_lease,
     "all-bundles-are-one-hold": _all_bundles_are_one_hold,
