@@ -27,7 +27,7 @@ from tests.support.world import (
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
 #: For a machine on which ten others work.
 PATIENCE = 300.0
-TAKEN_UP = "new ranges are loaded under text"
+TAKEN_UP = "new ranges are loaded under load spec"
 
 
 def with_field(number: int) -> bytes:

@@ -389,7 +389,7 @@ def test_the_benchmark(server: ClickHouse, tmp_path: Path) -> None:
     assert report["produced"] == 2_000 + 1 + 2 * 20_000 + 2 * 500 + 2 * 5_000 + 8 * 500
     assert 0 < report["broken"] < 2_000
     assert report["stored"] == 2 * (report["produced"] - report["broken"])
-    assert report["letters"] == 2 * report["broken"]
+    assert report["dead_letters"] == 2 * report["broken"]
     (one,) = report["rounds"]
     assert one["rows"] + one["dead_letters"] == 2 * 20_000 and one["dead_letters"] > 0
     assert set(report["cpu_microseconds_per_row"]) == set(ROLES)
