@@ -488,17 +488,6 @@ class Nemesis:
                 found.append((source, record))
         return world.rng.choice(found) if found and world.plan.has_epochs else None
 
-    def _end_to_be_committed(self, source: TopicPartition) -> int:
-        """Of the record in a transaction whose end the broker has taken, and not yet written down:
-        its driver goes on as with what is committed."""
-        world = self._world
-        records = (
-            world.checks.recorded(transaction.offsets.get(source))
-            for transaction in world.broker.transactions.values()
-            if transaction.state == "committing"
-        )
-        return max((record.end for record in records if record is not None), default=0)
-
     def _lose_end(self) -> None:
         """An unclean leader lacks messages that nobody has recorded yet. Others are written under
         their offsets: those are what counts."""
@@ -509,9 +498,8 @@ class Nemesis:
         source, record = chosen
         log = world.broker.log(source)
         world.cut_logs.add(source)
-        before = log.end
-        lowest = max(record.end, self._end_to_be_committed(source))
-        self._elect(rng.randrange(min(lowest, before), before + 1), source)
+        before, kept = log.end, max(record.end, _end_to_be_committed(world, source))
+        self._elect(rng.randrange(min(kept, before), before + 1), source)
         world.produce(source, before - log.end + rng.randrange(3))
 
     def _cut(self) -> None:
@@ -557,3 +545,14 @@ class Nemesis:
         self._excuse("ledger lost", *world.sources())
         self._excuse("ledger lost", *(TopicPartition(t, n) for t in "ab" for n in range(9)))
         world.broker.topics[world.plan.ledger] = [Log()]
+
+
+def _end_to_be_committed(world: World, source: TopicPartition) -> int:
+    """Of the record in a transaction whose end the broker has taken, and not yet written down: its
+    driver goes on as with what is committed."""
+    records = (
+        world.checks.recorded(transaction.offsets.get(source))
+        for transaction in world.broker.transactions.values()
+        if transaction.state == "committing"
+    )
+    return max((record.end for record in records if record is not None), default=0)
