@@ -22,11 +22,10 @@ from sluice.core.ranges import TopicPartition
 from sluice.driver.beginning import ask_group
 from sluice.driver.discovering import TopicFinder, topics_to_load
 from sluice.driver.loop import ConnectorLoop
-from sluice.driver.loop_parts import LoopParts
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.parking import Parking
 from sluice.driver.patience import patiently
-from sluice.driver.ports import ClusterRead
+from sluice.driver.ports import ClusterRead, LoopParts
 from sluice.driver.probing import ClickHouseProber, why_no_probe_now
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.refreshing import SchemaReader

@@ -10,8 +10,7 @@ from sluice.driver.bundling import whole_bundles
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.counters import Counters
 from sluice.driver.hanging import HungJobs
-from sluice.driver.loop_parts import LoopParts
-from sluice.driver.ports import Sought
+from sluice.driver.ports import LoopParts, Sought
 from sluice.driver.round_planner import RoundPlanner
 from sluice.driver.state import PartitionState, Probing, ToProbe
 from sluice.worker.assignment import Assignment, Job, TaskEnvironment

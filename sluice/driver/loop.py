@@ -35,10 +35,10 @@ from sluice.driver.effects import (
     ReadTables,
     StopPartition,
 )
-from sluice.driver.loop_parts import LoopParts
 from sluice.driver.observing import TopicObserver
 from sluice.driver.ports import (
     ClusterRead,
+    LoopParts,
     SchemaRead,
     ShardWindow,
 )

@@ -9,12 +9,18 @@ from typing import Any, Protocol
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import Today
 from sluice.core.budget import TargetShard, WindowState
+from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import SluiceError
+from sluice.core.flights import INFLIGHT_INSERTS_MAX
 from sluice.core.health import ReplicaHealth
 from sluice.core.ledger import Commit, Rest, Stored
 from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import EpochOffset, Range, TopicPartition
 from sluice.core.records import Record
+from sluice.driver.effects import Wanted
+from sluice.driver.parking import Parking
+from sluice.driver.unknown_schemas import PATIENCE_MS
+from sluice.spark.jobs import Inbox
 from sluice.worker.assignment import Job, TaskEnvironment
 
 
@@ -249,3 +255,35 @@ class Clock(Protocol):
 
     def __call__(self) -> int:
         """Milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopParts:
+    """What a loop sees of the world.
+
+    :param read_schema: asks for a `SchemaRead`, which comes by the inbox; readings come by
+        themselves, too. None where nobody reads.
+    :param topics: finds topics that an expression takes; None where all have names.
+    :param replicas: how they are doing, for metrics; None where nobody looks.
+    :param want_columns: asks for columns of new fields; a `SchemaRead` tells of them.
+    :param inflight_inserts_max: ranges in flight for each replica of a table.
+    :param find_cuts: looks after logs whose leader has changed.
+    :param schema_patience_ms: see `unknown_schemas`.
+    """
+
+    log: IntentLog
+    offsets: SourceOffsets
+    windows: Windows
+    jobs: Jobs
+    prober: Prober
+    now_ms: Clock
+    inbox: Inbox
+    read_schema: Callable[[], None] | None = None
+    dead_letter_limit: DeadLetterLimit | None = None
+    parking: Parking = field(default_factory=Parking)
+    topics: Topics | None = None
+    want_columns: Callable[[Wanted], None] | None = None
+    inflight_inserts_max: int = INFLIGHT_INSERTS_MAX
+    replicas: Replicas | None = None
+    find_cuts: FindCuts = no_cuts
+    schema_patience_ms: int = PATIENCE_MS

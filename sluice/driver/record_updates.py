@@ -34,7 +34,7 @@ from sluice.core.records import Kind, Record
 from sluice.core.server_runs import ServerRuns
 from sluice.driver.parking import limits_of
 from sluice.driver.ports import ShardWindow
-from sluice.driver.remembering import target_shards_of, why_forgotten
+from sluice.driver.remembering import target_shards_of
 from sluice.driver.state import Holds, PartitionState
 
 #: Entries reserved for a block of a partitioned table before any was seen.
@@ -556,34 +556,6 @@ class RecordPlanner:
         return RecordUpdate(
             state.source, record, replace(state.background, rest={}, stored={}), True
         )
-
-    def remembered(
-        self,
-        state: PartitionState,
-        spec: LoadSpec,
-        windows: Mapping[TargetShard, ShardWindow],
-        now_ms: int,
-        read_since_ms: int,
-    ) -> bool | None:
-        """Whether the windows surely still know the blocks of a range in doubt, and have the parts
-        that they know.
-
-        :param spec: under which it is sent again; what is parked in it is not.
-        :returns: None if a window was not read since `read_since_ms`.
-        """
-        why = self.why_forgotten(state, spec, windows, now_ms, read_since_ms)
-        return None if why is None else why == ""
-
-    def why_forgotten(
-        self,
-        state: PartitionState,
-        spec: LoadSpec,
-        windows: Mapping[TargetShard, ShardWindow],
-        now_ms: int,
-        read_since_ms: int,
-    ) -> str | None:
-        """The same in words; "" where all blocks are known."""
-        return why_forgotten(state, spec, windows, now_ms, read_since_ms)
 
 
 def settling(

@@ -14,7 +14,7 @@ from sluice.driver.changes import SchemaChanges
 from sluice.driver.checkpoints import Checkpoints
 from sluice.driver.counters import Counters
 from sluice.driver.effects import Effect, LetGo, StopPartition
-from sluice.driver.loop_parts import LoopParts
+from sluice.driver.ports import LoopParts
 from sluice.driver.record_updates import RecordUpdate, bounded
 from sluice.driver.report_handler import backoff_ms
 from sluice.driver.start import Started

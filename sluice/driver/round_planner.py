@@ -33,7 +33,7 @@ from sluice.driver.record_updates import (
     refresh,
     settle,
 )
-from sluice.driver.remembering import target_shards_of
+from sluice.driver.remembering import target_shards_of, why_forgotten
 from sluice.driver.schema_decision import Probe, Wait
 from sluice.driver.state import Answered, Holds, PartitionState, Probed, target_shards_gone
 from sluice.driver.stopped import not_to_be_cut, unprobable
@@ -247,12 +247,10 @@ class RoundPlanner:
                 self._have_probed(state)
                 return None, False
         read_since_ms = max(state.back_at_ms, now_ms - LOOK_AGE_MS_MAX)
-        look = (state, self.spec_of(state), budget.windows, now_ms, read_since_ms)
-        remembered = self._planner.remembered(*look)
-        if remembered is None:
+        why = why_forgotten(state, self.spec_of(state), budget.windows, now_ms, read_since_ms)
+        if why is None:
             return None, False
-        if not remembered:
-            why = self._planner.why_forgotten(*look)
+        if why:
             _logger.warning("%s is probed before it is loaded again: %s", state.block_range, why)
             self._have_probed(state)
             return None, False

@@ -40,6 +40,7 @@ from sluice.core.replay import (
 from sluice.driver.beginning import AskGroup, Held, beginnings
 from sluice.driver.ports import Clock, FindCuts, Windows, no_cuts
 from sluice.driver.record_updates import Budget, RecordPlanner, insert_counters_at
+from sluice.driver.remembering import why_forgotten
 from sluice.driver.state import Holds, PartitionState, PossibleLateInsert, target_shards_gone
 from sluice.driver.stopped import Observed, UnresolvedError, resolved_together, stop_error
 from sluice.kafka.log import SourceLog
@@ -391,7 +392,7 @@ def _facts(
             _, refusal = started.refused.get(record.spec, ("", ""))
             why += f" ({refusal})" if refusal else ""
         # A replay looks again, freshly, before it is sent.
-        forgotten = parts.planner.why_forgotten(state, spec, parts.windows.current(), now_ms, 0)
+        forgotten = why_forgotten(state, spec, parts.windows.current(), now_ms, 0)
         if forgotten != "":
             memory, why = Memory.OVERRUN, "ClickHouse may have forgotten its blocks"
             why += f" ({forgotten})" if forgotten else ""

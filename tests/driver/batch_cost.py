@@ -27,8 +27,7 @@ from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Loaded, Receipt, Stages, TaskReport
 from sluice.driver.loop import ConnectorLoop
-from sluice.driver.loop_parts import LoopParts
-from sluice.driver.ports import ShardWindow
+from sluice.driver.ports import LoopParts, ShardWindow
 from sluice.driver.start import Started
 from sluice.driver.state import Holds
 from sluice.kafka.clients import KafkaAccess, make_admin

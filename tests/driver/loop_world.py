@@ -34,9 +34,8 @@ from sluice.core.records import Kind, Record
 from sluice.core.tokens import block_token
 from sluice.driver.effects import Wanted
 from sluice.driver.loop import ConnectorLoop
-from sluice.driver.loop_parts import LoopParts
 from sluice.driver.parking import Parking
-from sluice.driver.ports import ProbeEnded, ProbeFound, ShardWindow, Sought, Topics
+from sluice.driver.ports import LoopParts, ProbeEnded, ProbeFound, ShardWindow, Sought, Topics
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.start import Started
 from sluice.driver.state import Holds, PartitionState, PossibleLateInsert, ToProbe

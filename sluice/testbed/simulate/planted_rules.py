@@ -22,6 +22,7 @@ from sluice.driver import (
     record_updates,
     recording,
     remembering,
+    round_planner,
     start,
     state,
 )
@@ -256,13 +257,13 @@ def _take_over_drops_late_inserts() -> AbstractContextManager[None]:
 
 def _old_looks_are_good_enough() -> AbstractContextManager[None]:
     """A range is repeated on what the windows held before it came back."""
-    real = RecordPlanner.why_forgotten
+    real = remembering.why_forgotten
 
-    def why_forgotten(self: Any, found: Any, spec: Any, windows: Any, now: int, _: int) -> Any:
-        return real(self, found, spec, windows, now, 0)
+    def why_forgotten(found: Any, spec: Any, windows: Any, now: int, _: int) -> Any:
+        return real(found, spec, windows, now, 0)
 
     return patched(
-        (RecordPlanner, "why_forgotten", why_forgotten),
+        (round_planner, "why_forgotten", why_forgotten),
         (inserting, "_require_remembered", lambda *_: None),
     )
 
