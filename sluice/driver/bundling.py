@@ -186,22 +186,58 @@ class _Waiting:
         return self.bytes * part >= limits.bytes_max or self.messages * part >= limits.messages_max
 
 
+def is_small(found: Range, limits: Limits, each: float | None) -> bool:
+    """Whether a range gains anything from company, and may have some.
+
+    :param each: bytes of a message, None: nobody knows.
+    """
+    full = messages_of_range(limits, each)
+    return found.span <= BUNDLED_SHARE_MAX * full and not found.end >> OFFSET_BITS
+
+
+def expected_bytes(found: Range, each: float | None) -> float:
+    """Bytes that a range may be, as far as they are known."""
+    return found.span * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
+
+
+@dataclass(slots=True)
+class Room:
+    """What a bundle in the making may take: no more than one range of its own would be."""
+
+    members_max: int
+    messages_max: int
+    bytes_max: float
+    members: int = 0
+    messages: int = 0
+    bytes: float = 0.0
+
+    def is_enough(self, span: int, size: float) -> bool:
+        """Whether one more range of so many messages and bytes goes in."""
+        return (
+            self.members < self.members_max
+            and self.messages + span <= self.messages_max
+            and self.bytes + size <= self.bytes_max
+        )
+
+    def take(self, span: int, size: float) -> None:
+        """A range is in."""
+        self.members += 1
+        self.messages += span
+        self.bytes += size
+
+
 @dataclass(slots=True)
 class _Open:
-    """A bundle in the making. It takes no more than one range of its own would be.
+    """A bundle in the making.
 
     :param target_shards: the windows that its block takes entries of.
     :param reservation: of its block, told to each member.
-    :param bytes_max: what it may hold, as far as sizes are known.
     """
 
     target_shards: list[TargetShard]
     reservation: int
-    messages_max: int
-    bytes_max: float
+    room: Room
     updates: list[RecordUpdate] = field(default_factory=list)
-    messages: int = 0
-    bytes: float = 0.0
 
 
 def may_fill_a_block(
@@ -290,17 +326,14 @@ class NewRanges:
         no company; and one that cannot be probed has no way out of a bundle."""
         limits = self._planner.limits_of(backlog.source.topic)
         found = next_range(backlog, limits, 0, flush=True)
-        full = messages_of_range(limits, backlog.bytes_per_message)
-        if found is None or state.failures or state.alone or found.end >> OFFSET_BITS:
+        each = backlog.bytes_per_message
+        if found is None or state.failures or state.alone or not is_small(found, limits, each):
             return None
         if not self._may_be_probed(backlog.source.topic):
             return None
-        if found.span > BUNDLED_SHARE_MAX * full:
-            return None
-        each = backlog.bytes_per_message
-        expected = found.span * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
         entries = self._planner.entries_of(backlog.source.topic)
-        return (entries, limits, self._leader_of(backlog.source)), found, expected
+        together = entries, limits, self._leader_of(backlog.source)
+        return together, found, expected_bytes(found, each)
 
     def _may_be_probed(self, topic: str) -> bool:
         """Whether a probe could tell what is missing of a range of this topic: else a member that
@@ -333,12 +366,7 @@ class NewRanges:
             return False
         together, found, expected = self._small[source]
         bundle = self._open.get(together)
-        return (
-            bundle is not None
-            and len(bundle.updates) < self._planner.members_of(together[0])
-            and bundle.messages + found.span <= bundle.messages_max
-            and bundle.bytes + expected <= bundle.bytes_max
-        )
+        return bundle is not None and bundle.room.is_enough(found.span, expected)
 
     def join(self, backlog: Backlog, budget: Budget, now_ms: int) -> None:
         """Take a range into the bundle that has room for it: its block is paid for."""
@@ -371,8 +399,9 @@ class NewRanges:
         together, limits = small[0], small[0][1]
         if together in self._open:
             self._closed.append(self._open[together])
-        bytes_max = self._waiting[together].share
-        self._open[together] = _Open(target_shards, reservation, limits.messages_max, bytes_max)
+        members_max = self._planner.members_of(together[0])
+        room = Room(members_max, limits.messages_max, self._waiting[together].share)
+        self._open[together] = _Open(target_shards, reservation, room)
         self._add(self._open[together], backlog, budget, now_ms)
         return 1.0
 
@@ -383,8 +412,7 @@ class NewRanges:
             state, backlog, windows, target_shards, bundle.reservation, now_ms
         )
         bundle.updates.append(update)
-        bundle.messages += update.record.end - update.record.begin
-        bundle.bytes += self._small[backlog.source][2]
+        bundle.room.take(update.record.end - update.record.begin, self._small[backlog.source][2])
         self._count(self._small[backlog.source], -1)
 
     def updates(self) -> list[RecordUpdate]:

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sluice.core.budget import TargetShard
-from sluice.core.bundles import OFFSET_BITS, members_in
+from sluice.core.bundles import members_in
 from sluice.core.errors import SluiceError
 from sluice.core.flights import InFlight
 from sluice.core.ledger import Background
 from sluice.core.load_spec import LoadSpec
-from sluice.core.planning import BYTES_PER_MESSAGE_UNKNOWN, messages_of_range
 from sluice.core.ranges import TopicPartition
-from sluice.driver.bundling import BUNDLED_SHARE_MAX, Together, named
+from sluice.driver.bundling import Room, Together, expected_bytes, is_small, named
 from sluice.driver.parking import why_not_parked
 from sluice.driver.record_updates import (
     Budget,
@@ -115,16 +114,11 @@ class ProbedRanges:
         together before without being loaded come together in halves, so that one of them does not
         hold up the others for ever."""
         closed: list[list[PartitionState]] = []
-        opened: dict[tuple[int, int, Together], tuple[list[PartitionState], int, float]] = {}
+        opened: dict[tuple[int, int, Together], tuple[list[PartitionState], Room]] = {}
         for state in sorted(self._absent, key=lambda state: state.source):
-            topic, span, each = (
-                state.source.topic,
-                state.block_range.span,
-                self._planner.bytes_of(state),
-            )
-            limits = self._planner.limits_of(topic)
-            is_large = span > BUNDLED_SHARE_MAX * messages_of_range(limits, each)
-            if state.alone or is_large or state.record.end >> OFFSET_BITS:
+            topic, found = state.source.topic, state.block_range
+            limits, each = self._planner.limits_of(topic), self._planner.bytes_of(state)
+            if state.alone or not is_small(found, limits, each):
                 closed.append([state])
                 continue
             spec = self._spec_of(state)
@@ -132,20 +126,17 @@ class ProbedRanges:
             members_max = self._planner.members_of(entries)
             if state.record.rest and state.record.bundle:
                 members_max = min(members_max, max(1, members_in(state.record.bundle) // 2))
-            together = entries, limits, self._leader_of(state.source)
-            size = span * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
-            key = id(spec), members_max, together
-            members, messages, weight = opened.get(key, ([], 0, 0.0))
-            if members and (
-                len(members) >= members_max
-                or messages + span > limits.messages_max
-                or weight + size > limits.bytes_max
-            ):
-                closed.append(members)
-                members, messages, weight = [], 0, 0.0
+            key = id(spec), members_max, (entries, limits, self._leader_of(state.source))
+            size = expected_bytes(found, each)
+            if key not in opened or not opened[key][1].is_enough(found.span, size):
+                if key in opened:
+                    closed.append(opened[key][0])
+                room = Room(members_max, limits.messages_max, float(limits.bytes_max))
+                opened[key] = [], room
+            members, room = opened[key]
             members.append(state)
-            opened[key] = members, messages + span, weight + size
-        return closed + [members for members, _, _ in opened.values()]
+            room.take(found.span, size)
+        return closed + [members for members, _ in opened.values()]
 
     def _record_together(
         self, members: list[PartitionState], budget: Budget, now_ms: int

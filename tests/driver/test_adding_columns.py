@@ -201,22 +201,24 @@ def test_a_second_partition_is_widened_to_the_spec_that_is_there() -> None:
     assert_loaded(world)
 
 
+def with_another_table_altered(world: World, assignment: Assignment) -> Answer:
+    """The task, and meanwhile a column comes to the table of the other entry."""
+    assert isinstance(world, GrowingWorld)
+    tables = tuple(
+        replace(t, columns=(*t.columns, Column("more", "String"))) if t.entry == "z" else t
+        for t in world.now_spec.tables
+    )
+    world.now_spec = replace(world.now_spec, tables=tables)
+    world.tell(world.now)
+    return world.task(assignment)
+
+
 def test_another_entry_of_the_range_stays_as_it_was_recorded() -> None:
     """It may have been altered meanwhile, and what was inserted of it must not be another block."""
     world = GrowingWorld({3: "x1"})
     world.ends[P0] = 10
 
-    def alter(world: World, assignment: Assignment) -> Answer:
-        assert isinstance(world, GrowingWorld)
-        tables = tuple(
-            replace(t, columns=(*t.columns, Column("more", "String"))) if t.entry == "z" else t
-            for t in world.now_spec.tables
-        )
-        world.now_spec = replace(world.now_spec, tables=tables)
-        world.tell(world.now)
-        return world.task(assignment)
-
-    world.script = once(alter)
+    world.script = once(with_another_table_altered)
     run(world)
     widened = next(
         record
@@ -314,17 +316,7 @@ def test_where_rows_are_hashed_and_another_table_was_altered_the_range_is_probed
     world = GrowingWorld({3: "x1"}, tokens=False)
     world.ends[P0] = 10
 
-    def alter(world: World, assignment: Assignment) -> Answer:
-        assert isinstance(world, GrowingWorld)
-        tables = tuple(
-            replace(t, columns=(*t.columns, Column("more", "String"))) if t.entry == "z" else t
-            for t in world.now_spec.tables
-        )
-        world.now_spec = replace(world.now_spec, tables=tables)
-        world.tell(world.now)
-        return world.task(assignment)
-
-    world.script = once(alter)
+    world.script = once(with_another_table_altered)
     run(world)
     assert [kind for kind, _, _ in kinds(world, P0)] == ["INTEND", "PROBE", "SETTLE"]
     probed = next(r for c in world.commits for r in c.records.values() if r.kind.name == "PROBE")
