@@ -133,7 +133,7 @@ class Probe:
 
     def __str__(self) -> str:
         first, *others = self.sought
-        return f"{first} and {len(others)} more ranges" if others else str(first)
+        return f"{first} and {len(others)} more" if others else str(first)
 
     def take_known(self, table: TableSpec) -> None:
         """Take what is known to be missing of those that are not looked for in this table."""
@@ -382,8 +382,8 @@ class ClickHouseProber:
                 away.append(str(error))
         if away:
             raise ReplicaMissingError(
-                f"{probe} has to be probed, which needs all {len(urls)} replicas of shard "
-                f"{shard}, and {len(away)} of them cannot be reached: {'; '.join(away)}"
+                f"the probe of {probe} needs all {len(urls)} replicas of shard {shard}, and "
+                f"{len(away)} of them cannot be reached: {'; '.join(away)}"
             )
 
     def _still_serves(self, url: str, table: TableSpec) -> bool:

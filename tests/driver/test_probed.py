@@ -9,6 +9,7 @@ from sluice.core.bundles import members_in
 from sluice.core.errors import InDoubtError
 from sluice.core.receipts import BundleTooHeavy, Failed
 from sluice.core.records import Kind
+from sluice.driver.state import PossibleLateInsert
 from sluice.worker.assignment import Assignment
 from tests.driver.loop_world import START_MS, Answer, World, kinds, run
 from tests.driver.test_bundling import SOURCES, assert_exact, bundling, foreign
@@ -109,3 +110,28 @@ def test_what_was_not_found_and_is_too_heavy_together_is_looked_for_again() -> N
     assert_exact(world)
     found = [name for name, *_ in kinds(world, SOURCES[0])]
     assert found == ["INTEND", "PROBE", "PROBE", "SETTLE"], found
+
+
+@pytest.mark.parametrize("late_ms", [0, 40_000])
+def test_nothing_is_looked_for_while_a_lost_task_may_still_insert(late_ms: int) -> None:
+    """Its lease may be longer than that of the record that stands there now."""
+    world = bundling(count=1)
+    state = world.overrun(SOURCES[0], 5, 1)
+    state.late_insert_until_ms = world.now + late_ms
+    run(world, world.loop([state]))
+    ((at_ms, _),) = world.probes
+    assert (at_ms > START_MS + late_ms) and (at_ms < START_MS + late_ms + 20_000)
+    assert_exact(world)
+
+
+def test_what_was_not_found_takes_one_reservation_together() -> None:
+    """Somebody's late insert leaves room for one block: it is that of all of them."""
+    world = bundling(count=6, blocks=60)
+    states = [world.overrun(source, 5, 1) for source in SOURCES[:6]]
+    holder = PossibleLateInsert({"t/s1": 0}, world.now + 60_000)
+    world.tables[TargetShard("t", "s1")].fill(29)
+    run(world, world.loop(states, [holder]))
+    assert_exact(world)
+    sent = [a.record for job in world.jobs for a in job.assignments]
+    assert {members_in(record.bundle) for record in sent} == {6}
+    assert len(world.jobs) == 1 and world.jobs[0].assignments[0].sent_at_ms < START_MS + 1_000

@@ -75,12 +75,20 @@ def start(
     why: str | None,
     retiring: bool = False,
     no_probe: str | None = None,
+    asked: list[str] | None = None,
 ) -> tuple[Started, Recorder]:
     """A new driver under today's load spec.
 
     :param why: the recorded load spec cannot be executed.
     :param no_probe: its tables cannot be probed.
+    :param asked: gets the topic each time that the servers are asked whether they can.
     """
+
+    def why_no_probe(_: LoadSpec, topic: str) -> str | None:
+        if asked is not None:
+            asked.append(topic)
+        return no_probe
+
     world = World(group.sources, spec_of("a", "b", topic=group.topic).tables)
 
     def read_ledger(sources: list[TopicPartition], uncommitted: list[TopicPartition]) -> LedgerView:
@@ -95,7 +103,7 @@ def start(
         planner=RecordPlanner(today, "new", Limits(10, 1 << 20, 1000), 600.0),
         watch=lambda spec: None,
         why_not_executable=lambda spec, topic: why,
-        why_no_probe=lambda *_: no_probe,
+        why_no_probe=why_no_probe,
         start="earliest",
         ask_group=lambda name, sources: Predecessor([], {}),
         now_ms=lambda: NOW,
@@ -152,7 +160,10 @@ def test_what_another_version_left_behind_views_is_settled_by_that_version_or_in
             leave_in_doubt(group, recorded, partition=number)
         today = replace(recorded, decoder="chdb 2")
         why = "it was decoded by chdb 1, and today's decoder is chdb 2"
-        started, _ = start(group, today, why=why, no_probe="d.a feeds 1 materialized views")
+        asked: list[str] = []
+        no_probe = "d.a feeds 1 materialized views"
+        started, _ = start(group, today, why=why, no_probe=no_probe, asked=asked)
+        assert asked == [group.topic], "once for all of its partitions"
         for state in started.states:
             assert why in str(state.stopped) and "feeds 1 materialized views" in str(state.stopped)
             assert state.stopped is not None
