@@ -119,6 +119,7 @@ def _dissolved(
     """The bundle is no more. Each range goes its own way: back into the backlog where surely nobody
     inserted anything of it, nor will; else a probe says what of it is there (R11)."""
     updates: list[RecordUpdate] = []
+    to_probe: list[PartitionState] = []
     for state in members:
         if state.is_unrecorded:
             updates.append(refresh(state))
@@ -130,12 +131,15 @@ def _dissolved(
         elif state.untouched:
             updates.append(give_back(state, owner, now_ms))
         else:
-            _logger.warning(
-                "%s is probed: its bundle %s is not loaded as a whole any more",
-                state.block_range,
-                state.record.bundle,
-            )
-            probe(state)
+            to_probe.append(state)
+    if to_probe:
+        # One line: there may be a thousand of them.
+        _logger.warning(
+            "bundle %s is not loaded as a whole any more; %d of its ranges are probed, %s first",
+            *(to_probe[0].record.bundle, len(to_probe), to_probe[0].block_range),
+        )
+    for state in to_probe:
+        probe(state)
     return updates
 
 
