@@ -345,7 +345,7 @@ def _window_never_forgets() -> AbstractContextManager[None]:
     """A range in doubt is always repeated, whatever the windows say (H7)."""
     return patched(
         (Budget, "take_again", lambda *_: True),
-        (RecordPlanner, "remembered", lambda *_: True),
+        (round_planner, "why_forgotten", lambda *_: ""),
         (inserting, "_require_remembered", lambda *_: None),
     )
 

@@ -206,7 +206,7 @@ def _nobody_looks_at_windows() -> AbstractContextManager[None]:
     return patched(
         (inserting, "_require_remembered", lambda *_: None),
         (Budget, "take_again", lambda *_: True),
-        (RecordPlanner, "remembered", lambda *_: True),
+        (round_planner, "why_forgotten", lambda *_: ""),
     )
 
 
