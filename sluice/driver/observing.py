@@ -140,8 +140,7 @@ class TopicObserver:
             return
         self._is_wanted, self._looked_at_ms = False, now_ms
         self._look_for_new()
-        for topic in sorted({source.topic for source in self._states}):
-            yield from self._look_at(topic)
+        yield from self._look_at_topics()
         for state in self._states.values():
             if state.out and has_expired(state.record.deadline_ms, now_ms):
                 _logger.warning(
@@ -164,13 +163,21 @@ class TopicObserver:
                 )
             state.held_back_at = state.stable_end
 
-    def _look_at(self, topic: str) -> Iterator[Effect]:
-        states = [state for source, state in self._states.items() if source.topic == topic]
-        try:
-            identity, count = self._offsets.topics([topic])[topic]
-        except TopicMissingError as error:
-            yield from self._gone(topic, states, error)
-            return
+    def _look_at_topics(self) -> Iterator[Effect]:
+        """All of them by one request: a thousand, one after the other, held a round for seconds."""
+        of_topic: dict[str, list[PartitionState]] = {}
+        for state in self._states.values():
+            of_topic.setdefault(state.source.topic, []).append(state)
+        described = self._offsets.topics(of_topic, partial=True)
+        for topic, states in sorted(of_topic.items()):
+            if topic in described:
+                yield from self._look_at(topic, states, *described[topic])
+            else:
+                yield from self._gone(topic, states)
+
+    def _look_at(
+        self, topic: str, states: list[PartitionState], identity: str, count: int
+    ) -> Iterator[Effect]:
         for state in states:
             if state.record.topic_id != identity:
                 message = (
@@ -212,10 +219,9 @@ class TopicObserver:
         self._refused.difference_update(topics)
         _logger.warning("new topics are loaded from now on: %s", ", ".join(topics))
 
-    def _gone(
-        self, topic: str, states: list[PartitionState], error: SluiceError
-    ) -> Iterator[Effect]:
+    def _gone(self, topic: str, states: list[PartitionState]) -> Iterator[Effect]:
         """A topic that nobody named may go, once what was begun is settled."""
+        error = TopicMissingError(f"topic {topic} does not exist")
         is_named = self._found is None or self._found.is_named(topic)
         for state in states:
             if is_named or state.record.in_doubt or state.stopped is not None:

@@ -59,9 +59,12 @@ class SourceOffsets(Protocol):
     ) -> dict[TopicPartition, int]:
         """Ends of the logs, open transactions included; missing as in `stable_ends`."""
 
-    def topics(self, names: Iterable[str]) -> dict[str, tuple[str, int]]:
-        """Short id and number of partitions of each topic.
+    def topics(
+        self, names: Iterable[str], *, partial: bool = False
+    ) -> dict[str, tuple[str, int]]:
+        """Short id and number of partitions of each topic, in one request.
 
+        :param partial: leave out topics that do not exist.
         :raises TopicMissingError: one of them does not exist.
         """
 

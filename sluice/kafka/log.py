@@ -61,9 +61,12 @@ class SourceLog:
         self._admin = admin
         self._ends = ends
 
-    def topics(self, names: Iterable[str]) -> dict[str, tuple[str, int]]:
-        """Short id and number of partitions of each topic.
+    def topics(
+        self, names: Iterable[str], *, partial: bool = False
+    ) -> dict[str, tuple[str, int]]:
+        """Short id and number of partitions of each topic, in one request.
 
+        :param partial: leave out topics that do not exist.
         :raises TopicMissingError: one of them does not exist.
         """
         wanted = sorted(set(names))
@@ -78,6 +81,8 @@ class SourceLog:
                 description = future.result()
             except ck.KafkaException as error:
                 if error.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    if partial:
+                        continue
                     raise TopicMissingError(f"topic {name} does not exist") from None
                 raise kafka_error(f"describing topic {name}", error) from None
             uuid = description.topic_id

@@ -170,6 +170,7 @@ class World(Inbox):
         self.leaders: dict[TopicPartition, int] = {}
         self.cut_at: dict[TopicPartition, int] = {}
         self.asked_epochs: list[dict[TopicPartition, EpochOffset]] = []
+        self.topic_requests = 0
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = self._windows_at = 0
         self._members, self._inserted = dict[str, list[Assignment]](), set[str]()
@@ -244,10 +245,15 @@ class World(Inbox):
         self.asked_epochs.append(dict(points))
         return {s: "cut" for s, at in points.items() if at.offset > self.cut_at.get(s, 1 << 60)}
 
-    def topics(self, names: Iterable[str]) -> dict[str, tuple[str, int]]:
+    def topics(
+        self, names: Iterable[str], *, partial: bool = False
+    ) -> dict[str, tuple[str, int]]:
+        self.topic_requests += 1
         found = {}
         for name in names:
             if name not in self.ids:
+                if partial:
+                    continue
                 raise TopicMissingError(f"topic {name} does not exist")
             found[name] = (self.ids[name], sum(source.topic == name for source in self.ends))
         return found

@@ -38,6 +38,21 @@ def test_a_deleted_topic_and_a_silent_partition_hold_nobody_else() -> None:
     assert world.rows_of(P0) == world.rows_of(P1) == [1] * 20
 
 
+def test_all_topics_are_looked_at_by_one_request() -> None:
+    """A request for each of a thousand topics held a round, and every row, for seconds."""
+    sources = [TopicPartition(f"t{number}", 0) for number in range(30)]
+    world = World(sources)
+    world.ends.update(dict.fromkeys(sources, 20))
+    loop = world.loop()
+    at_start = world.topic_requests
+    del world.ids["t7"]
+    world.at(70_000, lambda: world.ends.update(dict.fromkeys(sources, 40)))
+    loop.run(dict.fromkeys(sources, 40), 5.0)
+    stopped = [state.source.topic for state in loop.states.values() if state.stopped is not None]
+    assert stopped == ["t7"]
+    assert 1 <= world.topic_requests - at_start <= 3
+
+
 def test_a_topic_that_is_created_again_while_the_loop_runs_is_not_read() -> None:
     world = World([P0])
     world.ends[P0] = 20

@@ -304,7 +304,9 @@ class SimulatedLog(SourceLog):
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def topics(self, names: Iterable[str]) -> dict[str, tuple[str, int]]:
+    def topics(
+        self, names: Iterable[str], *, partial: bool = False
+    ) -> dict[str, tuple[str, int]]:
         world = self._world
         fault = world.call("describe topics", faults.LIST_OFFSETS)
         if fault == "watermark read fails" or world.broker.unreachable_until > world.now:
@@ -312,6 +314,8 @@ class SimulatedLog(SourceLog):
         found = {}
         for name in sorted(names):
             if name not in world.broker.ids:
+                if partial:
+                    continue
                 raise TopicMissingError(f"topic {name} does not exist")
             found[name] = (world.broker.ids[name], len(world.broker.topics[name]))
         return found
