@@ -17,7 +17,7 @@ _INSTRUMENTS = {"testbed.local", "testbed.simulate", "testbed.chaos"}
 
 #: What each folder may import; its own modules it always may. The folders of `testbed` count
 #: each for itself.
-_LIBRARIES = {"producer", "core", "kafka", "decode", "clickhouse", "dedupe", "locks"}
+_LIBRARIES = {"producer", "core", "kafka", "decode", "clickhouse", "claims", "locks"}
 _LOADER = _LIBRARIES | {"config", "worker", "spark", "driver"}
 ALLOWED = {
     "producer": set[str](),
@@ -26,7 +26,7 @@ ALLOWED = {
     "kafka": {"core"},
     "decode": {"producer", "core"},
     "clickhouse": {"core"},
-    "dedupe": {"core"},
+    "claims": {"core"},
     "locks": {"core"},
     "worker": _LIBRARIES,
     "spark": _LIBRARIES | {"worker"},

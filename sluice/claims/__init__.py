@@ -1,0 +1,1 @@
+"""Where claims are kept (R20): one port, and the stores behind it."""
