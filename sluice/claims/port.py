@@ -71,7 +71,8 @@ class ClaimStore(Protocol):
         was written are there if the note is, whatever the store has lost."""
 
     def keep(self, name: str, text: str) -> None:
-        """Write such a fact: what was claimed before is kept no worse than the fact itself."""
+        """Write such a fact, or take it away with "": what was claimed before is kept no worse than
+        the fact itself."""
 
     def notes(self) -> dict[str, str]:
         """All of them, by name."""

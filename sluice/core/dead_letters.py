@@ -24,6 +24,8 @@ REPLAY_HEADERS = (
 #: The reason of dead letters of messages that nothing is wrong with: their table takes nothing for
 #: now. They stand in the parking topic.
 PARKED = "parked"
+#: Of messages whose event another message has already made a row of, where they are to be kept.
+DUPLICATE = "duplicate"
 
 #: How many examples an error names.
 _EXAMPLES_MAX = 3

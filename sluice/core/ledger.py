@@ -149,6 +149,10 @@ def settled_entry(block_range: Range, batch: int, attempt: int, loaded: Loaded) 
         body["empty_by_table"] = {
             entry: list(map(list, intervals)) for entry, intervals in loaded.empty.items()
         }
+    if loaded.duplicates:
+        body["duplicates_by_table"] = {
+            entry: asdict(found) for entry, found in loaded.duplicates.items()
+        }
     if loaded.dropped_rows:
         body["dropped_rows_by_table"] = dict(loaded.dropped_rows)
     return LedgerEntry(block_range.source, body)

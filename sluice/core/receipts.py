@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sluice.core.dynamic import NewField
 from sluice.core.errors import SluiceError
@@ -133,6 +133,7 @@ class Stages:
 
     :param fetch: reading the range from Kafka into buffers; `check` is the part of it that
         proves where messages begin and end, and joins them.
+    :param claim: asking who owns the keys of events, and leaving duplicates out.
     :param insert: everything about inserting; `wait` is the part of it from the first byte of
         the block to the server's answer.
     :param letters: reading the originals of bad messages again.
@@ -141,11 +142,26 @@ class Stages:
     fetch: float = 0.0
     check: float = 0.0
     decode: float = 0.0
+    claim: float = 0.0
     insert: float = 0.0
     wait: float = 0.0
     letters: float = 0.0  # so named in ledgers
     total: float = 0.0
     cpu: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicates:
+    """Events of a table entry that other messages own (R20).
+
+    :param rows: that were left out.
+    :param messages: of which all rows were left out.
+    :param offsets: of these messages, as they stand in the ledger (`core.rests`).
+    """
+
+    rows: int
+    messages: int
+    offsets: Any
 
 
 @pickled_by_fields
@@ -161,6 +177,7 @@ class Loaded:
     :param unrouted: messages that no entry takes, skipped or not.
     :param empty: by table entry, offsets of messages of no rows, where any number is allowed.
     :param dropped_rows: by table entry, bad rows of messages whose other rows were loaded.
+    :param duplicates: by table entry; those that became dead letters are not among them.
     """
 
     receipts: tuple[Receipt, ...]
@@ -173,6 +190,7 @@ class Loaded:
     unrouted: int = 0
     empty: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
     dropped_rows: Mapping[str, int] = field(default_factory=dict)
+    duplicates: Mapping[str, Duplicates] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -266,14 +284,15 @@ class Failed:
     :param entry: the table entry whose block was refused; "" where it is no refusal of one.
     :param is_unstored: nobody ever inserted anything of this entry for the range.
     :param inserted: table entries whose blocks were inserted before, if `is_unstored`.
-    :param is_unread: its messages could not be read, so its task inserted nothing of it.
+    :param inserted_nothing: its task inserted nothing of it, of no table: its messages could not be
+        read, or nobody answered for its claims.
     """
 
     error: SluiceError
     entry: str = ""
     is_unstored: bool = False
     inserted: tuple[str, ...] = ()
-    is_unread: bool = False
+    inserted_nothing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

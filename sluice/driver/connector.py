@@ -186,6 +186,9 @@ class _Assembly:
         if failure is not None:
             self.monitor.stop()
             raise failure
+        self.claims = self._claims_keeper()
+        if self.claims is not None:
+            self.claims.start()
         self.recorder = Recorder(self.kafka, self.names, now_ms=now_ms, stop=run._give_up)
         self.prober = ClickHouseProber(self.clickhouse, configuration.pipeline, self.kafka)
         self.planner = RecordPlanner(
@@ -201,8 +204,43 @@ class _Assembly:
             members_max=configuration.batch.max_partitions,
         )
 
+    def _claims_keeper(self) -> ClaimsKeeper | None:
+        """Where events are deduplicated."""
+        found = self.configuration.deduplication
+        if found is None:
+            return None
+        access, lease = store_access(found), self.configuration.batch.lease_seconds
+        name = self.run.connector.name
+        return ClaimsKeeper(
+            self.monitor,
+            partial(open_store, access),
+            self.spec,
+            Me(f"{self.configuration.pipeline}/{name}", self.names.owner, now_ms()),
+            int(lease * 1000),
+            now_ms,
+            partial(rebuild, self.configuration, name),
+            0 if access.is_local else SETTLE_MS,
+        )
+
+    def _watch(self, spec: LoadSpec) -> None:
+        """Watch the windows of a recorded load spec, too.
+
+        :raises TerminalError: it deduplicates, and no store of claims is configured.
+        """
+        self.monitor.watch(spec)
+        if self.claims is not None:
+            self.claims.watch(spec)
+        elif any(table.deduplicate is not None for table in spec.tables):
+            raise TerminalError(
+                f"load spec {spec.digest()} deduplicates, and no store of claims is configured",
+                "Name the store that it was loaded with in [deduplication] store, until nothing "
+                "that is recorded under it is in doubt.",
+            )
+
     def close(self) -> None:
         """End everything that belongs to this connector."""
+        if self.claims is not None:
+            self.claims.stop()
         if self.schema is not None:
             self.schema.stop()
         if self.watch is not None:
@@ -254,6 +292,9 @@ class _Assembly:
             specs=started.canonical,
             insert_timeout_seconds=configuration.clickhouse.insert_timeout_seconds,
             registry=registry_access(configuration),
+            claims=None
+            if configuration.deduplication is None
+            else store_access(configuration.deduplication),
         )
         name = self.run.connector.name
         self.schema = SchemaReader(
@@ -263,7 +304,8 @@ class _Assembly:
         loop_parts = LoopParts(
             log=self.recorder,
             offsets=self.log,
-            windows=self.monitor,
+            windows=self.claims or self.monitor,
+            see_claims=None if self.claims is None else self.claims.see,
             jobs=self.run._jobs.result(),
             prober=self.prober,
             now_ms=now_ms,
@@ -315,9 +357,9 @@ class _Assembly:
             recorder=self.recorder,
             log=self.log,
             read_ledger=read_ledger,
-            windows=self.monitor,
+            windows=self.claims or self.monitor,
             planner=self.planner,
-            watch=self.monitor.watch,
+            watch=self._watch,
             why_not_executable=self._why_not_executable,
             why_no_probe=self._why_no_probe,
             start=self.run.connector.start,

@@ -11,6 +11,7 @@ import logging
 from dataclasses import replace
 
 from sluice.core.dead_letters import (
+    DUPLICATE,
     PARKED,
     DeadLetterLimit,
     DeadLetterWindow,
@@ -64,7 +65,7 @@ class DeadLetterLimiter:
         source = block_range.source
         window = self.windows.setdefault(source, DeadLetterWindow(self._limit))
         dead_letters = dead_letters_by_table(
-            letter for letter in loaded.dead_letters if letter.reason != PARKED
+            letter for letter in loaded.dead_letters if letter.reason not in (PARKED, DUPLICATE)
         )
         if loaded.messages:
             excess = window.take(loaded.messages, dead_letters, loaded.passed)

@@ -204,6 +204,8 @@ class ConnectorLoop:
             if refusal is not None:
                 self._apply([ParkEntry(target_shard.entry, refusal)])
         self._apply(self._schema.barred())
+        if self._parts.see_claims is not None:
+            self._parts.see_claims(self.states.values(), self._holds, now_ms)
         self._busy = busy(self.states.values(), now_ms)
         planned = self._round_planner.plan(self._busy, now_ms, flush=flush, stopping=stopping)
         self._apply(planned.effects)

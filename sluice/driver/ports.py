@@ -19,6 +19,7 @@ from sluice.core.ranges import EpochOffset, Range, TopicPartition
 from sluice.core.records import Record
 from sluice.driver.effects import Wanted
 from sluice.driver.parking import Parking
+from sluice.driver.state import Holds, PartitionState
 from sluice.driver.unknown_schemas import PATIENCE_MS
 from sluice.spark.jobs import Inbox
 from sluice.worker.assignment import Job, TaskEnvironment
@@ -59,9 +60,7 @@ class SourceOffsets(Protocol):
     ) -> dict[TopicPartition, int]:
         """Ends of the logs, open transactions included; missing as in `stable_ends`."""
 
-    def topics(
-        self, names: Iterable[str], *, partial: bool = False
-    ) -> dict[str, tuple[str, int]]:
+    def topics(self, names: Iterable[str], *, partial: bool = False) -> dict[str, tuple[str, int]]:
         """Short id and number of partitions of each topic, in one request.
 
         :param partial: leave out topics that do not exist.
@@ -253,6 +252,14 @@ class Prober(Protocol):
         """
 
 
+class SeeClaims(Protocol):
+    """Looks for what may still be inserted under claims that are lost; `sluice.driver.claims` for
+    real."""
+
+    def __call__(self, states: Iterable[PartitionState], holds: Holds, now_ms: int) -> None:
+        """All partitions of a loop, and what else holds on to windows."""
+
+
 class Clock(Protocol):
     """Wall time."""
 
@@ -271,6 +278,8 @@ class LoopParts:
     :param want_columns: asks for columns of new fields; a `SchemaRead` tells of them.
     :param inflight_inserts_max: ranges in flight for each replica of a table.
     :param find_cuts: looks after logs whose leader has changed.
+    :param see_claims: is told in every round what may still be inserted; None where no entry
+        deduplicates.
     :param schema_patience_ms: see `unknown_schemas`.
     """
 
@@ -287,6 +296,7 @@ class LoopParts:
     topics: Topics | None = None
     want_columns: Callable[[Wanted], None] | None = None
     inflight_inserts_max: int = INFLIGHT_INSERTS_MAX
+    see_claims: SeeClaims | None = None
     replicas: Replicas | None = None
     find_cuts: FindCuts = no_cuts
     schema_patience_ms: int = PATIENCE_MS

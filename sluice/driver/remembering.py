@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sluice.core.budget import TargetShard, still_remembered, still_young
+from sluice.core.claims import CLAIMS
+from sluice.core.ledger import Background
 from sluice.core.load_spec import LoadSpec
 from sluice.core.server_runs import is_same_run
 from sluice.driver.parking import parked_in
@@ -13,12 +15,13 @@ from sluice.driver.state import PartitionState
 
 
 def target_shards_of(spec: LoadSpec, topic: str) -> list[TargetShard]:
-    """Every table that a range of this topic is inserted into; see `Budget.target_shards`, too."""
+    """Every table that a range of this topic is inserted into; see `Budget.target_shards`, too. The
+    claims of a table are to a range what one more window is (R20)."""
     return [
         TargetShard(table.entry, shard)
         for table in spec.tables_of(topic)
         if not table.parked
-        for shard in table.shards
+        for shard in (*table.shards, *([CLAIMS] if table.deduplicate else []))
     ]
 
 
@@ -54,6 +57,8 @@ def why_forgotten(
                 "since, of which its "
                 f"deduplication window keeps {window.state.blocks}"
             )
+        elif target_shard.shard == CLAIMS:
+            why = _why_not_claimed(target_shard, window, background, now_ms) or why
         elif not still_young(window.seconds, background.since_ms, now_ms):
             why = f"the deduplication window of {table} keeps blocks for {window.seconds} s"
         elif window.server and not is_same_run(
@@ -64,3 +69,15 @@ def why_forgotten(
                 "and a table that is not replicated may know a block then that it has lost"
             )
     return why
+
+
+def _why_not_claimed(
+    target_shard: TargetShard, window: ShardWindow, background: Background, now_ms: int
+) -> str:
+    """Why the claims of a range may not be what they were when it was first sent (R20)."""
+    entry = target_shard.entry
+    if not still_young(window.seconds, background.since_ms, now_ms):
+        return f"its claims of table entry {entry} hold for {window.seconds} s, and may be over"
+    if not is_same_run(background.servers.get(CLAIMS), window.server):
+        return f"the store of claims of table entry {entry} was started again, or is another one"
+    return ""

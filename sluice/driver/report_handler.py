@@ -73,7 +73,7 @@ def _refuses_all(outcome: Outcome) -> bool:
     if isinstance(outcome, Outdated):
         return bool(outcome.fields or outcome.schemas)
     if isinstance(outcome, Failed):
-        return outcome.is_unread
+        return outcome.inserted_nothing
     if isinstance(outcome, NeedsReservation):
         return not outcome.inserted
     return isinstance(outcome, Untried | TooHeavy | BundleTooHeavy)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sluice.core.budget import Hold, TargetShard
+from sluice.core.claims import CLAIMS
 from sluice.core.errors import SluiceError
 from sluice.core.lease import has_expired
 from sluice.core.ledger import Background, InsertCounters
@@ -328,6 +329,6 @@ def target_shards_gone(background: Background, spec: LoadSpec, topic: str) -> li
     held = {entry for entry, _ in target_shards} | set(background.rest)
     gone = [f"table entry {entry}" for entry in sorted(held - shards.keys())]
     for entry, shard in target_shards:
-        if entry in shards and shard not in shards[entry]:
+        if entry in shards and shard not in (*shards[entry], CLAIMS):
             gone.append(f"shard {shard} of table entry {entry}")
     return gone

@@ -61,9 +61,7 @@ class SourceLog:
         self._admin = admin
         self._ends = ends
 
-    def topics(
-        self, names: Iterable[str], *, partial: bool = False
-    ) -> dict[str, tuple[str, int]]:
+    def topics(self, names: Iterable[str], *, partial: bool = False) -> dict[str, tuple[str, int]]:
         """Short id and number of partitions of each topic, in one request.
 
         :param partial: leave out topics that do not exist.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sluice.config import Configuration
-from sluice.core.dead_letters import PARKED
+from sluice.core.dead_letters import DUPLICATE, PARKED
 from sluice.core.errors import TerminalError
 from sluice.core.receipts import DeadLetter, Origin
 from sluice.driver.specs import kafka_access
@@ -41,6 +41,7 @@ _ADVICE = {
         "apart, or map them in [table.columns], then replay."
     ),
     PARKED: "Nothing is wrong with the message: fix its table, then replay.",
+    DUPLICATE: "Another message has made the row of its event: nothing is to be done.",
     "no-route": "No table entry takes the message: add one, or a route, then replay.",
 }
 _OTHER_ADVICE = "Fix what the error names, then replay."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sluice.claims.stores import StoreAccess
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.core.ledger import InsertCounters, Rest, Stored
 from sluice.core.pickling import pickled_by_fields
@@ -25,6 +26,7 @@ class TaskEnvironment:
     :param specs: canonical load specs by digest.
     :param registry: of schemas; None: no format needs one.
     :param insert_timeout_seconds: what a block may take; never longer than its lease.
+    :param claims: where claims are kept; None: nobody deduplicates.
     :param dead_letter_bytes_max: payload bytes that one task may send to the driver; what
         is beyond becomes a pointer to the original message.
     """
@@ -36,6 +38,7 @@ class TaskEnvironment:
     insert_timeout_seconds: float = 30.0
     registry: RegistryAccess | None = None
     dead_letter_bytes_max: int = 8 * 1024 * 1024
+    claims: StoreAccess | None = None
 
 
 @pickled_by_fields

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.bundles import Member, is_whole, place_of
+from sluice.core.claims import Owners, owners_of
 from sluice.core.errors import TerminalError
 from sluice.core.ledger import InsertCounters, Rest, Stored
 from sluice.core.load_spec import LoadSpec, TableSpec
@@ -181,6 +182,24 @@ class Bundle:
             shard=shard,
             rest=record.rest,
             bundle=record.bundle,
+        )
+
+    def owners(
+        self, of: Origins, loader: int, places: NDArray[np.uint64], rows: NDArray[np.uint32]
+    ) -> Owners:
+        """The owners that rows of a table entry are (`core.claims`).
+
+        :param of: see `origins`; `loader`: see `core.claims.loader_number`.
+        :param places: of their messages; `rows`: the number of each within its message.
+        """
+        numbers = of.numbers(places)
+        return owners_of(
+            [member.record.topic_id for member in self.members],
+            [member.block_range.source.partition for member in self.members],
+            0 if numbers is None else numbers,
+            loader,
+            of.offsets(places),
+            rows,
         )
 
     def counted(self, places: NDArray[np.uint64]) -> list[int]:

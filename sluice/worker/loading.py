@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.core.dead_letters import PARKED
+from sluice.claims.port import StoreAwayError
+from sluice.core.claims import Deduplicate, loader_number
+from sluice.core.dead_letters import DUPLICATE, PARKED
 from sluice.core.dynamic import NewField
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
 from sluice.core.formats import REGISTRY_OPTION
@@ -26,6 +28,7 @@ from sluice.core.receipts import (
     BundleTooHeavy,
     DeadLetter,
     DeadLetterReason,
+    Duplicates,
     Failed,
     Loaded,
     NeedsReservation,
@@ -38,6 +41,7 @@ from sluice.core.receipts import (
     UnknownSchemas,
     Untried,
 )
+from sluice.core.rests import written_offsets
 from sluice.decode.engine.session import release_memory
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Block, Decoded
@@ -50,6 +54,7 @@ from sluice.kafka.readers import Reader
 from sluice.worker.asking import ask_for_fields, asked_for_columns, asked_for_schemas, words_of
 from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.bundle import Bundle
+from sluice.worker.claiming import Claimed, claim
 from sluice.worker.errors import BlockRefusedError, NeedsReservationError, OutdatedTextError
 from sluice.worker.fetching import Reading, fetch
 from sluice.worker.inserting import insert_block, may_go_parallel
@@ -137,8 +142,9 @@ def _refused(bundle: Bundle, task_attempt: int) -> Outcome | None:
 def _load(
     cache: WorkerCache, environment: TaskEnvironment, bundle: Bundle
 ) -> Outcome | tuple[Outcome, ...]:
-    """1. Lease. 2. Fetch and weigh. 3. For each table: decode, split by shards, check the
-    reservation, insert; nothing of any table before all were decoded that may refuse the range.
+    """1. Lease. 2. Fetch and weigh. 3. For each table: decode, claim the keys, split by shards,
+    check the reservation, insert; nothing of any table before all were decoded that may refuse the
+    range.
     4. Fetch the originals of the bad messages."""
     lease = HeldLease(bundle.first, bundle.deadline_ms, bundle.sent_at_ms)
     spec = cache.spec(environment, bundle.spec)
@@ -157,7 +163,7 @@ def _load(
         if reading.unread is not None:
             number, error = reading.unread
             outcomes: list[Outcome] = [Untried()] * len(bundle.members)
-            outcomes[number] = Failed(error, is_unread=True)
+            outcomes[number] = Failed(error, inserted_nothing=True)
             return tuple(outcomes)
         heavy_at = loading.decode_first(tables, router)
         if heavy_at is not None:
@@ -171,6 +177,8 @@ def _load(
             return asked_for_schemas(tables, loading.schemas)
         try:
             loading.load(tables, router)
+        except StoreAwayError as error:
+            return Failed(error, inserted_nothing=not loading.receipts)
         except OutdatedTextError as refused:
             inserted = tuple(receipt.entry for receipt in loading.receipts)
             return Outdated(refused.entry, str(refused), inserted)
@@ -218,6 +226,7 @@ class _Loading:
     given: dict[str, list[int]] = field(default_factory=dict)
     empty: dict[str, tuple[int, ...]] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
+    duplicates: dict[str, Claimed] = field(default_factory=dict)
     values: dict[int, bytes] = field(default_factory=dict)
     values_bytes: int = 0
     fields: dict[str, tuple[NewField, ...]] = field(default_factory=dict)
@@ -265,11 +274,31 @@ class _Loading:
                 self.empty[table.entry] = decoded.empty
             if decoded.dropped_rows:
                 self.dropped[table.entry] = decoded.dropped_rows
+            if decoded.rows and table.deduplicate is not None:
+                decoded = self._claim(table, table.deduplicate, decoded)
             if decoded.rows == 0:
                 continue
             parts = self._split(table, decoded)
             del decoded
             self._insert(table, parts)
+
+    def _claim(self, table: TableSpec, deduplicate: Deduplicate, decoded: Decoded) -> Decoded:
+        """The block without duplicates (R20), after everything that may leave a message out."""
+        began = time.monotonic()
+        cache, origins = self.cache, self.bundle.origins(self.spec, table.entry)
+        row_keys = cache.row_keys(self.bundle.spec, table, decoded.columns)
+        loader = loader_number(self.spec.pipeline, self.spec.connector, table.entry)
+        store = cache.claims(self.environment)
+        self.lease.check()  # nobody may claim any more for what nobody will insert
+        claimed = claim(store, self.bundle, table, row_keys, decoded, origins, loader)
+        self.clocks.claim += time.monotonic() - began
+        if deduplicate.duplicates == "dead-letter":
+            fault = DeadLetterReason(table.entry, DUPLICATE, "an earlier message has this key")
+            for place in claimed.places.tolist():
+                self.faults.setdefault(place, []).append(fault)
+        elif claimed.left_out:
+            self.duplicates[table.entry] = claimed
+        return claimed.block
 
     def _split(self, table: TableSpec, decoded: Decoded) -> list[tuple[str, Block]]:
         """The block of each shard, the last one first. Before any of them is inserted, all are
@@ -384,6 +413,7 @@ class _Loading:
             )
             self.clocks.letters = time.monotonic() - began
         unrouted = bundle.divided(router.unrouted)
+        duplicates = self._duplicates_of_members()
         empty = bundle.divided_intervals(self.empty)
         stages = self.clocks.stages()
         return tuple(
@@ -395,10 +425,11 @@ class _Loading:
                 skipped=result.skipped,
                 # What all members took together is told of the first one.
                 stages=stages if n == 0 else Stages(),
-                passed=self._passed(n, result.messages - result.skipped),
+                passed=self._passed(n, result.messages - result.skipped, duplicates[n]),
                 unrouted=len(unrouted[n]),
                 empty=empty[n],
                 dropped_rows=self.dropped if n == 0 else {},
+                duplicates=duplicates[n],
             )
             for n, result in enumerate(reading.results)
         )
@@ -413,7 +444,20 @@ class _Loading:
             for offsets in self.bundle.divided(places)
         ]
 
-    def _passed(self, number: int, values: int) -> dict[str, int]:
+    def _duplicates_of_members(self) -> list[dict[str, Duplicates]]:
+        """By table entry; rows that were left out are told of the first member."""
+        found: list[dict[str, Duplicates]] = [{} for _ in self.bundle.members]
+        for entry, claimed in self.duplicates.items():
+            for n, offsets in enumerate(self.bundle.divided(claimed.places.tolist())):
+                if offsets or n == 0:
+                    written = written_offsets(np.array(offsets, np.uint64))
+                    rows = claimed.left_out if n == 0 else 0
+                    found[n][entry] = Duplicates(rows, len(offsets), written)
+        return found
+
+    def _passed(
+        self, number: int, values: int, duplicates: Mapping[str, Duplicates]
+    ) -> dict[str, int]:
         """By table entry, the messages of a member that are neither its rows nor its dead letters.
 
         :param values: messages of the member that have one.
@@ -423,6 +467,8 @@ class _Loading:
         passed = {entry: values - given[number] for entry, given in self.given.items()}
         for entry, places in self.empty.items():
             passed[entry] += len(self.bundle.divided(places)[number])
+        for entry, told in duplicates.items():
+            passed[entry] += told.messages
         return {entry: count for entry, count in passed.items() if count}
 
 

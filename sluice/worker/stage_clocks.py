@@ -21,6 +21,7 @@ class StageClocks:
     fetch: float = 0.0
     check: float = 0.0
     decode: float = 0.0
+    claim: float = 0.0
     insert: float = 0.0
     wait: float = 0.0
     letters: float = 0.0
@@ -40,6 +41,7 @@ class StageClocks:
             fetch=self.fetch,
             check=self.check,
             decode=self.decode,
+            claim=self.claim,
             insert=self.insert,
             wait=self.wait,
             letters=self.letters,

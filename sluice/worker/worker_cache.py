@@ -6,6 +6,8 @@ import platform
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from sluice.claims.port import ClaimStore
+from sluice.claims.stores import StoreAccess, open_store
 from sluice.clickhouse.capabilities import insert_settings, read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.core.errors import TerminalError
@@ -13,6 +15,7 @@ from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.load_spec import LoadSpec, TableSpec, parse_spec
 from sluice.core.replicas import Breaker
 from sluice.decode.formats import make_decoder
+from sluice.decode.keys.hashing import RowKeys
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.framing import Framing
 from sluice.decode.messages.port import TableDecoder
@@ -69,6 +72,8 @@ class WorkerCache:
     specs: dict[str, LoadSpec] = field(default_factory=dict)
     decoders: dict[tuple[str, str], TableDecoder] = field(default_factory=dict)
     splitters: dict[tuple[str, str], Splitter] = field(default_factory=dict)
+    key_hashes: dict[tuple[str, str], RowKeys] = field(default_factory=dict)
+    stores: dict[StoreAccess, ClaimStore] = field(default_factory=dict)
     registries: set[str] = field(default_factory=set)
     #: By replica, load spec, entry and shard, what was looked at: whether the zone matters there.
     checked: dict[tuple[str, str, str, str], bool] = field(default_factory=dict)
@@ -149,6 +154,28 @@ class WorkerCache:
         if key not in self.splitters:
             self.splitters[key] = Splitter(table, columns)
         return self.splitters[key]
+
+    def row_keys(self, digest: str, table: TableSpec, columns: tuple[str, ...]) -> RowKeys:
+        """What computes the deduplication keys of a table of a load spec."""
+        key = (digest, table.entry)
+        if key not in self.key_hashes:
+            self.key_hashes[key] = RowKeys(table, columns)
+        return self.key_hashes[key]
+
+    def claims(self, environment: TaskEnvironment) -> ClaimStore:
+        """The store of claims.
+
+        :raises TerminalError: the configuration names none.
+        """
+        access = environment.claims
+        if access is None:
+            raise TerminalError(
+                "the range deduplicates events, and the configuration names no store of claims",
+                "Name one in [deduplication] store; docs/EVENTS.md says which there are.",
+            )
+        if access not in self.stores:
+            self.stores[access] = open_store(access)
+        return self.stores[access]
 
     def _provide_registry(self, environment: TaskEnvironment, table: TableSpec) -> None:
         """A registry that has moved since is asked where it is now: its numbers are the same."""

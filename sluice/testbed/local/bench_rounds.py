@@ -34,6 +34,7 @@ STAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "fetch": (("fetch",), ("check",)),
     "check": (("check",), ()),
     "decode": (("decode",), ()),
+    "claim": (("claim",), ()),
     "insert": (("insert",), ("wait",)),
     "insert wait": (("wait",), ()),
     "letters": (("letters",), ()),

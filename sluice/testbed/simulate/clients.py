@@ -304,9 +304,7 @@ class SimulatedLog(SourceLog):
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def topics(
-        self, names: Iterable[str], *, partial: bool = False
-    ) -> dict[str, tuple[str, int]]:
+    def topics(self, names: Iterable[str], *, partial: bool = False) -> dict[str, tuple[str, int]]:
         world = self._world
         fault = world.call("describe topics", faults.LIST_OFFSETS)
         if fault == "watermark read fails" or world.broker.unreachable_until > world.now:

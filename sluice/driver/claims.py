@@ -1,0 +1,407 @@
+"""Keeps an eye on the store of claims, and opens it again after it may have lost some (R20).
+
+Claims are lost with a store: one that was started again may lack the last second's, a failover what
+had not reached the replica, a new one all of them. Their rows are in the tables, so they can be
+claimed again; but not while anybody may still insert under a claim that nobody knows any more. So
+the store is closed while its run is another one than that its claims are complete under: nothing
+new is sent; all writers see to it that nothing of theirs can be inserted any more; then the rows
+that came since are claimed, and it is open.
+
+Every claim that was answered before a note was written is there if the note is. Each second a
+writer notes the time, and what the store still has of that says since when claims may be missing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass
+
+from sluice.claims.port import ClaimStore, StoreFacts
+from sluice.core.budget import TargetShard, WindowState
+from sluice.core.claims import CLAIMS, REPEATED_SECONDS_MAX, key_space
+from sluice.core.errors import SluiceError
+from sluice.core.lease import CLOCK_SKEW_MS_MAX, has_expired
+from sluice.core.load_spec import LoadSpec
+from sluice.core.server_runs import is_same_run
+from sluice.driver.ports import Clock, ShardWindow, Windows
+from sluice.driver.state import Holds, PartitionState
+
+_logger = logging.getLogger("sluice.claims")
+
+POLL_SECONDS = 1.0
+SWEEP_EVERY_MS = 10_000
+SWEEP_SECONDS = 0.05
+ALARM_EVERY_MS = 60_000
+#: A claim is no window that blocks could push others out of.
+BOUNDLESS = 1 << 40
+#: A server says to the second when a part came, by a clock of its own.
+SINCE_MARGIN_MS = 2 * CLOCK_SKEW_MS_MAX + 2_000
+
+#: What nobody has noted for so long was not kept up: rows may have come without claims.
+STALE_MS = 60_000
+#: A driver that has not told of itself for so long is not coming back.
+FORGOTTEN_MS = 86_400_000
+
+#: Claims every row that came into the tables of a key space since then (milliseconds).
+Rebuild = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """What a driver says of a connector of its own, beside the claims.
+
+    :param connector: with its pipeline.
+    :param run: of the store that it knows; `is_quiet`: nothing can be inserted any more under
+        claims of a run before.
+    :param lease_ms: nothing that it sent is inserted later than this after `at_ms`.
+    """
+
+    connector: str
+    run: str
+    is_quiet: bool
+    at_ms: int
+    lease_ms: int
+    spaces: tuple[str, ...]
+
+    def written(self) -> str:
+        """As it stands in the store."""
+        return json.dumps(astuple(self), separators=(",", ":"))
+
+    @staticmethod
+    def read(text: str) -> Writer:
+        """What was written."""
+        *facts, spaces = json.loads(text)
+        return Writer(*facts, tuple(spaces))
+
+
+@dataclass(frozen=True, slots=True)
+class Me:
+    """Which writer this is.
+
+    :param connector: with its pipeline.
+    :param owner: as in records, another one for each driver process.
+    :param since_ms: when it started.
+    """
+
+    connector: str
+    owner: str
+    since_ms: int
+
+    @property
+    def name(self) -> str:
+        """Among all writers."""
+        return f"{self.connector} {self.owner}"
+
+    def took_over(self, other: Writer) -> bool:
+        """Whether what another one has sent is in doubt here: it was this connector's driver, and
+        has not told of itself since this one started."""
+        return other.connector == self.connector and other.at_ms < self.since_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What is known of the claims of one key space (`core.claims.key_space`).
+
+    :param run: all claims of it are there, in this run; "": they never were.
+    :param alive_ms: claims that were answered before are there, in any run that has this note.
+    """
+
+    run: str = ""
+    alive_ms: int = 0
+
+    def written(self) -> str:
+        """As it stands in the store."""
+        return json.dumps([self.run, self.alive_ms], separators=(",", ":"))
+
+    @staticmethod
+    def read(text: str) -> Space:
+        """What was written; "": nothing was."""
+        return Space(*json.loads(text)) if text else Space()
+
+
+_WRITER, _SPACE = "writer ", "space "
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """All claims are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Nothing is sent; why, in words."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildNow:
+    """Nobody can insert any more under claims that may be lost: what came since is claimed.
+
+    :param since_ms: by key space.
+    """
+
+    since_ms: Mapping[str, int]
+
+
+Step = Open | Closed | RebuildNow
+
+
+def next_step(
+    notes: Mapping[str, str],
+    run: str,
+    me: Me,
+    windows: Mapping[str, int],
+    *,
+    is_quiet: bool,
+    has_settled: bool,
+    now_ms: int,
+) -> Step:
+    """What a writer does about a store. Pure.
+
+    :param notes: all that the store has.
+    :param run: of the store, read before the notes.
+    :param windows: of the key spaces that the writer's entries claim in, in seconds.
+    :param is_quiet: nothing of this writer can be inserted any more under another run's claims.
+    :param has_settled: the run is known for long enough that each live writer has told of itself.
+    """
+    known = {name: Space.read(notes.get(_SPACE + name, "")) for name in windows}
+    lacking = {
+        name: space
+        for name, space in known.items()
+        if space.run != run or now_ms - space.alive_ms > STALE_MS
+    }
+    if not lacking:
+        return Open()
+    if not is_quiet:
+        return Closed("blocks that were sent before may still be inserted")
+    if not has_settled:
+        return Closed("others who claim there may not have noticed yet")
+    for name, text in sorted(notes.items()):
+        if not name.startswith(_WRITER) or name == _WRITER + me.name:
+            continue
+        writer = Writer.read(text)
+        if lacking.keys().isdisjoint(writer.spaces) or (writer.run == run and writer.is_quiet):
+            continue
+        if not me.took_over(writer) and not has_expired(writer.at_ms + writer.lease_ms, now_ms):
+            return Closed(f"{name.removeprefix(_WRITER)} claims there, too, and may still insert")
+    return RebuildNow(
+        {
+            # What came before would be over by now, or its claims are there.
+            name: max(space.alive_ms, now_ms - 1000 * windows[name]) - SINCE_MARGIN_MS
+            for name, space in lacking.items()
+        }
+    )
+
+
+def may_still_insert(states: Iterable[PartitionState], holds: Holds, run: str, now_ms: int) -> bool:
+    """Whether an insert under claims of another run of the store may be on its way, or come."""
+    for state in states:
+        if not _claims(state.background.insert_counters):
+            continue
+        if state.record.in_doubt and is_same_run(state.background.servers.get(CLAIMS), run):
+            continue
+        last_ms = state.late_insert_until_ms
+        if state.record.in_doubt and state.loaded is None and not state.untouched:
+            last_ms = max(last_ms, state.record.deadline_ms)
+        if state.out or not has_expired(last_ms, now_ms):
+            return True
+    return any(
+        _claims(late.insert_counters) and not has_expired(late.deadline_ms, now_ms)
+        for late in holds.late_inserts
+    )
+
+
+def _claims(insert_counters: Iterable[str]) -> bool:
+    return any(TargetShard.of(key).shard == CLAIMS for key in insert_counters)
+
+
+class ClaimsKeeper:
+    """The windows of a loop, those of claims among them; see `sluice.driver.ports.Windows`.
+
+    :param windows: of the tables.
+    :param open_store: connects to the store.
+    :param rebuild: claims what is in the tables.
+    :param settle_ms: how long another writer may take to notice a new run of the store, and what
+        the store may lose of the last notes.
+    """
+
+    def __init__(
+        self,
+        windows: Windows,
+        open_store: Callable[[], ClaimStore],
+        spec: LoadSpec,
+        me: Me,
+        lease_ms: int,
+        now_ms: Clock,
+        rebuild: Rebuild,
+        settle_ms: int,
+    ) -> None:
+        self._others = windows
+        self._open_store = open_store
+        self._store: ClaimStore | None = None
+        self._me = me
+        self._lease_ms = lease_ms
+        self._now_ms = now_ms
+        self._rebuild = rebuild
+        self._settle_ms = settle_ms
+        #: Key space and window in seconds of each entry that deduplicates.
+        self._spaces: dict[TargetShard, tuple[str, int]] = {}
+        self._take(spec)
+        #: Of the store, as last read; "": it was never read.
+        self.run = ""
+        self.facts: StoreFacts | None = None
+        self._run_since_ms = 0
+        self._open: frozenset[str] = frozenset()
+        self._why_closed = "it was not read yet"
+        self._is_quiet = False
+        self._own: dict[TargetShard, ShardWindow] = {}
+        self._merged: tuple[object, object, Mapping[TargetShard, ShardWindow]] = (None, None, {})
+        self._swept_at_ms = 0
+        self._alarmed_at_ms = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._go, name="claims", daemon=True)
+
+    def start(self) -> None:
+        """Read once, then go on in the background."""
+        self.poll()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ended.set()
+
+    def watch(self, spec: LoadSpec) -> None:
+        """Watch the claims of a recorded load spec, too."""
+        before = len(self._spaces)
+        self._take(spec)
+        if len(self._spaces) > before:
+            self.poll()
+
+    def current(self) -> Mapping[TargetShard, ShardWindow]:
+        """See `Windows`."""
+        others, own = self._others.current(), self._own
+        known_others, known_own, merged = self._merged
+        if others is not known_others or own is not known_own:
+            merged = {**others, **own}
+            self._merged = (others, own, merged)
+        return merged
+
+    def outage(self, target_shard: TargetShard) -> str | None:
+        """See `Windows`."""
+        if target_shard.shard != CLAIMS:
+            return self._others.outage(target_shard)
+        space, _ = self._spaces.get(target_shard, ("", 0))
+        return None if space in self._open else f"the store of claims waits: {self._why_closed}"
+
+    def refusal(self, target_shard: TargetShard) -> SluiceError | None:
+        """See `Windows`."""
+        return None if target_shard.shard == CLAIMS else self._others.refusal(target_shard)
+
+    def see(self, states: Iterable[PartitionState], holds: Holds, now_ms: int) -> None:
+        """Look whether anything of this connector may still be inserted under claims of a run
+        before; called by its loop in every round."""
+        if self._why_closed:
+            self._is_quiet = not may_still_insert(states, holds, self.run, now_ms)
+
+    def _take(self, spec: LoadSpec) -> None:
+        found = {
+            TargetShard(table.entry, CLAIMS): (
+                key_space(table.deduplicate, table.columns),
+                table.deduplicate.window_seconds,
+            )
+            for table in spec.tables
+            if table.deduplicate is not None
+        }
+        # Today's load spec came first, and stays.
+        self._spaces = {**found, **self._spaces}
+
+    def _go(self) -> None:
+        while not self._ended.wait(POLL_SECONDS):
+            try:
+                self.poll()
+            except Exception:
+                _logger.exception("watching the store of claims ends on a bug, and is tried again")
+
+    def poll(self) -> None:
+        """Look at the store, and do what is to be done about it."""
+        now_ms = self._now_ms()
+        try:
+            if self._store is None:
+                self._store = self._open_store()
+            self._look(self._store, now_ms)
+        except SluiceError as error:
+            self._close(frozenset(), f"{error}. Try: {error.hint}", now_ms)
+            if self._store is not None:
+                self._store.close()
+                self._store = None
+
+    def _look(self, store: ClaimStore, now_ms: int) -> None:
+        run = store.run()
+        if run != self.run:
+            self._is_quiet = False  # what is known of that is of the run before
+            self.run, self._run_since_ms = run, now_ms
+            self._close(frozenset(), "it was started again, or is another one", now_ms)
+        windows = dict(self._spaces.values())
+        is_quiet, has_settled = self._is_quiet, now_ms - self._run_since_ms >= self._settle_ms
+        step = next_step(
+            store.notes(),
+            run,
+            self._me,
+            windows,
+            is_quiet=is_quiet,
+            has_settled=has_settled,
+            now_ms=now_ms,
+        )
+        if isinstance(step, RebuildNow):
+            for space, since_ms in step.since_ms.items():
+                self._rebuild(space, since_ms)
+            step = Open() if store.run() == run else Closed("it was started again meanwhile")
+        is_open = isinstance(step, Open)
+        connector, is_quiet = self._me.connector, is_open or is_quiet
+        writer = Writer(connector, run, is_quiet, now_ms, self._lease_ms, tuple(windows))
+        store.keep(_WRITER + self._me.name, writer.written())
+        if isinstance(step, Closed):
+            self._close(frozenset(), step.why, now_ms)
+        elif not has_settled:
+            # Who rebuilds has to know of this writer before it sends anything.
+            self._close(frozenset(), "others who claim there may not have noticed yet", now_ms)
+        else:
+            for space in windows:
+                store.keep(_SPACE + space, Space(run, now_ms).written())
+            self._close(frozenset(windows), "", now_ms)
+            self._care(store, now_ms)
+        self._own = {
+            target_shard: ShardWindow(
+                WindowState(BOUNDLESS, 0, f"the claims of {space}"),
+                now_ms,
+                min(seconds, 2 * REPEATED_SECONDS_MAX),
+                server=run,
+            )
+            for target_shard, (space, seconds) in self._spaces.items()
+        }
+
+    def _care(self, store: ClaimStore, now_ms: int) -> None:
+        """Now and then: drop what is over, and see how it is doing."""
+        if not 0 <= now_ms - self._swept_at_ms < SWEEP_EVERY_MS:
+            self._swept_at_ms = now_ms
+            for name, text in store.notes().items():
+                if name.startswith(_WRITER):
+                    writer = Writer.read(text)
+                    if now_ms - writer.at_ms - writer.lease_ms > FORGOTTEN_MS:
+                        store.keep(name, "")
+            store.sweep(now_ms // 1000 - REPEATED_SECONDS_MAX, SWEEP_SECONDS)
+            self.facts = store.facts()
+
+    def _close(self, still_open: frozenset[str], why: str, now_ms: int) -> None:
+        """Say what is new; every minute again what goes on, since nothing is loaded."""
+        again = not 0 <= now_ms - self._alarmed_at_ms < ALARM_EVERY_MS
+        if why and (why != self._why_closed or again):
+            self._alarmed_at_ms = now_ms
+            _logger.warning("table entries that deduplicate wait for the store of claims: %s", why)
+        elif self._why_closed and not why:
+            _logger.info("the store of claims is open: run %s has all claims", self.run)
+        self._open, self._why_closed = still_open, why

@@ -1,0 +1,106 @@
+"""Claims of a block's keys: which rows go into the table, and which are duplicates (R20)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.claims.port import ClaimStore, StoreAwayError
+from sluice.core.claims import CLAIMS, Deduplicate
+from sluice.core.load_spec import TableSpec
+from sluice.core.server_runs import is_same_run
+from sluice.decode.keys.hashing import RowKeys
+from sluice.decode.keys.kept import kept
+from sluice.decode.messages.decoded import Decoded
+from sluice.decode.messages.origins import Origins
+from sluice.worker.bundle import Bundle
+
+
+class OtherStoreError(StoreAwayError):
+    """The store of claims is not the one that the range was recorded under."""
+
+    hint = (
+        "The driver looks into the tables first, and claims what it finds; no action is needed. "
+        "`sluice status` says what it waits for."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A block whose keys are claimed.
+
+    :param block: without the rows that others own.
+    :param left_out: rows that others own.
+    :param places: of messages of which all rows are left out, ascending.
+    """
+
+    block: Decoded
+    left_out: int
+    places: NDArray[np.uint64]
+
+
+def require_run(store: ClaimStore, bundle: Bundle) -> None:
+    """The claims of a range are worth something in the store's run that its record names: another
+    one may lack claims, of this range or of others.
+
+    :raises OtherStoreError: it is another one.
+    """
+    run = store.run()
+    recorded = bundle.servers.get(CLAIMS)
+    if not is_same_run(recorded, run):
+        raise OtherStoreError(
+            f"{bundle}: it is recorded under run {recorded or 'none'} of the store of claims, "
+            f"which is in run {run}; nothing was inserted"
+        )
+
+
+def claim(
+    store: ClaimStore,
+    bundle: Bundle,
+    table: TableSpec,
+    row_keys: RowKeys,
+    decoded: Decoded,
+    origins: Origins,
+    loader: int,
+) -> Claimed:
+    """Claim the keys of a block. A row stays if the message that it is of owns its key, whoever
+    claimed it for this message.
+
+    :param decoded: what may be inserted: nothing of it is refused any more for what it says.
+    :param loader: see `core.claims.loader_number`.
+    :raises StoreAwayError: nobody answers, or not everybody was asked; nothing was inserted.
+    """
+    deduplicate = _of(table)
+    require_run(store, bundle)
+    keyed = row_keys.of(decoded)
+    owners = bundle.owners(origins, loader, decoded.offsets, keyed.rows)
+    asked = np.flatnonzero(keyed.has_key)
+    # Of equal keys the first one stays, whatever the order of the block: the same one each time.
+    asked = asked[_canonical(decoded.offsets[asked], keyed.rows[asked])]
+    # The same in each attempt, so that what holds and what is over is the same, too.
+    since_s = bundle.since_ms // 1000
+    mine = np.ascontiguousarray(owners[asked])
+    holders = store.claim(
+        np.ascontiguousarray(keyed.keys[asked]), mine, since_s + deduplicate.window_seconds, since_s
+    )
+    require_run(store, bundle)  # it may have changed between two of them
+    stays = np.ones(decoded.rows, np.bool_)
+    stays[asked] = (holders == mine).all(axis=1)
+    block = kept(decoded, stays)
+    places = np.setdiff1d(decoded.offsets[~stays], block.offsets)
+    return Claimed(block, decoded.rows - block.rows, places)
+
+
+def _of(table: TableSpec) -> Deduplicate:
+    assert table.deduplicate is not None, table.entry
+    return table.deduplicate
+
+
+def _canonical(places: NDArray[np.uint64], rows: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """The order of messages and of rows in them."""
+    is_ordered = bool((places[1:] >= places[:-1]).all())
+    if is_ordered and not rows.any():
+        return np.arange(len(places))
+    return np.lexsort((rows, places))
