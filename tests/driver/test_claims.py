@@ -1,0 +1,143 @@
+"""The store of claims is closed while it may lack some, and opened when they are there again."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.core.ledger import Background
+from sluice.core.ranges import TopicPartition
+from sluice.core.receipts import Loaded
+from sluice.core.records import Kind, Record
+from sluice.driver.claims import (
+    SINCE_MARGIN_MS,
+    STALE_MS,
+    Closed,
+    Me,
+    Open,
+    RebuildNow,
+    Space,
+    Writer,
+    may_still_insert,
+    next_step,
+)
+from sluice.driver.state import AsRecorded, Answered, Holds, PartitionState, PossibleLateInsert
+
+NOW = 10_000_000
+RUN, BEFORE = "b@0", "a@0"
+ME = Me("p/c", "run-1", NOW - 5_000)
+WINDOWS = {"s": 3_600}
+LEASE = 600_000
+KEY = "t/@claims"
+
+
+def step(notes: dict[str, str], *, is_quiet: bool = True, has_settled: bool = True) -> object:
+    return next_step(
+        notes, RUN, ME, WINDOWS, is_quiet=is_quiet, has_settled=has_settled, now_ms=NOW
+    )
+
+
+def writer(run: str = BEFORE, *, is_quiet: bool = False, at_ms: int = NOW, of: str = "p/d") -> str:
+    return Writer(of, run, is_quiet, at_ms, LEASE, ("s",)).written()
+
+
+def test_a_store_with_all_claims_is_open() -> None:
+    assert step({"space s": Space(RUN, NOW - STALE_MS).written()}, is_quiet=False) == Open()
+
+
+@pytest.mark.parametrize(
+    ("note", "since_ms"),
+    [
+        ("", NOW - 3_600_000),
+        (Space(BEFORE, NOW - 1_000).written(), NOW - 1_000),
+        (Space(RUN, NOW - STALE_MS - 1).written(), NOW - STALE_MS - 1),
+        (Space(BEFORE, NOW - 7_200_000).written(), NOW - 3_600_000),
+    ],
+)
+def test_what_came_since_its_last_note_is_claimed_again(note: str, since_ms: int) -> None:
+    """Never more than the window: what is older would be over."""
+    notes = {"space s": note} if note else {}
+    assert step(notes) == RebuildNow({"s": since_ms - SINCE_MARGIN_MS})
+
+
+def test_nothing_is_rebuilt_while_something_may_still_be_inserted() -> None:
+    assert isinstance(step({}, is_quiet=False), Closed)
+    assert isinstance(step({}, has_settled=False), Closed)
+
+
+@pytest.mark.parametrize(
+    ("note", "waits"),
+    [
+        (writer(), True),
+        (writer(RUN), True),
+        (writer(RUN, is_quiet=True), False),
+        (writer(BEFORE, is_quiet=True), True),
+        (writer(at_ms=NOW - LEASE - 20_000), False),
+        (Writer("p/d", BEFORE, False, NOW, LEASE, ("other",)).written(), False),
+        # The driver before this one: what it sent is in doubt here.
+        (writer(of="p/c", at_ms=NOW - 6_000), False),
+        # It goes on, so this one may be the one that is to end.
+        (writer(of="p/c", at_ms=NOW - 4_000), True),
+    ],
+)
+def test_other_writers_are_waited_for(note: str, waits: bool) -> None:
+    assert isinstance(step({"writer p/d run-2": note}), Closed) is waits
+
+
+def test_a_note_of_this_driver_is_its_own() -> None:
+    assert isinstance(step({f"writer {ME.name}": writer()}), RebuildNow)
+
+
+SOURCE = TopicPartition("a", 0)
+
+
+def state(run: str = BEFORE, key: str = KEY, deadline_ms: int = NOW + 1_000) -> PartitionState:
+    record = Record(
+        kind=Kind.INTEND,
+        batch=1,
+        attempt=1,
+        begin=0,
+        end=10,
+        owner="o",
+        generation=0,
+        topic_id="AAAAAAAAAAA",
+        spec="d",
+        reservation=1,
+        deadline_ms=deadline_ms,
+    )
+    background = Background({key: 0}, NOW - 1_000, servers={"@claims": run})
+    return PartitionState(SOURCE, record, background, 10, NOW)
+
+
+def quiet(found: PartitionState, *late: PossibleLateInsert) -> bool:
+    return not may_still_insert([found], Holds(late_inserts=list(late)), RUN, NOW)
+
+
+def test_a_range_in_doubt_may_still_be_inserted_until_its_lease_is_over() -> None:
+    assert not quiet(state())
+    assert quiet(state(deadline_ms=NOW - 20_000))
+    assert quiet(state(RUN))  # it was recorded under what the store is now
+    assert quiet(state(key="t/0"))  # it claims nothing
+
+
+def test_a_range_that_nobody_inserted_does_not_hold_the_store_closed() -> None:
+    found = state()
+    found.untouched = True
+    assert quiet(found)
+    found.out = True
+    assert not quiet(found)
+
+
+def test_a_loaded_range_is_there() -> None:
+    found = state()
+    found.answered(Loaded((), (), 10, 100, 0))
+    assert isinstance(found.stage, Answered) and not isinstance(found.stage, AsRecorded)
+    assert quiet(found)
+    found.late_insert_until_ms = NOW + 1
+    assert not quiet(found)
+
+
+def test_a_settled_range_of_which_an_insert_may_come_holds_it_closed() -> None:
+    found = state(RUN)
+    assert not quiet(found, PossibleLateInsert({KEY: 0}, NOW + 1))
+    assert quiet(found, PossibleLateInsert({KEY: 0}, NOW - 20_000))
+    assert quiet(found, PossibleLateInsert({"t/0": 0}, NOW + 1))
