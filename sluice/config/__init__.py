@@ -9,6 +9,7 @@ from sluice.config.clickhouse import (
     ShardConfiguration,
 )
 from sluice.config.connector import ConnectorConfiguration, GroupStart, Reader, Start
+from sluice.config.deduplication import DeduplicationConfiguration
 from sluice.config.loading import load
 from sluice.config.model import (
     BatchConfiguration,
@@ -26,6 +27,7 @@ __all__ = [
     "ClusterConfiguration",
     "Configuration",
     "ConnectorConfiguration",
+    "DeduplicationConfiguration",
     "Durability",
     "GroupStart",
     "MetricsConfiguration",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
 
+from sluice.config.deduplication import LEASES_OF_WINDOW
 from sluice.config.findings import suggest
 from sluice.config.model import Configuration
+from sluice.config.quantities import format_duration
 from sluice.config.sharding import EXAMPLES
 from sluice.config.table import TableConfiguration
-from sluice.config.topics import loaded_twice
+from sluice.config.topics import loaded_twice, routes_differ
 from sluice.core.formats import FORMATS
 
 #: A block for each is too small long before, and each takes two open files of a worker, which may
@@ -30,6 +33,7 @@ def conflicts_across_sections(configuration: Configuration) -> Iterator[tuple[st
     yield from _double_loading(configuration.tables)
     yield from _own_topics(configuration)
     yield from _unknown_data_centers(configuration)
+    yield from _deduplication(configuration)
     shards = [shard.name for shard in configuration.clickhouse.shards]
     for table in configuration.tables:
         for key, what in _sharding_conflicts(table, shards):
@@ -106,6 +110,44 @@ def _unknown_data_centers(configuration: Configuration) -> Iterator[tuple[str, s
                 'data_centers = { east = ["*.east.example.com"] }'
             )
             yield f"{where}.prefer", f'no data center is named "{preferred}"; {advice}'
+
+
+def _deduplication(configuration: Configuration) -> Iterator[tuple[str, str]]:
+    """What would let an event be loaded twice, or not at all."""
+    store, spark = configuration.deduplication, configuration.spark
+    tables = [table for table in configuration.tables if table.deduplicate is not None]
+    if store is None and tables:
+        yield (
+            f"table[{tables[0].name}].deduplicate",
+            f"needs a store that all workers of {spark.master} reach; name it as store in the "
+            'section [deduplication], like store = "redis://host:6379/0"',
+        )
+    if store is not None and store.is_local and not spark.is_local:
+        yield (
+            "deduplication.store",
+            f'"local" is a directory of one machine, and workers of {spark.master} run on others, '
+            "where they would not see each other's claims; name a Redis",
+        )
+    lease_seconds = configuration.batch.lease_seconds
+    for table in tables:
+        assert table.deduplicate is not None
+        if table.deduplicate.window_seconds < LEASES_OF_WINDOW * lease_seconds:
+            least = format_duration(LEASES_OF_WINDOW * lease_seconds)
+            yield (
+                f"table[{table.name}].deduplicate.window",
+                f"must be {least} at least, {LEASES_OF_WINDOW} times batch.lease: a range in doubt "
+                "is only repeated while its claims hold",
+            )
+    for one, other in combinations(tables, 2):
+        shared = [topic for topic in one.topics if other.takes(topic)]
+        shared += [topic for topic in other.topics if one.takes(topic)]
+        is_one_scope = configuration.scope_of(one) == configuration.scope_of(other)
+        if is_one_scope and one.target != other.target and shared and not routes_differ(one, other):
+            yield (
+                f"table[{other.name}].deduplicate.scope",
+                f'is that of "{one.name}", which takes "{shared[0]}" too: an event would be a row '
+                "of one of the two tables only; choose another",
+            )
 
 
 def _sharding_conflicts(

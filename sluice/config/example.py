@@ -84,6 +84,12 @@ sort = false                          # true: workers sort blocks by the sorting
                                       # moves work from the server to them
 # shards = ["s1"]                     # some of the shards; default: all of them. With several:
 # sharding = { by = "key", column = "user_id" }   # or by "offset", or by "expression"
+# deduplicate = { key = ["source", "id"], window = "7d" }   # an event whose key came before, within
+                                      # the window, makes no row: docs/EVENTS.md. Also scope = "…",
+                                      # among whose keys it is looked for (default:
+                                      # pipeline/database.table), duplicates = "drop" or
+                                      # "dead-letter", and for messages without a part of the key
+                                      # on_null = "dead-letter" or "row"
 on_error = "stop-partition"           # what ClickHouse refuses for good stops its partition;
                                       # "park": only this table's messages wait, in a topic
 
@@ -97,6 +103,15 @@ topic = "sluice.orders.parking"       # default: sluice.<pipeline>.parking
 
 [ledger]
 topic = "sluice.orders.ledger"        # default: sluice.<pipeline>.ledger
+
+# [deduplication]                     # where the keys of events are kept; for deduplicate
+# store = "local"                     # a directory of this machine: the default with master
+                                      # local[…]. Others: "redis://host:6379/0", "rediss://…",
+                                      # "redis-sentinel://one:26379,two:26379/name",
+                                      # "redis-cluster://one:6379,two:6379"
+# path = "sluice-claims"              # that directory; this one, beside this file, is the default
+# password_file = "redis-password"    # of a Redis; or password = "${REDIS_PASSWORD}"
+# ca_file = "ca.pem"                  # for rediss: what its certificate is checked against
 
 # [metrics]
 # listen = "127.0.0.1:9464"           # off by default

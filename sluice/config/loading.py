@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from sluice.config.checks import conflicts_across_sections
 from sluice.config.clickhouse import ClickHouseConfiguration
 from sluice.config.connector import ConnectorConfiguration
+from sluice.config.deduplication import LOCAL, LOCAL_FOLDER, DeduplicationConfiguration
 from sluice.config.findings import Findings, join_path
 from sluice.config.interpolation import BROKEN, entry_path, interpolate_tree
 from sluice.config.model import (
@@ -65,6 +66,7 @@ class _File(Section):
     ledger: _OwnTopic = field(default_factory=_OwnTopic)
     metrics: MetricsConfiguration | None = None
     registry: RegistryConfiguration | None = None
+    deduplication: DeduplicationConfiguration | None = None
 
 
 _FILE = TypeAdapter(_File)
@@ -175,7 +177,23 @@ def _completed(file: _File, path: Path) -> Configuration:
         parking_topic=file.parking.topic or f"{own}.parking",
         metrics=file.metrics,
         registry=file.registry,
+        deduplication=_completed_deduplication(file, path.absolute().parent),
     )
+
+
+def _completed_deduplication(file: _File, folder: Path) -> DeduplicationConfiguration | None:
+    """Workers on this machine share a directory of it; others need a store that is named."""
+    section = file.deduplication
+    if section is None and all(table.deduplicate is None for table in file.table):
+        return None
+    section = section or DeduplicationConfiguration()
+    if not section.store:
+        if not file.spark.is_local:
+            return None
+        section = replace(section, store=LOCAL)
+    if section.is_local and not section.path:
+        section = replace(section, path=str(folder / LOCAL_FOLDER))
+    return section
 
 
 def _completed_table(entry: TableConfiguration, database: str) -> TableConfiguration:

@@ -15,6 +15,7 @@ from pydantic import Field, PlainValidator
 
 from sluice.config.clickhouse import ClickHouseConfiguration
 from sluice.config.connector import ConnectorConfiguration
+from sluice.config.deduplication import DeduplicationConfiguration
 from sluice.config.properties import properties_but
 from sluice.config.rules import refuse_spark_property
 from sluice.config.secret import Secret, reveal_all
@@ -44,6 +45,11 @@ class SparkConfiguration(Section):
     conf: Annotated[Mapping[str, str | Secret], properties_but(refuse_spark_property)] = field(
         default_factory=dict
     )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the workers run on the driver's machine."""
+        return self.master.startswith("local")
 
     def properties(self) -> dict[str, str]:
         """`conf` as Spark takes it, secrets in the clear."""
@@ -110,6 +116,7 @@ class Configuration:
     :param path: the file as the user named it.
     :param metrics: None: no metrics are served.
     :param registry: None: no format needs one.
+    :param deduplication: None: no claims are kept.
     :param dead_letter_limit: from when on dead letters stop their partition.
     """
 
@@ -127,6 +134,7 @@ class Configuration:
     dead_letter_limit: DeadLetterLimit = field(default_factory=DeadLetterLimit)
     #: Of messages whose table takes nothing for now.
     parking_topic: str = ""
+    deduplication: DeduplicationConfiguration | None = None
 
     @property
     def own_topics(self) -> tuple[str, ...]:
@@ -152,6 +160,12 @@ class Configuration:
         raise ConfigurationError(
             f'{self.path}: connector: none is named "{name}"', f"Name one of: {names}."
         )
+
+    def scope_of(self, table: TableConfiguration) -> str:
+        """Among whose keys an entry looks for a key of its own; "" if it does not deduplicate."""
+        if table.deduplicate is None:
+            return ""
+        return table.deduplicate.scope or f"{self.pipeline}/{table.target}"
 
     def shards_of(self, table: TableConfiguration) -> tuple[str, ...]:
         """Names of the shards that an entry's rows go to, sorted: whatever the file's order, a

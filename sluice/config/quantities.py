@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them: "64MiB", "1MB", 4096; "200ms", "1s", "10m"."""
+"""Sizes and durations as people write them: "64MiB", "1MB", 4096; "200ms", "1s", "10m", "7d"."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ DURATION_UNITS_SECONDS = {
     "s": Decimal(1),
     "m": Decimal(60),
     "h": Decimal(3600),
+    "d": Decimal(86_400),
 }
 
 
@@ -53,7 +54,7 @@ def parse_duration(text: str) -> float:
     match = _QUANTITY.fullmatch(text)
     unit = DURATION_UNITS_SECONDS.get(match[2]) if match else None
     if match is None or unit is None:
-        raise RefusedError('is not a duration; write it like "200ms", "1s", "10m" or "2h"')
+        raise RefusedError('is not a duration; write it like "200ms", "1s", "10m", "2h" or "7d"')
     return float(Decimal(match[1]) * unit)
 
 
@@ -69,7 +70,7 @@ def format_size(size_bytes: int) -> str:
 def format_duration(duration_seconds: float) -> str:
     """The shortest exact form down to milliseconds: 600.0 is `10m`."""
     duration_ms = round(duration_seconds * 1000)
-    for unit, factor_ms in (("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+    for unit, factor_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
         if duration_ms and duration_ms % factor_ms == 0:
             return f"{duration_ms // factor_ms}{unit}"
     return f"{duration_ms}ms"

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, ValidationInfo
 
+from sluice.config.deduplication import a_deduplication
 from sluice.config.findings import RefusedError, suggest
 from sluice.config.interpolation import BROKEN
 from sluice.config.mapping import a_mapping, some_fields
@@ -19,12 +20,14 @@ from sluice.config.values import (
     Pattern,
     Text,
     Topic,
+    a_string,
     a_table,
     a_target,
     a_text,
     beside_the_file,
     shown,
 )
+from sluice.core.claims import Deduplicate
 from sluice.core.dynamic import COLUMNS_MAX, DynamicColumns
 from sluice.core.formats import FORMATS, OPTIONS
 from sluice.core.load_spec import Mapped, Route, Sharding
@@ -62,13 +65,6 @@ def _a_target(value: object) -> str:
     return ".".join(part for part in a_target(value) if part)
 
 
-def _a_string(value: object) -> str:
-    """A string, which may be empty."""
-    if not isinstance(value, str):
-        raise RefusedError(f"must be a string, not {shown(value)}")
-    return str(value)
-
-
 def _options(written: object, info: ValidationInfo) -> tuple[tuple[str, str], ...]:
     """The format's options as text, sorted by name; files are read."""
     if "format" not in info.data:
@@ -85,7 +81,7 @@ def _options(written: object, info: ValidationInfo) -> tuple[tuple[str, str], ..
             refused.append((key, f"is no option of {of.name}; {known}"))
             continue
         try:
-            options[name] = _read_file(value, info) if key != name else _a_string(value)
+            options[name] = _read_file(value, info) if key != name else a_string(value)
             check_option(of.name, name, options[name])
         except (RefusedError, ValueError) as refusal:
             refused.append((key, str(refusal)))
@@ -110,9 +106,9 @@ class _Route(Section):
     An empty text stands for the table's name.
     """
 
-    header: Annotated[str, BeforeValidator(_a_string)] | None = None
-    key_prefix: Annotated[str, BeforeValidator(_a_string)] | None = None
-    envelope: Annotated[str, BeforeValidator(_a_string)] | None = None
+    header: Annotated[str, BeforeValidator(a_string)] | None = None
+    key_prefix: Annotated[str, BeforeValidator(a_string)] | None = None
+    envelope: Annotated[str, BeforeValidator(a_string)] | None = None
     name: Text = ""
 
     def conflicts(self, written: Mapping[str, Any]) -> Iterator[Conflict]:
@@ -172,6 +168,7 @@ class TableConfiguration(Section):
     :param dynamic_columns: which fields without a column get one; None: none does.
     :param shards: that the rows go to, see `Configuration.shards_of`; (): all of them.
     :param sharding: of the rows among several shards.
+    :param deduplicate: by what an event is known again; None: by its place in Kafka only.
     """
 
     name: Name
@@ -196,6 +193,7 @@ class TableConfiguration(Section):
     dynamic_columns: Annotated[DynamicColumns | None, PlainValidator(_dynamic_columns)] = None
     shards: Listed[Name] = ()
     sharding: Annotated[Sharding | None, PlainValidator(a_sharding)] = None
+    deduplicate: Annotated[Deduplicate | None, PlainValidator(a_deduplication)] = None
 
     @property
     def database(self) -> str:
@@ -224,9 +222,25 @@ class TableConfiguration(Section):
                 yield ("options", name), f"is missing: {OPTIONS[name]}"
         if self.rows == "one" and self.bad_rows == "drop-row":
             yield "bad_rows", 'needs rows = "many": a message of one row has no other rows'
+        if self.deduplicate is not None:
+            yield from self._not_known_again(self.deduplicate)
         if self.dynamic_columns is not None:
             for what in self._without_new_fields():
                 yield "dynamic_columns", what
+
+    def _not_known_again(self, deduplicate: Deduplicate) -> Iterator[Conflict]:
+        if deduplicate.duplicates == "dead-letter" and self.rows == "many":
+            yield (
+                ("deduplicate", "duplicates"),
+                '"dead-letter" needs rows = "one": the other rows of a message may be loaded; use '
+                '"drop"',
+            )
+        if self.lineage is False:
+            yield (
+                "deduplicate",
+                "needs the lineage columns: claims that their store lost are read back from the "
+                "table, with the place in Kafka of each row; use lineage = true",
+            )
 
     def _without_new_fields(self) -> Iterator[str]:
         """What keeps Sluice from seeing new fields, or from knowing what they are."""

@@ -52,6 +52,11 @@ def why_refused(
     return None
 
 
+def routes_differ(one: TableConfiguration, other: TableConfiguration) -> bool:
+    """Whether routes say that no message goes to both entries."""
+    return one.route is not None and other.route is not None and one.route != other.route
+
+
 def loaded_twice(
     tables: Iterable[TableConfiguration], topics: Iterable[str]
 ) -> Iterator[tuple[TableConfiguration, TableConfiguration]]:
@@ -60,8 +65,7 @@ def loaded_twice(
     pairs = [
         (one, other)
         for one, other in combinations(tables, 2)
-        if one.target == other.target
-        and (one.route is None or other.route is None or one.route == other.route)
+        if one.target == other.target and not routes_differ(one, other)
     ]
     for topic in topics:
         for one, other in pairs:

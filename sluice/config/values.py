@@ -61,6 +61,13 @@ def a_text(value: object) -> str:
     return str(value)
 
 
+def a_string(value: object) -> str:
+    """A string, which may be empty."""
+    if not isinstance(value, str):
+        raise RefusedError(f"must be a string, not {shown(value)}")
+    return str(value)
+
+
 def a_table(value: object) -> dict[str, Any]:
     """A table whose keys are free."""
     if not isinstance(value, dict):

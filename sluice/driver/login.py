@@ -5,7 +5,7 @@ from __future__ import annotations
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.password import read_password
 from sluice.clickhouse.tls import Tls
-from sluice.config import ClickHouseConfiguration, Configuration
+from sluice.config import Configuration, DeduplicationConfiguration, Secret
 from sluice.core.errors import ConfigurationError
 
 
@@ -26,7 +26,7 @@ def login_of(configuration: Configuration) -> ClickHouseAccess:
     return ClickHouseAccess(
         shards={shard.name: shard.replicas for shard in clickhouse.shards},
         user=clickhouse.user,
-        password=_password(clickhouse),
+        password=_password("clickhouse", clickhouse.password, clickhouse.password_file),
         durability=clickhouse.durability,
         password_file=clickhouse.password_file,
         tls=tls,
@@ -36,20 +36,30 @@ def login_of(configuration: Configuration) -> ClickHouseAccess:
     )
 
 
-def _password(clickhouse: ClickHouseConfiguration) -> str:
-    name = clickhouse.password_file
+def login_of_claims(deduplication: DeduplicationConfiguration) -> tuple[str, str, str]:
+    """How to reach the store of claims: URL, password in the clear, file of certificates; "" where
+    there is none.
+
+    :raises ConfigurationError: the file of the password cannot be used.
+    """
+    password = _password("deduplication", deduplication.password, deduplication.password_file)
+    return deduplication.url, password, deduplication.ca_file
+
+
+def _password(section: str, password: Secret, name: str) -> str:
+    """:param name: of the file that holds it instead; "": none."""
     if not name:
-        return clickhouse.password.reveal()
+        return password.reveal()
     try:
-        password = read_password(name)
+        found = read_password(name)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"clickhouse.password_file: {name} cannot be read: {error}",
+            f"{section}.password_file: {name} cannot be read: {error}",
             "Name a file that holds the password in its first line, as UTF-8.",
         ) from None
-    if not password:
+    if not found:
         raise ConfigurationError(
-            f"clickhouse.password_file: the first line of {name} is empty",
+            f"{section}.password_file: the first line of {name} is empty",
             "Write the password there; leave the key out if the user has none.",
         )
-    return password
+    return found

@@ -13,6 +13,7 @@ from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.sql import identifier, qualified
 from sluice.config import Configuration, TableConfiguration
+from sluice.core.claims import Deduplicate
 from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.core.formats import FORMATS, REGISTRY_OPTION
 from sluice.core.load_spec import (
@@ -26,6 +27,7 @@ from sluice.core.load_spec import (
 from sluice.core.replicas import host_matches
 from sluice.core.topics import matches, takes
 from sluice.decode.version import decoder_version
+from sluice.driver.event_keys import refuse_one_event_of_all, required_columns
 from sluice.driver.login import login_of
 from sluice.driver.shards import on_shard
 from sluice.driver.topology import resolved
@@ -97,7 +99,8 @@ def build_spec(
     :param time_zone: of the servers.
     :param paths: of Replicated tables, see `Today`; None where the load spec is not for loading.
     :param uuids: of the others, see `Today`.
-    :raises ConfigurationError: lineage = true and the table lacks lineage columns.
+    :raises ConfigurationError: lineage = true and the table lacks lineage columns; or an entry
+        deduplicates, and its table does not allow for it.
     """
     connector = configuration.connector(connector_name)
     return LoadSpec(
@@ -133,7 +136,7 @@ def build_spec(
                 route=table.route,
                 mapping=table.columns,
                 fields=table.fields,
-                require=table.require,
+                require=required_columns(table, facts[table.name]),
                 check=table.check,
                 topic_pattern=table.topic_pattern,
                 dynamic=table.dynamic_columns,
@@ -141,6 +144,7 @@ def build_spec(
                 quorums=_quorums_of(configuration, table),
                 fractions=table.fractions,
                 uuids=uuids_of(table.target, configuration.shards_of(table), uuids or {}),
+                deduplicate=_deduplicate(configuration, table, facts[table.name]),
             )
             for table in sorted(
                 tables_of_connector(configuration, connector_name), key=lambda table: table.name
@@ -218,6 +222,30 @@ def lineage_columns(table: TableConfiguration, facts: TableFacts) -> tuple[str, 
             f'{add_lineage_statement(facts, missing)}; or lineage = "auto" or false.',
         )
     return present
+
+
+def _deduplicate(
+    configuration: Configuration, table: TableConfiguration, facts: TableFacts
+) -> Deduplicate | None:
+    """How the entry knows an event again, with its scope.
+
+    :raises ConfigurationError: the table lacks the key, or what leads back from a row to its
+        message.
+    """
+    deduplicate = table.deduplicate
+    if deduplicate is None:
+        return None
+    present = lineage_columns(table, facts)
+    lacking = [name for name in LINEAGE_TYPES if name not in present]
+    if lacking:
+        raise ConfigurationError(
+            f"table entry {table.name}: {facts.target} on {facts.url} has no lineage column "
+            f"{', '.join(lacking)} that takes values, and deduplicate needs all of them: claims "
+            "that their store lost are read back from the table",
+            f"{add_lineage_statement(facts, lacking)}; or take deduplicate out.",
+        )
+    refuse_one_event_of_all(table.name, deduplicate, facts)
+    return replace(deduplicate, scope=configuration.scope_of(table))
 
 
 def carries(column: Column | None) -> bool:

@@ -36,7 +36,15 @@ def test_sizes(text: str, size_bytes: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("200ms", 0.2), ("1s", 1.0), ("10m", 600.0), ("2h", 7200.0), ("1.5s", 1.5), ("0ms", 0.0)],
+    [
+        ("200ms", 0.2),
+        ("1s", 1.0),
+        ("10m", 600.0),
+        ("2h", 7200.0),
+        ("7d", 604_800.0),
+        ("1.5s", 1.5),
+        ("0ms", 0.0),
+    ],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds

@@ -127,7 +127,7 @@ CASES = [
     ("[batch]", "[batch]\nmax_delay = 3", "batch.max_delay", "3 is not a duration; write its"),
     ("[batch]", '[batch]\nmax_delay = "3"', "batch.max_delay", '"3" is not a duration'),
     ("[batch]", '[batch]\nmax_delay = "2h"', "batch.max_delay", "use 1ms to 1h"),
-    ("[batch]", '[batch]\nlease = "0s"', "batch.lease", "use 1s to 24h"),
+    ("[batch]", '[batch]\nlease = "0s"', "batch.lease", "use 1s to 1d"),
     # clickhouse
     ("[clickhouse]", '[clickhouse]\ndatabase = "a.b"', "clickhouse.database", "not a database"),
     ("[clickhouse]", '[clickhouse]\nuser = ""', "clickhouse.user", "must not be empty"),
