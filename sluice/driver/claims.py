@@ -32,6 +32,8 @@ from sluice.driver.state import Holds, PartitionState
 _logger = logging.getLogger("sluice.claims")
 
 POLL_SECONDS = 1.0
+#: Other drivers poll as often; of notes, a store that writes its log each second loses no more.
+SETTLE_MS = 3_000
 SWEEP_EVERY_MS = 10_000
 SWEEP_SECONDS = 0.05
 ALARM_EVERY_MS = 60_000

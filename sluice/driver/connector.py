@@ -11,15 +11,18 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
+from sluice.claims.stores import open_store
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import why_not_executable
 from sluice.config import Configuration, ConnectorConfiguration
-from sluice.core.errors import ConfigurationError, OwnerChangedError, SluiceError
+from sluice.core.errors import ConfigurationError, OwnerChangedError, SluiceError, TerminalError
 from sluice.core.ledger import LedgerView
 from sluice.core.load_spec import SOURCE, LoadSpec
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.driver.beginning import ask_group
+from sluice.driver.claims import SETTLE_MS, ClaimsKeeper, Me
+from sluice.driver.claims_rebuild import rebuild
 from sluice.driver.discovering import TopicFinder, topics_to_load
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
@@ -30,7 +33,14 @@ from sluice.driver.probing import ClickHouseProber, why_no_probe_now
 from sluice.driver.record_updates import RecordPlanner
 from sluice.driver.refreshing import SchemaReader
 from sluice.driver.retiring import retired
-from sluice.driver.specs import access_of, kafka_access, read_spec, read_today, registry_access
+from sluice.driver.specs import (
+    access_of,
+    kafka_access,
+    read_spec,
+    read_today,
+    registry_access,
+    store_access,
+)
 from sluice.driver.start import Started, StartParts, spec_needed, take_over
 from sluice.driver.state import Holds
 from sluice.driver.topology import resolved
@@ -305,7 +315,7 @@ class _Assembly:
             log=self.recorder,
             offsets=self.log,
             windows=self.claims or self.monitor,
-            see_claims=None if self.claims is None else self.claims.see,
+            claims=self.claims,
             jobs=self.run._jobs.result(),
             prober=self.prober,
             now_ms=now_ms,

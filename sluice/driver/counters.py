@@ -62,11 +62,14 @@ class Counters:
     failures: dict[str, int] = field(default_factory=dict)
     fetch_seconds: float = 0.0
     decode_seconds: float = 0.0
+    claim_seconds: float = 0.0
     insert_seconds: float = 0.0
     task_seconds: float = 0.0
     worker_memory_bytes_max: int = 0
     #: By database.table, shard, and the replica's URL.
     inserted: dict[tuple[str, str, str], Inserted] = field(default_factory=dict)
+    #: Rows that were left out since another message made the row of their event, by table entry.
+    duplicates: dict[str, int] = field(default_factory=dict)
 
     def settled(self, loaded: Loaded) -> None:
         """Count a range that was settled now."""
@@ -87,8 +90,11 @@ class Counters:
                 self.insert_locks_lost += queueing.lost
         self.fetch_seconds += loaded.stages.fetch
         self.decode_seconds += loaded.stages.decode
+        self.claim_seconds += loaded.stages.claim
         self.insert_seconds += loaded.stages.insert
         self.task_seconds += loaded.stages.total
+        for entry, found in loaded.duplicates.items():
+            self.duplicates[entry] = self.duplicates.get(entry, 0) + found.rows
         for receipt in loaded.receipts:
             where = receipt.target, receipt.shard, receipt.replica
             inserted = self.inserted.setdefault(where, Inserted())

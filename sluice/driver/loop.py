@@ -107,6 +107,7 @@ class ConnectorLoop:
         )
         self.dead_letters = self._reports.dead_letters
         self.replicas = parts.replicas
+        self.claims = parts.claims
         self._specs = dict(specs)
         is_read = parts.read_schema is not None
         self._schema = SchemaChanges(
@@ -204,8 +205,8 @@ class ConnectorLoop:
             if refusal is not None:
                 self._apply([ParkEntry(target_shard.entry, refusal)])
         self._apply(self._schema.barred())
-        if self._parts.see_claims is not None:
-            self._parts.see_claims(self.states.values(), self._holds, now_ms)
+        if self._parts.claims is not None:
+            self._parts.claims.see(self.states.values(), self._holds, now_ms)
         self._busy = busy(self.states.values(), now_ms)
         planned = self._round_planner.plan(self._busy, now_ms, flush=flush, stopping=stopping)
         self._apply(planned.effects)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from sluice.claims.port import StoreFacts
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.comparing import Today
 from sluice.core.budget import TargetShard, WindowState
@@ -252,12 +253,19 @@ class Prober(Protocol):
         """
 
 
-class SeeClaims(Protocol):
-    """Looks for what may still be inserted under claims that are lost; `sluice.driver.claims` for
-    real."""
+class Claims(Protocol):
+    """Keeps an eye on the store of claims; `sluice.driver.claims` for real.
 
-    def __call__(self, states: Iterable[PartitionState], holds: Holds, now_ms: int) -> None:
-        """All partitions of a loop, and what else holds on to windows."""
+    :param facts: how the store is doing; None before it was asked.
+    """
+
+    facts: StoreFacts | None
+
+    def see(self, states: Iterable[PartitionState], holds: Holds, now_ms: int) -> None:
+        """Look for what may still be inserted under claims that are lost.
+
+        :param states: all partitions of a loop; `holds`: what else holds on to windows.
+        """
 
 
 class Clock(Protocol):
@@ -278,8 +286,7 @@ class LoopParts:
     :param want_columns: asks for columns of new fields; a `SchemaRead` tells of them.
     :param inflight_inserts_max: ranges in flight for each replica of a table.
     :param find_cuts: looks after logs whose leader has changed.
-    :param see_claims: is told in every round what may still be inserted; None where no entry
-        deduplicates.
+    :param claims: None where no entry deduplicates.
     :param schema_patience_ms: see `unknown_schemas`.
     """
 
@@ -296,7 +303,7 @@ class LoopParts:
     topics: Topics | None = None
     want_columns: Callable[[Wanted], None] | None = None
     inflight_inserts_max: int = INFLIGHT_INSERTS_MAX
-    see_claims: SeeClaims | None = None
+    claims: Claims | None = None
     replicas: Replicas | None = None
     find_cuts: FindCuts = no_cuts
     schema_patience_ms: int = PATIENCE_MS

@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from sluice.config import MetricsConfiguration
+from sluice.core.claims import CLAIMS
 from sluice.core.errors import ConfigurationError
 from sluice.driver.counters import Counters, Inserted
 from sluice.driver.loop import ConnectorLoop
@@ -79,6 +80,10 @@ _COUNTERS: dict[str, tuple[Callable[[Counters], float], str]] = {
     "sluice_decode_seconds": (
         lambda counters: counters.decode_seconds,
         "Time that tasks spent decoding.",
+    ),
+    "sluice_claim_seconds": (
+        lambda counters: counters.claim_seconds,
+        "Time that tasks spent asking the store of claims, and leaving duplicates out.",
     ),
     "sluice_insert_seconds": (
         lambda counters: counters.insert_seconds,
@@ -163,6 +168,7 @@ class LoopCollector(Collector):
         yield from _crowding(loops)
         yield from _inserted(loops)
         yield from _dead_letters(loops)
+        yield from _claims(loops)
 
     def _partitions(self, loops: list[ConnectorLoop]) -> Iterator[Metric]:
         families = {
@@ -233,7 +239,7 @@ def _crowding(loops: list[ConnectorLoop]) -> Iterator[Metric]:
     )
     for loop in loops:
         for target_shard, window in loop.windows.items():
-            if not target_shard.target:
+            if not target_shard.target and target_shard.shard != CLAIMS:
                 family.add_metric(
                     [loop.name, target_shard.entry, target_shard.shard], window.crowding
                 )
@@ -248,6 +254,38 @@ def _inserted(loops: list[ConnectorLoop]) -> Iterator[Metric]:
             for where, inserted in list(loop.counters.inserted.items()):
                 family.add_metric([loop.name, *where], float(counted(inserted)))
         yield family
+
+
+def _claims(loops: list[ConnectorLoop]) -> Iterator[Metric]:
+    """What deduplicating does, and how the store of claims is doing. Whether an entry waits for it
+    is among the windows, as shard @claims."""
+    duplicates = CounterMetricFamily(
+        "sluice_duplicates",
+        "Rows left out since another message made the row of their event.",
+        labels=["connector", "table"],
+    )
+    keys = GaugeMetricFamily(
+        "sluice_claims_keys", "About how many claims the store holds.", labels=["connector"]
+    )
+    used = GaugeMetricFamily(
+        "sluice_claims_bytes", "What the store of claims uses.", labels=["connector"]
+    )
+    limit = GaugeMetricFamily(
+        "sluice_claims_max_bytes",
+        "What the store of claims may use; it takes no new claims above it.",
+        labels=["connector"],
+    )
+    for loop in loops:
+        for entry, count in list(loop.counters.duplicates.items()):
+            duplicates.add_metric([loop.name, entry], float(count))
+        facts = loop.claims.facts if loop.claims is not None else None
+        if facts is not None:
+            used.add_metric([loop.name], float(facts.used_bytes))
+            if facts.keys is not None:
+                keys.add_metric([loop.name], float(facts.keys))
+            if facts.max_bytes is not None:
+                limit.add_metric([loop.name], float(facts.max_bytes))
+    yield from (duplicates, keys, used, limit)
 
 
 def _dead_letters(loops: list[ConnectorLoop]) -> Iterator[Metric]:

@@ -245,9 +245,7 @@ class World(Inbox):
         self.asked_epochs.append(dict(points))
         return {s: "cut" for s, at in points.items() if at.offset > self.cut_at.get(s, 1 << 60)}
 
-    def topics(
-        self, names: Iterable[str], *, partial: bool = False
-    ) -> dict[str, tuple[str, int]]:
+    def topics(self, names: Iterable[str], *, partial: bool = False) -> dict[str, tuple[str, int]]:
         self.topic_requests += 1
         found = {}
         for name in names:

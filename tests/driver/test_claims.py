@@ -20,7 +20,7 @@ from sluice.driver.claims import (
     may_still_insert,
     next_step,
 )
-from sluice.driver.state import AsRecorded, Answered, Holds, PartitionState, PossibleLateInsert
+from sluice.driver.state import Answered, AsRecorded, Holds, PartitionState, PossibleLateInsert
 
 NOW = 10_000_000
 RUN, BEFORE = "b@0", "a@0"
