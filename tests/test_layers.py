@@ -53,6 +53,7 @@ DECODE = {
     "envelope": {"engine", "messages", "typed", "schema"},
     "mapping": {"engine", "messages"},
     "sharding": {"engine", "messages"},
+    "keys": {"engine", "messages"},
 }
 
 #: What the driver knows of the worker: what it is sent, and why it did not insert.

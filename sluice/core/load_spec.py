@@ -14,6 +14,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from sluice.core.claims import Deduplicate
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import TerminalError
 from sluice.core.topics import takes
@@ -157,6 +158,7 @@ class TableSpec:
         never waits for fewer than an attempt before it: a server that is asked for no quorum says
         OK to a block that it knows while the block's own quorum still may fail, and then it goes.
     :param fractions: what becomes of digits of a second that a column does not keep.
+    :param deduplicate: by which key an event is known again; None: each message makes its rows.
     """
 
     entry: str
@@ -190,6 +192,7 @@ class TableSpec:
     fractions: Literal["dead-letter", "cut"] = "dead-letter"
     schemas: tuple[int, ...] | None = None
     uuids: tuple[tuple[str, str, str], ...] = ()
+    deduplicate: Deduplicate | None = None
 
     @property
     def target(self) -> str:
@@ -259,6 +262,7 @@ _CHOICES: dict[str, object] = {
     "fractions": "dead-letter",
     "schemas": None,
     "uuids": (),
+    "deduplicate": None,
 }
 
 
@@ -300,11 +304,16 @@ def parse_spec(canonical: str) -> LoadSpec:
                 "quorums": tuple((shard, count) for shard, count in table.get("quorums", ())),
                 "schemas": _numbers(table.get("schemas")),
                 "uuids": tuple((shard, name, uuid) for shard, name, uuid in table.get("uuids", ())),
+                "deduplicate": _deduplicate(table.get("deduplicate")),
             }
         )
         for table in raw.pop("tables")
     )
     return LoadSpec(tables=tables, **raw)
+
+
+def _deduplicate(raw: dict[str, Any] | None) -> Deduplicate | None:
+    return None if raw is None else Deduplicate(**{**raw, "key": tuple(raw["key"])})
 
 
 def _numbers(raw: list[int] | None) -> tuple[int, ...] | None:

@@ -43,11 +43,11 @@ from sluice.core.receipts import (
 )
 from sluice.core.rests import written_offsets
 from sluice.decode.engine.session import release_memory
+from sluice.decode.keys.kept import without_rows
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Block, Decoded
 from sluice.decode.messages.fault import NO_ROUTE
 from sluice.decode.schema.registry import UnknownSchemasError
-from sluice.decode.sharding.stored import without_rows
 from sluice.decode.text.fields import new_fields
 from sluice.kafka.reader import RangeReader, read_originals
 from sluice.kafka.readers import Reader

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sluice.core.claims import Deduplicate
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import (
     Column,
@@ -53,6 +54,15 @@ TABLES = st.builds(
         stripe=st.integers(1, 9),
         expression=WORDS,
     ),
+    deduplicate=st.none()
+    | st.builds(
+        Deduplicate,
+        key=st.lists(WORDS, min_size=1, max_size=3).map(tuple),
+        window_seconds=st.integers(1, 10**6),
+        scope=WORDS,
+        duplicates=st.sampled_from(["drop", "dead-letter"]),
+        on_null=st.sampled_from(["dead-letter", "row"]),
+    ),
 )
 TEXTS = st.builds(
     LoadSpec,
@@ -78,6 +88,7 @@ TABLE = TableSpec(
     time_zone="UTC",
     shards=("s1",),
 )
+BY_ID = Deduplicate(("id",), 86_400, "orders/shop.orders")
 TEXT = LoadSpec("orders", "dc1", "chdb 26.9", 1000, (TABLE,))
 
 
@@ -117,6 +128,17 @@ def test_everything_that_decides_rows_changes_the_name() -> None:
         replace(TEXT, tables=(replace(TABLE, sharding=Sharding("key", "id")),)),
         replace(TEXT, tables=(replace(TABLE, sharding=Sharding("key", "id", 2)),)),
         replace(TEXT, tables=(replace(TABLE, sharding=Sharding("offset")),)),
+        replace(TEXT, tables=(replace(TABLE, deduplicate=BY_ID),)),
+        *(
+            replace(TEXT, tables=(replace(TABLE, deduplicate=replace(BY_ID, **other)),))
+            for other in (
+                {"key": ("id", "at")},
+                {"window_seconds": 3600},
+                {"scope": "shop"},
+                {"duplicates": "dead-letter"},
+                {"on_null": "row"},
+            )
+        ),
     ]
     assert len({spec.digest() for spec in [TEXT, *changed]}) == len(changed) + 1
 
@@ -130,6 +152,12 @@ def test_specs_from_before_sharding_keep_their_names() -> None:
     """The digest as the version before it made it."""
     assert "sharding" not in json.loads(TEXT.canonical())["tables"][0]
     assert TEXT.digest() == "469673381c0eb2a9"
+
+
+def test_specs_from_before_deduplication_keep_their_names() -> None:
+    assert "deduplicate" not in json.loads(TEXT.canonical())["tables"][0]
+    keyed = replace(TEXT, tables=(replace(TABLE, deduplicate=BY_ID),))
+    assert parse_spec(keyed.canonical()).tables[0].deduplicate == BY_ID
 
 
 def test_the_tables_of_a_topic() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,27 @@ def _read_varint(block: memoryview, position: int) -> tuple[int, int]:
         shift += 7
         if byte < 0x80:
             return value, position
+
+
+def fixed_columns(blocks: bytes, kinds: Sequence[str]) -> list[NDArray[Any]]:
+    """The columns of Native blocks that stand behind each other, if each has values of one width.
+
+    :param kinds: numpy's type of each column.
+    """
+    view, types = memoryview(blocks), [np.dtype(kind) for kind in kinds]
+    found: list[list[NDArray[Any]]] = [[np.empty(0, kind)] for kind in types]
+    position = 0
+    while position < len(view):
+        _, rows, size = read_header(view[position:])
+        position += size
+        for kind, parts in zip(types, found, strict=True):
+            for _ in ("name", "type"):
+                size, position = _read_varint(view, position)
+                position += size
+            end = position + rows * kind.itemsize
+            parts.append(np.frombuffer(view[position:end], kind))
+            position = end
+    return [np.concatenate(parts) for parts in found]
 
 
 def column_head(name: str, type_text: str) -> bytes:

@@ -11,19 +11,8 @@ from collections.abc import Iterable
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column, Sharding, TableSpec
-from sluice.decode.engine.expressions import (
-    READS_NO_CLOCK,
-    nondeterministic_functions,
-    referenced_columns,
-)
-from sluice.decode.engine.session import (
-    EngineError,
-    declared,
-    identifier,
-    literal,
-    run,
-    settings_clause,
-)
+from sluice.decode.engine.of_rows import Compiled
+from sluice.decode.engine.session import identifier
 
 _WHOLE_NUMBER = re.compile(r"U?Int(8|16|32|64|128|256)")
 _LOW_CARDINALITY = re.compile(r"LowCardinality\((.*)\)", re.DOTALL)
@@ -76,70 +65,21 @@ def check_sharding(table: TableSpec, columns: Iterable[str]) -> None:
     expression = sharding.expression or identifier(
         "_offset" if sharding.by == "offset" else sharding.column
     )
-    carried = {column.name: column for column in table.columns if column.name in set(columns)}
-    used = referenced_columns(expression, table.columns)
-    for column in used:
-        if column.name not in carried:
-            raise TerminalError(
-                f"{_of(table)}: it depends on {column.name}, which blocks do not carry",
-                "Shard by columns that are inserted.",
-            )
-    if not used:
-        raise TerminalError(
-            f"{_of(table)}: {expression} names no column of {table.target}",
-            "Shard by columns of the table.",
-        )
+    compiled = Compiled(table, columns, f"sharding of table entry {table.entry}", "Shard by")
+    compiled.check(expression, "a message that is loaded again could go to another shard")
     key = sharding_key(sharding, table.columns)
-    volatile = nondeterministic_functions(expression, table.columns)
-    if volatile:
-        raise TerminalError(
-            f"{_of(table)}: it depends on {', '.join(volatile)}, so a message that is loaded again "
-            "could go to another shard",
-            "Shard by columns that messages fill, or by a deterministic DEFAULT.",
-        )
-    found = _type(table, expression, key, carried.values())
+    found = compiled.type_of(expression, key)
     if "Nullable(" in found or found in ("Null", "Nothing"):
         raise TerminalError(
-            f"{_of(table)}: {expression} is {found}, and null belongs to no shard",
+            f"{compiled.what}: {expression} is {found}, and null belongs to no shard",
             'Say where null goes: sharding = { by = "expression", expression = '
             f'"xxHash64(ifNull({expression}, …))" }}.',
         )
     if sharding.by == "expression" and not _is_whole_number(found):
         raise TerminalError(
-            f"{_of(table)}: {expression} is {found}, not a whole number",
+            f"{compiled.what}: {expression} is {found}, not a whole number",
             f"Hash it, as in xxHash64({expression}).",
         )
-
-
-def _type(table: TableSpec, expression: str, key: str, columns: Iterable[Column]) -> str:
-    """The type of an expression over the columns of a block, compiled as for a block."""
-    structure = declared((column.name, column.type) for column in columns)
-    settings = settings_of(table)
-    nothing = f"null({literal(structure)})"
-    # In PARTITION BY, what looks at other rows is refused; without rows no file is written.
-    insert = (
-        f"INSERT INTO FUNCTION file('/dev/null{{_partition_id}}', Native) PARTITION BY {key} "
-        f"SELECT * FROM {nothing} {settings}"
-    )
-    describe = f"DESCRIBE (SELECT ({expression}\n) AS value FROM {nothing}) {settings}"
-    try:
-        run(insert, "Null")
-        described = run(describe, "TSVRaw").bytes().decode()
-    except (EngineError, TerminalError) as error:
-        raise TerminalError(
-            f"{_of(table)}: {expression} cannot be compiled: {str(error)[:300]}",
-            "Correct it; it is SQL over the columns of the table.",
-        ) from error
-    return str(described).split("\t")[1].strip()
-
-
-def settings_of(table: TableSpec) -> str:
-    """What the function is evaluated under, as everything else that decides rows."""
-    return settings_clause(session_timezone=literal(table.time_zone), **READS_NO_CLOCK)
-
-
-def _of(table: TableSpec) -> str:
-    return f"sharding of table entry {table.entry}"
 
 
 def _is_whole_number(type_text: str) -> bool:

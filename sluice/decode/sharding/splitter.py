@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
-from sluice.decode.engine.expressions import READS_NO_CLOCK
 from sluice.decode.engine.keys import Keys, lineage_of
 from sluice.decode.engine.native import checksum, read_header
-from sluice.decode.engine.session import EngineError, literal, run, settings_clause
+from sluice.decode.engine.of_rows import settings_of
+from sluice.decode.engine.session import EngineError, literal, run
 from sluice.decode.messages.decoded import Block, Decoded
 from sluice.decode.messages.marked import memory_file
-from sluice.decode.sharding.function import check_sharding, place_of, settings_of
+from sluice.decode.sharding.function import check_sharding, place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,8 @@ class Splitter:
         """Each row into the file of its shard: one pass, one block for each file, in order."""
         numbers = ", ".join(map(str, files))
         table = self._table
-        settings = settings_clause(
-            session_timezone=literal(table.time_zone),
-            **READS_NO_CLOCK,
+        settings = settings_of(
+            table,
             # As one block: nothing is cut, nothing waits for more.
             max_insert_block_size=max(1, decoded.rows),
             min_insert_block_size_rows=0,

@@ -172,7 +172,7 @@ class DecodedRows:
 
 
 def without_rows(table: TableSpec, decoded: DecodedRows, stored: StoredRows) -> DecodedRows:
-    """Stands for `sluice.decode.sharding.stored.without_rows`."""
+    """Stands for `sluice.decode.keys.kept.without_rows`."""
     pairs = {(offset, row) for offset, first, end in stored for row in range(first, end)}
     block = decoded.native
     rest = tuple(row for row in block.rows if (row.offset, row.number % ROW_NUMBERS) not in pairs)
