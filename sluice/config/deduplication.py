@@ -24,19 +24,19 @@ WINDOW_SECONDS_MAX = 400 * 86_400.0
 #: it may be repeated for some leases before it is loaded.
 LEASES_OF_WINDOW = 12
 
-_HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
 _USER = r"(?:[A-Za-z0-9._~-]+@)?"
-_SERVERS = rf"{_HOST}(?::[0-9]{{1,5}})?(?:,{_HOST}(?::[0-9]{{1,5}})?)*"
-#: What stands behind each scheme, and an example of it.
+_SERVER = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
+_SERVERS = rf"{_USER}{_SERVER}(?:,{_SERVER})*"
+#: What stands behind each scheme, and an example of it; with "rediss" for "redis" they mean TLS.
 _STORES = {
-    "redis": (rf"{_USER}{_HOST}(?::[0-9]{{1,5}})?(?:/[0-9]*)?", "redis://host:6379/0"),
-    "rediss": (rf"{_USER}{_HOST}(?::[0-9]{{1,5}})?(?:/[0-9]*)?", "rediss://host:6379/0"),
+    "redis": (rf"{_USER}{_SERVER}(?:/[0-9]*)?", "redis://host:6379/0"),
     "redis-sentinel": (
-        rf"{_USER}{_SERVERS}/[A-Za-z0-9._-]+",
+        rf"{_SERVERS}/[A-Za-z0-9._-]+(?:/[0-9]+)?",
         "redis-sentinel://one:26379,two:26379/name",
     ),
-    "redis-cluster": (rf"{_USER}{_SERVERS}/?", "redis-cluster://one:6379,two:6379"),
+    "redis-cluster": (rf"{_SERVERS}/?", "redis-cluster://one:6379,two:6379"),
 }
+_TLS = "rediss"
 _STORES_WRITTEN = "".join(f'"{example}", ' for _, example in _STORES.values()) + f'or "{LOCAL}"'
 
 
@@ -67,15 +67,17 @@ def _a_store(value: object) -> str:
     if text == LOCAL:
         return text
     scheme, _, rest = text.partition("://")
-    if scheme not in _STORES:
+    plain = scheme.replace(_TLS, "redis", 1) if scheme.startswith(_TLS) else scheme
+    if plain not in _STORES:
         near = suggest(scheme, [*_STORES, LOCAL])
         advice = near if near.startswith("did") and scheme else f"write {_STORES_WRITTEN}"
         raise RefusedError(f"{shown(value)} is no store of claims; {advice}")
     user, at, _ = rest.rpartition("@")
     if at and (":" in user or "@" in user):
         raise RefusedError(f"{shown(value)} carries a password; move it to deduplication.password")
-    pattern, example = _STORES[scheme]
+    pattern, example = _STORES[plain]
     if not re.fullmatch(pattern, rest, re.ASCII):
+        example = example.replace(plain, scheme, 1)
         raise RefusedError(f"{shown(value)} is no address of {scheme}; write it like {example}")
     return text
 
@@ -118,5 +120,5 @@ class DeduplicationConfiguration(Section):
             return
         if self.path:
             yield "path", f'is of no use: only store = "{LOCAL}" has a directory'
-        if self.ca_file and self.store.startswith("redis://"):
-            yield "ca_file", "is of no use with redis://; write rediss:// for TLS"
+        if self.ca_file and not self.store.startswith(_TLS):
+            yield "ca_file", f'is of no use without TLS; write {_TLS} for "redis" in store'

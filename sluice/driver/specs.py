@@ -27,7 +27,7 @@ from sluice.core.load_spec import (
 from sluice.core.replicas import host_matches
 from sluice.core.topics import matches, takes
 from sluice.decode.version import decoder_version
-from sluice.driver.event_keys import refuse_one_event_of_all, required_columns
+from sluice.driver.event_keys import required_columns
 from sluice.driver.login import login_of
 from sluice.driver.shards import on_shard
 from sluice.driver.topology import resolved
@@ -100,7 +100,7 @@ def build_spec(
     :param paths: of Replicated tables, see `Today`; None where the load spec is not for loading.
     :param uuids: of the others, see `Today`.
     :raises ConfigurationError: lineage = true and the table lacks lineage columns; or an entry
-        deduplicates, and its table does not allow for it.
+        deduplicates by what its table does not have.
     """
     connector = configuration.connector(connector_name)
     return LoadSpec(
@@ -144,7 +144,7 @@ def build_spec(
                 quorums=_quorums_of(configuration, table),
                 fractions=table.fractions,
                 uuids=uuids_of(table.target, configuration.shards_of(table), uuids or {}),
-                deduplicate=_deduplicate(configuration, table, facts[table.name]),
+                deduplicate=_deduplicate(configuration, table),
             )
             for table in sorted(
                 tables_of_connector(configuration, connector_name), key=lambda table: table.name
@@ -224,28 +224,11 @@ def lineage_columns(table: TableConfiguration, facts: TableFacts) -> tuple[str, 
     return present
 
 
-def _deduplicate(
-    configuration: Configuration, table: TableConfiguration, facts: TableFacts
-) -> Deduplicate | None:
-    """How the entry knows an event again, with its scope.
-
-    :raises ConfigurationError: the table lacks the key, or what leads back from a row to its
-        message.
-    """
-    deduplicate = table.deduplicate
-    if deduplicate is None:
+def _deduplicate(configuration: Configuration, table: TableConfiguration) -> Deduplicate | None:
+    """How the entry knows an event again, with its scope."""
+    if table.deduplicate is None:
         return None
-    present = lineage_columns(table, facts)
-    lacking = [name for name in LINEAGE_TYPES if name not in present]
-    if lacking:
-        raise ConfigurationError(
-            f"table entry {table.name}: {facts.target} on {facts.url} has no lineage column "
-            f"{', '.join(lacking)} that takes values, and deduplicate needs all of them: claims "
-            "that their store lost are read back from the table",
-            f"{add_lineage_statement(facts, lacking)}; or take deduplicate out.",
-        )
-    refuse_one_event_of_all(table.name, deduplicate, facts)
-    return replace(deduplicate, scope=configuration.scope_of(table))
+    return replace(table.deduplicate, scope=configuration.scope_of(table))
 
 
 def carries(column: Column | None) -> bool:

@@ -52,10 +52,13 @@ def test_all_that_may_be_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "store",
     [
-        "redis://host",
+        "redis://host:6379",
         "redis://[::1]:6379/0",
+        "rediss://loader@host:6379/",
         "redis-sentinel://one:26379,two:26379/claims",
-        "redis-cluster://one:6379,two",
+        "rediss-sentinel://loader@one:26379/claims/2",
+        "redis-cluster://one:6379,two:6379",
+        "rediss-cluster://one:6379/",
     ],
 )
 def test_stores_that_workers_elsewhere_reach(tmp_path: Path, store: str) -> None:
@@ -76,7 +79,7 @@ def test_the_directory_of_the_local_store(tmp_path: Path) -> None:
 
 def test_a_store_that_no_table_uses(tmp_path: Path) -> None:
     assert load_text(tmp_path, MINIMAL).deduplication is None
-    section = with_section('store = "redis://host"\npassword_file = "p"', MINIMAL)
+    section = with_section('store = "redis://host:1"\npassword_file = "p"', MINIMAL)
     found = load_text(tmp_path, section).deduplication
     assert found is not None and found.password_file == str(tmp_path / "p")
 
@@ -88,7 +91,7 @@ def test_the_example_shows_what_it_says(tmp_path: Path) -> None:
     found = load_text(tmp_path, local).deduplication
     assert found == load_text(tmp_path, text).deduplication
     assert found is not None and found.path == str(tmp_path / "sluice-claims")
-    far = text.replace('# store = "local"', 'store = "rediss://host"')
+    far = text.replace('# store = "local"', 'store = "rediss://host:6379"')
     far = far.replace('# password_file = "r', 'password_file = "r').replace("# ca_file", "ca_file")
     found = load_text(tmp_path, far).deduplication
     assert found is not None and found.password_file == str(tmp_path / "redis-password")
@@ -152,7 +155,9 @@ SECTION = [
     ('store = "Local"', "store", 'did you mean "local"?'),
     ("store = 7", "store", "must be a string, not 7"),
     ('store = "redis://"', "store", "is no address of redis; write it like redis://host:6379/0"),
-    ('store = "redis://host/db"', "store", "is no address of redis"),
+    ('store = "redis://host"', "store", "is no address of redis"),
+    ('store = "redis://host:1/db"', "store", "is no address of redis"),
+    ('store = "rediss-cluster://a"', "store", "write it like rediss-cluster://one:6379,two:6379"),
     ('store = "redis://one:1,two:2"', "store", "is no address of redis"),
     ('store = "redis-sentinel://one:1,two:2"', "store", "one:26379,two:26379/name"),
     ('store = "redis-cluster://one:1/0"', "store", "is no address of redis-cluster"),
@@ -162,10 +167,10 @@ SECTION = [
         '"***@host" carries a password; move it to deduplication.password',
     ),
     ('store = "redis://loader:a@b@host"', "store", "move it to deduplication.password"),
-    ('store = "redis://host"\npath = "a"', "path", 'only store = "local" has a directory'),
-    ('store = "redis://host"\nca_file = "a"', "ca_file", "write rediss:// for TLS"),
+    ('store = "redis://host:1"\npath = "a"', "path", 'only store = "local" has a directory'),
+    ('store = "redis://host:1"\nca_file = "a"', "ca_file", 'write rediss for "redis" in'),
     (
-        'store = "redis://host"\npassword = "a"\npassword_file = "b"',
+        'store = "redis://host:1"\npassword = "a"\npassword_file = "b"',
         "password_file",
         "keep one of them",
     ),

@@ -77,9 +77,9 @@ def test_repr_masks_and_properties_reveal(tmp_path: Path) -> None:
         ('["orders"]\n[batch]', '["${SECRET} x"]\n[batch]'),
         ("[batch]", f'[deduplication]\nstore = "redis://me:{SECRET}@host"'),
         ("[batch]", f'[deduplication]\nstore = "redis://:a@{SECRET}@host"'),
-        ("[batch]", '[deduplication]\nstore = "redis://host/${SECRET}"'),
+        ("[batch]", '[deduplication]\nstore = "redis://host:1/${SECRET}"'),
         ("[batch]", f'[deduplication]\npasword = "{SECRET}"'),
-        ("[batch]", f'[deduplication]\nstore = "redis://host"\npassword = ["{SECRET}"]'),
+        ("[batch]", f'[deduplication]\nstore = "redis://host:1"\npassword = ["{SECRET}"]'),
     ],
 )
 def test_errors_never_hold_a_secret(tmp_path: Path, old: str, new: str) -> None:
