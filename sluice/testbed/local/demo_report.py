@@ -17,12 +17,28 @@ class Findings:
 
     :param dead_letters: (partition, offset) of every dead letter there is.
     :param loading_seconds: from each driver's first task to its end.
+    :param rows: of the table.
+    :param orders: different ones among them.
     """
 
     produced: Produced
     audited: AuditReport
     dead_letters: tuple[tuple[int, int], ...]
     loading_seconds: float
+    rows: int
+    orders: int
+
+    @property
+    def doubled(self) -> int:
+        """Rows beyond the first of an order, whether of one message or of two."""
+        return self.rows - self.orders
+
+    @property
+    def duplicates(self) -> int:
+        """Good messages that made no row, since their order had one."""
+        return (
+            self.produced.good + self.produced.repeated - self.audited.loaded - self.audited.missing
+        )
 
     def problems(self) -> list[str]:
         """Everything that is not as promised; empty if all is well."""
@@ -30,6 +46,8 @@ class Findings:
         compared = [
             ("lost", audited.missing, 0),
             ("doubled", audited.doubled, 0),
+            ("rows of an order that has one", self.doubled, 0),
+            ("orders in the table", self.orders, produced.good),
             ("foreign", audited.foreign, 0),
             ("loaded", audited.loaded, produced.good),
             ("skipped", audited.skipped, produced.tombstones),
@@ -64,11 +82,13 @@ def report(
         aligned(
             [
                 ("produced", produced.events, ""),
+                ("unique", produced.unique, ""),
+                ("duplicates", findings.duplicates, "orders that had a row"),
                 ("loaded", audited.loaded, ""),
                 ("dead-lettered", dead_letters, f"broken in {kinds} ways"),
                 ("skipped", audited.skipped, "messages without a value"),
                 ("lost", audited.missing, ""),
-                ("doubled", audited.doubled, ""),
+                ("doubled", findings.doubled, ""),
                 (
                     "rows/s",
                     rate,
@@ -83,7 +103,7 @@ def report(
     for problem in problems:
         console.line(f"  BROKEN: {problem}")
     if not problems:
-        console.line(f"Every row exactly once. All of it took {seconds:.0f} s.")
+        console.line(f"Every order exactly once. All of it took {seconds:.0f} s.")
     console.line()
     for text in _further(configuration, keep):
         console.line(text)

@@ -100,16 +100,22 @@ def natural_bytes(columns: int) -> int:
 
 
 def create_table_statement(
-    target: str, *, window: bool, shape: Shape | None = None, replica: str = ""
+    target: str,
+    *,
+    window: bool,
+    shape: Shape | None = None,
+    replica: str = "",
+    source: str = "UInt64",
 ) -> str:
     """CREATE TABLE for orders.
 
     :param window: False for a table that cannot deduplicate, as on servers before 22.2.
     :param shape: of the events; today's nine columns if left out.
+    :param source: the type of `_source`; a text tells who loaded a row, a number only whether.
     :param replica: path in ZooKeeper of a ReplicatedMergeTree of one replica; "" for a plain one.
     """
     settings = f" SETTINGS non_replicated_deduplication_window = {WINDOW_BLOCKS}" if window else ""
-    columns = (shape or Shape()).definitions + LINEAGE
+    columns = (*(shape or Shape()).definitions, *LINEAGE[:-1], f"_source {source}")
     engine = f"ReplicatedMergeTree('{replica}', 'bench')" if replica else "MergeTree"
     return (
         f"CREATE TABLE {target} ({', '.join(columns)}) "

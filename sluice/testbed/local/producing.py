@@ -57,18 +57,25 @@ class Produced:
 
     :param broken: (partition, offset) of events that must become dead letters.
     :param tombstones: events without a value, which are skipped.
+    :param repeated: good events that were sent before, as they are.
     :param kinds: how many broken events there are of each kind.
     """
 
     events: int = 0
     broken: set[tuple[int, int]] = field(default_factory=set)
     tombstones: int = 0
+    repeated: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
 
     @property
     def good(self) -> int:
-        """Events that must become rows."""
-        return self.events - len(self.broken) - self.tombstones
+        """Different events that must become rows."""
+        return self.unique - len(self.broken) - self.tombstones
+
+    @property
+    def unique(self) -> int:
+        """Events, those that were sent before left out."""
+        return self.events - self.repeated
 
 
 def create_topic(access: KafkaAccess, topic: str, partitions: int = PARTITIONS) -> None:
@@ -107,14 +114,20 @@ def produce_with_defects(
     broken: int,
     seed: int,
     progress: Progress,
+    repeated: int = 0,
 ) -> Produced:
     """Produce `rows` events over all partitions, `broken` of them broken at random places.
 
+    :param repeated: of the `rows`: so many are good events of the others once more, at random
+        places near the first ones, in any partition.
     :raises TerminalError: the broker did not take them all.
     """
     dice = random.Random(seed)
-    places = dict.fromkeys(sorted(dice.sample(range(rows), min(broken, rows))))
-    produced = Produced()
+    orders = rows - repeated
+    broken = min(broken, orders)
+    drawn = dice.sample(range(orders), broken + repeated)
+    places, repeats = dict.fromkeys(sorted(drawn[:broken])), _Repeats(dice, set(drawn[broken:]))
+    produced = Produced(repeated=repeated)
     wanted = len(places)
     acknowledged: list[int] = []
 
@@ -126,9 +139,10 @@ def produce_with_defects(
 
     with _producer(access) as producer:
         spread = _Spread(producer, [TopicPartition(topic, n) for n in range(partitions)])
-        for events in Orders(seed).take(rows):
+        first = 0
+        for events in Orders(seed).take(orders):
             messages: list[Message] = [{"value": event} for event in events]
-            for place in range(produced.events, produced.events + len(events)):
+            for place in range(first, first + len(events)):
                 if place not in places:
                     continue
                 tombstone = dice.random() < _TOMBSTONE_SHARE
@@ -136,10 +150,14 @@ def produce_with_defects(
                 del places[place]
                 produced.kinds[defect.name] += 1
                 produced.tombstones += tombstone
-                index = place - produced.events
+                index = place - first
                 messages[index] = {"value": defect.apply(events[index]), "callback": remember}
+            messages = repeats.among(messages, first)
+            first += len(events)
+            if first == orders:
+                messages += repeats.left()
             spread.send(messages)
-            produced.events += len(events)
+            produced.events += len(messages)
             progress(produced.events)
     if len(acknowledged) != wanted:
         raise TerminalError(
@@ -147,6 +165,39 @@ def produce_with_defects(
             "Read the broker's log.",
         )
     return produced
+
+
+@dataclass(slots=True)
+class _Repeats:
+    """Events that are sent a second time.
+
+    :param places: of the events, counted from 0.
+    """
+
+    dice: random.Random
+    places: set[int]
+    waiting: list[Message] = field(default_factory=list)
+
+    def among(self, messages: list[Message], first: int) -> list[Message]:
+        """The messages, and at random places among them half of the repeats that wait: some of
+        these very messages, some of those before.
+
+        :param first: the place of the first of these events.
+        """
+        own = (n for n in range(len(messages)) if first + n in self.places)
+        self.waiting += [messages[n] for n in own]
+        self.dice.shuffle(self.waiting)
+        half = len(self.waiting) // 2
+        mixed = list(messages)
+        for repeat in self.waiting[half:]:
+            mixed.insert(self.dice.randrange(len(mixed) + 1), repeat)
+        del self.waiting[half:]
+        return mixed
+
+    def left(self) -> list[Message]:
+        """Those that wait still."""
+        left, self.waiting = self.waiting, []
+        return left
 
 
 @contextmanager

@@ -47,7 +47,7 @@ lineage = true
 sort = {sort}
 rows = "{rows}"
 options = {options}
-"""
+{deduplicate}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class PipelineSettings:
     :param password_variable: names the environment variable that holds the password.
     :param more_tables: further tables of the topic.
     :param options: of the format.
+    :param deduplicate: the key by which events are known again, for a day; (): they are not.
     """
 
     pipeline: str
@@ -78,6 +79,7 @@ class PipelineSettings:
     format: str = "JSONEachRow"
     options: tuple[tuple[str, str], ...] = ()
     topic_pattern: str = ""
+    deduplicate: tuple[str, ...] = ()
 
     def write(self, path: Path) -> None:
         """Write the file that `sluice run` takes."""
@@ -87,6 +89,10 @@ class PipelineSettings:
         if self.topic_pattern:
             topics = f"topic_pattern = {json.dumps(self.topic_pattern)}"
         options = ", ".join(f"{name} = {json.dumps(value)}" for name, value in self.options)
+        deduplicate = ""
+        if self.deduplicate:
+            key = json.dumps(self.deduplicate)
+            deduplicate = f'deduplicate = {{ key = {key}, window = "1d" }}\n'
         entries = [
             _ENTRY.format(
                 name=name,
@@ -96,6 +102,7 @@ class PipelineSettings:
                 format=self.format,
                 rows="many" if self.format == "SQLBatchRequest" else "one",
                 options=f"{{ {options} }}",
+                deduplicate=deduplicate,
             )
             for name, table in (
                 (self.topic, self.table),

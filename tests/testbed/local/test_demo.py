@@ -13,7 +13,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import confluent_kafka as ck
 import pytest
 
 from sluice.core.errors import TerminalError
@@ -31,7 +33,7 @@ from sluice.testbed.local.running import running_broker
 class Audited:
     """Like the audit's report."""
 
-    loaded: int = 97
+    loaded: int = 92
     skipped: int = 1
     missing: int = 0
     doubled: int = 0
@@ -42,18 +44,26 @@ class Audited:
 BROKEN = {(0, 7), (3, 1)}
 
 
-def findings(letters: tuple[tuple[int, int], ...] = ((0, 7), (3, 1)), **audited: int) -> Findings:
-    produced = Produced(events=100, broken=BROKEN, tombstones=1, kinds=Counter())
-    return Findings(produced, Audited(**audited), letters, 1.0)  # type: ignore[arg-type]
+def findings(
+    letters: tuple[tuple[int, int], ...] = ((0, 7), (3, 1)),
+    rows: int = 92,
+    orders: int = 92,
+    **audited: Any,
+) -> Findings:
+    produced = Produced(events=100, broken=BROKEN, tombstones=1, repeated=5, kinds=Counter())
+    return Findings(produced, Audited(**audited), letters, 1.0, rows, orders)  # type: ignore[arg-type]
 
 
 def test_all_is_well() -> None:
-    assert findings().problems() == []
+    found = findings()
+    assert found.problems() == []
+    assert (found.produced.unique, found.duplicates, found.doubled) == (95, 5, 0)
 
 
 @pytest.mark.parametrize("name", ["missing", "doubled", "foreign", "skipped", "loaded"])
 def test_every_number_of_the_audit_counts(name: str) -> None:
-    assert len(findings(**{name: 5}).problems()) == 1
+    more: dict[str, Any] = {name: 5}
+    assert len(findings(**more).problems()) == 1
 
 
 @pytest.mark.parametrize(
@@ -72,9 +82,18 @@ def test_dead_letters_are_the_broken_events_once(
 
 
 def test_what_could_not_be_audited_is_no_success() -> None:
-    produced = Produced(events=100, broken=BROKEN, tombstones=1)
-    found = Findings(produced, Audited(unaudited=("orders",)), ((0, 7), (3, 1)), 1.0)  # type: ignore[arg-type]
-    assert len(found.problems()) == 1
+    assert len(findings(unaudited=("orders",)).problems()) == 1
+
+
+def test_an_order_of_two_messages_is_one_row() -> None:
+    """Two rows of one order are found whatever the audit says of their messages."""
+    found = findings(loaded=97, rows=97)
+    assert (found.duplicates, found.doubled) == (0, 5)
+    assert found.problems() == [
+        "rows of an order that has one: 5, expected 0",
+        "loaded: 97, expected 92",
+    ]
+    assert findings(rows=91, orders=91).problems() == ["orders in the table: 91, expected 92"]
 
 
 def test_orders_are_as_large_as_said_and_repeat_with_their_seed() -> None:
@@ -126,6 +145,48 @@ def test_producing_knows_which_events_are_broken(tmp_path: Path) -> None:
     assert set(produced.kinds) == {defect.name for defect in (*DEFECTS, TOMBSTONE)}
     assert {partition for partition, _ in produced.broken} == {0, 1, 2, 3}
     assert max(offset for _, offset in produced.broken) < 6_251
+
+
+def test_repeated_orders_are_good_ones_somewhere_else(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "kafka") as broker:
+        access = KafkaAccess("local", broker.brokers)
+        create_topic(access, "orders")
+        seen: list[int] = []
+        produced = produce_with_defects(access, "orders", 4, 30_000, 300, 3, seen.append, 1_500)
+        messages = read_all(access, "orders", 4, 30_000)
+    assert produced.events == seen[-1] == 30_000
+    assert (produced.repeated, produced.unique) == (1_500, 28_500)
+    assert produced.good == 28_200
+    places: dict[bytes, list[tuple[int, int]]] = {}
+    for place, value in messages.items():
+        if place not in produced.broken and value is not None:
+            places.setdefault(value, []).append(place)
+    assert len(places) == len({json.loads(value)["order_id"] for value in places}) == 28_200
+    twice = [found for found in places.values() if len(found) > 1]
+    assert [len(found) for found in twice] == [2] * 1_500
+    crossing = sum(one[0] != other[0] for one, other in twice)
+    assert 1_000 < crossing < 1_250  # three of four, drawn
+    far = sum(abs(one[1] - other[1]) > 2_000 for one, other in twice)
+    assert far > 100  # in other ranges, too
+
+
+def read_all(
+    access: KafkaAccess, topic: str, partitions: int, count: int
+) -> dict[tuple[int, int], bytes | None]:
+    """Each message of a topic, by partition and offset."""
+    consumer = ck.Consumer({**access.client(), "group.id": "test", "enable.auto.commit": False})
+    try:
+        consumer.assign([ck.TopicPartition(topic, n, 0) for n in range(partitions)])
+        found: dict[tuple[int, int], bytes | None] = {}
+        deadline = time.monotonic() + 60
+        while len(found) < count:
+            assert time.monotonic() < deadline, len(found)
+            for message in consumer.consume(10_000, 1.0):
+                assert message.error() is None
+                found[message.partition(), message.offset()] = message.value()
+        return found
+    finally:
+        consumer.close()
 
 
 def test_a_driver_that_leaves_something_behind_is_noticed(tmp_path: Path) -> None:
@@ -200,14 +261,15 @@ def test_the_demonstration(clean: None) -> None:
     demo = start_demo("whole", "--rows", "20000")
     output, _ = demo.communicate(timeout=240)
     assert demo.returncode == 0, output
-    assert "Every row exactly once." in output
+    assert "Every order exactly once." in output
     assert output.count("driver killed (SIGKILL)") == 2
     assert output.count("ranges in doubt, identically") == 2
     assert "\r" not in output and "█" not in output  # no bars without a terminal
     numbers = dict(line.split()[:2] for line in output.splitlines() if line.startswith("  "))
     assert (numbers["produced"], numbers["lost"], numbers["doubled"]) == ("20,000", "0", "0")
+    assert (numbers["unique"], numbers["duplicates"]) == ("19,000", "1,000")
     counts = [int(numbers[n].replace(",", "")) for n in ("loaded", "dead-lettered", "skipped")]
-    assert sum(counts) == 20_000 and counts[1] > 300
+    assert sum(counts) == 19_000 and counts[1] > 300
     assert marked("whole") == []
 
 
