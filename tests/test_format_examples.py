@@ -1,4 +1,5 @@
-"""The examples of docs/FORMATS.md, run: an entry, its table, messages, and what becomes of them.
+"""The examples of docs/FORMATS.md and docs/EVENTS.md, run: an entry, its table, messages, and what
+becomes of them.
 
 Blocks that follow each other: ```toml with a [[table]], ```sql with the CREATE TABLE, ```hex or
 any other word with a message a line, then ```text with rows and `dead letter N: reason` (N from 0).
@@ -27,6 +28,7 @@ from sluice.driver.specs import build_spec
 from tests.decode.support import table
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "FORMATS.md"
+OF_EVENTS = DOCUMENT.with_name("EVENTS.md")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BASE = """
 [pipeline]
@@ -60,7 +62,7 @@ class Example:
 
 
 def examples() -> list[Example]:
-    blocks = BLOCK.findall(DOCUMENT.read_text())
+    blocks = [*BLOCK.findall(DOCUMENT.read_text()), *BLOCK.findall(OF_EVENTS.read_text())]
     found = []
     for first, second, third, fourth in zip(
         blocks, blocks[1:], blocks[2:], blocks[3:], strict=False
@@ -136,6 +138,20 @@ def test_an_example_does_what_it_says(example: Example, tmp_path: Path) -> None:
     assert lines == list(example.outcome)
 
 
+def test_dead_letters_name_the_meter(tmp_path: Path) -> None:
+    """The comment in a check is how; and which of two reasons comes first."""
+    (example,) = (example for example in examples() if example.name == "meter_events")
+    entry = text_of(example, tmp_path)
+    assert entry.deduplicate is not None and entry.deduplicate.scope == "p/shop.meter_events"
+    assert entry.require == ("subject", "time", "source", "id")
+    bad = {bad.index: bad for bad in decoded(entry, example.messages).bad}
+    assert bad[2].error.startswith("the check /* meter tokens_total */ type != 'prompt' OR ")
+    assert bad[3].error.startswith("the check /* meter request_seconds_total */ type != ")
+    assert bad[4].error.startswith("the check /* declared types */ type IN ")
+    assert all(bad[n].error.endswith(" does not hold") for n in (2, 3, 4))
+    assert [bad[n].column for n in (5, 6, 7)] == ["id", "id", "subject"]
+
+
 def test_the_envelope_of_the_document() -> None:
     """Its Python makes a message; the rows stand below it."""
     document = DOCUMENT.read_text()
@@ -156,4 +172,4 @@ def test_the_envelope_of_the_document() -> None:
 
 def test_there_are_examples_of_everything() -> None:
     named = {example.name for example in examples()}
-    assert {"clicks", "visits", "usage"} <= named and len(named) == len(examples())
+    assert {"clicks", "visits", "usage", "meter_events"} <= named and len(named) == len(examples())
