@@ -5,7 +5,7 @@ from __future__ import annotations
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.password import read_password
 from sluice.clickhouse.tls import Tls
-from sluice.config import Configuration, DeduplicationConfiguration, Secret
+from sluice.config import Configuration, Secret
 from sluice.core.errors import ConfigurationError
 
 
@@ -26,7 +26,7 @@ def login_of(configuration: Configuration) -> ClickHouseAccess:
     return ClickHouseAccess(
         shards={shard.name: shard.replicas for shard in clickhouse.shards},
         user=clickhouse.user,
-        password=_password("clickhouse", clickhouse.password, clickhouse.password_file),
+        password=password_of("clickhouse", clickhouse.password, clickhouse.password_file),
         durability=clickhouse.durability,
         password_file=clickhouse.password_file,
         tls=tls,
@@ -36,18 +36,13 @@ def login_of(configuration: Configuration) -> ClickHouseAccess:
     )
 
 
-def login_of_claims(deduplication: DeduplicationConfiguration) -> tuple[str, str, str]:
-    """How to reach the store of claims: URL, password in the clear, file of certificates; "" where
-    there is none.
+def password_of(section: str, password: Secret, name: str) -> str:
+    """A password in the clear.
 
-    :raises ConfigurationError: the file of the password cannot be used.
+    :param section: of the configuration, for messages.
+    :param name: of the file that holds it instead; "": none.
+    :raises ConfigurationError: the file cannot be used.
     """
-    password = _password("deduplication", deduplication.password, deduplication.password_file)
-    return deduplication.url, password, deduplication.ca_file
-
-
-def _password(section: str, password: Secret, name: str) -> str:
-    """:param name: of the file that holds it instead; "": none."""
     if not name:
         return password.reveal()
     try:

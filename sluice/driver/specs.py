@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from sluice.claims.stores import StoreAccess
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.capabilities import Capabilities, read_capabilities
 from sluice.clickhouse.comparing import INSERTABLE, Today
@@ -12,7 +13,7 @@ from sluice.clickhouse.http import Server
 from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.sql import identifier, qualified
-from sluice.config import Configuration, TableConfiguration
+from sluice.config import Configuration, DeduplicationConfiguration, TableConfiguration
 from sluice.core.claims import Deduplicate
 from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.core.formats import FORMATS, REGISTRY_OPTION
@@ -28,7 +29,7 @@ from sluice.core.replicas import host_matches
 from sluice.core.topics import matches, takes
 from sluice.decode.version import decoder_version
 from sluice.driver.event_keys import required_columns
-from sluice.driver.login import login_of
+from sluice.driver.login import login_of, password_of
 from sluice.driver.shards import on_shard
 from sluice.driver.topology import resolved
 from sluice.kafka.clients import KafkaAccess
@@ -200,6 +201,15 @@ def registry_access(configuration: Configuration) -> RegistryAccess | None:
     if registry is None:
         return None
     return RegistryAccess(registry.url, registry.user, registry.password.reveal())
+
+
+def store_access(deduplication: DeduplicationConfiguration) -> StoreAccess:
+    """How to reach the store of claims, password in the clear.
+
+    :raises ConfigurationError: the file of the password cannot be used.
+    """
+    password = password_of("deduplication", deduplication.password, deduplication.password_file)
+    return StoreAccess(deduplication.url, password, deduplication.ca_file)
 
 
 def lineage_columns(table: TableConfiguration, facts: TableFacts) -> tuple[str, ...]:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from sluice.claims.stores import StoreAccess
 from sluice.config import Configuration
 from sluice.core.claims import Deduplicate
 from sluice.core.errors import ConfigurationError
 from sluice.core.load_spec import LINEAGE_TYPES, Column, TableSpec, parse_spec
-from sluice.driver.login import login_of_claims
-from sluice.driver.specs import build_spec
+from sluice.driver.specs import build_spec, store_access
 from tests.config.support import MINIMAL, load_text
 from tests.driver.test_specs import facts_of
 
@@ -96,17 +96,17 @@ def test_keys_that_the_table_cannot_have(tmp_path: Path, key: str, more: str, wo
     assert caught.value.hint
 
 
-def test_the_login_of_the_store(tmp_path: Path) -> None:
+def test_access_to_the_store(tmp_path: Path) -> None:
     local = configured(tmp_path, '"id"').deduplication
     assert local is not None
-    assert login_of_claims(local) == (f"local:{tmp_path}/sluice-claims", "", "")
+    assert store_access(local) == StoreAccess(f"local:{tmp_path}/sluice-claims")
     section = (
         '[deduplication]\nstore = "rediss://host:1"\npassword_file = "secret"\nca_file = "ca.pem"\n'
     )
     far = configured(tmp_path, '"id"', table=section).deduplication
     assert far is not None
     (tmp_path / "secret").write_text("hunter2\n")
-    assert login_of_claims(far) == ("rediss://host:1", "hunter2", str(tmp_path / "ca.pem"))
+    assert store_access(far) == StoreAccess("rediss://host:1", "hunter2", str(tmp_path / "ca.pem"))
     (tmp_path / "secret").write_text("\n")
     with pytest.raises(ConfigurationError, match=r"^deduplication.password_file: .* is empty"):
-        login_of_claims(far)
+        store_access(far)
