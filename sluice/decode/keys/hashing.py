@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.core.claims import KEY_BYTES, NOBODY, OWNER, OWNER_BYTES, Keys, Owners
+from sluice.core.claims import KEY_BYTES, NOBODY, OWNER, OWNER_BYTES, Keys, Owners, key_space
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import SOURCE, TableSpec, lacking_lineage
 from sluice.decode.engine.expressions import referenced_columns
@@ -30,8 +30,7 @@ _UNCERTAIN = re.compile(
     r"\b(JSON|Object|Dynamic|Variant|Map|AggregateFunction|SimpleAggregateFunction)\b"
 )
 #: Takes `core.tokens.row_source` apart.
-_TOPIC_OF_SOURCE = "^[^/]+/[^/]+/([A-Za-z0-9_-]{11})/[^/]+/[0-9]+$"
-_ENTRY_OF_SOURCE = "^[^/]+/[^/]+/[^/]+/([^/]+)/[0-9]+$"
+_SOURCE_PARTS = "^([^/]+/[^/]+)/([A-Za-z0-9_-]{11})/([^/]+)/[0-9]+$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +60,9 @@ class RowKeys:
     """The keys of one table entry's rows. Made once for each table text.
 
     A key is 128 bits of SipHash over the parts of the key as RowBinary writes them, which says
-    where each ends; what it is keyed with is the scope. Values are the same if their bytes are:
-    0.0 and -0.0 are two. Whether a part may be null, or has a dictionary, makes no difference; any
-    other type of a column makes other keys.
+    where each ends; what it is keyed with is the key space (`core.claims.key_space`). Values are
+    the same if their bytes are: 0.0 and -0.0 are two. Whether a server writes a part as one that
+    may be null, or with a dictionary, makes no difference.
 
     What decides: the table text and the rows, nothing else.
 
@@ -75,7 +74,7 @@ class RowKeys:
         assert table.deduplicate is not None
         self._table = table
         parts = _parts(table, columns)
-        self._key = _hash(table.deduplicate.scope, [part for part, _ in parts])
+        self._key = _hash(key_space(table.deduplicate, table.columns), [part for part, _ in parts])
         nulls = [f"isNotNull({part})" for part, may_be_null in parts if may_be_null]
         self._has_key = f"toUInt8({' AND '.join(nulls) or '1'})"
         has_row = "_row" in columns
@@ -109,28 +108,30 @@ class RowKeys:
         """
         # With a dictionary, each of the few sources is taken apart once.
         source = f"toLowCardinality({SOURCE})"
-        topic = f"extract({source}, '{_TOPIC_OF_SOURCE}')"
-        entry = f"CRC32(extract({source}, '{_ENTRY_OF_SOURCE}'))"
-        keys, topics, entries, partitions, offsets, rows, is_ours, has_key = self._read(
+        is_ours = f"match({source}, '{_SOURCE_PARTS}')"
+        topic = f"replaceRegexpOne({source}, '{_SOURCE_PARTS}', '\\\\2')"
+        # As `core.claims.loader_number` makes it.
+        loader = f"CRC32(replaceRegexpOne({source}, '{_SOURCE_PARTS}', '\\\\1/\\\\3'))"
+        keys, topics, loaders, partitions, offsets, rows, ours, has_key = self._read(
             native,
             {
-                f"CAST(toFixedString(tryBase64URLDecode({topic}), 8), 'FixedString(8)')": "V8",
-                f"CAST({entry}, 'UInt32')": "<u4",
+                f"CAST(substring(tryBase64URLDecode({topic}), 1, 8), 'FixedString(8)')": "V8",
+                f"CAST({loader}, 'UInt32')": "<u4",
                 "toUInt32(_partition)": "<u4",
                 "toUInt64(_offset)": "<u8",
                 self._row: "<u4",
-                f"CAST(notEmpty({topic}), 'UInt8')": "?",
+                f"CAST({is_ours}, 'UInt8')": "?",
             },
         )
         found = np.zeros(len(keys), OWNER)
         owners = found.view(np.uint8).reshape(-1, OWNER_BYTES)
         # Not by the field: it is text to numpy, which cuts its trailing zeros.
         owners[:, :8] = topics.view(np.uint8).reshape(-1, 8)
-        found["entry"] = entries
+        found["loader"] = loaders
         found["partition"] = partitions
         found["offset"] = offsets
         found["row"] = rows
-        owners[~is_ours] = np.frombuffer(NOBODY, np.uint8)
+        owners[~ours] = np.frombuffer(NOBODY, np.uint8)
         return keys[has_key], owners[has_key]
 
     def _read(self, native: memoryview, more: dict[str, str]) -> list[NDArray[Any]]:
@@ -158,9 +159,9 @@ class RowKeys:
         return [keys.view(np.uint8).reshape(-1, KEY_BYTES), *others]
 
 
-def _hash(scope: str, parts: Sequence[str]) -> str:
+def _hash(space: str, parts: Sequence[str]) -> str:
     """The key, in ClickHouse SQL."""
-    digest = hashlib.blake2b(scope.encode(), digest_size=16).digest()
+    digest = hashlib.blake2b(space.encode(), digest_size=16).digest()
     halves = (int.from_bytes(half, "little") for half in (digest[:8], digest[8:]))
     keyed = ", ".join(f"toUInt64({half})" for half in halves)
     values = ", ".join(f"assumeNotNull({part})" for part in parts)
