@@ -24,7 +24,7 @@ ALLOWED = {
     "core": set[str](),
     "config": {"core"},
     "kafka": {"core"},
-    "decode": {"producer", "core"},
+    "decode": {"producer", "core", "claims"},
     "clickhouse": {"core"},
     "claims": {"core"},
     "locks": {"core"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from sluice.core.claims import Keys, Owners
+from sluice.claims.owners import Keys, Owners
 from sluice.core.errors import TerminalError, TransientError
 
 

@@ -1,4 +1,4 @@
-"""Claims: which message made the row of a key (R20). Pure, and in arrays: a block has 250,000 keys.
+"""Claims: which message made the row of a key (R20). Pure.
 
 A key is 16 bytes, the hash of a row's deduplication key. Its owner is 28 bytes: the place in Kafka
 of the row that has it. A claim says who owns a key, and until when.
@@ -6,36 +6,21 @@ of the row that has it. A claim says who owns a key, and until when.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from sluice.core.errors import TerminalError
-
 KEY_BYTES = 16
-#: Topic id (8), who loads it (4), partition (4), offset (8), row (4), big-endian.
-OWNER = np.dtype(
-    [("topic", "S8"), ("loader", ">u4"), ("partition", ">u4"), ("offset", ">u8"), ("row", ">u4")]
-)
-OWNER_BYTES = OWNER.itemsize
+#: Of an owner, see `claims.owners`.
+OWNER_BYTES = 28
 #: To a range in doubt the claims of a table are one more window: they hold for so many seconds, and
 #: are worth something in one run of their store. They stand in a record as a shard of this name,
 #: which no shard can have.
 CLAIMS = "@claims"
-#: Owns the keys of rows that nobody knows the message of.
-NOBODY = bytes(OWNER_BYTES)
-
-Keys = NDArray[np.uint8]
-Owners = NDArray[np.uint8]
-
 WhatOfDuplicates = Literal["drop", "dead-letter"]
 OnNullKey = Literal["dead-letter", "row"]
 
@@ -73,20 +58,6 @@ class Deduplicate:
     on_null: OnNullKey = "dead-letter"
 
 
-def topic_bytes(topic_id: str) -> bytes:
-    """The 8 bytes of a short topic id (`kafka.log.short_topic_id`).
-
-    :raises TerminalError: it is none.
-    """
-    try:
-        raw = base64.urlsafe_b64decode(topic_id + "=" * (-len(topic_id) % 4))
-    except ValueError:
-        raw = b""
-    if len(raw) != 8:
-        raise TerminalError(f"{topic_id!r} is no topic id", "This is a bug: report it.")
-    return raw
-
-
 def loader_number(pipeline: str, connector: str, entry: str) -> int:
     """Who makes a row of a message: where two do, as two pipelines that read one topic into one
     table, the message owns the key for one of them."""
@@ -103,30 +74,3 @@ def key_space(deduplicate: Deduplicate, columns: Iterable[Column]) -> str:
     used = sorted((column.name, column.type) for column in columns if column.name in words)
     digest = hashlib.sha256(json.dumps([deduplicate.key, used]).encode()).hexdigest()[:12]
     return f"{deduplicate.scope}/{digest}"
-
-
-def owners_of(
-    topic_ids: Sequence[str],
-    partitions: Sequence[int],
-    numbers: NDArray[np.int64] | int,
-    loader: int,
-    offsets: NDArray[np.uint64],
-    rows: NDArray[np.uint32],
-) -> Owners:
-    """The owners that rows are, one line of OWNER_BYTES for each row.
-
-    :param topic_ids: of each partition that the rows may be of; `partitions`: their numbers.
-    :param numbers: which of them each row is of.
-    :param loader: see `loader_number`.
-    :param rows: the number of each row within its message.
-    """
-    found = np.zeros(len(offsets), OWNER)
-    lines = found.view(np.uint8).reshape(-1, OWNER_BYTES)
-    topics = np.frombuffer(b"".join(map(topic_bytes, topic_ids)), np.uint8).reshape(-1, 8)
-    # Not by the field: it is text to numpy, which cuts its trailing zeros.
-    lines[:, :8] = topics[numbers]
-    found["loader"] = loader
-    found["partition"] = np.array(partitions, np.uint32)[numbers]
-    found["offset"] = offsets
-    found["row"] = rows
-    return lines

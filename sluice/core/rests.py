@@ -13,9 +13,6 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sluice.core.ranges import Interval, normalize
 
 #: As intervals up to here, for people to read.
@@ -28,32 +25,18 @@ def written(intervals: Sequence[Interval]) -> Any:
         return [list(interval) for interval in intervals]
     joined = normalize(intervals)
     first, last = joined[0][0], joined[-1][1]
-    is_set = np.zeros(last - first, np.bool_)
+    bits = bytearray((last - first + 7) // 8)
     for begin, end in joined:
-        is_set[begin - first : end - first] = True
-    return _as_bits(first, is_set)
+        for offset in range(begin - first, end - first):
+            bits[offset >> 3] |= 1 << (offset & 7)
+    return written_bits(first, bytes(bits))
 
 
-def written_offsets(offsets: NDArray[np.uint64]) -> Any:
-    """The same of single offsets.
+def written_bits(first: int, bits: bytes) -> Any:
+    """Offsets as bits, the lowest of each byte first.
 
-    :param offsets: ascending, each once.
+    :param first: which offset the first bit is.
     """
-    if not len(offsets):
-        return []
-    first = int(offsets[0])
-    breaks = np.flatnonzero(np.diff(offsets) > 1)
-    if len(breaks) < INTERVALS_MAX:
-        begins = offsets[np.concatenate(([0], breaks + 1))]
-        ends = offsets[np.concatenate((breaks, [len(offsets) - 1]))]
-        return [[begin, end + 1] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
-    is_set = np.zeros(int(offsets[-1]) - first + 1, np.bool_)
-    is_set[(offsets - np.uint64(first)).astype(np.int64)] = True
-    return _as_bits(first, is_set)
-
-
-def _as_bits(first: int, is_set: NDArray[np.bool_]) -> dict[str, Any]:
-    bits = np.packbits(is_set, bitorder="little").tobytes()
     return {"begin": first, "bits": base64.b64encode(zlib.compress(bits)).decode()}
 
 
@@ -66,13 +49,18 @@ def read(value: Any) -> tuple[Interval, ...]:
     """What was written."""
     if not isinstance(value, dict):
         return tuple((int(begin), int(end)) for begin, end in value)
-    bits = np.frombuffer(zlib.decompress(base64.b64decode(value["bits"])), np.uint8)
-    is_set = np.unpackbits(bits, bitorder="little").view(np.int8)
-    edges = np.diff(is_set, prepend=np.int8(0), append=np.int8(0))
-    begins, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+    bits = zlib.decompress(base64.b64decode(value["bits"]))
     first = int(value["begin"])
-    pairs = zip((begins + first).tolist(), (ends + first).tolist(), strict=True)
-    return tuple(pairs)
+    found: list[Interval] = []
+    begin: int | None = None
+    for place in range(8 * len(bits) + 1):
+        is_set = place < 8 * len(bits) and bits[place >> 3] >> (place & 7) & 1
+        if is_set and begin is None:
+            begin = place
+        elif not is_set and begin is not None:
+            found.append((first + begin, first + place))
+            begin = None
+    return tuple(found)
 
 
 #: Rows of messages of several rows: an offset, the first of its rows, and behind the last one.

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.claims.owners import Owners, owners_of
 from sluice.core.bundles import Member, is_whole, place_of
-from sluice.core.claims import Owners, owners_of
 from sluice.core.errors import TerminalError
 from sluice.core.ledger import InsertCounters, Rest, Stored
 from sluice.core.load_spec import LoadSpec, TableSpec

@@ -41,7 +41,6 @@ from sluice.core.receipts import (
     UnknownSchemas,
     Untried,
 )
-from sluice.core.rests import written_offsets
 from sluice.decode.engine.session import release_memory
 from sluice.decode.keys.kept import without_rows
 from sluice.decode.messages.buffer import MessageBuffer
@@ -54,7 +53,7 @@ from sluice.kafka.readers import Reader
 from sluice.worker.asking import ask_for_fields, asked_for_columns, asked_for_schemas, words_of
 from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.bundle import Bundle
-from sluice.worker.claiming import Claimed, claim
+from sluice.worker.claiming import Claimed, claim, written_offsets
 from sluice.worker.errors import BlockRefusedError, NeedsReservationError, OutdatedTextError
 from sluice.worker.fetching import Reading, fetch
 from sluice.worker.inserting import insert_block, may_go_parallel

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.core.claims import KEY_BYTES, NOBODY, OWNER, OWNER_BYTES, Keys, Owners, key_space
+from sluice.claims.owners import NOBODY, OWNER, Keys, Owners
+from sluice.core.claims import KEY_BYTES, OWNER_BYTES, key_space
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import SOURCE, TableSpec, lacking_lineage
 from sluice.decode.engine.expressions import referenced_columns

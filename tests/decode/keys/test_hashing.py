@@ -13,15 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sluice.core.claims import (
-    KEY_BYTES,
-    NOBODY,
-    OWNER_BYTES,
-    Owners,
-    key_space,
-    loader_number,
-    owners_of,
-)
+from sluice.claims.owners import NOBODY, Owners, owners_of
+from sluice.core.claims import KEY_BYTES, OWNER_BYTES, key_space, loader_number
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import SOURCE, Column, TableSpec
 from sluice.decode.keys.hashing import RowKeys, check_deduplicate

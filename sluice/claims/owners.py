@@ -1,0 +1,65 @@
+"""Keys and owners of a block, in arrays: it has 250,000 of them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.core.claims import OWNER_BYTES
+from sluice.core.errors import TerminalError
+
+#: Topic id, who loads it (`core.claims.loader_number`), partition, offset, row; big-endian.
+OWNER = np.dtype(
+    [("topic", "S8"), ("loader", ">u4"), ("partition", ">u4"), ("offset", ">u8"), ("row", ">u4")]
+)
+assert OWNER.itemsize == OWNER_BYTES
+#: Owns the keys of rows that nobody knows the message of.
+NOBODY = bytes(OWNER_BYTES)
+
+#: A line of KEY_BYTES, or OWNER_BYTES, for each row.
+Keys = NDArray[np.uint8]
+Owners = NDArray[np.uint8]
+
+
+def topic_bytes(topic_id: str) -> bytes:
+    """The 8 bytes of a short topic id (`kafka.log.short_topic_id`).
+
+    :raises TerminalError: it is none.
+    """
+    try:
+        raw = base64.urlsafe_b64decode(topic_id + "=" * (-len(topic_id) % 4))
+    except ValueError:
+        raw = b""
+    if len(raw) != 8:
+        raise TerminalError(f"{topic_id!r} is no topic id", "This is a bug: report it.")
+    return raw
+
+
+def owners_of(
+    topic_ids: Sequence[str],
+    partitions: Sequence[int],
+    numbers: NDArray[np.int64] | int,
+    loader: int,
+    offsets: NDArray[np.uint64],
+    rows: NDArray[np.uint32],
+) -> Owners:
+    """The owners that rows are, one line of OWNER_BYTES for each row.
+
+    :param topic_ids: of each partition that the rows may be of; `partitions`: their numbers.
+    :param numbers: which of them each row is of.
+    :param loader: see `loader_number`.
+    :param rows: the number of each row within its message.
+    """
+    found = np.zeros(len(offsets), OWNER)
+    lines = found.view(np.uint8).reshape(-1, OWNER_BYTES)
+    topics = np.frombuffer(b"".join(map(topic_bytes, topic_ids)), np.uint8).reshape(-1, 8)
+    # Not by the field: it is text to numpy, which cuts its trailing zeros.
+    lines[:, :8] = topics[numbers]
+    found["loader"] = loader
+    found["partition"] = np.array(partitions, np.uint32)[numbers]
+    found["offset"] = offsets
+    found["row"] = rows
+    return lines
