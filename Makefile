@@ -33,7 +33,7 @@ $(READY): requirements.lock pyproject.toml setup.py sluice/kafka/wire/batches.c 
 	@PYTHON="$(PYTHON)" scripts/setup
 	@touch $@
 
-setup-tests: $(READY)  ## what only the tests need: ClickHouse 18.16 and ZooKeeper from Debian
+setup-tests: $(READY)  ## what only the tests need: ClickHouse 18.16, ZooKeeper and Redis from Debian
 	@scripts/setup-tests
 
 demo: $(READY)  ## a million rows through kills and restarts, each audited

@@ -1,0 +1,60 @@
+"""Every store of claims, with the same questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sluice.claims.memory import Kept, MemoryStore
+from sluice.claims.port import ClaimStore
+from sluice.claims.stores import StoreAccess, open_store
+from tests.claims.conformance import Conformance, Opens
+from tests.support.redis_server import RedisServer, run_cluster, run_redis
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Iterator[RedisServer]:
+    with run_redis() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[list[RedisServer]]:
+    with run_cluster() as servers:
+        yield servers
+
+
+def _all_opened(url: str) -> Iterator[Opens]:
+    stores: list[ClaimStore] = []
+
+    def opens() -> ClaimStore:
+        stores.append(open_store(StoreAccess(url)))
+        return stores[-1]
+
+    yield opens
+    for store in stores:
+        store.close()
+
+
+class TestMemory(Conformance):
+    @pytest.fixture
+    def opens(self) -> Opens:
+        kept = Kept()
+        return lambda: MemoryStore(kept)
+
+
+class TestRedis(Conformance):
+    @pytest.fixture
+    def opens(self, redis_server: RedisServer) -> Iterator[Opens]:
+        redis_server.ask("FLUSHALL")
+        yield from _all_opened(redis_server.url)
+
+
+class TestCluster(Conformance):
+    @pytest.fixture
+    def opens(self, cluster: list[RedisServer]) -> Iterator[Opens]:
+        for server in cluster:
+            server.ask("FLUSHALL")
+        places = ",".join(f"127.0.0.1:{server.port}" for server in cluster)
+        yield from _all_opened(f"redis-cluster://{places}")
