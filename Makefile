@@ -29,7 +29,7 @@ help:  ## list the targets
 
 setup: $(READY)  ## everything that demo and bench need: packages, Java, Kafka
 
-$(READY): requirements.lock pyproject.toml setup.py sluice/kafka/wire/batches.c sluice/decode/messages/brackets.c sluice/decode/messages/moments.c sluice/decode/schema/structure.c sluice/decode/envelope/walk.c scripts/setup
+$(READY): requirements.lock pyproject.toml setup.py sluice/kafka/wire/batches.c sluice/decode/messages/brackets.c sluice/decode/messages/moments.c sluice/decode/schema/structure.c sluice/decode/envelope/walk.c sluice/claims/table.c scripts/setup
 	@PYTHON="$(PYTHON)" scripts/setup
 	@touch $@
 
@@ -74,5 +74,5 @@ size: $(READY)  ## lines and files of the package, of its parts, and of the load
 	@$(BIN)/python scripts/size
 
 clean:  ## remove what set-up and tests made in this folder
-	rm -rf sluice/kafka/wire/*.so sluice/decode/*/*.so .venv .local build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf sluice/kafka/wire/*.so sluice/decode/*/*.so sluice/claims/*.so .venv .local build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

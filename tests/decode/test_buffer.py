@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sluice.core.compiled import library
 from sluice.core.errors import TerminalError
-from sluice.decode.engine.compiled import library
 from sluice.decode.messages import buffer as buffer_module
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.marked import pieces, subset, without
@@ -121,5 +121,5 @@ def test_identifiers_are_not_long_digits() -> None:
 def test_a_missing_compiled_part_is_told() -> None:
     with pytest.raises(TerminalError) as caught:
         library(__file__, "_absent")
-    assert "_absent of the decoders is missing: it was not built" in str(caught.value)
+    assert "_absent is missing: it was not built" in str(caught.value)
     assert "C compiler" in caught.value.hint

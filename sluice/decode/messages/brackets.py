@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from sluice.decode.engine.compiled import library
+from sluice.core.compiled import library
 from sluice.decode.messages.boundaries import Mask, Positions, is_one_row
 
 #: More brackets are open at once than the compiled test follows.

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sluice.decode.engine.compiled import library
+from sluice.core.compiled import library
 from sluice.decode.messages.boundaries import Positions
 
 #: So many of a message are looked at.

@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from sluice.decode.engine.compiled import address, library
+from sluice.core.compiled import address, library
 from sluice.decode.messages.marks import MARK_BYTES, secret
 from sluice.decode.schema.tables import AvroTables, Positions, ProtobufTables, Results
 

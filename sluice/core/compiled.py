@@ -1,4 +1,4 @@
-"""The compiled parts of the decoders, called through ctypes.
+"""Compiled parts, called through ctypes.
 
 They are no Python modules: they know nothing of Python, and other threads run while they work.
 Everything that is installed has them; a build from source needs a C compiler (setup.py).
@@ -35,7 +35,7 @@ def library(beside: str, name: str) -> ctypes.CDLL:
             except OSError as error:
                 why = str(error)
     raise TerminalError(
-        f"the compiled part {name} of the decoders is missing: {why}",
+        f"the compiled part {name} is missing: {why}",
         "Install sluice anew on this machine; from source that needs a C compiler, and in a "
         "checkout `python setup.py build_ext --inplace`.",
     )
