@@ -24,9 +24,10 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from sluice.claims.directory import SharedDirectory, is_old, write
+from sluice.claims.owners import Keys, Owners
 from sluice.claims.port import StoreFacts
 from sluice.claims.segment import Segment, claim, release
-from sluice.core.claims import OWNER_BYTES, Keys, Owners
+from sluice.core.claims import OWNER_BYTES
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

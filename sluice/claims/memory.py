@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sluice.claims.owners import Keys, Owners
 from sluice.claims.port import StoreFacts
-from sluice.core.claims import OWNER_BYTES, Keys, Owners
+from sluice.core.claims import OWNER_BYTES
 
 
 @dataclass

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from sluice.claims.connection import Connection, commands
 from sluice.claims.masters import Address, Masters, connect, information
+from sluice.claims.owners import Keys, Owners
 from sluice.claims.port import StoreAwayError, StoreFacts, StoreRefusedError
-from sluice.core.claims import OWNER_BYTES, Keys, Owners
+from sluice.core.claims import OWNER_BYTES
 
 #: So many commands are sent at once, and at most so many pieces before the first one's replies are
 #: read: both fit into the buffers of two sockets, so that nobody waits for each other.

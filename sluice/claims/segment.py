@@ -21,8 +21,8 @@ from typing import Self
 
 import numpy as np
 
+from sluice.claims.owners import Keys, Owners
 from sluice.claims.port import StoreRefusedError
-from sluice.core.claims import Keys, Owners
 from sluice.core.compiled import address, library
 
 LAYOUT = 1

@@ -23,6 +23,11 @@ class StoreAccess:
     password: str = field(default="", repr=False)
     ca_file: str = ""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a directory of this machine."""
+        return self.url.startswith(_LOCAL)
+
 
 def open_store(access: StoreAccess) -> ClaimStore:
     """A store for one thread. Nothing is asked of a server before the first call.
@@ -30,7 +35,7 @@ def open_store(access: StoreAccess) -> ClaimStore:
     :raises ConfigurationError: the address is of none.
     :raises StoreRefusedError: it cannot be used as it is.
     """
-    if access.url.startswith(_LOCAL):
+    if access.is_local:
         from sluice.claims.local import LocalStore
 
         return LocalStore(access.url.removeprefix(_LOCAL))

@@ -75,8 +75,8 @@ class Writer:
     @staticmethod
     def read(text: str) -> Writer:
         """What was written."""
-        *facts, spaces = json.loads(text)
-        return Writer(*facts, tuple(spaces))
+        connector, run, is_quiet, at_ms, lease_ms, spaces = json.loads(text)
+        return Writer(connector, run, is_quiet, at_ms, lease_ms, tuple(spaces))
 
 
 @dataclass(frozen=True, slots=True)

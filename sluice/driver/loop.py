@@ -109,9 +109,9 @@ class ConnectorLoop:
         self.replicas = parts.replicas
         self.claims = parts.claims
         self._specs = dict(specs)
-        is_read = parts.read_schema is not None
         self._schema = SchemaChanges(
-            self.states, planner, self._specs, parts.parking, is_read=is_read
+            *(self.states, planner, self._specs, parts.parking),
+            is_read=parts.read_schema is not None,
         )
         shards = environment.clickhouse.shards
         self._flights = InFlight(parts.inflight_inserts_max, shards, parts.jobs.slots)

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from sluice.claims.local import LocalStore
-from sluice.core.claims import KEY_BYTES, OWNER_BYTES, Keys, Owners
+from sluice.claims.owners import Keys, Owners
+from sluice.core.claims import KEY_BYTES, OWNER_BYTES
 
 NOW = 1_800_000_000
 HOUR = 3600

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sluice.claims.owners import NOBODY, Keys, Owners
 from sluice.claims.port import ClaimStore
-from sluice.core.claims import KEY_BYTES, NOBODY, OWNER_BYTES, Keys, Owners
+from sluice.core.claims import KEY_BYTES, OWNER_BYTES
 from sluice.core.server_runs import is_same_run
 
 #: Opens a store over the same claims again; the first one of a test finds none.

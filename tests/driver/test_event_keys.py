@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sluice.claims.stores import StoreAccess
 
+from sluice.claims.stores import StoreAccess
 from sluice.config import Configuration
 from sluice.core.claims import Deduplicate
 from sluice.core.errors import ConfigurationError
