@@ -9,6 +9,7 @@ from sluice.core.errors import TerminalError
 from sluice.core.formats import FORMATS as KNOWN
 from sluice.core.load_spec import TableSpec
 from sluice.core.text_options import first_problem
+from sluice.decode.keys.required import RequiredKeyDecoder, without_required_key
 from sluice.decode.mapping.mapped import MappedFormat, is_mapped
 from sluice.decode.messages.framing import BYTES, JSON_ARRAYS, JSON_OBJECTS, LINES, Framing
 from sluice.decode.messages.port import TableDecoder
@@ -52,9 +53,16 @@ def make_decoder(table: TableSpec) -> TableDecoder:
     problem = check_options(table.format, table.options)
     if problem:
         raise TerminalError(f"table {table.target}: {problem}", "Correct [table.options].")
+    quick = without_required_key(table)
+    if quick is not None:
+        return RequiredKeyDecoder(table, quick, _decoder_of)
+    return _decoder_of(table)
+
+
+def _decoder_of(table: TableSpec) -> TableDecoder:
     if is_mapped(table):
         return TypedDecoder(table, MappedFormat(table, make_decoder))
-    return found.decoder(table)
+    return _FORMATS[table.format].decoder(table)
 
 
 def framing_of(table: TableSpec) -> Framing:
