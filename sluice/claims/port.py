@@ -1,4 +1,4 @@
-"""A store of claims: what a loader asks of it. See `core.claims` for keys and owners."""
+"""A store of claims (I11): what a loader asks of it. See `core.claims` for keys and owners."""
 
 from __future__ import annotations
 

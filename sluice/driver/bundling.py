@@ -103,7 +103,8 @@ def again_together(
     if any(isinstance(state.stage, ToProbe) for state in members):
         return _dissolved(members, again, probe, owner, now_ms), False
     update, runs = again(first)
-    if isinstance(first.stage, ToProbe):
+    is_given_back = update is not None and update.record.end == update.record.begin
+    if isinstance(first.stage, ToProbe) or is_given_back:
         return _dissolved(members, again, probe, owner, now_ms), False
     if update is None or not update.dispatch:
         return [], runs

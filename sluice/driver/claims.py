@@ -1,4 +1,4 @@
-"""Keeps an eye on the store of claims, and opens it again after it may have lost some (R20).
+"""Keeps an eye on the store of claims, and opens it again after it may have lost some (R20, H24).
 
 Claims are lost with a store: one that was started again may lack the last second's, a failover what
 had not reached the replica, a new one all of them. Their rows are in the tables, so they can be

@@ -106,8 +106,7 @@ class ConnectorLoop:
             parts.schema_patience_ms,
         )
         self.dead_letters = self._reports.dead_letters
-        self.replicas = parts.replicas
-        self.claims = parts.claims
+        self.replicas, self.claims = parts.replicas, parts.claims
         self._specs = dict(specs)
         self._schema = SchemaChanges(
             *(self.states, planner, self._specs, parts.parking),

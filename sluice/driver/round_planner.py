@@ -30,6 +30,7 @@ from sluice.driver.record_updates import (
     RecordPlanner,
     RecordUpdate,
     WindowTooSmallError,
+    give_back,
     refresh,
     settle,
 )
@@ -250,6 +251,9 @@ class RoundPlanner:
         why = why_forgotten(state, self.spec_of(state), budget.windows, now_ms, read_since_ms)
         if why is None:
             return None, False
+        if why and state.untouched and not state.record.rest:
+            _logger.info("%s, which nobody inserted, is planned anew: %s", state.block_range, why)
+            return give_back(state, self._planner.owner, now_ms), False
         if why:
             _logger.warning("%s is probed before it is loaded again: %s", state.block_range, why)
             self._have_probed(state)

@@ -1,4 +1,4 @@
-"""Claims of a block's keys: which rows go into the table, and which are duplicates (R20)."""
+"""Claims of a block's keys: which rows go into the table, and which are duplicates (R20, H23)."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +43,12 @@ class TestMemory(Conformance):
     def opens(self) -> Opens:
         kept = Kept()
         return lambda: MemoryStore(kept)
+
+
+class TestLocal(Conformance):
+    @pytest.fixture
+    def opens(self, tmp_path: Path) -> Iterator[Opens]:
+        yield from _all_opened(f"local:{tmp_path / 'claims'}")
 
 
 class TestRedis(Conformance):

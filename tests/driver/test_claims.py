@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from sluice.claims.memory import Kept, MemoryStore
+from sluice.claims.port import StoreAwayError
+from sluice.core.budget import TargetShard
+from sluice.core.claims import Deduplicate
+from sluice.core.errors import SluiceError
 from sluice.core.ledger import Background
+from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import Loaded
 from sluice.core.records import Kind, Record
 from sluice.driver.claims import (
     SINCE_MARGIN_MS,
     STALE_MS,
+    ClaimsKeeper,
     Closed,
     Me,
     Open,
@@ -20,7 +29,9 @@ from sluice.driver.claims import (
     may_still_insert,
     next_step,
 )
+from sluice.driver.ports import ShardWindow
 from sluice.driver.state import Answered, AsRecorded, Holds, PartitionState, PossibleLateInsert
+from tests.driver.loop_world import table_spec
 
 NOW = 10_000_000
 RUN, BEFORE = "b@0", "a@0"
@@ -141,3 +152,115 @@ def test_a_settled_range_of_which_an_insert_may_come_holds_it_closed() -> None:
     assert not quiet(found, PossibleLateInsert({KEY: 0}, NOW + 1))
     assert quiet(found, PossibleLateInsert({KEY: 0}, NOW - 20_000))
     assert quiet(found, PossibleLateInsert({"t/0": 0}, NOW + 1))
+
+
+class NoWindows:
+    """Windows of no table."""
+
+    def current(self) -> dict[TargetShard, ShardWindow]:
+        return {}
+
+    def outage(self, target_shard: TargetShard) -> str | None:
+        return None
+
+    def refusal(self, target_shard: TargetShard) -> SluiceError | None:
+        return None
+
+
+class Shop:
+    """A keeper of one table's claims, whose clock stands until it is told."""
+
+    def __init__(self, kept: Kept, name: str = "c", settle_ms: int = 0) -> None:
+        self.now = NOW
+        self.rebuilt: list[tuple[str, int]] = []
+        self.away = False
+        deduplicate = Deduplicate(("id",), 3_600, "p/d.t")
+        table = replace(table_spec("t", ("a",)), deduplicate=deduplicate)
+        self.spec = LoadSpec("p", name, "d", 1, (table,))
+        self.keeper = ClaimsKeeper(
+            NoWindows(),
+            lambda: self.opened(kept),
+            self.spec,
+            Me(f"p/{name}", "run-1", NOW),
+            LEASE,
+            lambda: self.now,
+            lambda space, since_ms: self.rebuilt.append((space, since_ms)),
+            settle_ms,
+        )
+
+    def opened(self, kept: Kept) -> MemoryStore:
+        if self.away:
+            raise StoreAwayError("the store is away")
+        return MemoryStore(kept)
+
+    def poll(self, *states: PartitionState, after_ms: int = 1_000) -> str | None:
+        self.now += after_ms
+        self.keeper.see(states, Holds(), self.now)
+        self.keeper.poll()
+        return self.keeper.outage(OF_T)
+
+
+OF_T = TargetShard("t", "@claims")
+
+
+def test_a_new_store_is_open_once_what_the_tables_have_is_claimed() -> None:
+    shop = Shop(Kept())
+    assert "not read yet" in (shop.keeper.outage(OF_T) or "")
+    shop.keeper.poll()  # a start, before anybody can say whether anything is out
+    assert shop.keeper.outage(OF_T) and shop.rebuilt == []
+    assert shop.poll() is None
+    ((space, since_ms),) = shop.rebuilt
+    assert space.startswith("p/d.t/")
+    assert since_ms == shop.now - 3_600_000 - SINCE_MARGIN_MS
+    assert shop.poll() is None and len(shop.rebuilt) == 1
+    window = shop.keeper.current()[OF_T]
+    assert (window.server, window.seconds) == (shop.keeper.run, 3_600)
+
+
+def test_a_store_that_is_another_one_is_closed_until_nothing_can_come_any_more() -> None:
+    kept = Kept()
+    shop = Shop(kept)
+    shop.poll(after_ms=0)
+    assert shop.poll() is None
+    before = shop.keeper.run
+    told_ms = shop.now
+    kept.drawn = "another"
+    out = state(before, deadline_ms=NOW + 60_000)
+    assert shop.poll(out) and shop.poll(out) and len(shop.rebuilt) == 1
+    out.untouched = True
+    assert shop.poll(out) is None
+    assert shop.rebuilt[1][1] == told_ms - SINCE_MARGIN_MS
+
+
+def test_it_is_closed_while_it_does_not_answer() -> None:
+    kept = Kept()
+    shop = Shop(kept)
+    shop.poll(after_ms=0)
+    assert shop.poll() is None
+    shop.keeper._store = None
+    shop.away = True
+    assert "the store is away" in (shop.poll() or "")
+    shop.away = False
+    assert shop.poll() is None and len(shop.rebuilt) == 1
+
+
+def test_two_who_claim_in_one_store_open_it_together() -> None:
+    kept = Kept()
+    one, other = Shop(kept, "c"), Shop(kept, "d")
+    for shop in (one, other):
+        shop.poll(after_ms=0)
+        assert shop.poll() is None
+    kept.drawn = "another"
+    out = state(one.keeper.run, deadline_ms=NOW + 60_000)
+    assert one.poll(out) and other.poll()
+    assert one.poll(out) and other.poll() and other.rebuilt[1:] == []
+    assert one.poll() is None  # nothing of it is out any more, and the other one has said so
+    assert other.poll() is None
+    assert (len(one.rebuilt), len(other.rebuilt)) == (2, 0)
+
+
+def test_nothing_is_sent_before_others_can_know_of_it() -> None:
+    shop = Shop(Kept(), settle_ms=3_000)
+    shop.poll(after_ms=0)
+    assert shop.poll() and shop.poll()
+    assert shop.poll() is None
