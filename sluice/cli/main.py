@@ -15,6 +15,7 @@ from sluice.cli.arguments import Group, UsageError
 from sluice.cli.audit import audit
 from sluice.cli.bench import bench
 from sluice.cli.chaos import chaos
+from sluice.cli.claims import claims
 from sluice.cli.dead_letters import dead_letters
 from sluice.cli.decisions import adopt, resolve, rewind
 from sluice.cli.demo import demo
@@ -57,7 +58,7 @@ def sluice() -> None:
 
 for _command in (
     *(run, doctor, prove, status, resolve, adopt, rewind, audit, verify, ledger, quorum),
-    *(dead_letters, init, local, demo, bench, simulate, chaos),
+    *(dead_letters, claims, init, local, demo, bench, simulate, chaos),
 ):
     sluice.add_command(_command)
 

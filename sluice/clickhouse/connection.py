@@ -119,6 +119,19 @@ def drop(connection: http.client.HTTPConnection) -> None:
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
 
 
+def begin(
+    connection: http.client.HTTPConnection, request: Request, timeout_seconds: float
+) -> http.client.HTTPResponse:
+    """Send a request on an open connection and read the head of the reply.
+
+    :raises TimeoutError: and any of FAILURES; the server may have the request.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    _send(connection, request, deadline)
+    connection.sock.settimeout(_left(deadline))
+    return connection.getresponse()
+
+
 def exchange(
     connection: http.client.HTTPConnection, request: Request, timeout_seconds: float
 ) -> Reply:
@@ -128,9 +141,7 @@ def exchange(
     :raises TimeoutError: and any of FAILURES; the server may have the request.
     """
     deadline = time.monotonic() + timeout_seconds
-    _send(connection, request, deadline)
-    connection.sock.settimeout(_left(deadline))
-    response = connection.getresponse()
+    response = begin(connection, request, timeout_seconds)
     chunks: list[bytes] = []
     while chunk := response.read(1 << 20):
         chunks.append(chunk)

@@ -11,7 +11,7 @@ import contextlib
 import http.client
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -23,6 +23,7 @@ from sluice.clickhouse.connection import (
     Address,
     Reply,
     Request,
+    begin,
     drop,
     exchange,
     give_up_after,
@@ -378,6 +379,44 @@ class Server:
         return refused.is_final(self._patience_seconds, time.monotonic())
 
 
+def pieces(
+    server: Server,
+    sql: str,
+    parameters: Mapping[str, sql_text.Parameter],
+    settings: Mapping[str, str],
+    timeout_seconds: float,
+) -> Iterator[bytes]:
+    """Run a SELECT with its FORMAT, and give the reply piece by piece as the server sends it.
+
+    What goes wrong after the first piece stands as text in the middle of the reply, where its
+    format breaks off: who reads it has to notice.
+
+    :param timeout_seconds: until the first piece, and between two of them.
+    :raises ServerError: terminal or transient; a read is never in doubt.
+    """
+    what = "query"
+    text = sql_text.render(sql, parameters)
+    connection = server._ping(what, PING_TIMEOUT_SECONDS)
+    request = server._statement(text, {"wait_end_of_query": "0", **settings})
+    try:
+        response = begin(connection, request, timeout_seconds)
+        code = response.getheader("X-ClickHouse-Exception-Code")
+        if response.status != 200 or code:
+            reply = Reply(response.status, code, None, response.read())
+            raise server._reply_error(what, reply, read_only=True)
+        connection.sock.settimeout(timeout_seconds)
+        while piece := response.read(_PIECE_BYTES):
+            yield piece
+    except TimeoutError:
+        why = f"nothing within {timeout_seconds:g} s"
+        raise reply_lost(server.url, what, "SOCKET_TIMEOUT", why, True) from None
+    except FAILURES as error:
+        raise reply_lost(server.url, what, "CONNECTION_LOST", reason_of(error), True) from None
+    finally:
+        server.close()
+
+
+_PIECE_BYTES = 1 << 20
 _CERTIFICATES = (
     "Look at the server's certificate, and at `tls` in [clickhouse]: its `ca` must have signed the "
     "server's, and its `certificate` is shown to a server that asks for one."

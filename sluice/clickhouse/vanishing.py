@@ -7,12 +7,13 @@ that the server shows all that it has. Where neither can be known, nothing is co
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.reactions import TerminalServerError
 from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.sql import literal
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import LINEAGE_TYPES
 
@@ -181,21 +182,26 @@ def _differs(value: str, wanted: str) -> bool:
     return value != wanted and not (wanted in ("0", "{}") and value in ("", "0", "false", "{}"))
 
 
-def require_all_rows(server: Server, facts: TableFacts, settings: Mapping[str, str]) -> None:
+def require_all_rows(
+    server: Server, facts: TableFacts, settings: Mapping[str, str], but: Sequence[str] = ()
+) -> None:
     """Whether this user is shown every row that the parts of the table hold: a row policy, a
     filter, and rows that were deleted but not yet merged away hide some. What each part holds is
     known without reading it.
 
     :param settings: see `seeing_all`.
+    :param but: parts whose rows are not asked for.
     :raises CannotTellError: rows are hidden, or the user may not send these settings.
     :raises TransientError: parts came and went while they were counted.
     """
+    known = set(but)
+    where = f"WHERE {not_in(but)}" if but else ""
     for _ in range(_LOOKS):
-        before = _parts(server, facts)
+        before = [part for part in _parts(server, facts) if part.name not in known]
         try:
             rows = server.query(
                 "SELECT _part AS part, count() AS n FROM {database:Identifier}.{table:Identifier} "
-                "GROUP BY part",
+                f"{where} GROUP BY part",
                 {"database": facts.database, "table": facts.table},
                 settings,
                 _COUNT_TIMEOUT_SECONDS,
@@ -228,6 +234,11 @@ def require_all_rows(server: Server, facts: TableFacts, settings: Mapping[str, s
         f"{facts.target} on {server.url}: parts come and go too fast to be counted",
         "The probe is repeated; nothing is loaded before it can be believed.",
     )
+
+
+def not_in(parts: Sequence[str]) -> str:
+    """The condition that a row is in none of these parts, of which there are some."""
+    return f"_part NOT IN ({', '.join(map(literal, parts))})"
 
 
 @dataclass(frozen=True, slots=True)

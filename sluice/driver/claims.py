@@ -42,6 +42,9 @@ BOUNDLESS = 1 << 40
 #: A server says to the second when a part came, by a clock of its own.
 SINCE_MARGIN_MS = 2 * CLOCK_SKEW_MS_MAX + 2_000
 
+#: A store elsewhere is polled by all who claim there, who notice a new run so soon; a local one
+#: cannot be another one unnoticed.
+SETTLE_MS = 3_000
 #: What nobody has noted for so long was not kept up: rows may have come without claims.
 STALE_MS = 60_000
 #: A driver that has not told of itself for so long is not coming back.

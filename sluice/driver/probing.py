@@ -194,6 +194,34 @@ def _bounded(block_range: Range, table: TableSpec, rows: StoredRows) -> StoredRo
     return rows
 
 
+def require_all_answer(access: ClickHouseAccess, shard: str, what: str) -> None:
+    """:raises ReplicaMissingError: names each replica of the shard that does not answer.
+
+    :param what: needs them, in words.
+    """
+    urls, away = access.shards[shard], []
+    for url in urls:
+        try:
+            with access.connect(url) as server:
+                server.ping()
+        except TransientError as error:
+            away.append(str(error))
+    if away:
+        raise ReplicaMissingError(
+            f"{what} needs all {len(urls)} replicas of shard {shard}, and "
+            f"{len(away)} of them cannot be reached: {'; '.join(away)}"
+        )
+
+
+def require_fetched(access: ClickHouseAccess, url: str, table: TableSpec) -> None:
+    """:raises StillRunningError: this replica may lack what another one has."""
+    with access.connect(url) as server:
+        facts = describe_table(server, table.database, table.table)
+        sync = replicas_in_sync(server, facts)
+        if not sync.in_sync:
+            raise StillRunningError(f"{table.target}: {sync.why}")
+
+
 class ClickHouseProber:
     """Runs probes in the background.
 
@@ -259,7 +287,7 @@ class ClickHouseProber:
         if not probe.sought_in(table):
             return
         for shard in table.shards:
-            self._require_all(probe, shard)
+            require_all_answer(self._access, shard, f"the probe of {probe}")
         for shard in table.shards:
             gone = [u for u in sorted(self._gone.get(shard, ())) if self._still_serves(u, table)]
             urls = [*self._access.shards[shard], *gone]
@@ -267,7 +295,7 @@ class ClickHouseProber:
             for url in urls:
                 self._require_ended(url, probe, table, shard)
             for url in urls:
-                self._require_fetched(url, table)
+                require_fetched(self._access, url, table)
         found: dict[Range, dict[str, _Found]] = {}
         for shard in table.shards:
             self._present(probe, table, shard, since_ms, found)
@@ -371,21 +399,6 @@ class ClickHouseProber:
             [(row.offset, row.first, row.beyond) for row in rows],
         )
 
-    def _require_all(self, probe: Probe, shard: str) -> None:
-        """:raises ReplicaMissingError: names each replica of the shard that does not answer."""
-        urls, away = self._access.shards[shard], []
-        for url in urls:
-            try:
-                with self._access.connect(url) as server:
-                    server.ping()
-            except TransientError as error:
-                away.append(str(error))
-        if away:
-            raise ReplicaMissingError(
-                f"the probe of {probe} needs all {len(urls)} replicas of shard {shard}, and "
-                f"{len(away)} of them cannot be reached: {'; '.join(away)}"
-            )
-
     def _still_serves(self, url: str, table: TableSpec) -> bool:
         """Whether a replica that is gone from the cluster is there all the same, with the table:
         an insert may be on its way into it."""
@@ -448,11 +461,3 @@ class ClickHouseProber:
             )
             for rest in sorted({"", record.rest})
         ]
-
-    def _require_fetched(self, url: str, table: TableSpec) -> None:
-        """:raises StillRunningError: this replica may lack what another one has."""
-        with self._access.connect(url) as server:
-            facts = describe_table(server, table.database, table.table)
-            sync = replicas_in_sync(server, facts)
-            if not sync.in_sync:
-                raise StillRunningError(f"{table.target}: {sync.why}")

@@ -33,12 +33,16 @@ def varint(value: int) -> bytes:
 
 def read_header(block: memoryview) -> tuple[int, int, int]:
     """Columns, rows, and where the first column begins."""
-    columns, position = _read_varint(block, 0)
-    rows, position = _read_varint(block, position)
+    columns, position = read_varint(block, 0)
+    rows, position = read_varint(block, position)
     return columns, rows, position
 
 
-def _read_varint(block: memoryview, position: int) -> tuple[int, int]:
+def read_varint(block: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
+    """A size, and where it ends.
+
+    :raises IndexError: the block ends before.
+    """
     value = shift = 0
     while True:
         byte = block[position]
@@ -62,7 +66,7 @@ def fixed_columns(blocks: bytes, kinds: Sequence[str]) -> list[NDArray[Any]]:
         position += size
         for kind, parts in zip(types, found, strict=True):
             for _ in ("name", "type"):
-                size, position = _read_varint(view, position)
+                size, position = read_varint(view, position)
                 position += size
             end = position + rows * kind.itemsize
             parts.append(np.frombuffer(view[position:end], kind))

@@ -1,0 +1,125 @@
+"""`sluice claims`: which message made the row of a key, against what is in the tables."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sluice.cli.arguments import (
+    Group,
+    UsageError,
+    a_duration_seconds,
+    an_offset,
+    config_argument,
+    json_option,
+    load_configuration,
+    together,
+)
+from sluice.cli.exit import ExitStatus
+from sluice.cli.output import print_json
+from sluice.cli.tables import cell_text, print_table
+
+if TYPE_CHECKING:
+    from sluice.ops.claims_check import Checked
+
+
+@click.group(
+    "claims",
+    cls=Group,
+    no_args_is_help=True,
+    example="sluice claims check sluice.toml\nsluice claims rebuild sluice.toml",
+)
+def claims() -> None:
+    """Compare claims with tables, or make them again from what is there."""
+
+
+_which = together(
+    config_argument,
+    click.option("--connector", help="only of its table entries"),
+    click.option("--table", "entry", help="only of this table entry"),
+)
+
+
+@claims.command(
+    "rebuild",
+    example="sluice claims rebuild sluice.toml\n"
+    "sluice claims rebuild sluice.toml --table orders --since 2h",
+)
+@_which
+@click.option("--space", hidden=True, help="only of this key space")
+@click.option(
+    "--since",
+    "since_seconds",
+    type=a_duration_seconds,
+    help="only rows that came within the last DURATION (default: of each table's window)",
+)
+@click.option("--since-ms", hidden=True, type=an_offset, help="the same, in ms since 1970")
+@json_option
+def rebuild(
+    config: Path,
+    connector: str | None,
+    entry: str | None,
+    space: str | None,
+    since_seconds: float | None,
+    since_ms: int | None,
+    as_json: bool,
+) -> int:
+    """Claim the keys of rows in the tables for their messages, where nobody has them.
+
+    Claims that are there stay as they are. A running pipeline does the same by itself when its
+    store was started again.
+    """
+    if since_seconds is not None:
+        if since_ms is not None:
+            raise UsageError("--since contradicts --since-ms", "Leave one of them out.")
+        since_ms = int((time.time() - since_seconds) * 1000)
+    configuration = load_configuration(config)
+    from sluice.ops.claims import keyed_tables, rebuild
+
+    tables = keyed_tables(configuration, connector, entry, space)
+    found = rebuild(configuration, tables, since_ms)
+    if as_json:
+        print_json(found)
+        return ExitStatus.DONE
+    rows = [
+        (each.target, ", ".join(each.entries), each.rows, each.claimed, each.others)
+        for each in found
+    ]
+    print_table(("table", "entries", "rows", "own their key", "others have it"), rows)
+    return ExitStatus.DONE
+
+
+@claims.command("check", example="sluice claims check sluice.toml --table orders")
+@_which
+@json_option
+def check(config: Path, connector: str | None, entry: str | None, as_json: bool) -> int:
+    """Look whether the message of each row within the window owns the key of its event.
+
+    `sluice claims rebuild` mends keys that nobody has.
+    """
+    configuration = load_configuration(config)
+    from sluice.ops.claims import keyed_tables
+    from sluice.ops.claims_check import check
+
+    found = check(configuration, keyed_tables(configuration, connector, entry))
+    if as_json:
+        print_json(found)
+    else:
+        _print_checked(found)
+    is_wrong = any(each.unclaimed or each.others for each in found)
+    return ExitStatus.BROKEN if is_wrong else ExitStatus.DONE
+
+
+def _print_checked(found: list[Checked]) -> None:
+    rows = [
+        (each.target, each.rows, each.claimed, each.unclaimed, each.others, each.older)
+        for each in found
+    ]
+    headers = ("table", "rows", "own their key", "nobody has it", "others have it", "older")
+    print_table(headers, rows)
+    for each in found:
+        for row in each.examples:
+            print(cell_text(f"{each.target}: {row}"))

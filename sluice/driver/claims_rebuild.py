@@ -1,0 +1,82 @@
+"""Makes lost claims again, in a process of its own: the engine takes memory that a driver lacks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import sluice
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.insert import QUERY_ID_PREFIX
+from sluice.clickhouse.probe import running_query_ids
+from sluice.config import Configuration
+from sluice.core.claims import key_space
+from sluice.core.errors import TransientError
+from sluice.core.load_spec import LoadSpec
+from sluice.driver.shards import on_replicas
+from sluice.driver.specs import access_of, read_spec
+
+_LINES = 3
+
+
+class RebuildFailedError(TransientError):
+    """Claims could not be made again from what the tables have."""
+
+    hint = (
+        "It is tried again, and entries that deduplicate wait for it. `sluice claims rebuild` does "
+        "the same by hand."
+    )
+
+
+def rebuild(configuration: Configuration, connector: str, space: str, since_ms: int) -> None:
+    """Claim every row that came into the tables of a key space since then; nothing is to be done
+    where they are empty.
+
+    :param space: see `core.claims.key_space`.
+    :raises TransientError: not all rows could be read, or not all claimed.
+    """
+    if not _has_rows(configuration, read_spec(configuration, connector), space):
+        return
+    command = [sys.executable, "-m", "sluice", "claims", "rebuild", str(configuration.path)]
+    command += ["--connector", connector, "--space", space, "--since-ms", str(max(0, since_ms))]
+    package = str(Path(sluice.__file__).parent.parent)
+    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    ended = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    if ended.returncode:
+        said = " ".join(ended.stderr.strip().splitlines()[-_LINES:])
+        raise RebuildFailedError(f"`sluice claims rebuild` ended with {ended.returncode}: {said}")
+
+
+def _has_rows(configuration: Configuration, spec: LoadSpec, space: str) -> bool:
+    """Whether any table of a key space has a row, or may have one soon. What a replica that does
+    not answer has, nobody knows."""
+    access = access_of(configuration)
+    for table in spec.tables:
+        if table.deduplicate is None or key_space(table.deduplicate, table.columns) != space:
+            continue
+        look = partial(_looks_filled, database=table.database, table=table.table)
+        for shard in table.shards:
+            answers = on_replicas(access, shard, look)
+            if len(answers) < len(access.shards[shard]) or any(answers.values()):
+                return True
+    return False
+
+
+def _looks_filled(server: Server, database: str, table: str) -> bool:
+    found = server.query(
+        "SELECT 1 AS found FROM system.parts WHERE database = {database:String} "
+        "AND table = {table:String} AND active AND rows > 0 LIMIT 1",
+        {"database": database, "table": table},
+    )
+    return bool(found or running_query_ids(server, QUERY_ID_PREFIX))
