@@ -12,7 +12,10 @@ from sluice.cli.exit import ExitStatus
 from sluice.cli.output import print_json
 from sluice.cli.tables import print_table
 
-_COUNTS = ("produced", "loaded", "dead_lettered", "skipped", "missing", "doubled", "foreign")
+_COUNTS = (
+    *("produced", "loaded", "dead_lettered", "skipped", "duplicates"),
+    *("missing", "doubled", "foreign"),
+)
 
 
 if TYPE_CHECKING:
@@ -30,7 +33,14 @@ if TYPE_CHECKING:
     is_flag=True,
     help="compare on the [spark] master of CONFIG, in parallel; for many millions of messages",
 )
-def audit(config: Path, as_json: bool, on_spark: bool) -> int:
+@click.option(
+    "--duplicates",
+    "proves_duplicates",
+    is_flag=True,
+    help="prove that what was left out as a duplicate has a row: reads these messages again, and "
+    "the keys of all rows",
+)
+def audit(config: Path, as_json: bool, on_spark: bool, proves_duplicates: bool) -> int:
     """Compare topics and tables by topic, partition, offset and row."""
     configuration = load_configuration(config)
     from sluice.verify import audit as auditing
@@ -50,11 +60,15 @@ def audit(config: Path, as_json: bool, on_spark: bool) -> int:
             archive_options(),
         )
         try:
-            report = auditing.audit(configuration, spread=partial(spread, session))
+            report = auditing.audit(
+                configuration,
+                spread=partial(spread, session),
+                proves_duplicates=proves_duplicates,
+            )
         finally:
             session.stop()
     else:
-        report = auditing.audit(configuration)
+        report = auditing.audit(configuration, proves_duplicates=proves_duplicates)
     if as_json:
         print_json(report)
     else:
@@ -62,7 +76,7 @@ def audit(config: Path, as_json: bool, on_spark: bool) -> int:
         print_table(("what", "rows"), rows)
         for line in _where(report):
             print(line)
-    is_broken = report.missing or report.doubled or report.foreign
+    is_broken = report.missing or report.doubled or report.foreign or report.unproven
     return ExitStatus.BROKEN if is_broken else ExitStatus.DONE
 
 
@@ -83,5 +97,10 @@ def _where(report: AuditReport) -> Iterator[str]:
                     f"misplaced: {table.misplaced} rows of {source} in {table.target} stand in "
                     "another shard than its sharding says: a query that skips shards misses them"
                 )
+    for each in report.unproven:
+        yield (
+            f"unproven: offset {each.offset} of {each.topic}[{each.partition}] was left out of "
+            f"{each.target} as a duplicate, and {each.why}"
+        )
     for entry in report.unaudited:
         yield f"not audited: table entry {entry}, whose rows carry no offset (lineage = false)"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sluice.core.ranges import Interval, normalize
@@ -40,6 +40,11 @@ def written_bits(first: int, bits: bytes) -> Any:
     return {"begin": first, "bits": base64.b64encode(zlib.compress(bits)).decode()}
 
 
+def bits_of(value: Mapping[str, Any]) -> tuple[int, bytes]:
+    """Which offset the first bit is, and the bits."""
+    return int(value["begin"]), zlib.decompress(base64.b64decode(value["bits"]))
+
+
 def count(value: Any) -> int:
     """How many offsets were written."""
     return sum(end - begin for begin, end in read(value))
@@ -49,8 +54,7 @@ def read(value: Any) -> tuple[Interval, ...]:
     """What was written."""
     if not isinstance(value, dict):
         return tuple((int(begin), int(end)) for begin, end in value)
-    bits = zlib.decompress(base64.b64decode(value["bits"]))
-    first = int(value["begin"])
+    first, bits = bits_of(value)
     found: list[Interval] = []
     begin: int | None = None
     for place in range(8 * len(bits) + 1):

@@ -8,32 +8,19 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
-import numpy as np
-
+from sluice.claims.owners import Keys, Owners
 from sluice.claims.port import ClaimStore
 from sluice.claims.stores import open_store
-from sluice.clickhouse.access import ClickHouseAccess
-from sluice.clickhouse.insert import QUERY_ID_PREFIX
-from sluice.clickhouse.probe import running_query_ids
-from sluice.clickhouse.recent import old_parts, rows_but, seeing_all_but
-from sluice.clickhouse.schema import describe_table
 from sluice.config import Configuration
-from sluice.core.claims import Keys, Owners, key_space
-from sluice.core.errors import ConfigurationError, TransientError
+from sluice.core.claims import key_space
+from sluice.core.errors import ConfigurationError
 from sluice.core.load_spec import TableSpec
-from sluice.decode.engine.native_stream import blocks
 from sluice.decode.keys.hashing import RowKeys
-from sluice.driver.probing import StillRunningError, require_all_answer, require_fetched
 from sluice.driver.specs import access_of, read_spec, registry_access, store_access
+from sluice.verify import stored_keys as stored
 from sluice.verify.message_keys import decoder_of
 
 _logger = logging.getLogger("sluice.claims")
-
-#: Rows in memory at once; a server's block more at most.
-CHUNK_ROWS = 200_000
-#: An insert that was begun before a look may run on for so long.
-_ENDED_SECONDS = 60.0
-_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,28 +145,9 @@ def _rebuild(
 def stored_keys(
     configuration: Configuration, keyed: KeyedTable, age_seconds: int
 ) -> Iterator[tuple[Keys, Owners]]:
-    """Keys and owners of the rows in all parts that are younger, chunk by chunk.
-
-    :raises TransientError: a replica does not answer, or is behind; or an insert still runs.
-    :raises TerminalError: a server does not show all rows; or it has them in a type that cannot be
-        read in chunks.
-    """
-    table = keyed.table
-    row_keys = _row_keys(configuration, table)
-    access = access_of(configuration).patient()
-    for shard in table.shards:
-        require_all_answer(access, shard, f"reading {table.target}")
-        for url in access.shards[shard]:
-            _wait_for_inserts(access, url)
-        url = _complete_replica(access, shard, table)
-        with access.connect(url) as server:
-            facts = describe_table(server, table.database, table.table)
-            old = old_parts(server, facts, age_seconds)
-            settings = seeing_all_but(server, facts, old)
-            stream = rows_but(server, facts, row_keys.columns, old, settings)
-            for native in blocks(stream, row_keys.columns, CHUNK_ROWS):
-                keys, owners = row_keys.of_stored(memoryview(native))
-                yield np.ascontiguousarray(keys), np.ascontiguousarray(owners)
+    """See `verify.stored_keys`."""
+    access, table = access_of(configuration).patient(), keyed.table
+    return stored.stored_keys(access, table, _row_keys(configuration, table), age_seconds)
 
 
 def key_columns_of(configuration: Configuration, table: TableSpec) -> tuple[str, ...]:
@@ -189,37 +157,3 @@ def key_columns_of(configuration: Configuration, table: TableSpec) -> tuple[str,
 
 def _row_keys(configuration: Configuration, table: TableSpec) -> RowKeys:
     return RowKeys(table, decoder_of(table, registry_access(configuration)).columns)
-
-
-def _wait_for_inserts(access: ClickHouseAccess, url: str) -> None:
-    """Wait until the inserts have ended that run on a server now: what they store is to be read.
-    Those that begin meanwhile have their claims.
-
-    :raises StillRunningError: they take too long.
-    """
-    deadline = time.monotonic() + _ENDED_SECONDS
-    with access.connect(url) as server:
-        running = set(running_query_ids(server, QUERY_ID_PREFIX))
-        while running and (running := running & set(running_query_ids(server, QUERY_ID_PREFIX))):
-            if time.monotonic() > deadline:
-                raise StillRunningError(
-                    f"{url} still runs the insert {sorted(running)[0]}",
-                    "Claims are made from the tables when it has ended.",
-                )
-            time.sleep(_LOOK_SECONDS)
-
-
-def _complete_replica(access: ClickHouseAccess, shard: str, table: TableSpec) -> str:
-    """The first replica that lacks nothing that any of them has.
-
-    :raises TransientError: none of them; what the last one lacks.
-    """
-    *first, last = access.shards[shard]
-    for url in first:
-        try:
-            require_fetched(access, url, table)
-            return url
-        except TransientError:
-            continue
-    require_fetched(access, last, table)
-    return last

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.claims.owners import OWNER, Keys, Owners, topic_bytes
 from sluice.claims.port import ClaimStore
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import identifier
 from sluice.config import Configuration
 from sluice.core.budget import TargetShard
-from sluice.core.claims import CLAIMS, OWNER, OWNER_BYTES, Keys, Owners, loader_number, topic_bytes
+from sluice.core.claims import CLAIMS, OWNER_BYTES, loader_number
 from sluice.core.load_spec import LINEAGE_TYPES, SOURCE
 from sluice.core.records import InvalidRecordError, decode
 from sluice.driver.shards import on_shard

@@ -24,8 +24,9 @@ from sluice.core.load_spec import NEEDED_LINEAGE, Route, Sharding
 from sluice.core.ranges import Interval, TopicPartition
 from sluice.driver.specs import access_of, lineage_columns, tables_of_connector
 from sluice.verify.audit_chunk import EXAMPLES_MAX, Tally
+from sluice.verify.audit_duplicates import Unproven, unproven_duplicates
 from sluice.verify.audit_piece import Judge, Judged, Piece, PieceTable, judge_in_worker
-from sluice.verify.audit_source import DeadLetters, PartitionLog, SourceReader
+from sluice.verify.audit_source import DeadLetters, PartitionLog, SourceReader, offsets_of
 from sluice.verify.audit_tables import Loaders, TableReader
 
 _logger = logging.getLogger("sluice.audit")
@@ -46,6 +47,7 @@ class TableAudit:
     :param misplaced: rows in another shard than the sharding of now says: there once, but a
         Distributed table that skips shards does not find them.
     :param foreign_sources: foreign rows that others loaded, by what their `_source` says.
+    :param duplicates: messages whose rows were left out, since others own their keys.
     """
 
     entries: tuple[str, ...]
@@ -63,6 +65,7 @@ class TableAudit:
     foreign_at: list[Interval] = field(default_factory=list)
     misplaced: int = 0
     foreign_sources: dict[str, int] = field(default_factory=dict)
+    duplicates: int = 0
 
 
 @dataclass(slots=True)
@@ -95,6 +98,9 @@ class AuditReport:
     :param doubled: rows and dead letters beyond the first of a message and entry.
     :param foreign: rows and dead letters of offsets that the logs do not hold, and rows of these
         topics whose `_source` says that somebody else loaded them.
+    :param duplicates: messages whose rows were left out, since others own their keys; each once
+        for a table entry.
+    :param unproven: those of which no row has the key, if that was asked for.
     :param unaudited: entries that cannot be looked at: their rows carry no offset.
     """
 
@@ -108,6 +114,8 @@ class AuditReport:
     partitions: tuple[PartitionAudit, ...]
     unaudited: tuple[str, ...] = ()
     misplaced: int = 0
+    duplicates: int = 0
+    unproven: tuple[Unproven, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +156,15 @@ def audit(
     configuration: Configuration,
     chunk_offsets: int = CHUNK_OFFSETS,
     spread: Spread | None = None,
+    *,
+    proves_duplicates: bool = False,
 ) -> AuditReport:
     """Compare all topics with all tables. Changes nothing.
 
     :param chunk_offsets: offsets that are compared at a time.
     :param spread: compare there, e.g. on Spark, as many pieces at once as it has slots.
+    :param proves_duplicates: read each message that was left out as a duplicate, and look for a row
+        with its key; reads the keys of all rows.
     :raises ConfigurationError: no entry's rows carry their offset, or two connectors' rows
         cannot be told apart.
     :raises TransientError: a server does not answer, or messages expire while it runs.
@@ -171,6 +183,7 @@ def audit(
             groups = _groups(configuration, source, sources, readers, unaudited)
             judge = _judging(configuration, source, spread, stack)
             partitions += _Auditor(source, found, groups, chunk_offsets, judge).run()
+        unproven = unproven_duplicates(configuration, sources, logs) if proves_duplicates else []
     tables = [table for partition in partitions for table in partition.tables]
     return AuditReport(
         produced=sum(partition.produced for partition in partitions),
@@ -183,6 +196,8 @@ def audit(
         partitions=tuple(partitions),
         unaudited=tuple(sorted(unaudited)),
         misplaced=sum(table.misplaced for table in tables),
+        duplicates=sum(table.duplicates for table in tables),
+        unproven=tuple(unproven),
     )
 
 
@@ -342,6 +357,11 @@ class _Auditor:
         self._chunk_offsets = chunk_offsets
         self._judge = judge
         self._dead_letters: DeadLetters = {}
+        self._left_out: DeadLetters = {
+            (log.source, entry): offsets_of(some)
+            for log in logs
+            for entry, some in log.duplicates.items()
+        }
 
     def run(self) -> list[PartitionAudit]:
         """What is settled was read before. 1. Dead letters. 2. All pieces. 3. What lies
@@ -388,10 +408,22 @@ class _Auditor:
                     self._dead(log.source, group, begin, end),
                     {name: log.empty[name] for name in group.entries if name in log.empty},
                     group.whose,
+                    self._duplicates(log, group, begin, end),
                 )
                 for group in self._groups[log.source.topic]
             )
             yield Piece(log.source, begin, end, assigned, log.settled or 0, tables)
+
+    def _duplicates(
+        self, log: PartitionLog, group: _Group, begin: int, end: int
+    ) -> NDArray[np.uint64]:
+        """Sorted offsets of the duplicates of all entries of the group."""
+        found = [np.zeros(0, np.uint64)]
+        for entry in group.entries:
+            offsets = self._left_out.get((log.source, entry))
+            if offsets is not None:
+                found.append(offsets[slice(*np.searchsorted(offsets, [begin, end]))])
+        return np.sort(np.concatenate(found))
 
     def _dead(
         self, source: TopicPartition, group: _Group, begin: int, end: int
@@ -462,4 +494,5 @@ def _table_audit(group: _Group, tally: Tally, foreign: int, unjudged: int) -> Ta
         missing_at=tally.missing_at,
         doubled_at=tally.doubled_at,
         foreign_at=tally.foreign_at,
+        duplicates=tally.duplicates,
     )

@@ -49,11 +49,12 @@ class Tally:
     """Counts over all chunks of a partition and a table, and where the findings are.
 
     Without findings: messages with a value = loaded + dead_lettered + not_yet_loaded +
-    given_up, for formats with a row a message.
+    given_up + duplicates, for formats with a row a message.
 
     :param foreign: rows and dead letters whose offset the log does not hold.
     :param not_yet_loaded: messages that are not settled yet and have no row.
     :param given_up: messages before the start, or that `sluice adopt` went past.
+    :param duplicates: messages whose rows were left out, since others own their keys.
     """
 
     loaded: int = 0
@@ -63,6 +64,7 @@ class Tally:
     foreign: int = 0
     not_yet_loaded: int = 0
     given_up: int = 0
+    duplicates: int = 0
     missing_at: list[Interval] = field(default_factory=list)
     doubled_at: list[Interval] = field(default_factory=list)
     foreign_at: list[Interval] = field(default_factory=list)
@@ -110,7 +112,7 @@ class Tally:
 
 COUNTS = (
     *("loaded", "dead_lettered", "missing", "doubled", "foreign"),
-    *("not_yet_loaded", "given_up"),
+    *("not_yet_loaded", "given_up", "duplicates"),
 )
 
 

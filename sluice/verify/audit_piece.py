@@ -34,6 +34,8 @@ class PieceTable:
     :param dead: sorted offsets of dead letters within the piece.
     :param shards: names of those that hold it.
     :param empty: by entry, offsets of messages that made no row there and need not.
+    :param duplicates: sorted offsets of messages that made no row since others own their keys, of
+        all entries together.
     :param whose: rows count; None where rows do not say who loaded them.
     """
 
@@ -44,6 +46,7 @@ class PieceTable:
     dead: NDArray[np.uint64]
     empty: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
     whose: Loaders | None = None
+    duplicates: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,9 @@ class Judge:
             found, different = future.result()
             held = Held(found, different, counts_of(begin, end - begin, table.dead))
             without = [flags_of(begin, end - begin, list(i)) for i in table.empty.values()]
-            tally.judge(chunk, held, wanted - sum(without), piece.settled)
+            duplicates = counts_of(begin, end - begin, table.duplicates)
+            tally.judge(chunk, held, wanted - sum(without) - duplicates, piece.settled)
+            tally.duplicates += int(duplicates[valued].sum())
         return Judged(messages, tombstones, tallies)
 
     def _reader_of(self, table: PieceTable) -> TableReader:

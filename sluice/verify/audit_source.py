@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.claims.offsets import read_offsets
 from sluice.config import Configuration, ConnectorConfiguration
 from sluice.core.ranges import Interval, TopicPartition, subtract
 from sluice.core.records import InvalidRecordError, decode
@@ -32,6 +33,28 @@ _MOVES = ("adopt", "rewind")
 DeadLetters = dict[tuple[TopicPartition, str], NDArray[np.uint64]]
 
 
+@dataclass(frozen=True, slots=True)
+class Duplicates:
+    """Messages of which all rows were left out, since other messages own their keys (R20).
+
+    :param spec: digest of the load spec that they were decoded under.
+    :param offsets: ascending.
+    """
+
+    spec: str
+    offsets: NDArray[np.uint64]
+
+    def below(self, end: int) -> Duplicates:
+        """Those of offsets below the end."""
+        return Duplicates(self.spec, self.offsets[: np.searchsorted(self.offsets, end)])
+
+
+def offsets_of(duplicates: Iterable[Duplicates]) -> NDArray[np.uint64]:
+    """Of all of them, ascending, each once."""
+    found = [np.zeros(0, np.uint64), *(each.offsets for each in duplicates)]
+    return np.unique(np.concatenate(found))
+
+
 @dataclass(slots=True)
 class History:
     """What the ledger says of a partition's position.
@@ -39,7 +62,8 @@ class History:
     :param begin: where the pipeline began.
     :param position: everything below is settled.
     :param skipped: what `sluice adopt` and `rewind` went past.
-    :param generation: the last one of its records.
+    :param duplicates: by table entry, messages whose rows were left out as duplicates.
+    :param generation: the last one of its records; `spec` the load spec of it.
     """
 
     begin: int
@@ -47,7 +71,9 @@ class History:
     skipped: list[Interval] = field(default_factory=list)
     #: By table entry, messages that made no row and need not.
     empty: dict[str, list[Interval]] = field(default_factory=dict)
+    duplicates: dict[str, list[Duplicates]] = field(default_factory=dict)
     generation: int = 0
+    spec: str = ""
 
     def take(self, entry: dict[str, Any]) -> None:
         """Take the next record in."""
@@ -58,12 +84,22 @@ class History:
             else:
                 self.begin = min(self.begin, begin)
                 self.skipped = [(b, min(e, begin)) for b, e in self.skipped if b < begin]
+                for some in self.duplicates.values():
+                    # They come again, and then they are what is said of them then.
+                    some[:] = [each.below(begin) for each in some]
         self.position = begin
         try:
             record = decode(begin, str(entry.get("metadata", "")))
         except InvalidRecordError:
             return
         self.generation = max(self.generation, record.generation)
+        self.spec = record.spec
+
+    def take_duplicates(self, found: Mapping[str, Any]) -> None:
+        """Take in what is said of a range that is settled, before the record that goes on."""
+        for name, told in found.items():
+            some = Duplicates(self.spec, read_offsets(told["offsets"]))
+            self.duplicates.setdefault(name, []).append(some)
 
     def assigned(self, settled: int) -> list[Interval]:
         """The offsets whose rows must be there."""
@@ -77,6 +113,7 @@ class PartitionLog:
     :param settled: everything below is settled; None if the pipeline never began here.
     :param assigned: the offsets whose rows must be there.
     :param empty: by table entry, offsets of messages that made no row and need not.
+    :param duplicates: likewise, whose rows were left out as duplicates.
     """
 
     source: TopicPartition
@@ -85,6 +122,7 @@ class PartitionLog:
     settled: int | None
     assigned: list[Interval]
     empty: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
+    duplicates: Mapping[str, tuple[Duplicates, ...]] = field(default_factory=dict)
 
 
 class SourceReader:
@@ -113,6 +151,8 @@ class SourceReader:
         self.counts = {topic: count for topic, (_, count) in found.items()}
         self._topic_ids = {topic: identity for topic, (identity, _) in found.items()}
         self._generation = 0
+        #: Canonical load specs by digest, as far as `logs` found them.
+        self.specs: dict[str, str] = {}
 
     def logs(self) -> list[PartitionLog]:
         """Every partition, as it is at this moment."""
@@ -143,6 +183,7 @@ class SourceReader:
                 past = past or History(begins[source], settled)
                 assigned = past.assigned(settled)
             empty = {} if past is None else past.empty
+            duplicates = {} if past is None else past.duplicates
             logs.append(
                 PartitionLog(
                     source,
@@ -151,6 +192,7 @@ class SourceReader:
                     settled,
                     assigned,
                     {entry: tuple(intervals) for entry, intervals in empty.items()},
+                    {entry: tuple(some) for entry, some in duplicates.items()},
                 )
             )
         return logs
@@ -192,9 +234,18 @@ class SourceReader:
         topic = self._configuration.ledger_topic
         if topic not in self._cluster.topics:
             return {}
-        return histories_of(
-            self.access.connector, (entry for _, entry in entries(self.access, topic))
-        )
+        return histories_of(self.access.connector, map(self._seen, entries(self.access, topic)))
+
+    def _seen(self, told: tuple[int, dict[str, Any]]) -> dict[str, Any]:
+        """An entry of the ledger; load specs are kept."""
+        _, entry = told
+        if entry["type"] == "text":
+            self.specs[str(entry["digest"])] = str(entry["text"])
+        return entry
+
+    def topic_id(self, topic: str) -> str:
+        """Short id of a topic that is read here."""
+        return self._topic_ids[topic]
 
 
 def histories_of(connector: str, ledger: Iterable[dict[str, Any]]) -> dict[TopicPartition, History]:
@@ -208,6 +259,7 @@ def histories_of(connector: str, ledger: Iterable[dict[str, Any]]) -> dict[Topic
         history = histories.setdefault(source, History(begin, begin))
         if entry["type"] == "record":
             history.take(entry)
+        history.take_duplicates(entry.get("duplicates_by_table", {}))
         for name, intervals in entry.get("empty_by_table", {}).items():
             history.empty.setdefault(name, []).extend((int(b), int(e)) for b, e in intervals)
     return histories

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.core.claims import KEY_BYTES, OWNER_BYTES, Keys, Owners, loader_number, owners_of
+from sluice.claims.owners import Keys, Owners, owners_of
+from sluice.core.claims import KEY_BYTES, OWNER_BYTES, loader_number
 from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.ranges import Interval, TopicPartition
@@ -49,7 +50,8 @@ class MessageKeys:
         self._spec = spec
         self._table = table
         self._decoder = decoder_of(table, registry)
-        self._row_keys = RowKeys(table, self._decoder.columns)
+        #: What computes the keys.
+        self.row_keys = RowKeys(table, self._decoder.columns)
 
     def of(
         self,
@@ -92,7 +94,7 @@ class MessageKeys:
                 buffer.close()
         if not decoded.rows:
             return _nothing()
-        keyed = self._row_keys.of(decoded)
+        keyed = self.row_keys.of(decoded)
         loader = loader_number(self._spec.pipeline, self._spec.connector, table.entry)
         owners = owners_of([topic_id], [source.partition], 0, loader, decoded.offsets, keyed.rows)
         has_key = keyed.has_key

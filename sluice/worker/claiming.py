@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 from sluice.claims.port import ClaimStore, StoreAwayError
 from sluice.core.claims import CLAIMS, Deduplicate
 from sluice.core.load_spec import TableSpec
-from sluice.core.rests import INTERVALS_MAX, written_bits
 from sluice.core.server_runs import is_same_run
 from sluice.decode.keys.hashing import RowKeys
 from sluice.decode.keys.kept import kept
@@ -93,23 +91,6 @@ def claim(
     block = kept(decoded, stays)
     places = np.setdiff1d(decoded.offsets[~stays], block.offsets)
     return Claimed(block, decoded.rows - block.rows, places)
-
-
-def written_offsets(offsets: NDArray[np.uint64]) -> Any:
-    """Offsets as they stand in the ledger (`core.rests`).
-
-    :param offsets: ascending, each once.
-    """
-    if not len(offsets):
-        return []
-    first, breaks = int(offsets[0]), np.flatnonzero(np.diff(offsets) > 1)
-    if len(breaks) < INTERVALS_MAX:
-        begins = offsets[np.concatenate(([0], breaks + 1))].tolist()
-        ends = offsets[np.concatenate((breaks, [len(offsets) - 1]))].tolist()
-        return [[begin, end + 1] for begin, end in zip(begins, ends, strict=True)]
-    is_there = np.zeros(int(offsets[-1]) - first + 1, np.bool_)
-    is_there[(offsets - np.uint64(first)).astype(np.int64)] = True
-    return written_bits(first, np.packbits(is_there, bitorder="little").tobytes())
 
 
 def _of(table: TableSpec) -> Deduplicate:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.claims.offsets import written_offsets
 from sluice.claims.port import StoreAwayError
 from sluice.core.claims import Deduplicate, loader_number
 from sluice.core.dead_letters import DUPLICATE, PARKED
@@ -53,7 +54,7 @@ from sluice.kafka.readers import Reader
 from sluice.worker.asking import ask_for_fields, asked_for_columns, asked_for_schemas, words_of
 from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.bundle import Bundle
-from sluice.worker.claiming import Claimed, claim, written_offsets
+from sluice.worker.claiming import Claimed, claim
 from sluice.worker.errors import BlockRefusedError, NeedsReservationError, OutdatedTextError
 from sluice.worker.fetching import Reading, fetch
 from sluice.worker.inserting import insert_block, may_go_parallel

@@ -36,10 +36,7 @@ ROWS = 1000
 def stream_of(block_rows: int = 137, rows: int = ROWS) -> bytes:
     """Several blocks, as a server sends them."""
     items = ", ".join(f"{text} AS {name}" for name, text in _VALUES.items())
-    query = (
-        f"SELECT {items} FROM numbers({rows}) "
-        f"SETTINGS max_block_size = {block_rows}, output_format_native_encode_types_in_binary_format=0"
-    )
+    query = f"SELECT {items} FROM numbers({rows}) SETTINGS max_block_size = {block_rows}"
     return bytes(run(query, "Native").bytes())
 
 

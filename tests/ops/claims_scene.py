@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sluice.claims.owners import Keys, Owners, owners_of
 from sluice.claims.port import ClaimStore
 from sluice.clickhouse.http import Server
 from sluice.config import Configuration, load
 from sluice.core.budget import TargetShard
-from sluice.core.claims import CLAIMS, Keys, Owners, loader_number, owners_of
-from sluice.core.ledger import Background
+from sluice.core.claims import CLAIMS, loader_number
+from sluice.core.ledger import Background, Commit, record_entry, settled_entry
 from sluice.core.load_spec import LoadSpec, TableSpec
-from sluice.core.ranges import TopicPartition
+from sluice.core.ranges import Range, TopicPartition
+from sluice.core.receipts import Duplicates, Loaded
+from sluice.core.rests import written_offsets
 from sluice.core.tokens import row_source
 from sluice.driver.specs import read_spec
 from sluice.ops.claims import store_of
 from sluice.verify.message_keys import MessageKeys
 from sluice.worker.routing import Router
-from tests.kafka.groups import intend
+from tests.kafka.groups import SETTLED, intend
 from tests.ops.pipelines import Pipeline
 from tests.support.kafka import Kafka
 
@@ -109,3 +113,22 @@ class Claiming(Pipeline):
             np.array(offsets, np.uint64),
             np.zeros(len(offsets), np.uint32),
         )
+
+    def settled(self, begin: int, end: int, *duplicates: int) -> None:
+        """A range was loaded, and these messages of it were left out as duplicates."""
+        source, spec = self.sources[0], self.spec
+        told = Duplicates(
+            len(duplicates), len(duplicates), written_offsets(np.array(duplicates, np.uint64))
+        )
+        loaded = Loaded((), (), end - begin, 0, 0, duplicates={"orders": told})
+        self.drive(intend("", begin, end), spec=spec)
+        done = replace(
+            SETTLED, begin=end, end=end, owner="next", topic_id=self.topic_id, spec=spec.digest()
+        )
+        driver = self.recorder("next")
+        taken = driver.take_over([source])
+        entries = (
+            settled_entry(Range(source, begin, end), 1, 1, loaded),
+            record_entry(source, done, Background()),
+        )
+        driver.finish_take_over(taken, Commit({source: done}, entries))

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sluice.claims.owners import NOBODY
 from sluice.clickhouse.http import Server
-from sluice.core.claims import NOBODY, key_space
+from sluice.core.claims import key_space
 from sluice.core.errors import ConfigurationError, TransientError
 from sluice.driver.claims_rebuild import RebuildFailedError
 from sluice.driver.claims_rebuild import rebuild as rebuild_elsewhere
@@ -187,10 +188,10 @@ def test_an_empty_table_takes_no_process(
 def test_a_large_table_is_read_in_chunks(
     claiming: Claiming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice.ops.claims.CHUNK_ROWS", 1000)
+    monkeypatch.setattr("sluice.verify.stored_keys.CHUNK_ROWS", 1000)
     claiming.server.execute(
-        f"INSERT INTO {claiming.database}.orders SELECT number, 'x', '{claiming.topic}', 0, number, "
-        f"0, '{claiming.pipeline}/dc1/{claiming.topic_id}/orders/0' FROM system.numbers "
+        f"INSERT INTO {claiming.database}.orders SELECT number, 'x', '{claiming.topic}', 0, "
+        f"number, 0, '{claiming.pipeline}/dc1/{claiming.topic_id}/orders/0' FROM system.numbers "
         "LIMIT 200000"
     )
     assert rebuilt(claiming) == (200_000, 200_000, 0)

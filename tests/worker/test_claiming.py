@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.claims.memory import Kept, MemoryStore
+from sluice.claims.offsets import read_offsets, written_offsets
 from sluice.claims.owners import Keys, Owners
 from sluice.claims.port import StoreAwayError
 from sluice.claims.stores import StoreAccess
@@ -26,7 +27,6 @@ from sluice.decode.messages.decoded import Block
 from sluice.decode.version import decoder_version
 from sluice.worker import loading
 from sluice.worker.assignment import Assignment
-from sluice.worker.claiming import written_offsets
 from sluice.worker.worker_cache import WorkerCache
 from tests.driver.loop_world import table_spec
 from tests.worker.test_loading import NOWHERE
@@ -269,4 +269,4 @@ def test_offsets_are_written_as_the_ledger_reads_them(offsets: set[int]) -> None
     ordered = sorted(offsets)
     written = Duplicates(0, 0, written_offsets(np.array(ordered, np.uint64)))
     found = [n for begin, end in rests.read(written.offsets) for n in range(begin, end)]
-    assert found == ordered
+    assert found == read_offsets(written.offsets).tolist() == ordered

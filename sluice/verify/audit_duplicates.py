@@ -1,0 +1,151 @@
+"""Whether the events that were left out as duplicates are in the tables: each has a row with its
+key, or its row is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.claims.owners import Keys
+from sluice.config import Configuration
+from sluice.core.claims import KEY_BYTES, key_space
+from sluice.core.load_spec import TableSpec, parse_spec
+from sluice.core.ranges import Range, TopicPartition, intervals_of
+from sluice.driver.specs import access_of, registry_access
+from sluice.kafka.reader import RangeReader
+from sluice.verify.audit_source import Duplicates, PartitionLog, SourceReader
+from sluice.verify.message_keys import MessageKeys
+from sluice.verify.stored_keys import stored_keys
+from sluice.worker.routing import Router
+
+#: Offsets that are read at a time.
+CHUNK_OFFSETS = 100_000
+_NO_LIMIT = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """A message that was left out as a duplicate, and is not seen to be one."""
+
+    connector: str
+    topic: str
+    partition: int
+    offset: int
+    entry: str
+    target: str
+    why: str
+
+
+@dataclass(slots=True)
+class _Sought:
+    """Messages with keys of one space, whose events a table should have.
+
+    :param messages: of the messages.
+    :param numbers: which of them each key is of.
+    """
+
+    table: TableSpec
+    hashing: MessageKeys
+    messages: list[tuple[str, TopicPartition, int, str]] = field(default_factory=list)
+    keys: list[Keys] = field(default_factory=list)
+    numbers: list[NDArray[np.int64]] = field(default_factory=list)
+
+
+def unproven_duplicates(
+    configuration: Configuration,
+    sources: Sequence[SourceReader],
+    logs: Sequence[Sequence[PartitionLog]],
+) -> list[Unproven]:
+    """Read these messages again, and look for a row with each of their keys in the tables. Of
+    messages that are gone from Kafka nobody can tell.
+
+    :param logs: of each source.
+    :raises SluiceError: Kafka or a replica does not answer, or not all rows are shown.
+    """
+    sought: dict[tuple[str, str], _Sought] = {}
+    found: list[Unproven] = []
+    for source, of_source in zip(sources, logs, strict=True):
+        with closing(RangeReader(source.access)) as reader:
+            for log in of_source:
+                for entry, some in log.duplicates.items():
+                    for each in some:
+                        found += _read(configuration, source, reader, log, entry, each, sought)
+    for each_table in sought.values():
+        found += _without_row(configuration, each_table)
+    return found
+
+
+def _read(
+    configuration: Configuration,
+    source: SourceReader,
+    reader: RangeReader,
+    log: PartitionLog,
+    entry: str,
+    duplicates: Duplicates,
+    sought: dict[tuple[str, str], _Sought],
+) -> Iterator[Unproven]:
+    """Take the keys of messages; gives those that have none."""
+    offsets = duplicates.offsets[np.searchsorted(duplicates.offsets, log.log_begin) :]
+    if not len(offsets):
+        return
+    spec = parse_spec(source.specs[duplicates.spec])
+    table = next(table for table in spec.tables if table.entry == entry)
+    assert table.deduplicate is not None
+    where = (key_space(table.deduplicate, table.columns), table.target)
+    if where not in sought:
+        sought[where] = _Sought(table, MessageKeys(spec, table, registry_access(configuration)))
+    into = sought[where]
+    connector, topic_id = source.access.connector, source.topic_id(log.source.topic)
+    for begin in range(int(offsets[0]), int(offsets[-1]) + 1, CHUNK_OFFSETS):
+        some = offsets[slice(*np.searchsorted(offsets, [begin, begin + CHUNK_OFFSETS]))]
+        if not len(some):
+            continue
+        block_range = Range(log.source, int(some[0]), int(some[-1]) + 1)
+
+        def feed(router: Router, block_range: Range = block_range) -> None:
+            reader.read(
+                block_range, _NO_LIMIT, router.deliver, router.look if router.looks else None
+            )
+
+        only = intervals_of(some.tolist())
+        keyed = into.hashing.of(log.source, topic_id, feed, only)
+        first = len(into.messages)
+        into.messages += [(connector, log.source, offset, entry) for offset in some.tolist()]
+        into.keys.append(keyed.keys)
+        into.numbers.append(first + np.searchsorted(some, keyed.offsets).astype(np.int64))
+        for offset in np.setdiff1d(some, keyed.offsets).tolist():
+            why = "it makes no row with a key any more"
+            yield _unproven((connector, log.source, offset, entry), table, why)
+
+
+def _without_row(configuration: Configuration, sought: _Sought) -> Iterator[Unproven]:
+    """Messages that have a key that no row has."""
+    access = access_of(configuration).patient()
+    shards = tuple(shard for shard in sought.table.shards if shard in access.shards)
+    table = replace(sought.table, shards=shards)
+    keys = _as_values(np.concatenate([np.zeros((0, KEY_BYTES), np.uint8), *sought.keys]))
+    wanted, of_keys = np.unique(keys, return_inverse=True)
+    is_there = np.zeros(len(wanted), np.bool_)
+    for stored, _ in stored_keys(access, table, sought.hashing.row_keys):
+        values = _as_values(stored)
+        places = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
+        if len(wanted):
+            is_there[places[wanted[places] == values]] = True
+    numbers = np.concatenate([np.zeros(0, np.int64), *sought.numbers])
+    for number in np.unique(numbers[~is_there[of_keys.reshape(-1)]]).tolist():
+        yield _unproven(sought.messages[number], table, "no row has its key")
+
+
+def _as_values(keys: Keys) -> NDArray[np.void]:
+    return np.ascontiguousarray(keys).view(f"V{KEY_BYTES}")[:, 0]
+
+
+def _unproven(
+    message: tuple[str, TopicPartition, int, str], table: TableSpec, why: str
+) -> Unproven:
+    connector, source, offset, entry = message
+    return Unproven(connector, source.topic, source.partition, offset, entry, table.target, why)

@@ -1,0 +1,94 @@
+"""What the audit says of messages that were left out as duplicates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sluice.clickhouse.http import Server
+from sluice.core.rests import INTERVALS_MAX, read, read_offsets, written_offsets
+from sluice.verify.audit import audit
+from sluice.verify.audit_source import Duplicates, History, offsets_of
+from tests.cli.support import run
+from tests.ops.claims_scene import Claiming
+from tests.support.kafka import Kafka
+
+
+@pytest.fixture
+def claiming(kafka: Kafka, tmp_path: Path, server: Server, database: str) -> Iterator[Claiming]:
+    made = Claiming(kafka, tmp_path, server, database)
+    yield made
+    made.close()
+
+
+def produce(claiming: Claiming, *ids: int) -> None:
+    claiming.kafka.produce(claiming.topic, [b'{"id": %d, "note": "x"}' % key for key in ids])
+
+
+def test_duplicates_are_neither_missing_nor_doubled(claiming: Claiming) -> None:
+    produce(claiming, 10, 11, 10, 12, 11, 13)
+    claiming.insert({0: 10, 1: 11, 3: 12})
+    claiming.settled(0, 6, 2, 4)
+    report = audit(claiming.configuration, chunk_offsets=2)
+    assert (report.produced, report.loaded, report.duplicates) == (6, 3, 2)
+    assert (report.missing, report.doubled, report.foreign) == (1, 0, 0)
+    (partition,) = report.partitions
+    assert partition.tables[0].missing_at == [(5, 6)]
+    assert partition.tables[0].duplicates == 2
+
+
+def test_a_duplicate_that_has_a_row_all_the_same_is_doubled(claiming: Claiming) -> None:
+    produce(claiming, 10, 10)
+    claiming.insert({0: 10, 1: 10})
+    claiming.settled(0, 2, 1)
+    report = audit(claiming.configuration)
+    assert (report.missing, report.doubled, report.duplicates) == (0, 1, 1)
+
+
+def test_each_duplicate_is_proved_by_a_row_with_its_key(
+    claiming: Claiming, capsys: pytest.CaptureFixture[str]
+) -> None:
+    produce(claiming, 10, 11, 10, 12, 99, 11, 98)
+    claiming.insert({0: 10, 1: 11, 3: 12})
+    claiming.settled(0, 7, 2, 4, 5, 6)
+    assert audit(claiming.configuration).unproven == ()
+    report = audit(claiming.configuration, proves_duplicates=True)
+    assert [each.offset for each in report.unproven] == [4, 6]
+    assert {each.why for each in report.unproven} == {"no row has its key"}
+    assert report.missing == 0
+    ended = run(capsys, "audit", str(claiming.path), "--duplicates")
+    assert ended.status == 1
+    assert f"offset 4 of {claiming.topic}[0] was left out" in ended.out
+    claiming.insert({104: 99, 106: 98})
+    assert audit(claiming.configuration, proves_duplicates=True).unproven == ()
+
+
+def test_a_message_that_has_no_key_any_more_is_named(claiming: Claiming) -> None:
+    produce(claiming, 10)
+    claiming.kafka.produce(claiming.topic, [b"no JSON"])
+    claiming.insert({0: 10})
+    claiming.settled(0, 2, 1)
+    (found,) = audit(claiming.configuration, proves_duplicates=True).unproven
+    assert (found.offset, found.why) == (1, "it makes no row with a key any more")
+
+
+def test_what_is_loaded_again_is_no_duplicate_any_more() -> None:
+    history = History(0, 0)
+    history.duplicates["orders"] = [Duplicates("a", np.array([3, 7, 9], np.uint64))]
+    history.position = 20
+    history.take({"begin": 8, "why": "rewind to 8"})
+    assert offsets_of(history.duplicates["orders"]).tolist() == [3, 7]
+    history.take({"begin": 30, "why": "adopt"})
+    assert offsets_of(history.duplicates["orders"]).tolist() == [3, 7]
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("count", [0, 1, INTERVALS_MAX // 2, 3 * INTERVALS_MAX])
+def test_offsets_are_read_as_they_were_written(step: int, count: int) -> None:
+    offsets = np.arange(17, 17 + step * count, step, dtype=np.uint64)
+    value = written_offsets(offsets)
+    assert read_offsets(value).tolist() == offsets.tolist()
+    assert sum(end - begin for begin, end in read(value)) == count
