@@ -262,12 +262,14 @@ class ClaimsKeeper:
         self._run_since_ms = 0
         self._open: frozenset[str] = frozenset()
         self._why_closed = "it was not read yet"
-        self._is_quiet = False
+        #: Under this run nothing can be inserted any more under claims of a run before; "": none.
+        self._quiet_in = ""
         self._own: dict[TargetShard, ShardWindow] = {}
         self._merged: tuple[object, object, Mapping[TargetShard, ShardWindow]] = (None, None, {})
         self._swept_at_ms = 0
         self._alarmed_at_ms = 0
         self._ended = threading.Event()
+        self._polling = threading.Lock()
         self._thread = threading.Thread(target=self._go, name="claims", daemon=True)
 
     def start(self) -> None:
@@ -310,7 +312,8 @@ class ClaimsKeeper:
         """Look whether anything of this connector may still be inserted under claims of a run
         before; called by its loop in every round."""
         if self._why_closed:
-            self._is_quiet = not may_still_insert(states, holds, self.run, now_ms)
+            run = self.run  # the other thread may see another one meanwhile
+            self._quiet_in = "" if may_still_insert(states, holds, run, now_ms) else run
 
     def _take(self, spec: LoadSpec) -> None:
         found = {
@@ -333,6 +336,10 @@ class ClaimsKeeper:
 
     def poll(self) -> None:
         """Look at the store, and do what is to be done about it."""
+        with self._polling:  # a store is one thread's at a time
+            self._poll()
+
+    def _poll(self) -> None:
         now_ms = self._now_ms()
         try:
             if self._store is None:
@@ -347,11 +354,11 @@ class ClaimsKeeper:
     def _look(self, store: ClaimStore, now_ms: int) -> None:
         run = store.run()
         if run != self.run:
-            self._is_quiet = False  # what is known of that is of the run before
             self.run, self._run_since_ms = run, now_ms
             self._close(frozenset(), "it was started again, or is another one", now_ms)
         windows = dict(self._spaces.values())
-        is_quiet, has_settled = self._is_quiet, now_ms - self._run_since_ms >= self._settle_ms
+        is_quiet = self._quiet_in == run
+        has_settled = now_ms - self._run_since_ms >= self._settle_ms
         step = next_step(
             store.notes(),
             run,
