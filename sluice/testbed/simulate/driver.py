@@ -13,6 +13,7 @@ from sluice.config import (
     ClickHouseConfiguration,
     Configuration,
     ConnectorConfiguration,
+    DeduplicationConfiguration,
     RegistryConfiguration,
     ShardConfiguration,
     SparkConfiguration,
@@ -20,6 +21,7 @@ from sluice.config import (
 )
 from sluice.core.errors import OwnerChangedError, SluiceError
 from sluice.core.load_spec import LoadSpec, Sharding
+from sluice.driver.claims import ClaimsKeeper
 from sluice.driver.connector import ConnectorRun
 from sluice.driver.monitor import WindowMonitor
 from sluice.driver.ports import Clock, ProbeEnded, Sought
@@ -99,6 +101,18 @@ class SimulatedMonitor(WindowMonitor):
                 table = self.world.clickhouse.shards[target_shard.shard][name]
                 self.world.invariants.check_stamp(table, window.read_started_ms)
         return found
+
+
+class SimulatedClaimsKeeper(ClaimsKeeper):
+    """The real keeper of claims; its thread is an actor of the driver."""
+
+    world: World
+
+    def start(self) -> None:
+        self._ended = VirtualEvent(self.world)
+        self._polling = VirtualLock(self.world)  # type: ignore[assignment]
+        self.poll()
+        self.world.scheduler.spawn(self.world.process, self._go)
 
 
 class SimulatedSchemaReader(SchemaReader):
@@ -255,6 +269,7 @@ def make_configuration(world: World) -> Configuration:
     plan = world.plan
     topics = tuple(sorted(world.broker.ids))
     many = [shape.name for shape in plan.tables if shape.is_many]
+    rules = world.claims.plan.rules if world.claims is not None else {}
     return Configuration(
         path=Path("simulated.toml"),
         pipeline="p",
@@ -285,6 +300,7 @@ def make_configuration(world: World) -> Configuration:
                 sharding=Sharding("offset") if len(plan.shards) > 1 else None,
                 on_null="dead-letter",
                 on_error="park" if entry == PARKABLE else "stop-partition",
+                deduplicate=rules.get(entry),
             )
             for entry, name in sorted(plan.entries.items())
         ),
@@ -292,5 +308,6 @@ def make_configuration(world: World) -> Configuration:
         ledger_topic=plan.ledger,
         parking_topic=plan.parking,
         metrics=None,
+        deduplication=DeduplicationConfiguration(store="redis://simulated") if rules else None,
         registry=RegistryConfiguration(registry.URL, patience_seconds=plan.patience_seconds),
     )

@@ -43,6 +43,22 @@ QUERY = {
 REGISTRY = {"registry gives no answer": 3.0, **ANYWHERE}
 LOCKS = {"locks are away": 15.0, "lock is lost": 15.0, **ANYWHERE}
 PING = {"ping fails": 1.0, **ANYWHERE}
+#: What may strike one call of the store of claims; the second where a driver looks at it.
+CLAIM = {
+    "claims: no answer": 3.0,
+    "claims: answer lost": 4.0,
+    "claims: half done": 6.0,
+    "claims: slow": 2.0,
+    "claims: a copy goes on without them": 8.0,
+    "claims: paused after the answer": 4.0,
+    **ANYWHERE,
+}
+LOOK_AT_CLAIMS = {
+    "claims: no answer": 3.0,
+    "claims: answer lost": 4.0,
+    "claims: slow": 2.0,
+    **ANYWHERE,
+}
 BEFORE_POST = {"paused between lease check and insert": 3.0, **ANYWHERE}
 INSERT = {
     "insert: acknowledgement lost": 3.0,
@@ -122,6 +138,14 @@ NEMESIS = {
     "end of a log lost, and filled again": 6.0,
 }
 
+#: The same of the store of claims, in worlds that have one.
+STORE = {
+    "store of claims away": 8.0,
+    "store of claims started again": 8.0,
+    "a copy of the store of claims goes on": 10.0,
+    "store of claims lost": 5.0,
+}
+
 #: Faults after which a partition has to stop; few seeds draw them, and then few times.
 STOPPING = {
     "foreign commit": 1.0,
@@ -177,13 +201,26 @@ CONTENT = (
     "window overrun",
 )
 
+#: Drawn in worlds that deduplicate only, and their shares from chance of its own.
+OF_CLAIMS = tuple(
+    kind for table in (CLAIM, LOOK_AT_CLAIMS, STORE) for kind in table if kind not in ANYWHERE
+)
+#: What such a world makes happen.
+CONTENT_OF_CLAIMS = (
+    "duplicate event",
+    "same event long after it",
+    "store of claims opened",
+    "claims made again from the tables",
+)
+
 _TABLES = (
     *(READ_OFFSETS, LIST_OFFSETS, LEDGER_ENDS, FETCH, INITIALISE, SEND, COMMIT, ABORT, QUERY),
     *(REGISTRY, LOCKS, PING, BEFORE_POST, INSERT, JOB, NEMESIS, STOPPING),
 )
 
+_OF_ALL_WORLDS = tuple(dict.fromkeys([kind for table in _TABLES for kind in table] + list(CONTENT)))
 #: Everything that a budget of seeds has to draw.
-ALL_KINDS = tuple(dict.fromkeys([kind for table in _TABLES for kind in table] + list(CONTENT)))
+ALL_KINDS = tuple(dict.fromkeys([*_OF_ALL_WORLDS, *OF_CLAIMS, *CONTENT_OF_CLAIMS]))
 
 
 #: What has to come together by chance; some hundreds of seeds may do without.
@@ -216,7 +253,11 @@ class Faults:
         self._drawn: dict[int, tuple[list[str], list[float]]] = {}
         #: By kind, how much more often it strikes than its weight says: a seed in which some things
         #: never happen, and others all the time, reaches what no average one does.
-        self._swarm = {kind: rng.choice(SWARM) for kind in ALL_KINDS}
+        self._swarm = {kind: rng.choice(SWARM) for kind in _OF_ALL_WORLDS}
+
+    def add(self, rng: random.Random) -> None:
+        """This world has a store of claims, too."""
+        self._swarm |= {kind: rng.choice(SWARM) for kind in dict.fromkeys(OF_CLAIMS)}
 
     def draw(self, table: Mapping[str, float], factor: float = 1.0) -> str | None:
         """One of the table's faults, or mostly None."""

@@ -76,6 +76,7 @@ class Insertion:
         # ALTER waits for the inserts that run.
         self._columns = self.table.columns
         self._records = world.records_of_task()
+        self._since_ms = world.since_ms_of_task()
         record = next(iter(self._records.values()))
         self.deadline_ms = record.deadline_ms
         self._timeout_ms = int(timeout_seconds * 1000)
@@ -311,6 +312,7 @@ class Insertion:
         )
         if table.deduplicated > before:
             world.faults.note("block deduplicated")
+        world.claim_rules.stored(parts, table, self.block.entry, self._since_ms, self._host)
         key = key_of(self._records, self.block.entry)
         table.stored_of[key] += len(parts)
         if parts_max is None:

@@ -10,7 +10,7 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record
 from sluice.testbed.simulate.decoding import make_message
 from sluice.testbed.simulate.driver import Driver
-from sluice.testbed.simulate.faults import NEMESIS, STOPPING
+from sluice.testbed.simulate.faults import NEMESIS, STOPPING, STORE
 from sluice.testbed.simulate.inserts import ACCESS_DENIED, VIOLATED_CONSTRAINT
 from sluice.testbed.simulate.kafka import Log, Stored, Transaction
 from sluice.testbed.simulate.plan import PARKABLE
@@ -80,6 +80,13 @@ class Nemesis:
             "topic created again": self._create_again,
             "ledger lost": self._lose_ledger,
         }
+        if world.claims is not None:
+            self._actions |= {
+                "store of claims away": self._store_outage,
+                "store of claims started again": world.claims.restart,
+                "a copy of the store of claims goes on": world.claims.fail_over,
+                "store of claims lost": world.claims.lose,
+            }
 
     def start(self) -> None:
         """Begin to produce; in some worlds a table refuses its blocks soon, and for long."""
@@ -96,6 +103,8 @@ class Nemesis:
         if kind is None and world.plan.stops:
             kind = world.faults.draw(STOPPING, _STOPPING_SHARE * world.plan.unrest)
             world.plan.stops -= kind is not None
+        if kind is None and world.claims is not None:
+            kind = world.faults.draw(STORE, _SHARE * world.claims.plan.unrest)
         if kind is not None:
             world.say(kind)
             self._actions[kind]()
@@ -107,6 +116,8 @@ class Nemesis:
         world.faults.is_on = False
         world.broker.unreachable_until = 0
         world.registry.heal()
+        if world.claims is not None:
+            world.claims.away_until = 0
         # A probe waits until a replica has everything: one that is always behind holds it up.
         world.plan.lag_ms = min(world.plan.lag_ms, HEALED_LAG_MS)
         for host in world.clickhouse.hosts.values():
@@ -415,6 +426,10 @@ class Nemesis:
             table.others[source, offset] += 1
         world.adversary.write_foreign(table, 1)
 
+    def _store_outage(self) -> None:
+        assert self._world.claims is not None
+        self._world.claims.away_until = self._world.now + self._draw_outage_ms()
+
     def _forget_schemas(self) -> None:
         self._world.registry.forget(
             self._world.rng.randrange(self._world.rng.choice((5_000, 200_000)))
@@ -535,7 +550,7 @@ class Nemesis:
         topic = world.rng.choice(sorted(world.broker.ids))
         sources = [source for source in world.sources() if source.topic == topic]
         self._excuse("topic created again", *(TopicPartition(topic, n) for n in range(9)))
-        world.broker.ids[topic] = f"B{world.named():010d}"
+        world.broker.ids[topic] = world.topic_id(f"B{world.named():010d}")
         world.broker.topics[topic] = [Log() for _ in sources]
 
     def _lose_ledger(self) -> None:

@@ -15,6 +15,7 @@ from sluice.core.packing import RANGES_OF_TASK, share_of_task
 from sluice.decode.schema import registry
 from sluice.driver import (
     bundling,
+    claims,
     connector,
     growing,
     monitor,
@@ -23,9 +24,18 @@ from sluice.driver import (
     specs,
 )
 from sluice.kafka import ledger, reader, recorder, transactions
-from sluice.testbed.simulate import clients, decoding, driver, new_fields, splitting, wire
+from sluice.testbed.simulate import (
+    claim_rules,
+    clients,
+    decoding,
+    driver,
+    new_fields,
+    splitting,
+    wire,
+)
+from sluice.testbed.simulate.claims import SimulatedStore
 from sluice.testbed.simulate.spark import Worker, bundle_loader
-from sluice.worker import failover, insert_lock, inserting, leases, loading, tasks
+from sluice.worker import claiming, failover, insert_lock, inserting, leases, loading, tasks
 
 if TYPE_CHECKING:
     from sluice.testbed.simulate.world import World
@@ -67,7 +77,9 @@ def installed(world: World) -> Iterator[None]:
     if not world.is_shown:
         logger.setLevel(logging.CRITICAL + 1)
     try:
-        with patched(*_of_kafka(world), *_of_clickhouse(world), *_of_spark(world)):
+        with patched(
+            *_of_kafka(world), *_of_clickhouse(world), *_of_spark(world), *_of_claims(world)
+        ):
             yield
     finally:
         logger.setLevel(level)
@@ -182,4 +194,20 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         (failover, "time", _clock(world)),
         (loading, "_cache", _CacheOfWorker(world)),
         (report_handler, "random", world.rng),
+    ]
+
+
+def _of_claims(world: World) -> list[tuple[Any, str, Any]]:
+    if world.claims is None:
+        return []
+    seconds = world.claims.plan.poll_seconds
+    keeper = type("Keeper", (driver.SimulatedClaimsKeeper,), {"world": world})
+    return [
+        (claims, "POLL_SECONDS", seconds),
+        (connector, "SETTLE_MS", int(3_000 * seconds)),
+        (connector, "ClaimsKeeper", keeper),
+        (connector, "store_access", lambda found: SimpleNamespace(is_local=False)),
+        (connector, "open_store", lambda access: SimulatedStore(world)),
+        (connector, "rebuild", claim_rules.rebuilding(world)),
+        (claiming, "kept", claim_rules.kept),
     ]

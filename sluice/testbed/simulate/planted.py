@@ -41,6 +41,7 @@ from sluice.testbed.simulate.decoding import DecodedRows, VersionedDecoder
 from sluice.testbed.simulate.kafka import Stored
 from sluice.testbed.simulate.patches import patched
 from sluice.testbed.simulate.planted_bundles import BUNDLE_BUGS
+from sluice.testbed.simulate.planted_claims import CLAIM_BUGS
 from sluice.testbed.simulate.planted_failover import FAILOVER_BUGS
 from sluice.testbed.simulate.planted_parking import PARKING_BUGS
 from sluice.testbed.simulate.planted_probes import PROBE_BUGS
@@ -405,4 +406,5 @@ PLANTED: dict[str, Plant] = {
     **PARKING_BUGS,
     **PROBE_BUGS,
     **RULE_BUGS,
+    **CLAIM_BUGS,
 }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sluice.claims.port import ClaimStore
 from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.load_spec import TableSpec
-from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import (
     BundleTooHeavy,
     Failed,
@@ -19,15 +19,16 @@ from sluice.core.receipts import (
     TooHeavy,
     Untried,
 )
-from sluice.core.records import Record
 from sluice.decode.messages.framing import Framing
 from sluice.decode.schema.registry import provide
 from sluice.locks.port import Locks
 from sluice.spark.jobs import JobLostError, JobResult, SparkGoneError
 from sluice.testbed.simulate import faults
+from sluice.testbed.simulate.claim_rules import Claimant, SimulatedRowKeys
+from sluice.testbed.simulate.claims import SimulatedStore
 from sluice.testbed.simulate.decoding import ListBuffer, VersionedDecoder
 from sluice.testbed.simulate.invariants import Inserter
-from sluice.testbed.simulate.scheduler import KilledError, Process
+from sluice.testbed.simulate.scheduler import KilledError
 from sluice.testbed.simulate.splitting import OffsetSplitter
 from sluice.worker.assignment import Assignment, Job, TaskEnvironment
 from sluice.worker.loading import load_bundle
@@ -49,10 +50,12 @@ NEVER_MS = 1 << 40
 
 
 class SimulatedWorkerCache(WorkerCache):
-    """The real cache of a worker, with simulated buffers, decoders and splitters."""
+    """The real cache of a worker, with simulated buffers, decoders, splitters and claims."""
 
-    def __init__(self, decoder: int, registry: str, queue: Locks | None) -> None:
+    def __init__(self, world: World, decoder: int, registry: str, queue: Locks | None) -> None:
         super().__init__(has=f"simulated {decoder}")
+        self._world = world
+        self._store: SimulatedStore | None = None
         self._locks = queue
         self._decoder = decoder
         self._registry = registry
@@ -73,6 +76,13 @@ class SimulatedWorkerCache(WorkerCache):
     def splitter(self, digest: str, table: TableSpec, columns: tuple[str, ...]) -> Any:
         return OffsetSplitter(table)
 
+    def row_keys(self, digest: str, table: TableSpec, columns: tuple[str, ...]) -> Any:
+        return SimulatedRowKeys(self._world, table)
+
+    def claims(self, environment: TaskEnvironment) -> ClaimStore:
+        self._store = self._store or SimulatedStore(self._world)
+        return self._store
+
 
 def bundle_loader(
     world: World,
@@ -85,6 +95,7 @@ def bundle_loader(
         worker = world.process
         assert isinstance(worker, Worker)
         worker.records = {member.block_range.source: member.record for member in members}
+        worker.since_ms = min(member.since_ms for member in members)
         reports = load_bundle(environment, members, task_attempt)
         for each in worker.inserting:
             each.is_over |= each.records == worker.records
@@ -93,7 +104,7 @@ def bundle_loader(
     return load
 
 
-class Worker(Process):
+class Worker(Claimant):
     """A Python worker: one task at a time."""
 
     def __init__(self, world: World, decoder: int) -> None:
@@ -101,9 +112,7 @@ class Worker(Process):
         # What a process knows of schemas it knows as long as it lives.
         provide(self.name, world.registry)
         queue = world.locks if world.plan.has_locks else None
-        self.cache = SimulatedWorkerCache(decoder, self.name, queue)
-        #: What the bundle that it loads was sent with, or the range alone.
-        self.records: Mapping[TopicPartition, Record] = {}
+        self.cache = SimulatedWorkerCache(world, decoder, self.name, queue)
         self.inserting: list[Inserter] = []
         #: How often Spark started its task before.
         self.attempt = 0

@@ -12,6 +12,8 @@ from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record
 from sluice.testbed.simulate.adversary import Adversary
 from sluice.testbed.simulate.checks import Checks
+from sluice.testbed.simulate.claim_rules import ClaimRules
+from sluice.testbed.simulate.claims import Events, Kept, draw_claims
 from sluice.testbed.simulate.clickhouse import ClickHouse, Host, Table, TableShape
 from sluice.testbed.simulate.clients import AbandonedError
 from sluice.testbed.simulate.decoding import make_message
@@ -56,6 +58,9 @@ class World:
         self.faults = Faults(self.rng, rate)
         self.plan = draw_plan(self.rng)
         self.plan.late_ms_max = late_ms
+        #: Chance of all that is about claims: worlds without them are the same as ever.
+        claims_rng = random.Random(f"{seed}/claims")
+        claims = draw_claims(claims_rng, self.plan)
         if self.plan.is_calm:
             self.faults.rate *= CALM_RATE
         self.scheduler = Scheduler(self._is_over)
@@ -68,6 +73,13 @@ class World:
         self.registry = Registry(self)
         self.locks = SimulatedLocks(self)
         self.clickhouse = self._make_clickhouse()
+        #: None where nobody deduplicates.
+        self.claims = None if claims is None else Kept(self, claims, claims_rng)
+        self.events = None if claims is None else Events(claims_rng, claims)
+        self.claim_rules = ClaimRules(self)
+        if claims is not None:
+            self.plan.has_lineage = True
+            self.faults.add(claims_rng)
         self.checks = Checks(self)
         self.broker.decided = self.invariants.decided
         self.broker.committing = self.checks.committing
@@ -177,6 +189,12 @@ class World:
         if worker.attempt:
             self.checks.violate(f"a task that was started again inserts {worker.records} (R10)")
         return worker.records
+
+    def since_ms_of_task(self) -> int:
+        """Since when what the running task loads may have been inserted, as it was told."""
+        worker = self.process
+        assert isinstance(worker, Worker)
+        return worker.since_ms
 
     def before_insert(self, plan: InsertPlan) -> None:
         """The running task is about to insert."""
@@ -292,10 +310,14 @@ class World:
     def _make_topics(self) -> None:
         for number, (topic, count) in enumerate(sorted(self.plan.partitions.items())):
             self.broker.topics[topic] = [Log() for _ in range(count)]
-            self.broker.ids[topic] = f"AAAAAAAAAA{number}"
+            self.broker.ids[topic] = self.topic_id(f"AAAAAAAAAA{number}")
         self.broker.topics[self.plan.ledger] = [Log()]
         self.broker.topics[self.plan.dead_letters] = [Log()]
         self.broker.topics[self.plan.parking] = [Log()]
+
+    def topic_id(self, text: str) -> str:
+        """The id of a topic. To claims it is its bytes, of which the last letter says little."""
+        return text if self.claims is None else f"{text[1:]}A"
 
     def sources(self) -> list[TopicPartition]:
         """All partitions of all source topics."""
@@ -312,6 +334,8 @@ class World:
         log = self.broker.log(source)
         for _ in range(count):
             self.messages += 1
+            if self.events is not None:
+                self.events.add(self.messages)
             oversize = self.plan.letter_bytes_max + 2_000
             stored, fault = make_message(self.rng, self.messages, self.now, oversize)
             if fault is not None:

@@ -1,0 +1,356 @@
+"""What must hold of claims (R20), seen by somebody who knows which message tells of which event."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from sluice.core.claims import (
+    KEY_BYTES,
+    OWNER_BYTES,
+    Deduplicate,
+    Keys,
+    key_space,
+    loader_number,
+    owners_of,
+)
+from sluice.core.errors import TransientError
+from sluice.core.load_spec import TableSpec
+from sluice.core.ranges import TopicPartition
+from sluice.decode.keys.hashing import Keyed
+from sluice.decode.messages.origins import Origins
+from sluice.driver.claims import Space
+from sluice.testbed.simulate.bundle_rules import Records, in_words
+from sluice.testbed.simulate.claims import SimulatedStore
+from sluice.testbed.simulate.clickhouse import COLUMNS, ROW_NUMBERS, Host, Part, Row, Table
+from sluice.testbed.simulate.decoding import (
+    AGAIN,
+    AGAIN_NUMBERS,
+    DecodedRows,
+    judge,
+    with_rows,
+)
+from sluice.testbed.simulate.faults import QUERY
+from sluice.testbed.simulate.scheduler import Process
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from sluice.testbed.simulate.world import World
+
+#: A rebuild claims so many rows at once.
+_REBUILT_AT_ONCE = 20
+_SPACE = "space "
+#: Of keys that were claimed from the tables.
+_UNKNOWN = 1 << 40
+
+
+class Claimant(Process):
+    """A worker, as far as it claims.
+
+    :param records: what the bundle that it loads was sent with, or the range alone.
+    :param since_ms: since when that may have been inserted, as it was told.
+    """
+
+    def __init__(self, name: str, skew_ms: int) -> None:
+        super().__init__(name, skew_ms)
+        self.records: Records = {}
+        self.since_ms = 0
+
+
+class Stored(NamedTuple):
+    """A row that was stored; it may have gone since.
+
+    :param since_s: when the range was intended that claimed its key, as its task was told.
+    :param part_ms: when its part came, by the server's clock.
+    """
+
+    table: Table
+    row: Row
+    since_s: int
+    part_ms: int
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it has not gone."""
+        numbers = self.table.rows.get((self.row.source, self.row.offset))
+        return numbers is not None and numbers[self.row.number] > 0
+
+
+class ClaimRules:
+    """Of one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._plan = world.claims.plan if world.claims is not None else None
+        rules = self._plan.rules if self._plan is not None else {}
+        self.space_of = {
+            entry: key_space(_scoped(world, entry, rule), COLUMNS) for entry, rule in rules.items()
+        }
+        self._stored: dict[bytes, list[Stored]] = {}
+        #: Under which run a task has claimed.
+        self._claimed: dict[frozenset[Any], str] = {}
+        self._opened: dict[str, str] = {}
+        #: When the range was intended that claimed a key first.
+        self._first_s: dict[bytes, int] = {}
+
+    # Keys
+
+    def key(self, entry: str, number: int) -> bytes | None:
+        """The key of a row; None: the entry does not deduplicate, or it has none.
+
+        :param number: what the row says.
+        """
+        space, world = self.space_of.get(entry), self._world
+        if space is None or world.events is None:
+            return None
+        number -= AGAIN_NUMBERS if entry == AGAIN else 0
+        if not self._is_many(entry):
+            return world.events.key(space, number, 0)
+        return world.events.key(space, number // ROW_NUMBERS, number % ROW_NUMBERS)
+
+    def _is_many(self, entry: str) -> bool:
+        table = self._world.plan.entries[entry]
+        return self._world.clickhouse.of_name(table)[0].shape.is_many
+
+    # What is claimed, and when a store is opened
+
+    def claimed(self, asked: Sequence[tuple[bytes, bytes]], found: list[bytes], run: str) -> None:
+        """The running process was told who has these keys."""
+        world, worker = self._world, self._world.process
+        if not isinstance(worker, Claimant):
+            self._first_s.update(dict.fromkeys((key for key, _ in asked), _UNKNOWN))
+            return
+        if run not in self._opened.values():
+            world.checks.violate(f"{in_words(worker.records)} claims in {run}, not open (I11)")
+        self._claimed[_named(worker.records)] = run
+        assert self._plan is not None
+        since_s, rules = worker.since_ms // 1000, self._plan.rules.values()
+        window = max(rule.window_seconds for rule in rules)
+        for (key, owner), has in zip(asked, found, strict=True):
+            first_s = self._first_s.setdefault(key, since_s)
+            if has == owner:
+                if since_s - first_s > window:
+                    world.faults.note("same event long after it")
+                    self._first_s[key] = since_s
+                continue
+            world.faults.note("duplicate event")
+            if since_s - first_s > window:
+                world.checks.violate(
+                    f"{in_words(worker.records)} has an event {since_s - first_s} s after the "
+                    f"first one, and makes no row of it, beyond {window} s (R20)"
+                )
+
+    def noted(self, name: str, text: str) -> None:
+        """A note is about to be written. Where it opens a store, nobody inserts any more under
+        claims of another run."""
+        if not name.startswith(_SPACE):
+            return
+        run = Space.read(text).run
+        assert self._world.claims is not None
+        if run != self._world.claims.run:
+            self._world.checks.violate(f"{run} is opened in {self._world.claims.run} (R20)")
+        before, self._opened[name] = self._opened.get(name), run
+        if before == run:
+            return
+        self._world.faults.note("store of claims opened")
+        for each in self._world.invariants.inserters():
+            under = self._claimed.get(_named(each.records), run)
+            if under != run and not each.records.keys() & self._world.excused.keys():
+                self._world.checks.violate(
+                    f"{run} is opened while {in_words(each.records)} may be inserted under {under}"
+                )
+
+    # What is stored
+
+    def stored(
+        self, parts: Iterable[Part], table: Table, entry: str, since_ms: int, at: Host
+    ) -> None:
+        """Parts are stored. Within the window of a row there is none of its key."""
+        world = self._world
+        if self._plan is None or entry not in self.space_of:
+            return
+        window = self._plan.rules[entry].window_seconds
+        for row in (row for part in parts for row in part.rows):
+            key = self.key(entry, row.number)
+            if key is None:
+                continue
+            rows = self._stored[key] = [s for s in self._stored.get(key, ()) if s.is_there]
+            # A claim keeps its end, however late its row comes.
+            since_s = min(since_ms // 1000, self._first_s.get(key, _UNKNOWN))
+            now = Stored(table, row, since_s, world.now + at.skew_ms)
+            for other in rows:
+                is_other = (other.row.source, other.row.offset) != (row.source, row.offset)
+                is_other = is_other or other.row.number != row.number
+                is_excused = {other.row.source, row.source} & world.excused.keys()
+                apart = abs(other.since_s - now.since_s)
+                if is_other and not is_excused and apart <= window:
+                    world.checks.violate(
+                        f"{row.source} {row.offset} and {other.row.source} {other.row.offset} in "
+                        f"{entry} are of one event, {apart} s apart, within {window} s (R20)"
+                    )
+            rows.append(now)
+
+    def rows_since(self, table: Table, space: str, since_ms: int) -> Iterator[tuple[bytes, bytes]]:
+        """Key and owner of each row that came since then, the oldest first."""
+        found = []
+        for key, rows in self._stored.items():
+            for each in rows:
+                entry = _entry_of(each)
+                if (
+                    each.table is table
+                    and each.is_there
+                    and self.space_of.get(entry) == space
+                    and each.part_ms // 1000 * 1000 >= since_ms
+                ):
+                    found.append((each.part_ms, key, self._owner(each, entry)))
+        yield from ((key, owner) for _, key, owner in sorted(found))
+
+    def _owner(self, each: Stored, entry: str) -> bytes:
+        row = each.row
+        source = each.table.loaders[row.source, row.offset, row.number]
+        pipeline, connector, topic_id, *_ = source.split("/")
+        number = row.number - (AGAIN_NUMBERS if entry == AGAIN else 0)
+        return bytes(
+            owners_of(
+                [topic_id],
+                [row.source.partition],
+                0,
+                loader_number(pipeline, connector, entry),
+                np.array([row.offset], np.uint64),
+                np.array([number % ROW_NUMBERS if self._is_many(entry) else 0], np.uint32),
+            )[0]
+        )
+
+    # Messages without rows
+
+    def may_lack(
+        self, entry: str, numbers: Collection[int], found: Collection[int], dead: int, waits: int
+    ) -> bool:
+        """Whether a message may have made no more than these rows.
+
+        :param numbers: that it makes by itself.
+        """
+        lacking = [number for number in numbers if number not in found]
+        if not lacking or self._plan is None or entry not in self.space_of or waits:
+            return False
+        has_letter = self._plan.rules[entry].duplicates == "dead-letter" and not found
+        return dead == int(has_letter) and all(
+            self.key(entry, number) is not None for number in lacking
+        )
+
+    def check_lost(self, parked: Collection[tuple[TopicPartition, int, str]]) -> None:
+        """In the end: each key that a message could have made a row of has one.
+
+        :param parked: messages that wait.
+        """
+        world, excused = self._world, set[bytes]()
+        wanted: dict[bytes, str] = {}
+        for source, offset, value in world.checks.messages():
+            for entry in self.space_of:
+                if source.topic not in world.plan.topics_of(entry):
+                    continue
+                wants, numbers = world.checks.wanted(entry, value)
+                keys = {key for number in numbers if (key := self.key(entry, number))}
+                is_gone = source in world.excused or source in world.cut_logs
+                is_waiting = (source, offset, entry) in parked
+                # Made a row by one engine, and claimed; none by the next one.
+                is_doubtful = (0, 1, 0) in wants
+                if is_gone or is_waiting or is_doubtful:
+                    excused |= keys
+                else:
+                    wanted |= dict.fromkeys(keys, f"{source} {offset} in {entry}")
+        for key, place in wanted.items():
+            if key not in excused and not any(each.is_there for each in self._stored.get(key, ())):
+                world.checks.violate(f"{place} has no row, nor has any message of its event (R20)")
+
+
+def _scoped(world: World, entry: str, rule: Deduplicate) -> Deduplicate:
+    return replace(rule, scope=f"p/d.{world.plan.entries[entry]}")
+
+
+def _entry_of(each: Stored) -> str:
+    return each.table.loaders[each.row.source, each.row.offset, each.row.number].split("/")[3]
+
+
+def _named(records: Records) -> frozenset[Any]:
+    return frozenset(records.items())
+
+
+class SimulatedRowKeys:
+    """Stands for the real `RowKeys`."""
+
+    def __init__(self, world: World, table: TableSpec) -> None:
+        self._world = world
+        self._rules = world.claim_rules
+        self._table = table
+
+    def of(self, decoded: DecodedRows) -> Keyed:
+        """The keys of a block's rows."""
+        is_many = self._table.rows == "many"
+        keys = [self._rules.key(self._table.entry, row.number) for row in decoded.native.rows]
+        lines = b"".join(key or bytes(KEY_BYTES) for key in keys)
+        rows = [row.number % ROW_NUMBERS if is_many else 0 for row in decoded.native.rows]
+        return Keyed(
+            np.frombuffer(lines, np.uint8).reshape(-1, KEY_BYTES),
+            np.array(rows, np.uint32),
+            np.array([key is not None for key in keys], np.bool_),
+        )
+
+    def of_bad(self, decoded: DecodedRows, origins: Origins) -> tuple[Keys, NDArray[np.uint64]]:
+        """What the keys of messages that make no row would be, and their places; for a planted
+        bug."""
+        places = np.array([bad.offset for bad in decoded.bad], np.uint64)
+        numbers = origins.numbers(places)
+        keys: list[bytes | None] = []
+        for index, offset in enumerate(origins.offsets(places).tolist()):
+            member = origins.members[0 if numbers is None else numbers[index]]
+            message, _ = self._world.broker.log(member.source).places[offset]
+            assert message is not None and message.value is not None
+            first = AGAIN_NUMBERS if self._table.entry == AGAIN else 0
+            times = ROW_NUMBERS if self._table.rows == "many" else 1
+            number = judge(message.value, 0, False).number * times + first
+            keys.append(self._rules.key(self._table.entry, number))
+        has_key = np.array([key is not None for key in keys], np.bool_)
+        return _lines(filter(None, keys), KEY_BYTES), places[has_key]
+
+
+def kept(decoded: DecodedRows, mask: NDArray[np.bool_]) -> DecodedRows:
+    """Stands for `sluice.decode.keys.kept.kept`."""
+    rows = tuple(row for row, stays in zip(decoded.native.rows, mask, strict=True) if stays)
+    parts = min(len(rows), decoded.clickhouse_partitions)
+    return replace(with_rows(decoded, rows, 0), clickhouse_partitions=parts)
+
+
+def rebuilding(world: World) -> Any:
+    """Stands for `sluice.driver.claims_rebuild.rebuild`."""
+
+    def rebuild(configuration: object, connector: str, space: str, since_ms: int) -> None:
+        rules, plan = world.claim_rules, world.claims
+        assert plan is not None
+        world.faults.note("claims made again from the tables")
+        entries = [entry for entry, of in rules.space_of.items() if of == space]
+        store, window = SimulatedStore(world), plan.plan.rules[entries[0]].window_seconds
+        names = {world.plan.entries[entry] for entry in entries}
+        for table in (table for name in sorted(names) for table in world.clickhouse.of_name(name)):
+            fault = world.call("rows to claim", QUERY)
+            hosts = world.clickhouse.replicas_of(table.shard)
+            is_away = all(host.down_until > world.now for host in hosts)
+            if is_away or fault in ("query fails", "query is refused"):
+                raise TransientError("simulated: rows are not read", "wait")
+            asked = list(rules.rows_since(table, space, since_ms))
+            for begin in range(0, len(asked), _REBUILT_AT_ONCE):
+                keys, owners = zip(*asked[begin : begin + _REBUILT_AT_ONCE], strict=True)
+                now_s = world.wall_ms() // 1000
+                store.claim(
+                    _lines(keys, KEY_BYTES), _lines(owners, OWNER_BYTES), now_s + window, now_s
+                )
+
+    return rebuild
+
+
+def _lines(each: Iterable[bytes], size: int) -> Any:
+    return np.frombuffer(b"".join(each), np.uint8).reshape(-1, size)
