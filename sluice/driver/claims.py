@@ -163,6 +163,8 @@ def next_step(
     *,
     is_quiet: bool,
     has_settled: bool,
+    noted_ms: int,
+    unknown_until_ms: int,
     now_ms: int,
 ) -> Step:
     """What a writer does about a store. Pure.
@@ -172,6 +174,10 @@ def next_step(
     :param windows: of the key spaces that the writer's entries claim in, in seconds.
     :param is_quiet: nothing of this writer can be inserted any more under another run's claims.
     :param has_settled: the run is known for long enough that each live writer has told of itself.
+    :param noted_ms: what this writer noted last in the run before, while it looked at it without a
+        pause; 0: it did not. Where that is lost, what another one said of itself may be, too, and
+        that one may be asleep.
+    :param unknown_until_ms: until then others may insert under claims of the run before.
     """
     known = {name: Space.read(notes.get(_SPACE + name, "")) for name in windows}
     lacking = {
@@ -185,6 +191,11 @@ def next_step(
         return Closed("blocks that were sent before may still be inserted")
     if not has_settled:
         return Closed("others who claim there may not have noticed yet")
+    is_lost = any(
+        space.run != run and not 0 < noted_ms <= space.alive_ms for space in lacking.values()
+    )
+    if is_lost and not has_expired(unknown_until_ms, now_ms):
+        return Closed("it has lost who else claims there, and may still insert")
     for name, text in sorted(notes.items()):
         if not name.startswith(_WRITER) or name == _WRITER + me.name:
             continue
@@ -260,6 +271,9 @@ class ClaimsKeeper:
         self.run = ""
         self.facts: StoreFacts | None = None
         self._run_since_ms = 0
+        #: When it was looked at last, and told of this writer last.
+        self._looked_ms = self._noted_ms = 0
+        self._noted_ms_max = max(settle_ms, SETTLE_MS)
         self._open: frozenset[str] = frozenset()
         self._why_closed = "it was not read yet"
         #: Under this run nothing can be inserted any more under claims of a run before; "": none.
@@ -302,7 +316,10 @@ class ClaimsKeeper:
         if target_shard.shard != CLAIMS:
             return self._others.outage(target_shard)
         space, _ = self._spaces.get(target_shard, ("", 0))
-        return None if space in self._open else f"the store of claims waits: {self._why_closed}"
+        if space not in self._open:
+            return f"the store of claims waits: {self._why_closed}"
+        is_old = self._now_ms() - self._noted_ms > self._noted_ms_max
+        return "the store of claims does not answer in time" if is_old else None
 
     def refusal(self, target_shard: TargetShard) -> SluiceError | None:
         """See `Windows`."""
@@ -341,6 +358,9 @@ class ClaimsKeeper:
 
     def _poll(self) -> None:
         now_ms = self._now_ms()
+        if now_ms - self._looked_ms > self._noted_ms_max:
+            self._noted_ms = 0
+        self._looked_ms = now_ms
         try:
             if self._store is None:
                 self._store = self._open_store()
@@ -366,6 +386,9 @@ class ClaimsKeeper:
             windows,
             is_quiet=is_quiet,
             has_settled=has_settled,
+            noted_ms=self._noted_ms,
+            # Who uses a store that only this machine has is gone with its run.
+            unknown_until_ms=self._run_since_ms + self._lease_ms if self._settle_ms else 0,
             now_ms=now_ms,
         )
         if isinstance(step, RebuildNow):
@@ -374,7 +397,8 @@ class ClaimsKeeper:
             step = Open() if store.run() == run else Closed("it was started again meanwhile")
         is_open = isinstance(step, Open)
         connector, is_quiet = self._me.connector, is_open or is_quiet
-        writer = Writer(connector, run, is_quiet, now_ms, self._lease_ms, tuple(windows))
+        until_ms = self._lease_ms + self._noted_ms_max  # it sends for so long without another note
+        writer = Writer(connector, run, is_quiet, now_ms, until_ms, tuple(windows))
         store.keep(_WRITER + self._me.name, writer.written())
         if isinstance(step, Closed):
             self._close(frozenset(), step.why, now_ms)
@@ -384,6 +408,7 @@ class ClaimsKeeper:
         else:
             for space in windows:
                 store.keep(_SPACE + space, Space(run, now_ms).written())
+            self._noted_ms = now_ms
             self._close(frozenset(windows), "", now_ms)
             self._care(store, now_ms)
         self._own = {

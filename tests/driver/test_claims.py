@@ -41,9 +41,24 @@ LEASE = 600_000
 KEY = "t/@claims"
 
 
-def step(notes: dict[str, str], *, is_quiet: bool = True, has_settled: bool = True) -> object:
+def step(
+    notes: dict[str, str],
+    *,
+    is_quiet: bool = True,
+    has_settled: bool = True,
+    noted_ms: int = 0,
+    unknown_until_ms: int = 0,
+) -> object:
     return next_step(
-        notes, RUN, ME, WINDOWS, is_quiet=is_quiet, has_settled=has_settled, now_ms=NOW
+        notes,
+        RUN,
+        ME,
+        WINDOWS,
+        is_quiet=is_quiet,
+        has_settled=has_settled,
+        noted_ms=noted_ms,
+        unknown_until_ms=unknown_until_ms,
+        now_ms=NOW,
     )
 
 
@@ -92,6 +107,26 @@ def test_nothing_is_rebuilt_while_something_may_still_be_inserted() -> None:
 )
 def test_other_writers_are_waited_for(note: str, waits: bool) -> None:
     assert isinstance(step({"writer p/d run-2": note}), Closed) is waits
+
+
+@pytest.mark.parametrize(
+    ("noted_ms", "alive_ms", "waits"),
+    [
+        (NOW - 5_000, NOW - 5_000, False),  # it has what was noted last, so it has the others, too
+        (NOW - 5_000, NOW - 6_000, True),
+        (NOW - 5_000, 0, True),
+        (0, NOW - 5_000, True),  # nobody here has looked at it all the time
+    ],
+)
+def test_who_may_still_insert_is_unknown_where_notes_are_lost(
+    noted_ms: int, alive_ms: int, waits: bool
+) -> None:
+    """Another writer that sleeps does not say so again."""
+    notes = {"space s": Space(BEFORE, alive_ms).written()} if alive_ms else {}
+    found = step(notes, noted_ms=noted_ms, unknown_until_ms=NOW)
+    assert isinstance(found, Closed) is waits
+    over = step(notes, noted_ms=noted_ms, unknown_until_ms=NOW - 20_000)
+    assert isinstance(over, RebuildNow)
 
 
 def test_a_note_of_this_driver_is_its_own() -> None:
