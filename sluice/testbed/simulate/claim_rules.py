@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sluice.core.claims import (
-    KEY_BYTES,
-    OWNER_BYTES,
-    Deduplicate,
-    Keys,
-    key_space,
-    loader_number,
-    owners_of,
-)
+from sluice.claims.owners import Keys, owners_of
+from sluice.core.claims import KEY_BYTES, OWNER_BYTES, Deduplicate, key_space, loader_number
 from sluice.core.errors import TransientError
 from sluice.core.load_spec import TableSpec
 from sluice.core.ranges import TopicPartition

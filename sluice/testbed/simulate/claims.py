@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sluice.claims.owners import Keys, Owners
 from sluice.claims.port import StoreAwayError, StoreFacts
-from sluice.core.claims import KEY_BYTES, OWNER_BYTES, Deduplicate, Keys, Owners
+from sluice.core.claims import KEY_BYTES, OWNER_BYTES, Deduplicate
 from sluice.testbed.simulate import faults
 from sluice.testbed.simulate.plan import PARKABLE, TABLES, Plan
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from sluice.claims.owners import OWNER
 from sluice.claims.port import StoreAwayError
-from sluice.core.claims import CLAIMS, OWNER
+from sluice.core.claims import CLAIMS
 from sluice.driver import claims, connector, remembering
 from sluice.driver.claims import RebuildNow
 from sluice.driver.record_updates import RecordPlanner
