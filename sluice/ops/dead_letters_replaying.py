@@ -17,6 +17,7 @@ from sluice.driver.specs import kafka_access
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letter_marks import Replayed
 from sluice.kafka.dead_letters import StoredDeadLetter, read_records
+from sluice.kafka.log import SourceLog
 from sluice.kafka.replaying import (
     DeadLetterWriter,
     OriginalReader,
@@ -29,6 +30,7 @@ from sluice.kafka.replaying import (
 )
 from sluice.kafka.topics import TopicFacts, describe_topic
 from sluice.ops.dead_letters import DeadLetterSelection, Found, find
+from sluice.ops.dead_letters_claims import ClaimsOfLetters
 
 _logger = logging.getLogger("sluice.dead-letters")
 
@@ -146,6 +148,19 @@ def whoever() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Replayable:
+    """A dead letter with the whole message, and what is written for it: message and mark."""
+
+    stored: StoredDeadLetter
+    messages: list[Outgoing]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it stands in the topic of dead letters."""
+        return self.stored.partition, self.stored.offset
+
+
 class _ConnectorReplay:
     """Replays the dead letters of one connector."""
 
@@ -164,6 +179,7 @@ class _ConnectorReplay:
         self._access: KafkaAccess = kafka_access(configuration, connector)
         self._admin = make_admin(self._access)
         self._topics: dict[str, TopicFacts | None] = {}
+        self._claims = ClaimsOfLetters(configuration, connector, SourceLog(self._admin))
         self._run = uuid4().hex[:12]
         self._by = whoever()
 
@@ -177,8 +193,9 @@ class _ConnectorReplay:
             try:
                 with closing(OriginalReader(self._access)) as originals:
                     for batch in _batches(self._outgoing(originals)):
-                        writer.write([item for _, items in batch for item in items])
-                        self._places -= {place for place, _ in batch}
+                        self._claims.give_up(each.stored.letter for each in batch)
+                        writer.write([item for each in batch for item in each.messages])
+                        self._places -= {each.place for each in batch}
                         self._report.replayed += len(batch)
             except OvertakenError as error:
                 raise OvertakenError(
@@ -206,9 +223,7 @@ class _ConnectorReplay:
         self._report.replayed_before += len(others)
         return mine, others
 
-    def _outgoing(
-        self, originals: OriginalReader
-    ) -> Iterator[tuple[tuple[int, int], list[Outgoing]]]:
+    def _outgoing(self, originals: OriginalReader) -> Iterator[_Replayable]:
         """For each dead letter, its message and its mark; refusals are noted."""
         for record in read_records(self._access, self._topic, to_log_end=True):
             if not isinstance(record, StoredDeadLetter):
@@ -228,7 +243,7 @@ class _ConnectorReplay:
                 continue
             now_ms = time.time_ns() // 1_000_000
             mark = Replayed(record.partition, record.offset, now_ms, self._by, self._run)
-            yield place, [message, replayed_mark(self._topic, record, mark)]
+            yield _Replayable(stored, [message, replayed_mark(self._topic, record, mark)])
 
     def _refuse(self, stored: StoredDeadLetter, why: str, hint: str) -> None:
         self._places.discard((stored.partition, stored.offset))
@@ -268,17 +283,15 @@ class _ConnectorReplay:
         return None
 
 
-def _batches(
-    items: Iterable[tuple[tuple[int, int], list[Outgoing]]],
-) -> Iterator[list[tuple[tuple[int, int], list[Outgoing]]]]:
-    batch: list[tuple[tuple[int, int], list[Outgoing]]] = []
+def _batches(items: Iterable[_Replayable]) -> Iterator[list[_Replayable]]:
+    batch: list[_Replayable] = []
     size = 0
-    for place, messages in items:
-        weight = sum(message.bytes for message in messages)
+    for item in items:
+        weight = sum(message.bytes for message in item.messages)
         if batch and (len(batch) >= _BATCH_LETTERS or size + weight > _BATCH_BYTES):
             yield batch
             batch, size = [], 0
-        batch.append((place, messages))
+        batch.append(item)
         size += weight
     if batch:
         yield batch

@@ -1,0 +1,85 @@
+"""Dead letters go back into their topics without the claims of their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.clickhouse.http import Server
+from sluice.core.dead_letters import PARKED
+from sluice.core.errors import SluiceError
+from sluice.ops.claims_check import holders
+from tests.ops.claims_scene import Claiming
+from tests.ops.dead_letters import DeadLetters
+from tests.ops.test_claims import now_s
+from tests.support.kafka import Kafka
+
+
+class ClaimingLetters(Claiming, DeadLetters):
+    """Messages of a table whose events are known again, as dead letters."""
+
+    def held(self, *ids: int) -> list[bool]:
+        """Whether anybody has the keys of these events."""
+        with self.store() as store:
+            _, is_held = holders(store, self.keys(*ids), now_s())
+        return [bool(each) for each in is_held]
+
+    def claim(self, key: int, offset: int) -> None:
+        """The message at an offset has the key of this event."""
+        with self.store() as store:
+            store.claim(self.keys(key), self.owners(offset), now_s() + 3600, now_s())
+
+    def park(self, offset: int, value: bytes) -> None:
+        """A message that its table did not take."""
+        self.write(offset, value=value, reason=PARKED, table="orders")
+
+
+@pytest.fixture
+def letters(
+    kafka: Kafka, tmp_path: Path, embedded: Server, embedded_url: str
+) -> Iterator[ClaimingLetters]:
+    from tests.support.fixtures import fresh_database
+
+    for database in fresh_database(embedded_url):
+        made = ClaimingLetters(kafka, tmp_path, embedded, database)
+        yield made
+        made.close()
+
+
+def test_a_parked_message_gives_its_claim_up_before_it_comes_again(
+    letters: ClaimingLetters,
+) -> None:
+    letters.claim(50, offset=5)
+    letters.claim(60, offset=99)
+    letters.claim(70, offset=7)
+    for offset, key in ((5, 50), (6, 60), (8, 80)):
+        letters.park(offset, b'{"id": %d, "note": "x"}' % key)
+    assert letters.replay().replayed == 3
+    assert len(letters.written()) == 3
+    # The event at 60 is another message's, and nobody was asked about the one at 70
+    assert letters.held(50, 60, 70, 80) == [False, True, True, False]
+
+
+def test_what_cannot_be_decoded_has_no_claim(letters: ClaimingLetters) -> None:
+    letters.claim(50, offset=5)
+    letters.write(4, 5, value=b"no JSON", table="orders")
+    letters.write(6, value=b'{"id": 50}', table="")
+    assert letters.replay().replayed == 3
+    assert letters.held(50) == [True]
+
+
+def test_nothing_is_produced_while_a_claim_cannot_be_given_up(
+    letters: ClaimingLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice.ops.dead_letters_replaying._PAUSE_SECONDS", 0.0)
+    letters.park(5, b'{"id": 50, "note": "x"}')
+    folder = letters.path.parent / "sluice-claims"
+    folder.mkdir()
+    (folder / "stranger").write_text("x")
+    with pytest.raises(SluiceError, match="stranger"):
+        letters.replay()
+    assert letters.written() == []
+    (folder / "stranger").unlink()
+    assert letters.replay().replayed == 1
