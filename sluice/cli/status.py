@@ -10,7 +10,7 @@ import click
 from sluice.cli.arguments import command, config_argument, json_option, load_configuration
 from sluice.cli.exit import ExitStatus
 from sluice.cli.output import print_json
-from sluice.cli.tables import print_table
+from sluice.cli.tables import cell_text, print_table
 
 if TYPE_CHECKING:
     from sluice.config import Configuration
@@ -85,7 +85,19 @@ def status(config: Path, as_json: bool, replicas: bool) -> int:
             )
         )
     print_table(_HEADERS, rows)
+    _show_claims(configuration)
     return ExitStatus.DONE
+
+
+def _show_claims(configuration: Configuration) -> None:
+    """The store of claims, where there is one."""
+    if all(table.deduplicate is None for table in configuration.tables):
+        return
+    from sluice.ops.claims_status import read_claims_status
+
+    claims = read_claims_status(configuration)
+    if claims is not None:
+        print(cell_text(claims.line()))
 
 
 def _show_replicas(configuration: Configuration, *, as_json: bool) -> int:

@@ -213,6 +213,30 @@ def next_step(
     )
 
 
+def waiting_for(
+    notes: Mapping[str, str], run: str, scopes: Iterable[str], now_ms: int
+) -> dict[str, str]:
+    """Why entries that claim in each of these scopes may not load now; "": they may. Pure.
+
+    :param notes: all that the store has.
+    :param run: of the store, read before the notes.
+    """
+    found = {}
+    for scope in scopes:
+        names = [name for name in notes if name.rpartition("/")[0] == _SPACE + scope]
+        known = [Space.read(notes[name]) for name in names]
+        latest = max(known, key=lambda space: space.alive_ms, default=Space())
+        why = ""
+        if not latest.run:
+            why = "nobody has claimed in it yet"
+        elif latest.run != run:
+            why = "the store was started again, and not all claims are made again yet"
+        elif now_ms - latest.alive_ms > STALE_MS:
+            why = f"no driver keeps it up, for {(now_ms - latest.alive_ms) // 1000} s now"
+        found[scope] = why
+    return found
+
+
 def may_still_insert(states: Iterable[PartitionState], holds: Holds, run: str, now_ms: int) -> bool:
     """Whether an insert under claims of another run of the store may be on its way, or come."""
     for state in states:

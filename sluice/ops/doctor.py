@@ -17,6 +17,7 @@ from sluice.core.topics import matches
 from sluice.decode.version import decoder_version
 from sluice.driver.specs import access_of, build_spec, tables_of_connector
 from sluice.kafka.wire.native import library
+from sluice.ops.doctor_claims import check_deduplicated, look_at_store
 from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
 from sluice.ops.doctor_cluster import look_at_cluster
 from sluice.ops.doctor_decode import Key, look_at_decoding
@@ -75,6 +76,7 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
     findings += of_cluster
     if access is not None:
         findings += _look_at_servers(configuration, access, looks, entries, partitions, topics)
+    findings += look_at_store(configuration, entries, access)
     findings += check_differences(looks)
     findings += check_same_servers([(look.shard, look.url, look.front) for look in looks])
     findings += _look_at_decoding(configuration, connectors, looks)
@@ -214,6 +216,7 @@ def _look_at_tables(
             if (entry.database, entry.table) == name:
                 check_entry(found, facts, look.capabilities, entry)
                 check_dynamic(found, facts, entry, is_closed=name in look.closed)
+                check_deduplicated(found, facts, entry)
         findings += found.findings
     return findings
 
