@@ -107,6 +107,12 @@ def _flag(option: str, what: str) -> Callable[[Function], Function]:
     "ranges are due after --max-delay, however few messages they have; "
     "else a round is cut into full ones",
 )
+@click.option(
+    "--deduplicate",
+    default=_DEFAULTS.deduplicate,
+    metavar="STORE",
+    help='know orders again by their id, with claims in this store: "local", or the URL of a Redis',
+)
 @_setting("--max-delay", "how long a message may wait for a full range", type=a_duration)
 @_flag("--sort", "workers sort the blocks by the table's sorting key")
 @_setting("--reader", "what reads the ranges", type=a_reader)

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sluice.claims.offsets import read_offsets, written_offsets
 from sluice.clickhouse.http import Server
-from sluice.core.rests import INTERVALS_MAX, read, read_offsets, written_offsets
+from sluice.core.rests import INTERVALS_MAX, read
 from sluice.verify.audit import audit
 from sluice.verify.audit_source import Duplicates, History, offsets_of
 from tests.cli.support import run

@@ -152,6 +152,8 @@ def _prepared(
         format=settings.format,
         options=form.options,
         topic_pattern=TOPIC_PATTERN if settings.topics > 1 else "",
+        deduplicate=("order_id",) if settings.deduplicate else (),
+        store=settings.deduplicate,
     ).write(path)
     configuration = load(path, os.environ)
     ensure_own_topic(make_admin(access), configuration.ledger_topic)

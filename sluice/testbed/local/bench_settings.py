@@ -49,6 +49,7 @@ _SHOWN = (
     "bad_share",
     "range_messages",
     "partial_ranges",
+    "deduplicate",
     "max_delay",
     "sort",
     "reader",
@@ -77,6 +78,8 @@ class BenchSettings:
     :param bad_share: share of the rounds' messages that can never become a row.
     :param range_messages: of a range at most; the ranges of a round are made equal.
     :param partial_ranges: ranges are not made equal and full; they are due after `max_delay`.
+    :param deduplicate: the store of claims, as it stands in the configuration, where orders are
+        known again by their id; "": they are not.
     :param max_delay: as it stands in the configuration.
     :param sort: workers sort the blocks.
     :param reader: what reads the ranges.
@@ -102,6 +105,7 @@ class BenchSettings:
     bad_share: float = 0.0
     range_messages: int = 250_000
     partial_ranges: bool = False
+    deduplicate: str = ""
     max_delay: str = "500ms"
     sort: bool = False
     reader: str = "auto"

@@ -35,7 +35,7 @@ database = "{database}"
 shards = {{ s1 = ["{url}"] }}
 user = "{user}"
 {password}durability = "single"
-{entries}"""
+{store}{entries}"""
 
 _ENTRY = """
 [[table]]
@@ -61,6 +61,7 @@ class PipelineSettings:
     :param more_tables: further tables of the topic.
     :param options: of the format.
     :param deduplicate: the key by which events are known again, for a day; (): they are not.
+    :param store: of their claims, as it stands in the configuration.
     """
 
     pipeline: str
@@ -80,6 +81,7 @@ class PipelineSettings:
     options: tuple[tuple[str, str], ...] = ()
     topic_pattern: str = ""
     deduplicate: tuple[str, ...] = ()
+    store: str = "local"
 
     def write(self, path: Path) -> None:
         """Write the file that `sluice run` takes."""
@@ -89,8 +91,9 @@ class PipelineSettings:
         if self.topic_pattern:
             topics = f"topic_pattern = {json.dumps(self.topic_pattern)}"
         options = ", ".join(f"{name} = {json.dumps(value)}" for name, value in self.options)
-        deduplicate = ""
+        deduplicate = store = ""
         if self.deduplicate:
+            store = f"\n[deduplication]\nstore = {json.dumps(self.store)}\n"
             key = json.dumps(self.deduplicate)
             deduplicate = f'deduplicate = {{ key = {key}, window = "1d" }}\n'
         entries = [
@@ -122,6 +125,7 @@ class PipelineSettings:
                 url=self.url,
                 user=self.user,
                 password=password,
+                store=store,
                 entries="".join(entries),
             )
         )
