@@ -83,6 +83,7 @@ def run_bench(settings: BenchSettings) -> int:
                     settings.tables,
                     settings.shape,
                     settings.replicated,
+                    "LowCardinality(String)" if settings.deduplicate else "UInt64",
                 )
             )
             broker = stack.enter_context(running_broker(folder / "kafka"))

@@ -67,12 +67,14 @@ def prepared_target(
     tables: int = 1,
     shape: Shape | None = None,
     replicated: bool = False,
+    source: str = "UInt64",
 ) -> Iterator[Target]:
     """The database `sluice_bench` with empty tables, dropped at the end.
 
     :param server: "embedded" or a URL, which may carry user and password.
     :param tables: how many tables of this shape.
     :param replicated: they are ReplicatedMergeTree.
+    :param source: see `create_table_statement`.
     :raises ConfigurationError: the database exists, or the server needs a decision.
     """
     if server == "embedded":
@@ -83,6 +85,7 @@ def prepared_target(
                 unsafe_no_dedup,
                 shape,
                 replicated,
+                source,
             ) as target,
         ):
             yield target
@@ -95,13 +98,13 @@ def prepared_target(
     user = unquote(parts.username or "default")
     pid = listener(parts.port or 8123) if parts.hostname in _HERE else None
     bare = Target(Server(server).url, user, variable, "", pid, table_names(tables))
-    with _with_tables(bare, unsafe_no_dedup, shape, replicated) as target:
+    with _with_tables(bare, unsafe_no_dedup, shape, replicated, source) as target:
         yield target
 
 
 @contextmanager
 def _with_tables(
-    target: Target, unsafe_no_dedup: bool, shape: Shape | None, replicated: bool
+    target: Target, unsafe_no_dedup: bool, shape: Shape | None, replicated: bool, source: str
 ) -> Iterator[Target]:
     """The target with its version and its tables."""
     run = uuid.uuid4().hex  # newer servers forget a dropped table's path minutes later
@@ -130,6 +133,7 @@ def _with_tables(
                         window=not (unsafe_no_dedup or replicated),
                         shape=shape,
                         replica=f"{_KEEPER_PATH}/{run}/{table}" if replicated else "",
+                        source=source,
                     )
                 )
         yield replace(target, version=capabilities.version_text)
