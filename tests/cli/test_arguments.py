@@ -41,8 +41,23 @@ def test_an_audit_runs_here_or_on_spark() -> None:
         "config": Path("s.toml"),
         "as_json": False,
         "on_spark": False,
+        "proves_duplicates": False,
     }
     assert parse("audit", "s.toml", "--spark", "--json")["on_spark"] is True
+    assert parse("audit", "s.toml", "--duplicates")["proves_duplicates"] is True
+
+
+def test_claims() -> None:
+    found = parse("claims", "rebuild", "s.toml", "--since", "2h", "--table", "orders")
+    assert (found["since_seconds"], found["entry"], found["connector"]) == (7200.0, "orders", None)
+    found = parse("claims", "rebuild", "s.toml", "--since-ms", "17", "--space", "a/b/0123")
+    assert (found["since_ms"], found["space"]) == (17, "a/b/0123")
+    assert parse("claims", "check", "s.toml", "--connector", "dc1") == {
+        "config": Path("s.toml"),
+        "connector": "dc1",
+        "entry": None,
+        "as_json": False,
+    }
 
 
 def test_quorum() -> None:

@@ -171,7 +171,7 @@ def test_audit(
         unaudited=(),
         **counts,
     )
-    answers.set("sluice.verify.audit", audit=lambda _: report)
+    answers.set("sluice.verify.audit", audit=lambda _, **__: report)
     ended = run(capsys, "audit", config)
     assert ended.status == (ExitStatus.BROKEN if broken else ExitStatus.DONE)
     assert "dead-lettered        300" in ended.out

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sluice.claims.offsets import written_offsets
 from sluice.claims.owners import Keys, Owners, owners_of
 from sluice.claims.port import ClaimStore
 from sluice.clickhouse.http import Server
@@ -20,7 +21,6 @@ from sluice.core.ledger import Background, Commit, record_entry, settled_entry
 from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.ranges import Range, TopicPartition
 from sluice.core.receipts import Duplicates, Loaded
-from sluice.core.rests import written_offsets
 from sluice.core.tokens import row_source
 from sluice.driver.specs import read_spec
 from sluice.ops.claims import store_of
