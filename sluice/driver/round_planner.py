@@ -287,6 +287,8 @@ class RoundPlanner:
         if state.may_insert(now_ms):
             return update
         target_shards = budget.target_shards(self.spec_of(state), state.source.topic)
+        if self._outage(target_shards):
+            return None  # what is of now may not be used yet, as a store that lacks claims
         try:
             if not budget.take(target_shards, state.record.reservation):
                 return None
