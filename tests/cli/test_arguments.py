@@ -203,6 +203,7 @@ def test_bench_and_demo() -> None:
         "bad_share": 0.0,
         "range_messages": 250_000,
         "partial_ranges": False,
+        "deduplicate": "",
         "max_delay": "500ms",
         "sort": False,
         "reader": "auto",

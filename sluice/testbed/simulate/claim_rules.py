@@ -27,6 +27,7 @@ from sluice.testbed.simulate.decoding import (
     with_rows,
 )
 from sluice.testbed.simulate.faults import QUERY
+from sluice.testbed.simulate.invariants import key_of
 from sluice.testbed.simulate.scheduler import Process
 
 if TYPE_CHECKING:
@@ -83,10 +84,19 @@ class ClaimRules:
         self.space_of = {
             entry: key_space(_scoped(world, entry, rule), COLUMNS) for entry, rule in rules.items()
         }
+        if world.claims is not None and not world.claims.plan.is_empty:
+            for space in self.space_of.values():
+                text = Space(world.claims.run, world.now).written()
+                world.claims.write(_SPACE + space, text)
         self._stored: dict[bytes, list[Stored]] = {}
         #: Under which run a task has claimed.
         self._claimed: dict[frozenset[Any], str] = {}
-        self._opened: dict[str, str] = {}
+        notes = world.claims.notes if world.claims is not None else {}
+        self._opened = {name: Space.read(text).run for name, text in notes.items()}
+        #: What a place was told of its key in a run, for a range that was intended then.
+        self._told: dict[tuple[str, bytes, int], bool] = {}
+        #: And under which run a block was sent first.
+        self._inserted: dict[Any, str] = {}
         #: When the range was intended that claimed a key first.
         self._first_s: dict[bytes, int] = {}
 
@@ -115,7 +125,6 @@ class ClaimRules:
         """The running process was told who has these keys."""
         world, worker = self._world, self._world.process
         if not isinstance(worker, Claimant):
-            self._first_s.update(dict.fromkeys((key for key, _ in asked), _UNKNOWN))
             return
         if run not in self._opened.values():
             world.checks.violate(f"{in_words(worker.records)} claims in {run}, not open (I11)")
@@ -124,18 +133,25 @@ class ClaimRules:
         since_s, rules = worker.since_ms // 1000, self._plan.rules.values()
         window = max(rule.window_seconds for rule in rules)
         for (key, owner), has in zip(asked, found, strict=True):
-            first_s = self._first_s.setdefault(key, since_s)
-            if has == owner:
-                if since_s - first_s > window:
-                    world.faults.note("same event long after it")
-                    self._first_s[key] = since_s
-                continue
-            world.faults.note("duplicate event")
-            if since_s - first_s > window:
+            told = self._told.setdefault((run, owner, since_s), has == owner)
+            if told != (has == owner):
                 world.checks.violate(
-                    f"{in_words(worker.records)} has an event {since_s - first_s} s after the "
-                    f"first one, and makes no row of it, beyond {window} s (R20)"
+                    f"{in_words(worker.records)} is told another thing of a key than before (R8)"
                 )
+            if has != owner:
+                world.faults.note("duplicate event")
+                apart = since_s - self._first_s[key]
+                if apart > window:
+                    world.checks.violate(
+                        f"{in_words(worker.records)} has an event {apart} s after the first one, "
+                        f"and makes no row of it, beyond {window} s (R20)"
+                    )
+
+    def owned(self, key: bytes) -> None:
+        """A key has got another owner."""
+        worker = self._world.process
+        since_ms = worker.since_ms if isinstance(worker, Claimant) else 1000 * _UNKNOWN
+        self._first_s[key] = since_ms // 1000
 
     def noted(self, name: str, text: str) -> None:
         """A note is about to be written. Where it opens a store, nobody inserts any more under
@@ -157,7 +173,19 @@ class ClaimRules:
                     f"{run} is opened while {in_words(each.records)} may be inserted under {under}"
                 )
 
-    # What is stored
+    # What is inserted, and stored
+
+    def inserts(self, records: Records, entry: str) -> None:
+        """A block is sent. Under one token no row is left out for what another run said."""
+        if entry not in self.space_of:
+            return
+        run = self._claimed.get(_named(records), "")
+        before = self._inserted.setdefault(key_of(records, entry), run)
+        if before != run and not records.keys() & self._world.excused.keys():
+            self._world.checks.violate(
+                f"{in_words(records)} claimed in {run or 'none'}, and is inserted under a token "
+                f"that was sent under {before or 'none'} (R20)"
+            )
 
     def stored(
         self, parts: Iterable[Part], table: Table, entry: str, since_ms: int, at: Host

@@ -39,10 +39,12 @@ class ClaimsPlan:
 
     :param rules: of each table entry that deduplicates.
     :param share: of the messages, how many are of an event that was there before.
-    :param near: of those, how many are of one of the last events.
+    :param near: of those, how many are of one of the last events; of the others half are of events
+        whose window is about to end.
     :param has_rows_alike: all rows of a message have one key.
     :param poll_seconds: how often a driver looks at the store.
     :param unrest: how often the store breaks.
+    :param is_empty: nobody has used it before.
     """
 
     rules: dict[str, Deduplicate]
@@ -51,6 +53,7 @@ class ClaimsPlan:
     has_rows_alike: bool
     poll_seconds: float
     unrest: float
+    is_empty: bool
 
 
 def draw_claims(rng: random.Random, plan: Plan) -> ClaimsPlan | None:
@@ -60,10 +63,13 @@ def draw_claims(rng: random.Random, plan: Plan) -> ClaimsPlan | None:
     """
     if rng.random() > _SHARE_OF_WORLDS:
         return None
+    if rng.random() < 0.7 and not plan.inserts_take_ms:
+        # So that windows end while it runs.
+        plan.lease_seconds = min(plan.lease_seconds, rng.choice((8.0, 15.0)))
     names = rng.choice((TABLES, TABLES, TABLES[:1], (PARKABLE,)))
     entries = [entry for entry, table in plan.entries.items() if table in names]
     many = {shape.name for shape in plan.tables if shape.is_many}
-    window_seconds = int(plan.lease_seconds * rng.choice((12, 12, 20, 60)))
+    window_seconds = int(plan.lease_seconds * rng.choice((12, 12, 12, 20)))
     letters = rng.random() < 0.25
     return ClaimsPlan(
         rules={
@@ -80,6 +86,7 @@ def draw_claims(rng: random.Random, plan: Plan) -> ClaimsPlan | None:
         has_rows_alike=rng.random() < 0.3,
         poll_seconds=rng.choice((1.0, 2.0)),
         unrest=rng.choice((0.3, 1.0, 1.0, 3.0)),
+        is_empty=rng.random() < 0.2,
     )
 
 
@@ -90,21 +97,30 @@ class Events:
         self._rng = rng
         self._plan = plan
         self._events: dict[int, int | None] = {}
-        self._distinct: list[int] = []
-        #: The messages of each event.
-        self.messages: dict[int, list[int]] = {}
+        #: Those that are not told again yet, and when they were told first.
+        self._distinct: list[tuple[int, int]] = []
+        self._window_ms = 1000 * min(r.window_seconds for r in plan.rules.values())
 
-    def add(self, number: int) -> None:
+    def add(self, number: int, now_ms: int) -> None:
         """A message is produced."""
         rng, event = self._rng, number
         if self._distinct and rng.random() < self._plan.share:
-            recent = self._distinct[-6:] if rng.random() < self._plan.near else self._distinct
-            event = rng.choice(recent)
+            event, _ = rng.choice(self._told(now_ms))
         else:
-            self._distinct.append(number)
+            self._distinct.append((number, now_ms))
         # Now and then one without a key.
         self._events[number] = None if rng.random() < 0.02 else event
-        self.messages.setdefault(event, []).append(number)
+
+    def _told(self, now_ms: int) -> list[tuple[int, int]]:
+        """Of which one is told again."""
+        point, near = self._rng.random(), self._plan.near
+        if point < near:
+            return self._distinct[-6:]
+        if point > near + (1 - near) / 2:
+            return self._distinct
+        begin, margin_ms = now_ms - self._window_ms, self._window_ms // 12
+        ending = [each for each in self._distinct if abs(each[1] - begin) < margin_ms]
+        return ending or self._distinct
 
     def key(self, space: str, number: int, row: int) -> bytes | None:
         """The key of a row of a message; None: it has none.
@@ -230,10 +246,14 @@ class SimulatedStore:
             name = world.rng.choice(asked)[0]
             delay_ms = world.rng.randrange(world.rng.choice((2, 100, 20_000)))
             world.scheduler.at(delay_ms, lambda: kept.forget_newest(name))
-        world.sleep(1)
         if fault == "claims: paused after the answer":
             world.process.paused_until = world.now + world.draw_pause_ms()
-            world.sleep(1)
+        elif fault == "claims: paused after the answer, and the store breaks":
+            breaks = world.rng.choice((kept.restart, kept.fail_over, kept.lose))
+            world.scheduler.at(world.rng.randrange(100), breaks)
+            pause_ms = world.rng.randrange(int(world.plan.lease_seconds * 1_000))
+            world.process.paused_until = world.now + pause_ms
+        world.sleep(1)
         return np.frombuffer(b"".join(found), np.uint8).reshape(-1, OWNER_BYTES)
 
     def _claim(self, asked: Iterable[tuple[bytes, bytes]], until_s: int, now_s: int) -> list[bytes]:
@@ -241,8 +261,11 @@ class SimulatedStore:
         for key, owner in asked:
             held = self._kept.claims.get(key)
             if held is None or held[1] < now_s:
+                if held is not None:
+                    self._world.faults.note("same event long after it")
                 held = (owner, until_s)
                 self._kept.write(key, held)
+                self._world.claim_rules.owned(key)
             found.append(held[0])
         return found
 
@@ -260,7 +283,7 @@ class SimulatedStore:
         if text:
             self._world.claim_rules.noted(name, text)
         self._kept.write(name, text)
-        if fault == "claims: answer lost":
+        if fault == "look at claims: answer lost":
             self._lose("the answer")
 
     def notes(self) -> dict[str, str]:
@@ -290,9 +313,10 @@ class SimulatedStore:
         fault = None
         if not (is_light and world.rng.random() < _LIGHT_SHARE):
             fault = world.call(label, table)
-        if fault == "claims: slow":
+        if fault in ("claims: slow", "look at claims: slow"):
             world.sleep(world.rng.randrange(world.rng.choice((1_000, 19_000))))
-        if fault == "claims: no answer" or self._kept.away_until > world.now:
+        is_silent = fault in ("claims: no answer", "look at claims: no answer")
+        if is_silent or self._kept.away_until > world.now:
             self._lose("no answer")
         self._require_connected()
         return fault

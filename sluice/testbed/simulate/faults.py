@@ -43,20 +43,21 @@ QUERY = {
 REGISTRY = {"registry gives no answer": 3.0, **ANYWHERE}
 LOCKS = {"locks are away": 15.0, "lock is lost": 15.0, **ANYWHERE}
 PING = {"ping fails": 1.0, **ANYWHERE}
-#: What may strike one call of the store of claims; the second where a driver looks at it.
+#: What may strike when claims are made; and when somebody looks at their store.
 CLAIM = {
-    "claims: no answer": 3.0,
-    "claims: answer lost": 4.0,
-    "claims: half done": 6.0,
-    "claims: slow": 2.0,
-    "claims: a copy goes on without them": 8.0,
-    "claims: paused after the answer": 4.0,
+    "claims: no answer": 8.0,
+    "claims: answer lost": 24.0,
+    "claims: half done": 40.0,
+    "claims: slow": 8.0,
+    "claims: a copy goes on without them": 40.0,
+    "claims: paused after the answer": 32.0,
+    "claims: paused after the answer, and the store breaks": 48.0,
     **ANYWHERE,
 }
 LOOK_AT_CLAIMS = {
-    "claims: no answer": 3.0,
-    "claims: answer lost": 4.0,
-    "claims: slow": 2.0,
+    "look at claims: no answer": 2.0,
+    "look at claims: answer lost": 2.0,
+    "look at claims: slow": 2.0,
     **ANYWHERE,
 }
 BEFORE_POST = {"paused between lease check and insert": 3.0, **ANYWHERE}

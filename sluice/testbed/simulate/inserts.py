@@ -92,6 +92,7 @@ class Insertion:
         self._is_pending = False
         #: A plain table's server dies when it knows the block, and does not have it yet.
         self._dies_between = False
+        world.claim_rules.inserts(self._records, block.entry)
         self._mine = world.invariants.insert_begins(self._records, self.table, block.entry)
 
     def _check_columns(self, query: str) -> None:

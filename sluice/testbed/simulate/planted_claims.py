@@ -11,7 +11,7 @@ import numpy as np
 
 from sluice.claims.owners import OWNER
 from sluice.claims.port import StoreAwayError
-from sluice.core.claims import CLAIMS
+from sluice.core.claims import CLAIMS, REPEATED_SECONDS_MAX
 from sluice.driver import claims, connector, remembering
 from sluice.driver.claims import RebuildNow
 from sluice.driver.record_updates import RecordPlanner
@@ -134,7 +134,12 @@ def _tasks_do_not_compare_runs() -> AbstractContextManager[None]:
 
 def _swept_when_over() -> AbstractContextManager[None]:
     """Claims are dropped when they are over, although a range in doubt was told of them."""
-    return patched((claims, "REPEATED_SECONDS_MAX", 0))
+    real = SimulatedStore.sweep
+
+    def sweep(self: SimulatedStore, now_s: int, seconds: float) -> int:
+        return real(self, now_s + REPEATED_SECONDS_MAX, seconds)
+
+    return patched((SimulatedStore, "sweep", sweep))
 
 
 def _half_is_done() -> AbstractContextManager[None]:

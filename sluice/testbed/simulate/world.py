@@ -335,7 +335,7 @@ class World:
         for _ in range(count):
             self.messages += 1
             if self.events is not None:
-                self.events.add(self.messages)
+                self.events.add(self.messages, self.now)
             oversize = self.plan.letter_bytes_max + 2_000
             stored, fault = make_message(self.rng, self.messages, self.now, oversize)
             if fault is not None:
