@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass
 
 from sluice.claims.port import ClaimStore, StoreFacts
@@ -165,6 +165,7 @@ def next_step(
     has_settled: bool,
     noted_ms: int,
     unknown_until_ms: int,
+    new: Collection[str] = (),
     now_ms: int,
 ) -> Step:
     """What a writer does about a store. Pure.
@@ -178,6 +179,7 @@ def next_step(
         pause; 0: it did not. Where that is lost, what another one said of itself may be, too, and
         that one may be asleep.
     :param unknown_until_ms: until then others may insert under claims of the run before.
+    :param new: key spaces whose tables are empty: nobody has claimed there.
     """
     known = {name: Space.read(notes.get(_SPACE + name, "")) for name in windows}
     lacking = {
@@ -192,7 +194,8 @@ def next_step(
     if not has_settled:
         return Closed("others who claim there may not have noticed yet")
     is_lost = any(
-        space.run != run and not 0 < noted_ms <= space.alive_ms for space in lacking.values()
+        name not in new and space.run != run and not 0 < noted_ms <= space.alive_ms
+        for name, space in lacking.items()
     )
     if is_lost and not has_expired(unknown_until_ms, now_ms):
         return Closed("it has lost who else claims there, and may still insert")
@@ -265,6 +268,7 @@ class ClaimsKeeper:
     :param windows: of the tables.
     :param open_store: connects to the store.
     :param rebuild: claims what is in the tables.
+    :param has_rows: whether a table of a key space has a row, or may have one soon.
     :param settle_ms: how long another writer may take to notice a new run of the store, and what
         the store may lose of the last notes.
     """
@@ -278,6 +282,7 @@ class ClaimsKeeper:
         lease_ms: int,
         now_ms: Clock,
         rebuild: Rebuild,
+        has_rows: Callable[[str], bool],
         settle_ms: int,
     ) -> None:
         self._others = windows
@@ -287,6 +292,7 @@ class ClaimsKeeper:
         self._lease_ms = lease_ms
         self._now_ms = now_ms
         self._rebuild = rebuild
+        self._has_rows = has_rows
         self._settle_ms = settle_ms
         #: Key space and window in seconds of each entry that deduplicates.
         self._spaces: dict[TargetShard, tuple[str, int]] = {}
@@ -403,8 +409,9 @@ class ClaimsKeeper:
         windows = dict(self._spaces.values())
         is_quiet = self._quiet_in == run
         has_settled = now_ms - self._run_since_ms >= self._settle_ms
+        notes = store.notes()
         step = next_step(
-            store.notes(),
+            notes,
             run,
             self._me,
             windows,
@@ -413,6 +420,7 @@ class ClaimsKeeper:
             noted_ms=self._noted_ms,
             # Who uses a store that only this machine has is gone with its run.
             unknown_until_ms=self._run_since_ms + self._lease_ms if self._settle_ms else 0,
+            new=[n for n in windows if _SPACE + n not in notes and not self._has_rows(n)],
             now_ms=now_ms,
         )
         if isinstance(step, RebuildNow):

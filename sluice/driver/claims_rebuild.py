@@ -15,7 +15,6 @@ from sluice.clickhouse.probe import running_query_ids
 from sluice.config import Configuration
 from sluice.core.claims import key_space
 from sluice.core.errors import TransientError
-from sluice.core.load_spec import LoadSpec
 from sluice.driver.shards import on_replicas
 from sluice.driver.specs import access_of, read_spec
 
@@ -38,7 +37,7 @@ def rebuild(configuration: Configuration, connector: str, space: str, since_ms: 
     :param space: see `core.claims.key_space`.
     :raises TransientError: not all rows could be read, or not all claimed.
     """
-    if not _has_rows(configuration, read_spec(configuration, connector), space):
+    if not has_rows(configuration, connector, space):
         return
     command = [sys.executable, "-m", "sluice", "claims", "rebuild", str(configuration.path)]
     command += ["--connector", connector, "--space", space, "--since-ms", str(max(0, since_ms))]
@@ -58,11 +57,14 @@ def rebuild(configuration: Configuration, connector: str, space: str, since_ms: 
         raise RebuildFailedError(f"`sluice claims rebuild` ended with {ended.returncode}: {said}")
 
 
-def _has_rows(configuration: Configuration, spec: LoadSpec, space: str) -> bool:
+def has_rows(configuration: Configuration, connector: str, space: str) -> bool:
     """Whether any table of a key space has a row, or may have one soon. What a replica that does
-    not answer has, nobody knows."""
+    not answer has, nobody knows.
+
+    :raises TransientError: the tables cannot be described now.
+    """
     access = access_of(configuration)
-    for table in spec.tables:
+    for table in read_spec(configuration, connector).tables:
         if table.deduplicate is None or key_space(table.deduplicate, table.columns) != space:
             continue
         look = partial(_looks_filled, database=table.database, table=table.table)

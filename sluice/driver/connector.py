@@ -22,7 +22,7 @@ from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.driver.beginning import ask_group
 from sluice.driver.claims import SETTLE_MS, ClaimsKeeper, Me
-from sluice.driver.claims_rebuild import rebuild
+from sluice.driver.claims_rebuild import has_rows, rebuild
 from sluice.driver.discovering import TopicFinder, topics_to_load
 from sluice.driver.loop import ConnectorLoop
 from sluice.driver.monitor import WindowMonitor
@@ -229,6 +229,7 @@ class _Assembly:
             int(lease * 1000),
             now_ms,
             partial(rebuild, self.configuration, name),
+            partial(has_rows, self.configuration, name),
             0 if access.is_local else SETTLE_MS,
         )
 

@@ -209,6 +209,7 @@ class Shop:
         self.now = NOW
         self.rebuilt: list[tuple[str, int]] = []
         self.away = False
+        self.has_rows = False
         deduplicate = Deduplicate(("id",), 3_600, "p/d.t")
         table = replace(table_spec("t", ("a",)), deduplicate=deduplicate)
         self.spec = LoadSpec("p", name, "d", 1, (table,))
@@ -220,6 +221,7 @@ class Shop:
             LEASE,
             lambda: self.now,
             lambda space, since_ms: self.rebuilt.append((space, since_ms)),
+            lambda space: self.has_rows,
             settle_ms,
         )
 
@@ -299,3 +301,13 @@ def test_nothing_is_sent_before_others_can_know_of_it() -> None:
     shop.poll(after_ms=0)
     assert shop.poll() and shop.poll()
     assert shop.poll() is None
+
+
+def test_a_store_that_may_have_been_emptied_is_opened_when_a_lease_is_over() -> None:
+    """What another writer had said of itself may be gone with the rest, and that one be asleep."""
+    shop = Shop(Kept(), settle_ms=3_000)
+    shop.has_rows = True
+    shop.poll(after_ms=0)
+    assert "who else claims there" in (shop.poll(after_ms=4_000) or "")
+    assert "who else claims there" in (shop.poll(after_ms=LEASE - 10_000) or "")
+    assert shop.poll(after_ms=30_000) is None

@@ -209,5 +209,7 @@ def _of_claims(world: World) -> list[tuple[Any, str, Any]]:
         (connector, "store_access", lambda found: SimpleNamespace(is_local=False)),
         (connector, "open_store", lambda access: SimulatedStore(world)),
         (connector, "rebuild", claim_rules.rebuilding(world)),
+        # A store is never taken for a new one: then nobody could have claimed.
+        (connector, "has_rows", lambda *_: True),
         (claiming, "kept", claim_rules.kept),
     ]
