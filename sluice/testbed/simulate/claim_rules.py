@@ -93,6 +93,8 @@ class ClaimRules:
         self._claimed: dict[frozenset[Any], str] = {}
         notes = world.claims.notes if world.claims is not None else {}
         self._opened = {name: Space.read(text).run for name, text in notes.items()}
+        #: Of which partitions the messages were that claimed a key, and others beside them.
+        self._claimed_in: dict[bytes, set[TopicPartition]] = {}
         #: What a place was told of its key in a run, for a range that was intended then.
         self._told: dict[tuple[str, bytes, int], bool] = {}
         #: And under which run a block was sent first.
@@ -150,6 +152,8 @@ class ClaimRules:
     def owned(self, key: bytes) -> None:
         """A key has got another owner."""
         worker = self._world.process
+        if isinstance(worker, Claimant):
+            self._claimed_in.setdefault(key, set()).update(worker.records)
         since_ms = worker.since_ms if isinstance(worker, Claimant) else 1000 * _UNKNOWN
         self._first_s[key] = since_ms // 1000
 
@@ -284,6 +288,9 @@ class ClaimRules:
                     excused |= keys
                 else:
                     wanted |= dict.fromkeys(keys, f"{source} {offset} in {entry}")
+        # Those that nobody has any more, or that a person has to decide about.
+        gone = world.excused.keys() | world.cut_logs
+        excused |= {key for key, sources in self._claimed_in.items() if sources & gone}
         for key, place in wanted.items():
             if key not in excused and not any(each.is_there for each in self._stored.get(key, ())):
                 world.checks.violate(f"{place} has no row, nor has any message of its event (R20)")

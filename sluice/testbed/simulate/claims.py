@@ -65,7 +65,8 @@ def draw_claims(rng: random.Random, plan: Plan) -> ClaimsPlan | None:
         return None
     if rng.random() < 0.7 and not plan.inserts_take_ms:
         # So that windows end while it runs.
-        plan.lease_seconds = min(plan.lease_seconds, rng.choice((8.0, 15.0)))
+        plan.lease_seconds = min(plan.lease_seconds, rng.choice((8.0, 8.0, 15.0)))
+        plan.produce_every_ms = rng.choice((plan.produce_every_ms, 3_000, 8_000))
     names = rng.choice((TABLES, TABLES, TABLES[:1], (PARKABLE,)))
     entries = [entry for entry, table in plan.entries.items() if table in names]
     many = {shape.name for shape in plan.tables if shape.is_many}
