@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sluice.claims.memory import Kept, MemoryStore
 from sluice.claims.port import ClaimStore
 from sluice.claims.stores import StoreAccess, open_store
 from tests.claims.conformance import Conformance, Opens
+from tests.claims.memory import Kept, MemoryStore
 from tests.support.redis_server import RedisServer, run_cluster, run_redis
 
 

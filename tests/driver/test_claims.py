@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.claims.memory import Kept, MemoryStore
 from sluice.claims.port import StoreAwayError
 from sluice.core.budget import TargetShard
 from sluice.core.claims import Deduplicate
@@ -31,6 +30,7 @@ from sluice.driver.claims import (
 )
 from sluice.driver.ports import ShardWindow
 from sluice.driver.state import Answered, AsRecorded, Holds, PartitionState, PossibleLateInsert
+from tests.claims.memory import Kept, MemoryStore
 from tests.driver.loop_world import table_spec
 
 NOW = 10_000_000

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.claims.memory import Kept, MemoryStore
 from sluice.claims.offsets import read_offsets, written_offsets
 from sluice.claims.owners import Keys, Owners
 from sluice.claims.port import StoreAwayError
@@ -28,6 +27,7 @@ from sluice.decode.version import decoder_version
 from sluice.worker import loading
 from sluice.worker.assignment import Assignment
 from sluice.worker.worker_cache import WorkerCache
+from tests.claims.memory import Kept, MemoryStore
 from tests.driver.loop_world import table_spec
 from tests.worker.test_loading import NOWHERE
 from tests.worker.test_loading_tables import Listed
