@@ -119,7 +119,7 @@ Script = Callable[["World", Assignment], Answer]
 
 
 class Sources:
-    """The logs of a world: what they say of themselves."""
+    """What the logs of a world say."""
 
     ends: dict[TopicPartition, int]
     unreadable: set[TopicPartition]
@@ -467,11 +467,9 @@ def _bundles(job: Job) -> dict[str, list[Assignment]]:
     for assignment in job.assignments:
         found.setdefault(assignment.record.bundle, []).append(assignment)
     for name, members in found.items():
-        of = [
-            Member(a.block_range, a.record.topic_id, a.record.generation, a.record.rest)
-            for a in members
-        ]
-        assert not name or is_whole(name, of), "only a whole bundle is sent"
+        of = ((a.block_range, a.record) for a in members)
+        all_of = [Member(r, record.topic_id, record.generation, record.rest) for r, record in of]
+        assert not name or is_whole(name, all_of), "only a whole bundle is sent"
     return found
 
 
@@ -488,8 +486,7 @@ def _wanted(assignment: Assignment, entry: str) -> list[int]:
 
 def run(world: World, loop: ConnectorLoop | None = None) -> ConnectorLoop:
     """Run until everything that goes on is loaded."""
-    loop = loop or world.loop()
-    loop.run(dict(world.ends), 5.0)
+    (loop := loop or world.loop()).run(dict(world.ends), 5.0)
     return loop
 
 
