@@ -60,7 +60,7 @@ class World:
         self.plan.late_ms_max = late_ms
         #: Chance of all that is about claims: worlds without them are the same as ever.
         claims_rng = random.Random(f"{seed}/claims")
-        claims = draw_claims(claims_rng, self.plan)
+        claims = draw_claims(seed, claims_rng, self.plan)
         if self.plan.is_calm:
             self.faults.rate *= CALM_RATE
         self.scheduler = Scheduler(self._is_over)

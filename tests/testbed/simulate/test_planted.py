@@ -81,12 +81,21 @@ CAUGHT_BY = {
     "nobody-looks-at-windows": 5,
     "successors-get-no-time": 5,
     "cuts-are-not-looked-for": 125,
-    "former-leaders-are-believed": 179,
     "take-over-drops-late-inserts": 43,
     "old-looks-are-good-enough": 4,
-    "restarted-servers-are-believed": 49,
     "probe-does-not-wait-for-replicas": 158,
     "stopped-commits-count": 17,
+    "claims-are-owned-by-ranges": 9,
+    "claims-are-owned-by-attempts": 40,
+    "repeated-under-another-run": 289,
+    "claimed-before-validation": 10,
+    "store-opened-while-tasks-are-out": 109,
+    "lost-claims-are-not-made-again": 19,
+    "claims-are-made-again-since-now": 10,
+    "claims-end-by-the-clock": 40,
+    "tasks-do-not-compare-runs": 79,
+    "half-a-claim-is-done": 10,
+    "duplicates-by-order-of-arrival": 29,
 }
 
 
