@@ -201,8 +201,8 @@ def may_follow(previous: Record | None, following: Record) -> bool:
         case Kind.INTEND:
             return following.begin == previous.end
         case Kind.SETTLE:
-            # At the begin: nothing is outstanding, or it was given back by a bundle (R19).
-            may_stay = bool(previous.bundle) or not previous.in_doubt
+            # At the begin: nothing is outstanding, or nobody inserted anything of it (R19, R20).
+            may_stay = not previous.rest or not previous.in_doubt
             return following.begin == previous.end or (same_begin and may_stay)
         case Kind.RENEW:
             same_range = same_begin and same_end and following.rest == previous.rest

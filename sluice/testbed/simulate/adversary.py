@@ -42,6 +42,22 @@ class Adversary:
             self._written[id(table)].append((self._world.now, count))
             table.write_foreign(count)
 
+    def fill_window(self) -> None:
+        """As much as others may write within one lease: less than half of the window."""
+        world = self._world
+        table = world.rng.choice(world.clickhouse.with_views())
+        self.write_foreign(table, world.rng.randrange(1, 8))
+
+    def load_elsewhere(self) -> None:
+        """Another pipeline loads the same messages into the same table: one entry of its window."""
+        world, rng = self._world, self._world.rng
+        table = rng.choice(list(world.clickhouse.tables()))
+        source = rng.choice(world.sources())
+        end = world.broker.log(source).end
+        for offset in range(rng.randrange(end + 1), end):
+            table.others[source, offset] += 1
+        self.write_foreign(table, 1)
+
     def load_as_others(self, table: Table, block: Block) -> None:
         """What Sluice may not have loaded, another pipeline has: it says so in each row."""
         world = self._world

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sluice.core.ledger import entries_in
@@ -218,15 +217,6 @@ class Checks:
                         f"in {name}, not {' or '.join(map(str, sorted(wanted)))}: {message}"
                     )
                     return
-
-    def messages(self) -> Iterator[tuple[TopicPartition, int, bytes]]:
-        """Every message that has a value and is committed."""
-        for source in self._world.sources():
-            log = self._world.broker.log(source)
-            for offset, (message, transaction) in enumerate(log.places[: log.stable_end]):
-                gone = transaction is not None and transaction.state == "aborted"
-                if message is not None and message.value is not None and not gone:
-                    yield source, offset, message.value
 
     def wanted(self, entry: str, value: bytes) -> tuple[set[tuple[int, int, int]], set[int]]:
         """What may become of a message in a table entry: rows, dead letters and parked messages;

@@ -274,7 +274,7 @@ class ClaimRules:
         """
         world, excused = self._world, set[bytes]()
         wanted: dict[bytes, str] = {}
-        for source, offset, value in world.checks.messages():
+        for source, offset, value in committed(world):
             for entry in self.space_of:
                 if source.topic not in world.plan.topics_of(entry):
                     continue
@@ -382,3 +382,13 @@ def rebuilding(world: World) -> Any:
 
 def _lines(each: Iterable[bytes], size: int) -> Any:
     return np.frombuffer(b"".join(each), np.uint8).reshape(-1, size)
+
+
+def committed(world: World) -> Iterator[tuple[TopicPartition, int, bytes]]:
+    """Every message that has a value and is committed."""
+    for source in world.sources():
+        log = world.broker.log(source)
+        for offset, (message, transaction) in enumerate(log.places[: log.stable_end]):
+            gone = transaction is not None and transaction.state == "aborted"
+            if message is not None and message.value is not None and not gone:
+                yield source, offset, message.value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -173,6 +173,19 @@ class Kept:
         else:
             assert isinstance(value, tuple)
             self.claims[name] = value
+
+    def actions(self, draw_outage_ms: Callable[[], int]) -> dict[str, Callable[[], None]]:
+        """What may happen to it, by name."""
+
+        def go_away() -> None:
+            self.away_until = self._world.now + draw_outage_ms()
+
+        return {
+            "store of claims away": go_away,
+            "store of claims started again": self.restart,
+            "a copy of the store of claims goes on": self.fail_over,
+            "store of claims lost": self.lose,
+        }
 
     def restart(self) -> None:
         """It has everything, and nobody can know that."""

@@ -59,9 +59,9 @@ class Nemesis:
             "ClickHouse restart": self._clickhouse_restart,
             "ClickHouse read-only for a while": self._read_only,
             "a table refuses its blocks": self._refuse_blocks,
-            "foreign writer fills the window": self._fill_window,
+            "foreign writer fills the window": world.adversary.fill_window,
             "foreign writer floods the window": self._flood_windows,
-            "rows of another pipeline": self._load_as_others,
+            "rows of another pipeline": world.adversary.load_elsewhere,
             "newest foreign parts are dropped": self._drop_newest,
             "registry forgets for a while": self._forget_schemas,
             "Kafka outage": self._kafka_outage,
@@ -81,12 +81,7 @@ class Nemesis:
             "ledger lost": self._lose_ledger,
         }
         if world.claims is not None:
-            self._actions |= {
-                "store of claims away": self._store_outage,
-                "store of claims started again": world.claims.restart,
-                "a copy of the store of claims goes on": world.claims.fail_over,
-                "store of claims lost": world.claims.lose,
-            }
+            self._actions |= world.claims.actions(self._draw_outage_ms)
 
     def start(self) -> None:
         """Begin to produce; in some worlds a table refuses its blocks soon, and for long."""
@@ -409,26 +404,6 @@ class Nemesis:
         is_fixed = all(table.refuses_until <= self._world.now for table in tables)
         for driver in self._world.drivers if is_fixed else ():
             driver.connector_run.refresh()
-
-    def _fill_window(self) -> None:
-        """As much as others may write within one lease: less than half of the window."""
-        world = self._world
-        table = world.rng.choice(world.clickhouse.with_views())
-        world.adversary.write_foreign(table, world.rng.randrange(1, 8))
-
-    def _load_as_others(self) -> None:
-        """Another pipeline loads the same messages into the same table: one entry of its window."""
-        world, rng = self._world, self._world.rng
-        table = rng.choice(list(world.clickhouse.tables()))
-        source = rng.choice(world.sources())
-        end = world.broker.log(source).end
-        for offset in range(rng.randrange(end + 1), end):
-            table.others[source, offset] += 1
-        world.adversary.write_foreign(table, 1)
-
-    def _store_outage(self) -> None:
-        assert self._world.claims is not None
-        self._world.claims.away_until = self._world.now + self._draw_outage_ms()
 
     def _forget_schemas(self) -> None:
         self._world.registry.forget(

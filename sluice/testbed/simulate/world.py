@@ -41,6 +41,29 @@ CALM_RATE = 0.25
 _ANYWHERE = frozenset(ANYWHERE)
 
 
+def make_clickhouse(world: World) -> ClickHouse:
+    def make(shape: TableShape, shard: str) -> Table:
+        entries = tuple(e for e, name in world.plan.entries.items() if name == shape.name)
+        table = Table(shape, shard, lambda: world.scheduler.now, world.plan.tokens, entries)
+        table.forgotten = world.adversary.forgotten
+        if shape.view is not None:
+            table.views.append(make(shape.view, shard))
+        return table
+
+    shards = {
+        shard: {shape.name: make(shape, shard) for shape in world.plan.tables}
+        for shard in world.plan.shards
+    }
+    return ClickHouse(
+        shards,
+        [
+            Host(url, shard, tables, world.draw_skew_ms())
+            for shard, tables in shards.items()
+            for url in world.plan.replicas(shard)
+        ],
+    )
+
+
 class World:
     """Everything that a run needs; `checks.violations` says what went wrong.
 
@@ -72,7 +95,7 @@ class World:
         self.quorums = Quorums(self)
         self.registry = Registry(self)
         self.locks = SimulatedLocks(self)
-        self.clickhouse = self._make_clickhouse()
+        self.clickhouse = make_clickhouse(self)
         #: None where nobody deduplicates.
         self.claims = None if claims is None else Kept(self, claims, claims_rng)
         self.events = None if claims is None else Events(claims_rng, claims)
@@ -275,28 +298,6 @@ class World:
         """What runs there is lost."""
         host.restarts += 1
         host.down_until = host.started_at = self.now + for_ms
-
-    def _make_clickhouse(self) -> ClickHouse:
-        def make(shape: TableShape, shard: str) -> Table:
-            entries = tuple(e for e, name in self.plan.entries.items() if name == shape.name)
-            table = Table(shape, shard, lambda: self.scheduler.now, self.plan.tokens, entries)
-            table.forgotten = self.adversary.forgotten
-            if shape.view is not None:
-                table.views.append(make(shape.view, shard))
-            return table
-
-        shards = {
-            shard: {shape.name: make(shape, shard) for shape in self.plan.tables}
-            for shard in self.plan.shards
-        }
-        return ClickHouse(
-            shards,
-            [
-                Host(url, shard, tables, self.draw_skew_ms())
-                for shard, tables in shards.items()
-                for url in self.plan.replicas(shard)
-            ],
-        )
 
     # Topics
 
