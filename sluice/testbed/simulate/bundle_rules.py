@@ -87,11 +87,12 @@ class BundleRules:
                 self._violate(source, f"{before} is settled, and {other} {member} is not")
 
     def check_given_back(self, source: TopicPartition, before: Record, record: Record) -> None:
-        """What ends elsewhere than the range before it, and does not shorten it, gives a bundle's
-        range back into the backlog. That may be when nobody inserted it, nor will."""
-        if not (before.bundle and record.kind is Kind.SETTLE and record.end == record.begin):
+        """What ends elsewhere than the range before it, and does not shorten it, gives the range
+        back into the backlog. That may be when nobody inserted it, nor will."""
+        if before.rest or record.kind is not Kind.SETTLE or record.end != record.begin:
             self._violate(source, f"{record} is another cut than {before} (R2)")
-        self._world.faults.note("range of a bundle given back")
+        if before.bundle:
+            self._world.faults.note("range of a bundle given back")
         if not self.is_too_heavy(source, before) and before.begin < before.end:
             for each in self._world.invariants.inserters(source):
                 if each.records[source].begin == before.begin:

@@ -11,7 +11,7 @@ import numpy as np
 
 from sluice.claims.owners import OWNER
 from sluice.claims.port import StoreAwayError
-from sluice.core.claims import CLAIMS, REPEATED_SECONDS_MAX
+from sluice.core.claims import CLAIMS
 from sluice.driver import claims, connector, remembering
 from sluice.driver.claims import RebuildNow
 from sluice.driver.record_updates import RecordPlanner
@@ -132,16 +132,6 @@ def _tasks_do_not_compare_runs() -> AbstractContextManager[None]:
     return patched((claiming, "require_run", lambda *_: None))
 
 
-def _swept_when_over() -> AbstractContextManager[None]:
-    """Claims are dropped when they are over, although a range in doubt was told of them."""
-    real = SimulatedStore.sweep
-
-    def sweep(self: SimulatedStore, now_s: int, seconds: float) -> int:
-        return real(self, now_s + REPEATED_SECONDS_MAX, seconds)
-
-    return patched((SimulatedStore, "sweep", sweep))
-
-
 def _half_is_done() -> AbstractContextManager[None]:
     """A claim without an answer counts as done."""
     real = SimulatedStore.claim
@@ -178,7 +168,6 @@ CLAIM_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "claims-are-made-again-since-now": _rebuilt_since_now,
     "claims-end-by-the-clock": _now_is_the_clock,
     "tasks-do-not-compare-runs": _tasks_do_not_compare_runs,
-    "claims-are-swept-when-over": _swept_when_over,
     "half-a-claim-is-done": _half_is_done,
     "duplicates-by-order-of-arrival": _decided_by_arrival,
 }
