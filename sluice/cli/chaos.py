@@ -15,6 +15,7 @@ from sluice.cli.output import print_json
 if TYPE_CHECKING:
     from sluice.testbed.chaos.layout import Layout
     from sluice.testbed.chaos.report import ChaosReport
+    from sluice.testbed.chaos.store import StoreKind
     from sluice.testbed.chaos.survivors import SurvivorReport
 
 
@@ -23,6 +24,14 @@ def some_minutes(text: str) -> float:
     """A number of minutes above 0; a fraction is fine."""
     if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,3})?", text, re.ASCII) or float(text) == 0:
         raise ValueError("is not a number of minutes above 0")
+    return float(text)
+
+
+@parameter_type("SHARE")
+def a_share(text: str) -> float:
+    """A number above 0 and below 1."""
+    if not re.fullmatch(r"0?\.[0-9]{1,3}", text, re.ASCII) or float(text) == 0:
+        raise ValueError("is not a share above 0 and below 1, as 0.2")
     return float(text)
 
 
@@ -71,6 +80,18 @@ def some_minutes(text: str) -> float:
     help="of a cluster: no faults but half of the replicas killed, for a third of the time, "
     "under full load; --rate times the time is the backlog",
 )
+@click.option(
+    "--duplicates",
+    type=a_share,
+    help="so many of the messages come again, as 0.2, and the table deduplicates; the store of "
+    "claims is broken, too",
+)
+@click.option(
+    "--store",
+    type=click.Choice(("redis", "local")),
+    default="redis",
+    help="of claims, with --duplicates: an installed redis-server, or a directory",
+)
 @click.option("--keep", is_flag=True, help="leave the folder with logs and data behind")
 @json_option
 def chaos(
@@ -84,6 +105,8 @@ def chaos(
     data_centers: int,
     insert_locks: bool,
     survivors: bool,
+    duplicates: float | None,
+    store: StoreKind,
     keep: bool,
     as_json: bool,
 ) -> int:
@@ -96,6 +119,8 @@ def chaos(
     seconds, layout = minutes * 60, None
     if shards is not None or replicas is not None or data_centers > 1 or insert_locks:
         layout = Layout(shards or 1, replicas or max(2, data_centers), data_centers, insert_locks)
+    if duplicates is not None and (layout is not None or survivors):
+        raise UsageError("--duplicates is of one server", "sluice chaos --duplicates 0.2")
     stream = sys.stderr if as_json else sys.stdout
     report: ChaosReport | SurvivorReport
     if survivors:
@@ -110,6 +135,8 @@ def chaos(
             standalone=spark == "standalone",
             layout=layout,
             partitions=partitions,
+            duplicates=duplicates or 0.0,
+            store=store,
         )
         report = run_chaos(plan, keep=keep, stream=stream)
     if as_json:

@@ -1,75 +1,15 @@
-"""Real servers of Redis (Debian's package) on free ports: alone, replicas, sentinels, a cluster."""
+"""Real servers of Redis on free ports: alone, replicas, sentinels, a cluster."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from sluice.claims.connection import Connection, Endpoint, Reply
-from sluice.claims.port import StoreAwayError, StoreRefusedError
-from sluice.core.errors import TerminalError
-from sluice.testbed.local.children import Child, free_ports, wait_until
+from sluice.claims.connection import Reply
+from sluice.testbed.local.children import free_ports, wait_until
+from sluice.testbed.local.redis_server import RedisServer, run_redis
 
-INSTALL = "Debian: apt-get install redis-server"
-
-
-class RedisServer(Child):
-    """One server, loopback only; what it keeps on disk stays when it is started again.
-
-    :param settings: lines of redis.conf.
-    """
-
-    def __init__(self, folder: Path, *settings: str, password: str = "") -> None:
-        super().__init__(folder)
-        (self.port,) = free_ports(1)
-        self.password = password
-        self._settings = settings
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
-
-    def start(self, *options: str) -> None:
-        """Start it and wait until it answers."""
-        if shutil.which("redis-server") is None:
-            raise TerminalError("redis-server is not installed", INSTALL)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lines = [f"port {self.port}", "bind 127.0.0.1", f"dir {self.folder}", "save ''"]
-        if self.password:
-            lines.append(f"requirepass {self.password}")
-        configuration = self.folder / "redis.conf"
-        configuration.write_text("\n".join([*lines, *self._settings, ""]))
-        self.launch(["redis-server", str(configuration), *options])
-        wait_until(self._answers, self.running, self.folder / "output.log")
-
-    def ask(self, *words: str) -> Reply:
-        """One command."""
-        connection = Connection(Endpoint("127.0.0.1", self.port, password=self.password))
-        try:
-            return connection.call(*(word.encode() for word in words))
-        finally:
-            connection.close()
-
-    def _answers(self) -> bool:
-        try:
-            return self.ask("PING") == b"PONG"
-        except (StoreAwayError, StoreRefusedError):
-            return False
-
-
-@contextmanager
-def run_redis(*settings: str, password: str = "") -> Iterator[RedisServer]:
-    """A server until the block ends, in a folder of its own."""
-    with TemporaryDirectory(prefix="sluice-redis-") as folder:
-        server = RedisServer(Path(folder), *settings, password=password)
-        try:
-            server.start()
-            yield server
-        finally:
-            server.stop()
+__all__ = ["RedisServer", "run_cluster", "run_redis"]
 
 
 @contextmanager

@@ -28,9 +28,9 @@ from sluice.testbed.chaos.layout import WORKERS, Layout
 from sluice.testbed.chaos.positions import AllPositions, Positions
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, Posts, kafka_requests
-from sluice.testbed.chaos.scene import Victim, victim_child, victim_program
 from sluice.testbed.chaos.schedule import Strike, Target
 from sluice.testbed.chaos.stage import FOREIGN_TOPIC, LEASE_SECONDS, PIPELINE, TABLE, ProxiedBroker
+from sluice.testbed.chaos.victims import Victim, victim_child, victim_program
 from sluice.testbed.local.cluster.cluster import Cluster, require_programs
 from sluice.testbed.local.orders import COLUMNS, LINEAGE
 from sluice.testbed.local.producing import PARTITIONS, create_topic
@@ -132,6 +132,11 @@ class ClusterStage:
     @property
     def single(self) -> None:
         """Several servers have the table."""
+        return None
+
+    @property
+    def store(self) -> None:
+        """Events are not deduplicated here."""
         return None
 
     def links(self) -> list[Proxy]:

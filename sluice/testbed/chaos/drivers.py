@@ -102,6 +102,11 @@ class Drivers:
         """A driver that was succeeded runs again: it has to end with status 4."""
         self._woken.append(_Woken(driver, time.monotonic() + _NOTICE_SECONDS_MAX))
 
+    @property
+    def has_woken(self) -> bool:
+        """Whether one that was succeeded has still to end."""
+        return bool(self._woken)
+
     def spark_workers(self) -> list[int]:
         """Python workers of the current driver and of the cluster."""
         below: list[Usage] = []

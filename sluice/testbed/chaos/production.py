@@ -2,67 +2,33 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 import threading
 import time
-from array import array
-from dataclasses import dataclass, field
 
-import confluent_kafka as ck
-
-from sluice.core.errors import TerminalError
+from sluice.core.ranges import TopicPartition
 from sluice.kafka.clients import KafkaAccess
+from sluice.testbed.chaos.sending import Event, Sender, Truth
 from sluice.testbed.local.orders import DEFECTS, TOMBSTONE, Defect, Orders
-from sluice.testbed.local.producing import PARTITIONS
 
 #: Of all events. Every broken one costs its range a search, as in life.
 _BROKEN_SHARE = 1 / 2500
 _TOMBSTONE_SHARE = 1 / 5000
 _TURN_SECONDS = 0.05
-_FLUSH_SECONDS_MAX = 180.0
-
-
-def _numbers(partitions: int = PARTITIONS) -> list[array[int]]:
-    return [array("Q") for _ in range(partitions)]
-
-
-@dataclass(slots=True)
-class Truth:
-    """What the broker acknowledged. Two parallel lists for each partition, in any order.
-
-    :param offsets: of events that must become rows.
-    :param identities: `order_id` of the event at that offset.
-    :param broken: (partition, offset) of events that must become dead letters.
-    """
-
-    offsets: list[array[int]] = field(default_factory=_numbers)
-    identities: list[array[int]] = field(default_factory=_numbers)
-    broken: set[tuple[int, int]] = field(default_factory=set)
-    tombstones: int = 0
-
-    @classmethod
-    def of(cls, partitions: int) -> Truth:
-        """Nothing yet, of so many partitions."""
-        return cls(_numbers(partitions), _numbers(partitions))
-
-    @property
-    def rows(self) -> int:
-        """Events that must become rows."""
-        return sum(map(len, self.offsets))
-
-    @property
-    def events(self) -> int:
-        """Everything that was acknowledged."""
-        return self.rows + len(self.broken) + self.tombstones
+#: How much later an event comes again, in seconds: in the same range, in one that is loaded at the
+#: same time or soon after, or long after its own was loaded.
+_DELAYS_SECONDS = ((0.0, 0.0), (0.2, 15.0), (20.0, 180.0))
 
 
 class Production:
     """Produces in a thread of its own until it is told to finish.
 
-    An idempotent producer: what it retries while the broker is away is written once.
-
-    :param rate: events a second, on average.
+    :param rate: events a second, on average; those that come again are not counted.
     :param truth: what was produced before, into as many partitions; it is added to.
+    :param more_topics: with as many partitions as the first one; the truth counts all of them.
+    :param duplicates: the share of messages that come again under another offset. What was broken,
+        or without a value, comes again as the good event that it was.
     """
 
     def __init__(
@@ -72,28 +38,22 @@ class Production:
         rate: int,
         seed: int,
         truth: Truth | None = None,
+        more_topics: tuple[str, ...] = (),
+        duplicates: float = 0.0,
     ) -> None:
         self.truth = Truth() if truth is None else truth
-        self._before = self.truth.events
-        self._topic = topic
+        topics = (topic, *more_topics)
+        partitions = len(self.truth.offsets) // len(topics)
+        sources = [TopicPartition(name, n) for name in topics for n in range(partitions)]
+        self._sender = Sender(access, sources, self.truth)
+        self._sources = len(sources)
         self._rate = rate
         self._dice = random.Random(seed)
         self._orders = Orders(seed)
+        self._again = _Again(duplicates, random.Random(f"{seed} again"), len(sources))
         self._identity = 0
         self._finishing = threading.Event()
         self._failure: Exception | None = None
-        self._producer = ck.Producer(
-            {
-                "log_level": 2,
-                **access.client(
-                    enable_idempotence=True,
-                    linger_ms=50,
-                    compression_type="lz4",
-                    delivery_timeout_ms=600_000,
-                    queue_buffering_max_messages=2_000_000,
-                ),
-            }
-        )
         self._thread = threading.Thread(target=self._run, name="production", daemon=True)
 
     def start(self) -> None:
@@ -108,13 +68,8 @@ class Production:
         self.stop()
         if self._failure is not None:
             raise self._failure
-        left = self._producer.flush(_FLUSH_SECONDS_MAX)
-        missing = self._before + self._identity - self.truth.events
-        if left or missing:
-            raise TerminalError(
-                f"{missing} events were not acknowledged",
-                "Read the broker's log.",
-            )
+        self._send_again(float("inf"))
+        self._sender.finish()
         return self.truth
 
     def stop(self) -> None:
@@ -132,25 +87,25 @@ class Production:
                 for events in self._orders.take(max(0, min(due, self._rate))):
                     for event in events:
                         self._send(event)
-                self._producer.poll(0)
+                self._send_again(time.monotonic())
+                self._sender.poll()
         except Exception as error:
             self._failure = error
 
     def _send(self, event: bytes) -> None:
-        identity = self._identity
-        defect = self._defect()
-        while True:
-            try:
-                self._producer.produce(
-                    self._topic,
-                    event if defect is None else defect.apply(event),
-                    partition=identity % len(self.truth.offsets),
-                    on_delivery=lambda error, message: self._take(error, message, identity, defect),
-                )
-                break
-            except BufferError:
-                self._producer.poll(0.1)
+        identity, defect = self._identity, self._defect()
+        number = identity % self._sources
+        value = event if defect is None else defect.apply(event)
+        self._sender.send(number, Event(value, identity, defect))
+        self._again.draw(number, Event(event, identity), time.monotonic())
         self._identity += 1
+
+    def _send_again(self, now: float) -> None:
+        for number, event in self._again.due(now):
+            self._sender.send(number, event)
+            # It may come a third time, unless this is the end.
+            if now != float("inf"):
+                self._again.draw(number, event, now)
 
     def _defect(self) -> Defect | None:
         dice = self._dice.random()
@@ -158,17 +113,34 @@ class Production:
             return self._dice.choice(DEFECTS)
         return TOMBSTONE if dice < _BROKEN_SHARE + _TOMBSTONE_SHARE else None
 
-    def _take(
-        self, error: object, message: ck.Message, identity: int, defect: Defect | None
-    ) -> None:
-        if error is not None:
-            self._failure = TerminalError(f"an event was refused: {error}", "Read the log.")
+
+class _Again:
+    """Events that come again.
+
+    :param sources: partitions.
+    """
+
+    def __init__(self, share: float, dice: random.Random, sources: int) -> None:
+        self._share = share
+        self._dice = dice
+        self._sources = sources
+        self._waiting: list[tuple[float, int, int, Event]] = []
+        self._drawn = 0
+
+    def draw(self, number: int, event: Event, now: float) -> None:
+        """Perhaps it comes again, in another partition."""
+        dice = self._dice
+        if dice.random() >= self._share:
             return
-        partition, offset = message.partition(), message.offset()
-        if defect is None:
-            self.truth.offsets[partition].append(offset)
-            self.truth.identities[partition].append(identity)
-        elif defect is TOMBSTONE:
-            self.truth.tombstones += 1
-        else:
-            self.truth.broken.add((partition, offset))
+        due = now + dice.uniform(*dice.choice(_DELAYS_SECONDS))
+        other = (number + dice.randrange(1, self._sources)) % self._sources
+        self._drawn += 1
+        heapq.heappush(self._waiting, (due, self._drawn, other, event))
+
+    def due(self, now: float) -> list[tuple[int, Event]]:
+        """Those that come now, each with its partition."""
+        found = []
+        while self._waiting and self._waiting[0][0] <= now:
+            _, _, number, event = heapq.heappop(self._waiting)
+            found.append((number, event))
+        return found

@@ -11,8 +11,8 @@ from sluice.clickhouse.http import Server
 from sluice.kafka.dead_letters import read_dead_letters
 from sluice.testbed.chaos.clustered import ClusterStage
 from sluice.testbed.chaos.content import ContentReport, Rows, compare, rows_in
-from sluice.testbed.chaos.production import Truth
 from sluice.testbed.chaos.receipts import ReceiptFindings, examine_receipts
+from sluice.testbed.chaos.sending import Truth
 from sluice.testbed.chaos.stage import TABLE
 from sluice.testbed.local.orders import COLUMNS, LINEAGE
 

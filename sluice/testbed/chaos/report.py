@@ -12,11 +12,29 @@ from sluice.verify.audit import AuditReport
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimsReport:
+    """Of a run that deduplicates.
+
+    :param duplicates: messages beyond the first of an event.
+    :param starts: of the store; `losses`: how often it lost claims, or may have.
+    :param unclaimed: rows whose key nobody has at the end; `others`: whose key another message has.
+    :param examples: of them.
+    """
+
+    duplicates: int
+    starts: int
+    losses: int
+    unclaimed: int
+    others: int
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ChaosReport:
     """What was done to the pipeline, and what became of every row.
 
     :param seconds: while faults struck.
-    :param rows: events that had to become rows.
+    :param rows: events that had to become rows: different ones, where they are deduplicated.
     :param broken: events that had to become dead letters.
     :param rows_per_event: likewise dead letters: one of each table entry.
     :param faults: how often each struck, by name.
@@ -27,6 +45,9 @@ class ChaosReport:
     :param dropped_replies: acknowledgements that the proxies withheld.
     :param violations: what else was not as promised.
     :param layout: of the cluster, if it is one; likewise `replicas`.
+    :param producers_replaced: since they were stuck: this program's own.
+    :param unknown: events that these did not hear of; `unknown_found`: those that the topics hold.
+    :param claims: if events were deduplicated.
     """
 
     seed: int
@@ -50,6 +71,15 @@ class ChaosReport:
     layout: Layout | None = None
     replicas: ReplicaFindings | None = None
     rows_per_event: int = 1
+    producers_replaced: int = 0
+    unknown: int = 0
+    unknown_found: int = 0
+    claims: ClaimsReport | None = None
+
+    @property
+    def duplicates(self) -> int:
+        """Messages that are left out."""
+        return 0 if self.claims is None else self.claims.duplicates
 
     @property
     def problems(self) -> list[str]:
@@ -71,15 +101,22 @@ class ChaosReport:
             ("audit: doubled", audited.doubled, 0),
             ("audit: foreign", audited.foreign, 0),
             ("audit: skipped", audited.skipped, self.tombstones),
+            ("audit: duplicates", audited.duplicates, self.duplicates),
             ("verifier: anomalies", self.anomalies, 0),
         ]
+        if self.claims is not None:
+            compared += [
+                ("rows whose key nobody has", self.claims.unclaimed, 0),
+                ("rows whose key another message has", self.claims.others, 0),
+            ]
         found = [
             f"{name}: {is_value:,}, expected {expected:,}"
             for name, is_value, expected in compared
             if is_value != expected
         ]
         of_replicas = () if self.replicas is None else self.replicas.problems
-        return [*found, *content.examples, *of_replicas, *self.violations]
+        of_claims = () if self.claims is None else self.claims.examples
+        return [*found, *content.examples, *of_claims, *of_replicas, *self.violations]
 
     @property
     def is_exact(self) -> bool:
@@ -93,7 +130,7 @@ class ChaosReport:
             "seed": self.seed,
             "seconds": round(self.seconds, 1),
             "spark": self.spark,
-            "produced": self.rows + self.broken + self.tombstones,
+            "produced": self.rows + self.duplicates + self.broken + self.tombstones,
             "loaded": content.loaded,
             "dead_lettered": content.dead_letters,
             "skipped": self.audited.skipped,
@@ -110,8 +147,28 @@ class ChaosReport:
             "anomalies": self.anomalies,
             "exact": self.is_exact,
             "problems": self.problems,
+            "producers_replaced": self.producers_replaced,
+            **self._claims_fields(),
             **self._cluster_fields(),
         }
+
+    def _claims_fields(self) -> dict[str, object]:
+        if self.claims is None:
+            return {}
+        return {
+            "unique": self.rows,
+            "duplicates": self.claims.duplicates,
+            "store_restarts": self.claims.starts - 1,
+            "store_losses": self.claims.losses,
+        }
+
+    def _claims_lines(self) -> list[tuple[str, object, str]]:
+        if self.claims is None:
+            return []
+        return [
+            ("duplicates", self.claims.duplicates, "messages that came again"),
+            ("store restarts", self.claims.starts - 1, f"lost claims {self.claims.losses} times"),
+        ]
 
     def _cluster_fields(self) -> dict[str, object]:
         if self.layout is None or self.replicas is None:
@@ -157,6 +214,7 @@ class ChaosReport:
         struck = sum(self.faults.values())
         rows: list[tuple[str, object, str]] = [
             ("events produced", self.rows, f"in {self.seconds:.0f} s, seed {self.seed}"),
+            *self._claims_lines(),
             ("loaded", content.loaded, f"{self.rows_per_event} of each event"),
             ("dead-lettered", content.dead_letters, f"of {self.broken:,} broken events"),
             ("skipped", self.audited.skipped, "messages without a value"),
@@ -166,6 +224,18 @@ class ChaosReport:
             ("connections reset", self.resets, ""),
             ("driver restarts", self.driver_restarts, ""),
             ("drivers fenced", self.fenced, "woken after a successor had taken over"),
+            *(
+                [
+                    (
+                        "producers replaced",
+                        self.producers_replaced,
+                        f"stuck; of {self.unknown:,} events that they did not hear of "
+                        f"{self.unknown_found:,} are there",
+                    )
+                ]
+                if self.producers_replaced
+                else []
+            ),
             ("ranges replayed", self.replayed, ""),
             ("ranges probed", self.probed, "outside of the deduplication window"),
             *self._cluster_lines(),

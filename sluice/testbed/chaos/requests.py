@@ -17,6 +17,8 @@ TRANSACTION |= {COMMIT_OFFSETS}
 
 #: How `sluice.clickhouse.insert` begins the request line of each block.
 _INSERT = b"POST /?query=INSERT"
+#: How `sluice.claims.redis` claims a key.
+_CLAIM = b"HSETNX"
 #: What all attempts of a block share, and what this one has for itself (`query_id_of`).
 _QUERY_ID = re.compile(rb"query_id=(sluice-[0-9a-f]{24})-([0-9a-f]+)[& ]")
 _REQUEST_LINE_BYTES_MAX = 8192
@@ -63,16 +65,31 @@ class KafkaRequests:
         return found
 
 
-class Inserts:
-    """Wants HTTP requests that insert a block."""
+class _Words:
+    """Wants what has these bytes in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: bytes) -> None:
+        self._words = words
         self._tail = b""
 
     def feed(self, data: bytes) -> bool:
         seen = self._tail + data
-        self._tail = seen[-(len(_INSERT) - 1) :]
-        return _INSERT in seen
+        self._tail = seen[-(len(self._words) - 1) :]
+        return self._words in seen
+
+
+class Inserts(_Words):
+    """Wants HTTP requests that insert a block."""
+
+    def __init__(self) -> None:
+        super().__init__(_INSERT)
+
+
+class Claims(_Words):
+    """Wants commands of Redis that claim keys."""
+
+    def __init__(self) -> None:
+        super().__init__(_CLAIM)
 
 
 class Posts:

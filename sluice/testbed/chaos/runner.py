@@ -19,15 +19,19 @@ from typing import Protocol, TextIO
 
 from sluice.config import Configuration
 from sluice.core.errors import TerminalError
+from sluice.ops.claims import keyed_tables
+from sluice.ops.claims_check import check
 from sluice.testbed.chaos.clustered import Loading, running_cluster_stage
 from sluice.testbed.chaos.content import ContentReport
 from sluice.testbed.chaos.layout import Layout
-from sluice.testbed.chaos.production import Production, Truth
+from sluice.testbed.chaos.production import Production
 from sluice.testbed.chaos.replicas import compare_replicas
-from sluice.testbed.chaos.report import ChaosReport
+from sluice.testbed.chaos.report import ChaosReport, ClaimsReport
 from sluice.testbed.chaos.scene import Scene
 from sluice.testbed.chaos.schedule import Strike, schedule
-from sluice.testbed.chaos.stage import TOPIC, running_stage
+from sluice.testbed.chaos.sending import Truth
+from sluice.testbed.chaos.stage import Stage, running_stage
+from sluice.testbed.chaos.store import StoreKind, Struck
 from sluice.testbed.chaos.striking import Lasting, Striker
 from sluice.testbed.local.producing import PARTITIONS
 from sluice.testbed.local.scope import interruptible, working_folder
@@ -64,6 +68,8 @@ class ChaosPlan:
     :param standalone: a cluster of a master and two workers instead of `local[2]`.
     :param layout: of a ClickHouse cluster; None for one embedded server.
     :param partitions: of each connector's topic.
+    :param duplicates: the share of messages that come again; 0: the table does not deduplicate.
+    :param store: of claims, if it does.
     """
 
     seconds: float
@@ -72,6 +78,13 @@ class ChaosPlan:
     standalone: bool = False
     layout: Layout | None = None
     partitions: int = PARTITIONS
+    duplicates: float = 0.0
+    store: StoreKind = "redis"
+
+    @property
+    def store_used(self) -> StoreKind | None:
+        """The store of claims; None: there is none."""
+        return self.store if self.duplicates else None
 
 
 def run_chaos(plan: ChaosPlan, keep: bool = False, stream: TextIO | None = None) -> ChaosReport:
@@ -92,12 +105,35 @@ def run_chaos(plan: ChaosPlan, keep: bool = False, stream: TextIO | None = None)
             say(f"folder {folder}")
         if plan.layout is not None:
             return _run_cluster(plan, plan.layout, folder, say)
-        with running_stage(folder, plan.standalone, say, plan.partitions) as stage:
-            truth = Truth.of(plan.partitions)
-            production = {"": Production(stage.access, TOPIC, plan.rate, plan.seed, truth)}
-            with closing(Chaos(stage, say)) as chaos:
-                ran = _run(plan, stage, chaos, production, say)
-                return _report(plan, stage, ran, stage.compare(ran.truths[""]))
+        return _run_single(plan, folder, say)
+
+
+def _run_single(plan: ChaosPlan, folder: Path, say: Callable[[str], None]) -> ChaosReport:
+    partitions, store = plan.partitions, plan.store_used
+    with running_stage(folder, plan.standalone, say, partitions, store) as stage:
+        topic, *more = stage.topics
+        truth = Truth.of(partitions * len(stage.topics))
+        production = Production(
+            stage.access, topic, plan.rate, plan.seed, truth, tuple(more), plan.duplicates
+        )
+        with closing(Chaos(stage, say)) as chaos:
+            ran = _run(plan, stage, chaos, {"": production}, say)
+            report = _report(plan, stage, ran, stage.compare(truth))
+            if stage.store is None:
+                return report
+            return replace(report, claims=_claims_report(stage, stage.store, truth))
+
+
+def _claims_report(stage: Stage, store: Struck, truth: Truth) -> ClaimsReport:
+    found = check(stage.configuration, keyed_tables(stage.configuration))
+    return ClaimsReport(
+        duplicates=truth.rows - truth.unique,
+        starts=store.starts,
+        losses=store.losses,
+        unclaimed=sum(each.unclaimed for each in found),
+        others=sum(each.others for each in found),
+        examples=tuple(text for each in found for text in each.examples),
+    )
 
 
 def _run_cluster(
@@ -177,7 +213,7 @@ class Chaos:
         """Strike until the time is over, then heal everything; gives the seconds."""
         began = time.monotonic()
         until = began + plan.seconds
-        for strike in schedule(plan.seed, plan.standalone, plan.layout):
+        for strike in schedule(plan.seed, plan.standalone, plan.layout, plan.store_used or ""):
             self.wait(strike.pause_seconds, until)
             self._await_turn(strike, until)
             if time.monotonic() >= until:
@@ -280,7 +316,7 @@ def _report(plan: ChaosPlan, stage: _Stage, ran: _Ran, content: ContentReport) -
         seed=plan.seed,
         seconds=ran.seconds,
         spark="standalone" if plan.standalone else "local",
-        rows=sum(truth.rows for truth in truths),
+        rows=sum(truth.unique if plan.duplicates else truth.rows for truth in truths),
         broken=sum(len(truth.broken) for truth in truths),
         tombstones=sum(truth.tombstones for truth in truths),
         faults=ran.faults,
@@ -299,4 +335,7 @@ def _report(plan: ChaosPlan, stage: _Stage, ran: _Ran, content: ContentReport) -
             *([f"drivers' logs name {bugs} bugs"] if bugs else []),
         ),
         rows_per_event=stage.rows_per_event,
+        producers_replaced=sum(truth.replaced for truth in truths),
+        unknown=sum(truth.unknown for truth in truths),
+        unknown_found=sum(truth.found for truth in truths),
     )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Protocol
 
 from sluice.testbed.chaos.cluster import SparkCluster
 from sluice.testbed.chaos.drivers import Drivers
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.schedule import Strike
-from sluice.testbed.local.children import Child
-from sluice.testbed.local.running import Broker, Program
+from sluice.testbed.chaos.store import Struck
+from sluice.testbed.chaos.victims import Victim
 
 
 class Following(Protocol):
@@ -30,24 +29,6 @@ class Following(Protocol):
     def moved_within(self, seconds: float) -> bool:
         """Whether anything was settled lately."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Victim:
-    """A server that can be struck.
-
-    :param kill: SIGKILL; harmless when it is dead.
-    :param stop: ends it in order.
-    :param start: starts it and waits until it answers.
-    :param pid: of the process that SIGKILL ends.
-    :param serving_pid: of the process that serves, to be paused.
-    """
-
-    kill: Callable[[], object]
-    stop: Callable[[], object]
-    start: Callable[[], object]
-    pid: Callable[[], int]
-    serving_pid: Callable[[], int]
 
 
 class SingleServer(Protocol):
@@ -91,6 +72,11 @@ class Scene(Protocol):
         """What else can be done where one server has the table; None on a cluster."""
         ...
 
+    @property
+    def store(self) -> Struck | None:
+        """Of claims, where events are deduplicated."""
+        ...
+
     def links(self) -> Sequence[Proxy]:
         """All links."""
         ...
@@ -110,25 +96,3 @@ class Scene(Protocol):
     def overrun_window(self) -> None:
         """Add more foreign blocks than the table's window remembers."""
         ...
-
-
-def victim_program(program: Program) -> Victim:
-    """A broker, or the embedded server."""
-
-    def serving_pid() -> int:
-        return program.jvm_pid if isinstance(program, Broker) else program.pid
-
-    return Victim(program.kill, program.stop, program.start, lambda: program.pid, serving_pid)
-
-
-def victim_child(child: Child, start: Callable[[], object]) -> Victim:
-    """An installed server."""
-
-    def kill() -> None:
-        if child.process is not None:
-            child.kill()
-
-    def pid() -> int:
-        return child.running.pid
-
-    return Victim(kill, child.stop, start, pid, pid)

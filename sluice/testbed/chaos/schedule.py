@@ -29,6 +29,9 @@ class Target(StrEnum):
     ZOOKEEPER = "zookeeper"
     ZOOKEEPER_LINK = "zookeeper link"
     DATA_CENTER = "data center"
+    # Where events are deduplicated only.
+    STORE = "store of claims"
+    STORE_LINK = "store of claims link"
 
 
 class Deed(StrEnum):
@@ -46,6 +49,9 @@ class Deed(StrEnum):
     OTHER_ZONE = "restarted in another time zone"
     ADD_COLUMN = "column added"
     FOREIGN_BLOCKS = "half of the window filled by a foreign writer"
+    LOSE_DATA = "started again without its data"
+    LOSE_END = "started again without the end of its log"
+    EMPTY = "emptied while it runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +125,9 @@ _LENGTHS: dict[Kind | Deed, tuple[float, float]] = {
     Deed.ADD_COLUMN: (0.0, 0.5),
     # Within one lease a foreign writer may add half a window, and no more.
     Deed.FOREIGN_BLOCKS: (11.0, 14.0),
+    Deed.LOSE_DATA: (0.5, 4.0),
+    Deed.LOSE_END: (0.5, 4.0),
+    Deed.EMPTY: (0.0, 0.5),
 }
 #: A data center is away for longer than a session with ZooKeeper lasts.
 _DATA_CENTER_LENGTHS = (6.0, 25.0)
@@ -130,11 +139,12 @@ _MEET_REQUESTS = {Kind.DROP_REPLY, Deed.KILL_IN_REQUEST, Deed.FOREIGN_BLOCKS}
 _OVERLAP_SHARE = 0.5
 
 
-def all_faults(standalone: bool, layout: Layout | None = None) -> list[Card]:
+def all_faults(standalone: bool, layout: Layout | None = None, store: str = "") -> list[Card]:
     """Every fault there is.
 
     :param standalone: Spark has workers of its own, which can die.
     :param layout: of a cluster; None for one server without ZooKeeper.
+    :param store: of claims, "redis" or "local"; "": there is none.
     """
     faults: list[Card] = []
     faults += [(link, kind) for link in _LINKS for kind in Kind]
@@ -155,6 +165,14 @@ def all_faults(standalone: bool, layout: Layout | None = None) -> list[Card]:
         faults.append((Target.CLICKHOUSE, Deed.OTHER_ZONE))
     else:
         faults += _cluster_faults(layout)
+    if store == "redis":
+        faults += [(Target.STORE_LINK, kind) for kind in Kind]
+        deeds = [Deed.KILL, Deed.PAUSE, Deed.RESTART, Deed.KILL_IN_REQUEST]
+        deeds += [Deed.LOSE_DATA, Deed.LOSE_END, Deed.EMPTY]
+        faults += [(Target.STORE, deed) for deed in deeds]
+    elif store:
+        # It has no process: it dies with those who use it.
+        faults.append((Target.STORE, Deed.LOSE_DATA))
     return faults
 
 
@@ -171,11 +189,13 @@ def _cluster_faults(layout: Layout) -> list[Card]:
     return faults
 
 
-def schedule(seed: int, standalone: bool = False, layout: Layout | None = None) -> Iterator[Strike]:
+def schedule(
+    seed: int, standalone: bool = False, layout: Layout | None = None, store: str = ""
+) -> Iterator[Strike]:
     """Faults without end. All kinds come before any comes again, like cards that are dealt."""
     dice = random.Random(seed)
     while True:
-        cards = all_faults(standalone, layout)
+        cards = all_faults(standalone, layout, store)
         dice.shuffle(cards)
         for target, what in cards:
             is_center = target is Target.DATA_CENTER
@@ -211,6 +231,9 @@ def _places(target: Target, layout: Layout | None) -> list[str]:
 def _touched(
     target: Target, what: Kind | Deed, place: str, layout: Layout | None
 ) -> frozenset[str]:
+    if target is Target.STORE and what is Deed.LOSE_DATA:
+        # Those who use a local store are killed with it.
+        return frozenset({Target.STORE, Target.DRIVER, Target.WORKER})
     if target is not Target.DATA_CENTER or layout is None:
         return frozenset({f"{target} {place}".strip()})
     is_link = isinstance(what, Kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,14 +18,16 @@ from sluice.kafka.dead_letters import read_dead_letters
 from sluice.kafka.ledger import entries
 from sluice.kafka.log import SourceLog
 from sluice.testbed.chaos.cluster import SparkCluster, running_cluster, spark_settings
-from sluice.testbed.chaos.content import ContentReport, compare, rows_in
+from sluice.testbed.chaos.content import ContentReport, Rows, compare, compare_events, rows_in
 from sluice.testbed.chaos.drivers import Drivers
-from sluice.testbed.chaos.positions import Positions
-from sluice.testbed.chaos.production import Truth
+from sluice.testbed.chaos.positions import AllPositions, Positions
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Inserts, kafka_requests
-from sluice.testbed.chaos.scene import SingleServer, Victim, victim_program
+from sluice.testbed.chaos.scene import Following, SingleServer
 from sluice.testbed.chaos.schedule import Strike, Target
+from sluice.testbed.chaos.sending import Truth
+from sluice.testbed.chaos.store import StoreKind, Struck, running_store
+from sluice.testbed.chaos.victims import Victim, victim_program
 from sluice.testbed.local.broker import PROXY_VARIABLE
 from sluice.testbed.local.children import free_ports
 from sluice.testbed.local.orders import COLUMNS, LINEAGE
@@ -35,6 +37,8 @@ from sluice.testbed.local.running import Broker, ClickHouse, running_clickhouse
 TOPIC = TABLE = "orders"
 #: Table entries that load the topic into the one table: each message becomes a row of each.
 ENTRIES = (TOPIC, "again")
+#: Where events are deduplicated there is one entry, and a second topic for events that come again.
+MORE_TOPICS = ("orders-more",)
 PIPELINE, CONNECTOR = "chaos", "local"
 #: Small on purpose: the budget, the lease and the probe have work to do.
 WINDOW = 100
@@ -55,7 +59,7 @@ conf = {conf}
 [[connector]]
 name = "{connector}"
 brokers = "127.0.0.1:{kafka_port}"
-topics = ["{topic}"]
+topics = {topics}
 start = "earliest"
 
 [batch]
@@ -74,10 +78,11 @@ _ENTRY = """
 [[table]]
 name = "{entry}"
 target = "{table}"
-topics = ["{topic}"]
+topics = {topics}
 format = "JSONEachRow"
 lineage = true
 """
+_DEDUPLICATE = 'deduplicate = { key = ["order_id"], window = "1d" }\n'
 
 
 class ProxiedBroker(Broker):
@@ -106,7 +111,9 @@ class Stage:
     access: KafkaAccess
     configuration: Configuration
     drivers: Drivers
-    positions: Positions
+    positions: Following
+    partitions: int
+    store: Struck | None
     foreign_rows: int = 0
     added_columns: int = 0
 
@@ -122,7 +129,8 @@ class Stage:
 
     def links(self) -> list[Proxy]:
         """All links."""
-        return [self.kafka_link, self.clickhouse_link]
+        of_store = [] if self.store is None else self.store.links
+        return [self.kafka_link, self.clickhouse_link, *of_store]
 
     def insert_links(self) -> list[Proxy]:
         """Those that blocks pass."""
@@ -130,45 +138,78 @@ class Stage:
 
     def links_of(self, strike: Strike) -> list[Proxy]:
         """What a fault of links happens to; of a server, the link to it."""
+        if self.store is not None and strike.target in (Target.STORE, Target.STORE_LINK):
+            return self.store.links
         is_kafka = strike.target in (Target.KAFKA_LINK, Target.BROKER)
         return [self.kafka_link if is_kafka else self.clickhouse_link]
 
     def victims_of(self, strike: Strike) -> list[Victim]:
         """What a fault of servers happens to."""
+        if self.store is not None and strike.target is Target.STORE:
+            return self.store.victims
         is_broker = strike.target is Target.BROKER
         return [victim_program(self.broker if is_broker else self.clickhouse)]
 
     @property
+    def entries(self) -> tuple[str, ...]:
+        """The table entries."""
+        return ENTRIES if self.store is None else ENTRIES[:1]
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics of each of them."""
+        return (TOPIC,) if self.store is None else (TOPIC, *MORE_TOPICS)
+
+    @property
     def rows_per_event(self) -> int:
         """One of each table entry."""
-        return len(ENTRIES)
+        return len(self.entries)
 
     def compare(self, truth: Truth) -> ContentReport:
         """Every row and every dead letter of each entry against what was produced."""
-        dead_letters = list(read_dead_letters(self.access, self.configuration.dead_letters_topic))
-        topic_id, *_ = SourceLog(make_admin(self.access)).topics([TOPIC])[TOPIC]
-        known = {"pipeline": PIPELINE, "connector": CONNECTOR, "topic_id": topic_id}
-        sources = {
-            entry: source_number(row_source(**known, entry=entry, generation=0))
-            for entry in ENTRIES
+        letters = list(read_dead_letters(self.access, self.configuration.dead_letters_topic))
+        topic_ids = {
+            topic: ids[0]
+            for topic, ids in SourceLog(make_admin(self.access)).topics(self.topics).items()
         }
+        compares = compare if self.store is None else compare_events
         found = [
-            compare(
+            compares(
                 truth,
-                lambda partition, source=source: rows_in(  # type: ignore[misc]
-                    self.clickhouse.url, TABLE, TOPIC, partition, source
+                lambda number, entry=entry: self._rows(topic_ids, entry, number),  # type: ignore[misc]
+                (
+                    (self.topics.index(each.topic) * self.partitions + each.partition, each.offset)
+                    for each in letters
+                    if each.table == entry
                 ),
-                ((each.partition, each.offset) for each in dead_letters if each.table == entry),
             )
-            for entry, source in sources.items()
+            for entry in self.entries
         ]
         together = sum(found[1:], found[0])
+        sources = [
+            repr(self._source(topic_id, entry))
+            for topic_id in topic_ids.values()
+            for entry in self.entries
+        ]
         with Server(self.clickhouse.url) as server:
             (others,) = server.query(
-                f"SELECT count() AS n FROM {TABLE} WHERE _topic = '{TOPIC}' "
-                f"AND _source NOT IN ({', '.join(map(str, sources.values()))})"
+                f"SELECT count() AS n FROM {TABLE} WHERE _topic != '{FOREIGN_TOPIC}' "
+                f"AND _source NOT IN ({', '.join(sources)})"
             )
         return replace(together, foreign=together.foreign + int(others["n"]))
+
+    def _rows(self, topic_ids: Mapping[str, str], entry: str, number: int) -> Rows:
+        """Of an entry and a partition, counted over all topics."""
+        topic = self.topics[number // self.partitions]
+        source = self._source(topic_ids[topic], entry)
+        return rows_in(self.clickhouse.url, TABLE, topic, number % self.partitions, source)
+
+    def _source(self, topic_id: str, entry: str) -> int | str:
+        """What `_source` says: a text where claims are made again from it."""
+        source = row_source(
+            pipeline=PIPELINE, connector=CONNECTOR, topic_id=topic_id, entry=entry, generation=0
+        )
+        return source if self.store is not None else source_number(source)
 
     def record_kinds(self) -> Counter[str]:
         """How often each kind of record stands in the ledger: intend, renew, probe, …"""
@@ -211,12 +252,17 @@ class Stage:
 
 @contextmanager
 def running_stage(
-    folder: Path, standalone: bool, say: Callable[[str], None], partitions: int = PARTITIONS
+    folder: Path,
+    standalone: bool,
+    say: Callable[[str], None],
+    partitions: int = PARTITIONS,
+    store: StoreKind | None = None,
 ) -> Iterator[Stage]:
     """Start it all but the driver; nothing is left running at the end.
 
     :param standalone: on a cluster of a master and two workers instead of `local[2]`.
-    :param partitions: of the topic.
+    :param partitions: of each topic.
+    :param store: of claims: events are deduplicated.
     :raises TerminalError: something did not start.
     """
     with ExitStack() as stack:
@@ -226,36 +272,32 @@ def running_stage(
         broker.start()
         clickhouse = stack.enter_context(running_clickhouse(folder / "clickhouse"))
         clickhouse_link = stack.enter_context(Proxy(Inserts, ("127.0.0.1", clickhouse.port or 0)))
+        struck = stack.enter_context(running_store(folder, store)) if store else None
         cluster = stack.enter_context(running_cluster(folder / "spark")) if standalone else None
         access = KafkaAccess(CONNECTOR, broker.brokers)
-        create_topic(access, TOPIC, partitions)
+        for topic in (TOPIC, *(MORE_TOPICS if store else ())):
+            create_topic(access, topic, partitions)
+        lineage = (*LINEAGE[:-1], "_source String") if store else LINEAGE
         with Server(clickhouse.url) as server:
             server.execute(
-                f"CREATE TABLE {TABLE} ({', '.join(COLUMNS + LINEAGE)}) ENGINE = MergeTree "
+                f"CREATE TABLE {TABLE} ({', '.join(COLUMNS + lineage)}) ENGINE = MergeTree "
                 f"ORDER BY (user_id, ordered_at) "
                 f"SETTINGS non_replicated_deduplication_window = {WINDOW}"
             )
         path = folder / "sluice.toml"
-        conf = ", ".join(
-            f"{json.dumps(key)} = {json.dumps(value)}"
-            for key, value in spark_settings(standalone).items()
-        )
         path.write_text(
-            _SETTINGS.format(
-                pipeline=PIPELINE,
-                master=cluster.master if cluster else "local[2]",
-                conf=f"{{ {conf} }}",
-                connector=CONNECTOR,
-                kafka_port=kafka_link.port,
-                topic=TOPIC,
-                max_messages=_MAX_MESSAGES,
-                lease_seconds=LEASE_SECONDS,
-                clickhouse_port=clickhouse_link.port,
+            _written(
+                cluster.master if cluster else "local[2]",
+                spark_settings(standalone),
+                kafka_link.port,
+                clickhouse_link.port,
+                struck,
             )
-            + "".join(_ENTRY.format(entry=each, table=TABLE, topic=TOPIC) for each in ENTRIES)
         )
         configuration = load(path, os.environ)
-        positions = Positions(access, configuration.group(CONNECTOR), TOPIC, partitions)
+        group = configuration.group(CONNECTOR)
+        topics = (TOPIC, *(MORE_TOPICS if store else ()))
+        positions = AllPositions([Positions(access, group, each, partitions) for each in topics])
         stack.callback(positions.close)
         drivers = Drivers(path, folder, say, lambda: cluster.workers if cluster else [])
         stack.callback(drivers.close)
@@ -269,4 +311,34 @@ def running_stage(
             configuration=configuration,
             drivers=drivers,
             positions=positions,
+            partitions=partitions,
+            store=struck,
         )
+
+
+def _written(
+    master: str,
+    conf: Mapping[str, str],
+    kafka_port: int,
+    clickhouse_port: int,
+    store: Struck | None,
+) -> str:
+    """The configuration."""
+    pairs = ", ".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in conf.items())
+    topics = json.dumps([TOPIC] if store is None else [TOPIC, *MORE_TOPICS])
+    settings = _SETTINGS.format(
+        pipeline=PIPELINE,
+        master=master,
+        conf=f"{{ {pairs} }}",
+        connector=CONNECTOR,
+        kafka_port=kafka_port,
+        topics=topics,
+        max_messages=_MAX_MESSAGES,
+        lease_seconds=LEASE_SECONDS,
+        clickhouse_port=clickhouse_port,
+    )
+    if store is None:
+        entries = [_ENTRY.format(entry=each, table=TABLE, topics=topics) for each in ENTRIES]
+        return settings + "".join(entries)
+    entry = _ENTRY.format(entry=TOPIC, table=TABLE, topics=topics)
+    return settings + store.section + entry + _DEDUPLICATE

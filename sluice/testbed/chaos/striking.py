@@ -10,12 +10,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sluice.core.errors import InDoubtError, TerminalError, TransientError
 from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
-from sluice.testbed.chaos.scene import Scene, Victim
+from sluice.testbed.chaos.scene import Scene
 from sluice.testbed.chaos.schedule import Deed, Strike, Target
 from sluice.testbed.chaos.stage import LEASE_SECONDS
+from sluice.testbed.chaos.store import RedisStruck
+from sluice.testbed.chaos.victims import Victim
 
 #: A request to strike at has to come within this time.
 _AMBUSH_SECONDS_MAX = 20.0
@@ -25,7 +28,9 @@ _TAKE_OVER_SECONDS_MAX = 120.0
 _START_SECONDS_MAX = 150.0
 #: How long an insert may take to lose its acknowledgement before the window is overrun.
 _IN_DOUBT_SECONDS_MAX = 6.0
-_SERVERS = (Target.BROKER, Target.CLICKHOUSE, Target.ZOOKEEPER, Target.DATA_CENTER)
+_SERVERS = (
+    *(Target.BROKER, Target.CLICKHOUSE, Target.ZOOKEEPER, Target.DATA_CENTER, Target.STORE),
+)
 
 
 @dataclass(slots=True)
@@ -70,6 +75,8 @@ class Striker:
         """Begin a fault."""
         if isinstance(strike.what, Kind):
             return self._strike_links(strike, strike.what)
+        if strike.what in (Deed.LOSE_DATA, Deed.LOSE_END, Deed.EMPTY):
+            return self._strike_store(strike)
         if strike.target in _SERVERS:
             return self._strike_servers(strike)
         match strike.what:
@@ -89,7 +96,7 @@ class Striker:
         """End a fault; the start of servers goes on in `lasting.healing`."""
         lasting.heals()
         strike = lasting.strike
-        if strike.target in _SERVERS and strike.what not in (Deed.PAUSE, *Kind):
+        if strike.target in _SERVERS and strike.what not in (Deed.PAUSE, Deed.EMPTY, *Kind):
             lasting.healing = [
                 self._pool.submit(self._start_again, victim)
                 for victim in self._stage.victims_of(strike)
@@ -127,6 +134,34 @@ class Striker:
             case _:
                 return self._kill_in_request(strike, victims[0])
         return self._lasting(strike, lambda: None)
+
+    def _strike_store(self, strike: Strike) -> Lasting | None:
+        """What only a store of claims suffers. A local one dies with those who use it."""
+        store, drivers = self._stage.store, self._stage.drivers
+        if isinstance(store, RedisStruck):
+            if strike.what is Deed.EMPTY:
+                store.empty()
+                return self._lasting(strike, lambda: None)
+            store.server.kill()
+            if strike.what is Deed.LOSE_END:
+                store.lose_end(strike.dice)
+            else:
+                store.lose_data()
+            return self._lasting(strike, lambda: None)
+        if store is None or not drivers.lives:
+            return None
+        drivers.is_held = True
+        killed = drivers.tree()
+
+        def heal() -> None:
+            store.lose_data()
+            drivers.is_held = False
+
+        for pid in killed:
+            _signal(pid, signal.SIGKILL)
+        lasting = self._lasting(strike, heal)
+        lasting.ready = lambda: not drivers.has_woken and not any(map(_lives, killed))
+        return lasting
 
     def _kill_in_request(self, strike: Strike, victim: Victim) -> Lasting:
         """Kill a server a few milliseconds after it got an insert, or a part of a transaction."""
@@ -286,6 +321,12 @@ class Striker:
 
 def _dropped(links: Sequence[Proxy]) -> int:
     return sum(link.counters.dropped_replies for link in links)
+
+
+def _lives(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
