@@ -1,0 +1,113 @@
+"""Failures that have doubled or lost events elsewhere, where the ids of events are kept in a store
+beside the table: a worker dies between the insert and what it remembers, or the store knows an
+event whose row is not there. With a real Redis; every row is compared by its event."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.testbed.local.redis_server import RedisServer, run_redis
+from tests.support.exits import Exits
+from tests.support.world import Truth, World, wait_for
+
+pytestmark = pytest.mark.long
+
+EVENTS = 12_000
+KILLS = 3
+DEDUPLICATE = 'deduplicate = { key = ["id"], window = "1d" }'
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    with run_redis("appendonly yes") as server:
+        yield server
+
+
+def configured(world: World, redis: RedisServer, table: str, topic: str) -> Path:
+    path = world.configure(
+        {table: [topic]}, max_messages=1_000, lease='"10s"', table_settings=DEDUPLICATE
+    )
+    with path.open("a") as opened:
+        opened.write(f'\n[deduplication]\nstore = "{redis.url}"\n')
+    return path
+
+
+def produce(world: World, topic: str, first: int) -> Truth:
+    """Each event, and half of them again in other partitions, near the first ones."""
+    truth = Truth()
+    for begin in range(first, first + EVENTS, 3_000):
+        world.produce(topic, 3_000, truth, first=begin)
+        world.produce(topic, 1_500, truth, partitions=3, first=begin + 500)
+    return truth
+
+
+def assert_each_event_once(world: World, table: str, *truths: Truth) -> None:
+    sent = {
+        (partition, offset, number)
+        for truth in truths
+        for partition, pairs in truth.good.items()
+        for offset, number in pairs
+    }
+    found = Counter(
+        (partition, offset, number)
+        for partition, pairs in world.rows(table).items()
+        for offset, number in pairs
+    )
+    assert set(found) <= sent, sorted(set(found) - sent)[:5]
+    rows = Counter(number for _, _, number in found.elements())
+    doubled = [number for number, count in rows.items() if count > 1]
+    lost = {number for _, _, number in sent} - rows.keys()
+    assert (len(doubled), len(lost)) == (0, 0), (doubled[:5], sorted(lost)[:5])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param("insert_block", id="inserted, and not reported"),
+        pytest.param("claim", id="claimed, and not inserted"),
+    ],
+)
+def test_a_worker_dies(
+    world: World,
+    redis: RedisServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+) -> None:
+    """OpenMeter's sink doubled an event in the first case, and lost it in the second."""
+    table, topic = f"killed_{world.name}", f"killed-{world.name}"
+    world.create_topic(topic)
+    world.create_table(table)
+    exits = Exits(tmp_path, monkeypatch, "sluice.worker.loading", function, KILLS)
+    configuration = configured(world, redis, table, topic)
+    truth = produce(world, topic, 0)
+    driver = world.drain(configuration, 240)
+    assert exits.count == KILLS, driver.text()[-4000:]
+    assert "Spark lost" in driver.text()
+    assert_each_event_once(world, table, truth)
+
+
+def test_claims_of_a_driver_that_is_gone(
+    world: World, redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store knows events that the table lacks: workers die after they claimed, and so does the
+    driver. The same events come again before its successor starts."""
+    table, topic = f"gone_{world.name}", f"gone-{world.name}"
+    world.create_topic(topic)
+    world.create_table(table)
+    configuration = configured(world, redis, table, topic)
+    first = produce(world, topic, 0)
+    with monkeypatch.context() as planted:
+        exits = Exits(tmp_path, planted, "sluice.worker.loading", "claim", 1_000)
+        driver = world.run(configuration)
+        wait_for(lambda: exits.count >= 2, 90, "the end of workers")
+        driver.kill()
+    assert redis.ask("DBSIZE") != 0 and world.count(table) == 0
+    again = produce(world, topic, 0)
+    world.drain(configuration, 240)
+    assert_each_event_once(world, table, first, again)
+    assert world.count(table) == EVENTS

@@ -1,0 +1,76 @@
+"""Worker processes that end themselves (`os._exit`) right behind a call, a few times."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+#: Python runs it at each start; Spark's workers are forked from a process that has.
+_AT_START = """
+import os
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder
+
+
+class Finder(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name != {module!r}:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            call = getattr(module, {function!r})
+
+            def ends(*arguments, **more):
+                result = call(*arguments, **more)
+                for number in range({times}):
+                    try:
+                        os.close(os.open({marks!r} + str(number), os.O_CREAT | os.O_EXCL))
+                    except FileExistsError:
+                        continue
+                    os._exit(9)
+                return result
+
+            setattr(module, {function!r}, ends)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+class Exits:
+    """What was planted.
+
+    :param module: calls `function` under this name.
+    :param times: so often a process ends.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        module: str,
+        function: str,
+        times: int,
+    ) -> None:
+        self._folder = folder / "exits"
+        (self._folder / "marks").mkdir(parents=True)
+        marks = str(self._folder / "marks" / "exit-")
+        text = _AT_START.format(module=module, function=function, times=times, marks=marks)
+        (self._folder / "sitecustomize.py").write_text(text)
+        before = os.environ.get("PYTHONPATH")
+        path = os.pathsep.join(filter(None, (str(self._folder), before)))
+        monkeypatch.setenv("PYTHONPATH", path)
+
+    @property
+    def count(self) -> int:
+        """How often a process has ended."""
+        return len(list((self._folder / "marks").iterdir()))
