@@ -189,29 +189,26 @@ class Checks:
         world = self._world
         log = world.broker.log(source)
         for name, of_table in world.plan.entries.items():
-            tables = world.clickhouse.of_name(of_table)
             if source.topic not in world.plan.topics_of(name):
                 continue
             for offset in range(begin, min(end, log.end)):
                 message, transaction = log.places[offset]
                 gone = transaction is not None and transaction.state == "aborted"
                 found = Counter[int]()
-                for table in tables:
+                for table in world.clickhouse.of_name(of_table):
                     for number, count in table.rows.get((source, offset), {}).items():
                         if (number > AGAIN_NUMBERS // 2) == (name == AGAIN):
                             found[number] += count
-                place = (source, offset, name)
-                rows, dead, waits = found.total(), dead_letters[place], parked[place]
+                rows, place = found.total(), (source, offset, name)
+                dead, waits = dead_letters[place], parked[place]
                 wanted, numbers = {(0, 0, 0)}, set[int]()
                 if message is not None and message.value is not None and not gone:
                     wanted, numbers = self.wanted(name, message.value)
                     if set(found) - numbers:
                         self.violate(f"{source} {offset}: foreign rows {dict(found)} in {name}")
-                is_doubled = max(found.values(), default=0) > 1
-                is_whole = (rows, dead, waits) in wanted or world.claim_rules.may_lack(
-                    name, numbers, found, dead, waits
-                )
-                if not is_whole or is_doubled:
+                told, may_lack = (rows, dead, waits), world.claim_rules.may_lack
+                is_right = told in wanted or may_lack(name, numbers, found, dead, waits)
+                if not is_right or max(found.values(), default=0) > 1:
                     self.violate(
                         f"{source} {offset}: {rows} rows, {dead} dead letters and {waits} parked "
                         f"in {name}, not {' or '.join(map(str, sorted(wanted)))}: {message}"
