@@ -8,10 +8,11 @@ from sluice.testbed.chaos.layout import Layout
 from sluice.testbed.chaos.schedule import schedule
 
 
-def seed_that_begins_with(faults: list[str], layout: Layout | None = None) -> int:
+def seed_that_begins_with(faults: list[str], layout: Layout | None = None, store: str = "") -> int:
     """The first one: whatever faults there are by now, a short run meets these."""
-    return next(
-        seed
-        for seed in count()
-        if [each.name for each in islice(schedule(seed, layout=layout), len(faults))] == faults
-    )
+
+    def begins(seed: int) -> bool:
+        strikes = islice(schedule(seed, layout=layout, store=store), len(faults))
+        return [each.name for each in strikes] == faults
+
+    return next(filter(begins, count()))

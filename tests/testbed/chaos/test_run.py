@@ -9,6 +9,7 @@ import pytest
 
 from sluice.cli.main import main
 from sluice.testbed.chaos.runner import ChaosPlan, run_chaos
+from sluice.testbed.chaos.store import StoreKind
 from tests.testbed.chaos.seeds import seed_that_begins_with
 
 SECONDS = 25.0
@@ -30,6 +31,41 @@ def test_a_short_run_is_exact() -> None:
     assert (fields["lost"], fields["doubled"], fields["exact"]) == (0, 0, True)
     assert fields["loaded"] == 2 * report.rows
     assert "Every row exactly once." in report.lines()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("store", "first"),
+    [
+        ("redis", ["store of claims: started again without its data", "driver: killed"]),
+        ("local", ["worker: killed", "store of claims: started again without its data"]),
+    ],
+)
+def test_events_that_come_twice_are_one_row(store: StoreKind, first: list[str]) -> None:
+    told = io.StringIO()
+    seed = seed_that_begins_with(first, store=store)
+    plan = ChaosPlan(2 * SECONDS, seed, rate=2_000, duplicates=0.2, store=store)
+    report = run_chaos(plan, stream=told)
+    assert report.is_exact, "\n".join([told.getvalue(), *report.problems])
+    assert set(first) <= report.faults.keys(), told.getvalue()
+    fields = json.loads(json.dumps(report.fields()))
+    assert fields["unique"] == fields["loaded"] == report.rows
+    assert report.duplicates > report.rows / 10
+    assert fields["store_losses"] >= 1
+    assert fields["produced"] == sum(
+        fields[name] for name in ("unique", "duplicates", "dead_lettered", "skipped")
+    )
+
+
+@pytest.mark.parametrize("share", ["0", "1", "1.5", "-0.2", "a", ".0"])
+def test_a_share_that_is_none(share: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chaos", f"--duplicates={share}"]) == 2
+    assert "is not a share above 0 and below 1" in capsys.readouterr().err
+
+
+def test_duplicates_are_of_one_server(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chaos", "--duplicates=0.2", "--replicas=2"]) == 2
+    assert "--duplicates is of one server" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "a", "1e3", ""])
