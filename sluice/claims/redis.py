@@ -32,7 +32,7 @@ _UNTIL_MAX = 2**32 - 1
 _BUCKETS = 2**22
 #: Of those, so many are looked at to tell how many claims there are.
 _SAMPLE = 4096
-_PREFIX = np.frombuffer(b"sluice:", np.uint8)
+_PREFIX, _DRAWN_BYTES = b"sluice:", 4
 _HEX = np.frombuffer(bytes(range(256)).hex().encode(), np.uint8).reshape(256, 2)
 _BITS = np.array([0xFF, 0xFF, 0xFC], np.uint8)
 _NOTES, _LIFE = b"sluice:notes", b"sluice:life"
@@ -72,22 +72,25 @@ class RedisStore:
         #: The run that was told last: a connection that is made anew must not lead to another one
         #: before that is told, too.
         self._told = ""
+        #: What is in the names of hashes. Who still claims in a database that was just emptied
+        #: claims where nobody looks any more, and not what others make again from the tables.
+        self._life = b""
         self._swept = 0
         self._sampled = 0
 
     def run(self) -> str:
         had_one, self._told = self._masters is not None, ""
         try:
-            self._told = _run_of_all(self._connected())
+            self._told, self._life = _run_of_all(self._connected())
         except StoreAwayError:
             # Servers, and what is before them, close connections that were idle for long
             if not had_one:
                 raise
-            self._told = _run_of_all(self._connected())
+            self._told, self._life = _run_of_all(self._connected())
         return self._told
 
     def claim(self, keys: Keys, owners: Owners, until_s: int, now_s: int) -> Owners:
-        names, fields = _buckets(keys), keys[:, 2:]
+        names, fields = self._buckets(keys), keys[:, 2:]
         claims = np.empty((len(keys), _CLAIM_BYTES), np.uint8)
         claims[:, :OWNER_BYTES] = owners
         end = min(until_s, _UNTIL_MAX).to_bytes(4, "big")
@@ -110,7 +113,7 @@ class RedisStore:
         return found
 
     def release(self, keys: Keys, owners: Owners) -> None:
-        names = _buckets(keys)
+        names = self._buckets(keys)
         self._ask(names, b":", 1, b"EVALSHA", _RELEASE, b"1", names, keys[:, 2:], owners)
 
     def note(self, name: str) -> str:
@@ -150,7 +153,7 @@ class RedisStore:
     def sweep(self, now_s: int, seconds: float) -> int:
         deadline, dropped = time.monotonic() + seconds, 0
         for _ in range(0, _BUCKETS, _LINES_MAX):
-            names = _numbered(np.arange(self._swept, self._swept + _LINES_MAX) % _BUCKETS)
+            names = self._numbered(np.arange(self._swept, self._swept + _LINES_MAX) % _BUCKETS)
             script = (b"EVALSHA", _SWEEP, b"1", names, b"%d" % now_s)
             digits = self._ask(names, b"$4\r\n", 4, *script) - ord("0")
             dropped += int((digits @ np.array([1000, 100, 10, 1])).sum())
@@ -176,7 +179,7 @@ class RedisStore:
     def _estimate(self, masters: Masters) -> int:
         """About how many claims there are: others are looked at each time."""
         self._sampled = (self._sampled + 1) % (_BUCKETS // _SAMPLE)
-        names = _numbered(np.arange(self._sampled, _BUCKETS, _BUCKETS // _SAMPLE))
+        names = self._numbered(np.arange(self._sampled, _BUCKETS, _BUCKETS // _SAMPLE))
         found = 0
         for connection, lines in masters.parts(names, _LINES_MAX):
             here = names[lines]
@@ -190,13 +193,26 @@ class RedisStore:
             self._masters.close()
             self._masters = None
 
+    def _buckets(self, keys: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The names of the hashes of keys, of which the first three bytes count."""
+        self._connected()
+        prefix = np.frombuffer(b"%b%b:" % (_PREFIX, self._life), np.uint8)
+        names = np.empty((len(keys), len(prefix) + 6), np.uint8)
+        names[:, : len(prefix)] = prefix
+        names[:, len(prefix) :] = _HEX[keys[:, :3] & _BITS].reshape(len(keys), 6)
+        return names
+
+    def _numbered(self, numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """The names of hashes by their number below _BUCKETS."""
+        return self._buckets((numbers << 10).astype(">u4").view(np.uint8).reshape(-1, 4))
+
     def _connected(self) -> Masters:
         """Once a connection is lost all are made anew: another server may be the master now."""
         if self._masters is None or not self._masters.are_open:
             self.close()
             masters = connect(self._address)
             try:
-                run = _run_of_all(masters)
+                run, self._life = _run_of_all(masters)
                 if self._told and run != self._told:
                     raise StoreAwayError(f"the store of claims is another run now: {run}")
                 for connection in masters.connections:
@@ -244,31 +260,19 @@ class RedisStore:
         return found
 
 
-def _buckets(keys: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The names of the hashes of keys, of which the first three bytes count."""
-    names = np.empty((len(keys), len(_PREFIX) + 6), np.uint8)
-    names[:, : len(_PREFIX)] = _PREFIX
-    names[:, len(_PREFIX) :] = _HEX[keys[:, :3] & _BITS].reshape(len(keys), 6)
-    return names
-
-
-def _numbered(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """The names of hashes by their number below _BUCKETS."""
-    return _buckets((numbers << 10).astype(">u4").view(np.uint8).reshape(-1, 4))
-
-
-def _run_of_all(masters: Masters) -> str:
-    """See `ClaimStore.run`."""
+def _run_of_all(masters: Masters) -> tuple[str, bytes]:
+    """See `ClaimStore.run`, and what is drawn for this life of the databases."""
     runs = [
         _run_of(connection, _LIFE + tag)
         for connection, tag in zip(masters.connections, masters.tags, strict=True)
     ]
     if masters.node_of_slot is None:
-        return f"{runs[0]}@0"
+        return f"{runs[0]}@0", runs[0].rpartition("-")[2].encode()
     # Which of them has a slot counts too: a slot that was moved while a node was away is empty
     digest = hashlib.sha256(masters.node_of_slot.tobytes())
     digest.update(" ".join(runs).encode())
-    return f"{digest.hexdigest()[:40]}@0"
+    # Each node has a life of its own: one that is emptied must not hide what the others have
+    return f"{digest.hexdigest()[:40]}@0", b""
 
 
 def _run_of(connection: Connection, life: bytes) -> str:
@@ -288,7 +292,7 @@ def _run_of(connection: Connection, life: bytes) -> str:
         raise StoreAwayError(f"store of claims {connection.endpoint} has become a replica")
     drawn = connection.call(b"GET", life)
     if drawn is None:
-        connection.call(b"SET", life, secrets.token_hex(4).encode(), b"NX")
+        connection.call(b"SET", life, secrets.token_hex(_DRAWN_BYTES).encode(), b"NX")
         drawn = connection.call(b"GET", life)
     assert isinstance(drawn, bytes)
     run = information(connection, b"server")["run_id"]

@@ -15,7 +15,7 @@ import pytest
 from sluice.claims.connection import Connection, Endpoint, commands
 from sluice.claims.masters import address_of, slots
 from sluice.claims.port import ClaimStore, StoreAwayError, StoreRefusedError
-from sluice.claims.redis import RedisStore, _buckets
+from sluice.claims.redis import RedisStore
 from sluice.claims.stores import StoreAccess, open_store
 from sluice.core.claims import KEY_BYTES
 from sluice.core.errors import ConfigurationError
@@ -166,7 +166,8 @@ def test_a_full_server_takes_nothing_and_loses_nothing() -> None:
 
 def test_another_program_has_the_name(server: RedisServer) -> None:
     store, keys, owners = opened(server.url), some_keys(1, 77), some_owners(1)
-    name = f"sluice:{bytes([*keys[0, :2], keys[0, 2] & 0xFC]).hex()}"
+    life = store.run().removesuffix("@0").rpartition("-")[2]
+    name = f"sluice:{life}:{bytes([*keys[0, :2], keys[0, 2] & 0xFC]).hex()}"
     server.ask("SET", name, "x")
     with pytest.raises(StoreRefusedError, match="WRONGTYPE"):
         store.claim(keys, owners, UNTIL, NOW)
@@ -211,6 +212,23 @@ def test_an_emptied_database_is_another_run(server: RedisServer) -> None:
     server.ask("FLUSHALL")
     assert not is_same_run(run, store.run())
     assert opened(f"{server.url[:-1]}5").run() == store.run()
+
+
+def test_who_still_claims_in_an_emptied_database_takes_no_key_of_a_row(server: RedisServer) -> None:
+    """A task is in the middle of its claims when the database is emptied. It inserts nothing, but
+    its claims would be there before those that are made again from the tables."""
+    url = f"{server.url[:-1]}6"
+    late, again = opened(url), opened(url)
+    keys, owners = some_keys(100), some_owners(100)
+    late.run()
+    again.run()
+    again.claim(keys, owners, UNTIL, NOW)
+    server.ask("FLUSHALL")
+    late.claim(keys, some_owners(100, 3), UNTIL, NOW)
+    again.run()
+    assert told(again.claim(keys, owners, UNTIL, NOW)) == told(owners)
+    late.run()
+    assert told(late.claim(keys, some_owners(100, 3), UNTIL, NOW)) == told(owners)
 
 
 def test_scripts_that_somebody_dropped_are_loaded_again(server: RedisServer) -> None:
@@ -407,8 +425,9 @@ def test_a_cluster_whose_slots_move_and_whose_nodes_end() -> None:
         assert told(found) == told(owners)
         assert not is_same_run(run, store.run())
         # A slot goes to another node: some of them are empty
+        assert isinstance(store, RedisStore)
         run, more = store.run(), some_keys(300_000, 9)
-        slot_of = slots(_buckets(more))
+        slot_of = slots(store._buckets(more))
         slot = next(number for number in range(5000) if not _size(servers[0], number))
         moved = ids_of(servers)[2]
         for server in (servers[2], servers[0], servers[1]):
@@ -420,7 +439,7 @@ def test_a_cluster_whose_slots_move_and_whose_nodes_end() -> None:
             store.claim(there, owners, UNTIL, NOW)
         assert not is_same_run(run, store.run())
         assert told(store.claim(there, owners, UNTIL, NOW)) == told(owners)
-        assert _size(servers[2], slot) >= len(np.unique(_buckets(there), axis=0))
+        assert _size(servers[2], slot) >= len(np.unique(store._buckets(there), axis=0))
 
 
 def ids_of(servers: list[RedisServer]) -> list[str]:
