@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -25,7 +26,7 @@ import numpy as np
 
 from sluice.claims.directory import SharedDirectory, is_old, write
 from sluice.claims.owners import Keys, Owners
-from sluice.claims.port import StoreFacts
+from sluice.claims.port import StoreAwayError, StoreFacts
 from sluice.claims.segment import Segment, claim, release
 from sluice.core.claims import OWNER_BYTES
 
@@ -80,12 +81,17 @@ class LocalStore:
             return self._note_path(name).read_text()
         return ""
 
-    def keep(self, name: str, text: str) -> None:
+    def keep(self, notes: Mapping[str, str], run: str) -> None:
         """See `ClaimStore.keep`."""
         with self._shared.locked():
+            if run != self._shared.run:
+                raise StoreAwayError(f"the store of claims is another run than {run}")
             unsynced = self._unsynced()
         self._sync(unsynced)
-        path = self._note_path(name)
+        for name, text in notes.items():
+            self._keep(self._note_path(name), text)
+
+    def _keep(self, path: Path, text: str) -> None:
         with self._shared.as_store_errors():
             folder = os.open(self._shared.notes, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

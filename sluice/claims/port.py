@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,7 +61,8 @@ class ClaimStore(Protocol):
         :param keys: n lines of KEY_BYTES, contiguous; `owners`: n lines of OWNER_BYTES.
         :param until_s: seconds since 1970 until when a new claim holds.
         :param now_s: claims that held until before now are as if they were not there.
-        :returns: n lines: who has each key now. A claim that is there keeps its end.
+        :returns: n lines: who has each key now. A claim that is there keeps its end, unless the
+            same owner claims it for longer.
         """
 
     def release(self, keys: Keys, owners: Owners) -> None:
@@ -70,9 +72,13 @@ class ClaimStore(Protocol):
         """A fact that is kept beside the claims; "": none. Claims that were answered before a note
         was written are there if the note is, whatever the store has lost."""
 
-    def keep(self, name: str, text: str) -> None:
-        """Write such a fact, or take it away with "": what was claimed before is kept no worse than
-        the fact itself."""
+    def keep(self, notes: Mapping[str, str], run: str) -> None:
+        """Write such facts by name, or take them away with "": what was claimed before is kept no
+        worse than the facts themselves.
+
+        :param run: only in this one; what was told of another one is not true of it.
+        :raises StoreAwayError: it is another one.
+        """
 
     def notes(self) -> dict[str, str]:
         """All of them, by name."""

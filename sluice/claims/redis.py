@@ -13,6 +13,7 @@ import hashlib
 import secrets
 import time
 from collections import deque
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +38,13 @@ _HEX = np.frombuffer(bytes(range(256)).hex().encode(), np.uint8).reshape(256, 2)
 _BITS = np.array([0xFF, 0xFF, 0xFC], np.uint8)
 _NOTES, _LIFE = b"sluice:notes", b"sluice:life"
 
-#: Of a claim that has ended, or has gone meanwhile: bucket; field, claim, now.
+#: Of a claim that has ended, or has gone meanwhile, or that its owner claims for longer: bucket;
+#: field, claim, now.
 _CLAIM_SCRIPT = b"""local held = redis.call('HGET', KEYS[1], ARGV[1])
-if held and struct.unpack('>I4', held, 29) >= tonumber(ARGV[3]) then return held end
+local until_s = held and struct.unpack('>I4', held, 29)
+local is_mine = held and string.sub(held, 1, 28) == string.sub(ARGV[2], 1, 28)
+if held and until_s >= tonumber(ARGV[3])
+  and not (is_mine and until_s < struct.unpack('>I4', ARGV[2], 29)) then return held end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 return ARGV[2]"""
 #: Bucket; field, owner.
@@ -56,6 +61,13 @@ for i = 2, #all, 2 do
   end
 end
 return string.format('%04d', math.min(dropped, 9999))"""
+#: Where what was drawn is, where notes are; what was drawn; then names, each with its note.
+_KEEP_SCRIPT = b"""if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+for i = 2, #ARGV, 2 do
+  if ARGV[i + 1] == '' then redis.call('HDEL', KEYS[2], ARGV[i])
+  else redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
+end
+return 1"""
 _SCRIPTS = (_CLAIM_SCRIPT, _RELEASE_SCRIPT, _SWEEP_SCRIPT)
 _CLAIM, _RELEASE, _SWEEP = (hashlib.sha1(script).hexdigest().encode() for script in _SCRIPTS)
 
@@ -75,19 +87,24 @@ class RedisStore:
         #: What is in the names of hashes. Who still claims in a database that was just emptied
         #: claims where nobody looks any more, and not what others make again from the tables.
         self._life = b""
+        #: What is drawn for the life of each master's database.
+        self._lives: list[bytes] = []
         self._swept = 0
         self._sampled = 0
 
     def run(self) -> str:
         had_one, self._told = self._masters is not None, ""
         try:
-            self._told, self._life = _run_of_all(self._connected())
+            self._take_run(self._connected())
         except StoreAwayError:
             # Servers, and what is before them, close connections that were idle for long
             if not had_one:
                 raise
-            self._told, self._life = _run_of_all(self._connected())
+            self._take_run(self._connected())
         return self._told
+
+    def _take_run(self, masters: Masters) -> None:
+        self._told, self._life, self._lives = _run_of_all(masters)
 
     def claim(self, keys: Keys, owners: Owners, until_s: int, now_s: int) -> Owners:
         names, fields = self._buckets(keys), keys[:, 2:]
@@ -103,8 +120,9 @@ class RedisStore:
         held = self._ask(names[old], b"$32\r\n", _CLAIM_BYTES, b"HGET", names[old], fields[old])
         found[old] = held[:, :OWNER_BYTES]
         until = np.ascontiguousarray(held[:, OWNER_BYTES:]).view(">u4")[:, 0]
+        is_mine = (found[old] == owners[old]).all(axis=1)
         # Zeros: it was there a moment ago, and somebody has released it
-        is_over = (until < now_s) | (until == 0)
+        is_over = (until < now_s) | (until == 0) | (is_mine & (until < min(until_s, _UNTIL_MAX)))
         if is_over.any():
             over = old[is_over]
             arguments = (names[over], fields[over], claims[over], b"%d" % now_s)
@@ -119,12 +137,22 @@ class RedisStore:
     def note(self, name: str) -> str:
         return self.notes().get(name, "")
 
-    def keep(self, name: str, text: str) -> None:
+    def keep(self, notes: Mapping[str, str], run: str) -> None:
         masters = self._connected()
-        before = [notes.get(name, (0, ""))[0] for notes in self._all_notes()]
-        kept = f"{max(before) + 1} {text}".encode()
-        for connection, tag in zip(masters.connections, masters.tags, strict=True):
-            connection.call(b"HSET", _NOTES + tag, name.encode(), kept)
+        if run != self._told:
+            raise StoreAwayError(f"the store of claims is another run than {run}")
+        every = self._all_notes() if len(masters.connections) > 1 else []
+        words = []
+        for name, text in notes.items():
+            number = max((before.get(name, (0, ""))[0] for before in every), default=0) + 1
+            words += [name.encode(), f"{number} {text}".encode() if text else b""]
+        for connection, tag, life in zip(
+            masters.connections, masters.tags, self._lives, strict=True
+        ):
+            # One that was emptied meanwhile has none of the claims that the notes vouch for.
+            keys = (_LIFE + tag, _NOTES + tag)
+            if connection.call(b"EVAL", _KEEP_SCRIPT, b"2", *keys, life, *words) != 1:
+                raise StoreAwayError(f"store of claims {connection.endpoint} was emptied")
 
     def notes(self) -> dict[str, str]:
         every = self._all_notes()
@@ -212,7 +240,7 @@ class RedisStore:
             self.close()
             masters = connect(self._address)
             try:
-                run, self._life = _run_of_all(masters)
+                run, self._life, self._lives = _run_of_all(masters)
                 if self._told and run != self._told:
                     raise StoreAwayError(f"the store of claims is another run now: {run}")
                 for connection in masters.connections:
@@ -260,19 +288,21 @@ class RedisStore:
         return found
 
 
-def _run_of_all(masters: Masters) -> tuple[str, bytes]:
-    """See `ClaimStore.run`, and what is drawn for this life of the databases."""
+def _run_of_all(masters: Masters) -> tuple[str, bytes, list[bytes]]:
+    """See `ClaimStore.run`; what is in the names of hashes; and what is drawn for this life of each
+    master's database."""
     runs = [
         _run_of(connection, _LIFE + tag)
         for connection, tag in zip(masters.connections, masters.tags, strict=True)
     ]
+    lives = [run.rpartition("-")[2].encode() for run in runs]
     if masters.node_of_slot is None:
-        return f"{runs[0]}@0", runs[0].rpartition("-")[2].encode()
+        return f"{runs[0]}@0", lives[0], lives
     # Which of them has a slot counts too: a slot that was moved while a node was away is empty
     digest = hashlib.sha256(masters.node_of_slot.tobytes())
     digest.update(" ".join(runs).encode())
     # Each node has a life of its own: one that is emptied must not hide what the others have
-    return f"{digest.hexdigest()[:40]}@0", b""
+    return f"{digest.hexdigest()[:40]}@0", b"", lives
 
 
 def _run_of(connection: Connection, life: bytes) -> str:

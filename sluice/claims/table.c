@@ -114,9 +114,15 @@ static void fetch(struct header *segment, const uint8_t *key)
     __builtin_prefetch(&index_of(segment)[first_slot(segment, hash_of(key))]);
 }
 
+/* Whether the owner of a claim claims it for longer. */
+static int is_longer(const struct record *record, const uint8_t *owner, int64_t until)
+{
+    return record->until < until && !memcmp(record->owner, owner, OWNER_BYTES);
+}
+
 /* Who has each key whose newest record is in this segment. */
-static void look(struct header *segment, const uint8_t *keys, int64_t n, uint32_t now,
-                 uint8_t *states, uint8_t *out)
+static void look(struct header *segment, const uint8_t *keys, const uint8_t *owners, int64_t n,
+                 int64_t until, uint32_t now, uint8_t *states, uint8_t *out)
 {
     for (int64_t i = 0; i < n; i++) {
         if (i + AHEAD < n && states[i + AHEAD] == UNKNOWN)
@@ -126,7 +132,10 @@ static void look(struct header *segment, const uint8_t *keys, int64_t n, uint32_
         const struct record *record = record_of(segment, *slot_of(segment, keys + i * KEY_BYTES));
         if (!record)
             continue;
-        states[i] = record->until && record->until >= now ? CLAIMED : FREE;
+        states[i] = record->until && record->until >= now &&
+                            !is_longer(record, owners + i * OWNER_BYTES, until)
+                        ? CLAIMED
+                        : FREE;
         if (states[i] == CLAIMED)
             memcpy(out + i * OWNER_BYTES, record->owner, OWNER_BYTES);
     }
@@ -156,7 +165,7 @@ int64_t sluice_claim(struct header **segments, int64_t count, const uint8_t *key
 {
     struct header *newest = segments[0];
     for (int64_t s = 0; s < count; s++)
-        look(segments[s], keys, n, (uint32_t)now, states, out);
+        look(segments[s], keys, owners, n, until, (uint32_t)now, states, out);
     if (until - now > newest->longest_s)
         newest->longest_s = (uint32_t)(until - now);
     for (int64_t i = 0; i < n; i++) {
@@ -167,7 +176,7 @@ int64_t sluice_claim(struct header **segments, int64_t count, const uint8_t *key
         const uint8_t *key = keys + i * KEY_BYTES, *owner = owners + i * OWNER_BYTES;
         uint32_t *slot = slot_of(newest, key);
         const struct record *record = record_of(newest, *slot);
-        if (record && record->until && record->until >= now) {
+        if (record && record->until && record->until >= now && !is_longer(record, owner, until)) {
             owner = record->owner; /* an equal key stands further ahead */
         } else {
             if (newest->used == newest->allocated)

@@ -25,6 +25,7 @@ WhatOfDuplicates = Literal["drop", "dead-letter"]
 OnNullKey = Literal["dead-letter", "row"]
 
 _WORDS = re.compile(r"\w+")
+_TEXT = re.compile(r"'(?:[^'\\]|\\.|'')*'")
 #: A range in doubt is repeated for no longer than this; claims are kept so much longer than they
 #: hold. So what a repeat is told of them is what the first attempt was told.
 REPEATED_SECONDS_MAX = 86_400
@@ -70,7 +71,8 @@ def key_space(deduplicate: Deduplicate, columns: Iterable[Column]) -> str:
 
     :param columns: of the table.
     """
-    words = {word for item in deduplicate.key for word in (item, *_WORDS.findall(item))}
+    texts = [_TEXT.sub("", item) for item in deduplicate.key]
+    words = {word for text in texts for word in _WORDS.findall(text)} | set(deduplicate.key)
     used = sorted((column.name, column.type) for column in columns if column.name in words)
     digest = hashlib.sha256(json.dumps([deduplicate.key, used]).encode()).hexdigest()[:12]
     return f"{deduplicate.scope}/{digest}"

@@ -18,6 +18,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass
+from typing import NamedTuple
 
 from sluice.claims.port import ClaimStore, StoreFacts
 from sluice.core.budget import TargetShard, WindowState
@@ -69,7 +70,7 @@ class Writer:
     is_quiet: bool
     at_ms: int
     lease_ms: int
-    spaces: tuple[str, ...]
+    parts: tuple[str, ...]
 
     def written(self) -> str:
         """As it stands in the store."""
@@ -78,8 +79,8 @@ class Writer:
     @staticmethod
     def read(text: str) -> Writer:
         """What was written."""
-        connector, run, is_quiet, at_ms, lease_ms, spaces = json.loads(text)
-        return Writer(connector, run, is_quiet, at_ms, lease_ms, tuple(spaces))
+        connector, run, is_quiet, at_ms, lease_ms, parts = json.loads(text)
+        return Writer(connector, run, is_quiet, at_ms, lease_ms, tuple(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class Me:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What is known of the claims of one key space (`core.claims.key_space`).
+    """What is known of the claims of one part (`Part`).
 
     :param run: all claims of it are there, in this run; "": they never were.
     :param alive_ms: claims that were answered before are there, in any run that has this note.
@@ -130,6 +131,31 @@ class Space:
 _WRITER, _SPACE = "writer ", "space "
 
 
+class Part(NamedTuple):
+    """Claims that can be made again from one table: those of a key space for rows of a table, for
+    so long. Several tables may share a key space, and each is read by who loads it.
+
+    :param space: see `core.claims.key_space`.
+    :param target: database.table.
+    :param seconds: the window.
+    """
+
+    space: str
+    target: str
+    seconds: int
+
+    @property
+    def name(self) -> str:
+        """In the store."""
+        return "\t".join(map(str, self))
+
+    @staticmethod
+    def of(name: str) -> Part:
+        """The part of a name."""
+        space, target, seconds = name.split("\t")
+        return Part(space, target, int(seconds))
+
+
 @dataclass(frozen=True, slots=True)
 class Open:
     """All claims are there."""
@@ -146,10 +172,10 @@ class Closed:
 class RebuildNow:
     """Nobody can insert any more under claims that may be lost: what came since is claimed.
 
-    :param since_ms: by key space.
+    :param since_ms: by part.
     """
 
-    since_ms: Mapping[str, int]
+    since_ms: Mapping[Part, int]
 
 
 Step = Open | Closed | RebuildNow
@@ -159,61 +185,79 @@ def next_step(
     notes: Mapping[str, str],
     run: str,
     me: Me,
-    windows: Mapping[str, int],
+    parts: Collection[Part],
     *,
     is_quiet: bool,
     has_settled: bool,
+    was_open: bool,
     noted_ms: int,
     unknown_until_ms: int,
-    new: Collection[str] = (),
+    new: Collection[Part] = (),
     now_ms: int,
 ) -> Step:
     """What a writer does about a store. Pure.
 
     :param notes: all that the store has.
     :param run: of the store, read before the notes.
-    :param windows: of the key spaces that the writer's entries claim in, in seconds.
+    :param parts: that the writer's entries claim in.
     :param is_quiet: nothing of this writer can be inserted any more under another run's claims.
     :param has_settled: the run is known for long enough that each live writer has told of itself.
+    :param was_open: this writer has found the store open in this run.
     :param noted_ms: what this writer noted last in the run before, while it looked at it without a
         pause; 0: it did not. Where that is lost, what another one said of itself may be, too, and
         that one may be asleep.
     :param unknown_until_ms: until then others may insert under claims of the run before.
-    :param new: key spaces whose tables are empty: nobody has claimed there.
+    :param new: parts whose tables are empty: nobody has claimed there.
     """
-    known = {name: Space.read(notes.get(_SPACE + name, "")) for name in windows}
+    known = {part: Space.read(notes.get(_SPACE + part.name, "")) for part in parts}
     lacking = {
-        name: space
-        for name, space in known.items()
+        part: space
+        for part, space in known.items()
         if space.run != run or now_ms - space.alive_ms > STALE_MS
     }
+    others = _others(notes, me, {part.space for part in parts}, now_ms)
     if not lacking:
+        for name, (_, theirs) in others.items() if not was_open else ():
+            if any(Space.read(notes.get(_SPACE + part.name, "")).run != run for part in theirs):
+                return Closed(f"{name} has yet to claim the rows of its tables again")
         return Open()
     if not is_quiet:
         return Closed("blocks that were sent before may still be inserted")
     if not has_settled:
         return Closed("others who claim there may not have noticed yet")
     is_lost = any(
-        name not in new and space.run != run and not 0 < noted_ms <= space.alive_ms
-        for name, space in lacking.items()
+        part not in new and space.run != run and not 0 < noted_ms <= space.alive_ms
+        for part, space in lacking.items()
     )
     if is_lost and not has_expired(unknown_until_ms, now_ms):
         return Closed("it has lost who else claims there, and may still insert")
+    for name, (writer, _) in others.items():
+        if not (writer.run == run and writer.is_quiet):
+            return Closed(f"{name} claims there, too, and may still insert")
+    return RebuildNow(
+        {
+            # What came before would be over by now, or its claims are there.
+            part: max(space.alive_ms, now_ms - 1000 * part.seconds) - SINCE_MARGIN_MS
+            for part, space in lacking.items()
+        }
+    )
+
+
+def _others(
+    notes: Mapping[str, str], me: Me, spaces: Collection[str], now_ms: int
+) -> dict[str, tuple[Writer, list[Part]]]:
+    """The other writers that may still insert and share a key space, by name, each with the parts
+    of these spaces."""
+    found: dict[str, tuple[Writer, list[Part]]] = {}
     for name, text in sorted(notes.items()):
         if not name.startswith(_WRITER) or name == _WRITER + me.name:
             continue
         writer = Writer.read(text)
-        if lacking.keys().isdisjoint(writer.spaces) or (writer.run == run and writer.is_quiet):
-            continue
-        if not me.took_over(writer) and not has_expired(writer.at_ms + writer.lease_ms, now_ms):
-            return Closed(f"{name.removeprefix(_WRITER)} claims there, too, and may still insert")
-    return RebuildNow(
-        {
-            # What came before would be over by now, or its claims are there.
-            name: max(space.alive_ms, now_ms - 1000 * windows[name]) - SINCE_MARGIN_MS
-            for name, space in lacking.items()
-        }
-    )
+        parts = [part for part in map(Part.of, writer.parts) if part.space in spaces]
+        is_gone = has_expired(writer.at_ms + writer.lease_ms, now_ms)
+        if parts and not is_gone and not me.took_over(writer):
+            found[name.removeprefix(_WRITER)] = (writer, parts)
+    return found
 
 
 def waiting_for(
@@ -226,7 +270,12 @@ def waiting_for(
     """
     found = {}
     for scope in scopes:
-        names = [name for name in notes if name.rpartition("/")[0] == _SPACE + scope]
+        names = [
+            name
+            for name in notes
+            if name.startswith(_SPACE)
+            and Part.of(name.removeprefix(_SPACE)).space.rpartition("/")[0] == scope
+        ]
         known = [Space.read(notes[name]) for name in names]
         latest = max(known, key=lambda space: space.alive_ms, default=Space())
         why = ""
@@ -240,9 +289,25 @@ def waiting_for(
     return found
 
 
-def may_still_insert(states: Iterable[PartitionState], holds: Holds, run: str, now_ms: int) -> bool:
-    """Whether an insert under claims of another run of the store may be on its way, or come."""
+def may_still_insert(
+    states: Iterable[PartitionState],
+    holds: Holds,
+    spec: LoadSpec,
+    spec_of: Callable[[PartitionState], LoadSpec],
+    run: str,
+    now_ms: int,
+) -> bool:
+    """Whether an insert under claims of another run of the store may be on its way, or come, or one
+    without claims into a table that deduplicates by now.
+
+    :param spec: today's; `spec_of`: under which a range in doubt is sent again.
+    """
     for state in states:
+        is_open = state.record.in_doubt and state.loaded is None and state.stopped is None
+        if is_open and (recorded := spec_of(state)) is not spec:
+            topic = state.source.topic
+            if _claiming(spec, topic) - _claiming(recorded, topic):
+                return True
         if not _claims(state.background.insert_counters):
             continue
         if state.record.in_doubt and is_same_run(state.background.servers.get(CLAIMS), run):
@@ -256,6 +321,24 @@ def may_still_insert(states: Iterable[PartitionState], holds: Holds, run: str, n
         _claims(late.insert_counters) and not has_expired(late.deadline_ms, now_ms)
         for late in holds.late_inserts
     )
+
+
+def _parts_of(spec: LoadSpec) -> dict[TargetShard, Part]:
+    return {
+        TargetShard(table.entry, CLAIMS): Part(
+            key_space(table.deduplicate, table.columns),
+            table.target,
+            table.deduplicate.window_seconds,
+        )
+        for table in spec.tables
+        if table.deduplicate is not None
+    }
+
+
+def _claiming(spec: LoadSpec, topic: str) -> set[str]:
+    """The entries of a topic that claim under a load spec, or take nothing under it."""
+    tables = spec.tables_of(topic)
+    return {table.entry for table in tables if table.deduplicate is not None or table.parked}
 
 
 def _claims(insert_counters: Iterable[str]) -> bool:
@@ -294,9 +377,9 @@ class ClaimsKeeper:
         self._rebuild = rebuild
         self._has_rows = has_rows
         self._settle_ms = settle_ms
-        #: Key space and window in seconds of each entry that deduplicates.
-        self._spaces: dict[TargetShard, tuple[str, int]] = {}
-        self._take(spec)
+        self._spec = spec
+        #: Of each entry that deduplicates.
+        self._parts = _parts_of(spec)
         #: Of the store, as last read; "": it was never read.
         self.run = ""
         self.facts: StoreFacts | None = None
@@ -304,7 +387,9 @@ class ClaimsKeeper:
         #: When it was looked at last, and told of this writer last.
         self._looked_ms = self._noted_ms = 0
         self._noted_ms_max = max(settle_ms, SETTLE_MS)
-        self._open: frozenset[str] = frozenset()
+        self._open: frozenset[Part] = frozenset()
+        #: The run in which it was open last.
+        self._opened = ""
         self._why_closed = "it was not read yet"
         #: Under this run nothing can be inserted any more under claims of a run before; "": none.
         self._quiet_in = ""
@@ -326,11 +411,8 @@ class ClaimsKeeper:
         self._ended.set()
 
     def watch(self, spec: LoadSpec) -> None:
-        """Watch the claims of a recorded load spec, too."""
-        before = len(self._spaces)
-        self._take(spec)
-        if len(self._spaces) > before:
-            self.poll()
+        """Watch the claims of a recorded load spec, too; today's stay as they are."""
+        self._parts = {**_parts_of(spec), **self._parts}
 
     def current(self) -> Mapping[TargetShard, ShardWindow]:
         """See `Windows`."""
@@ -345,8 +427,7 @@ class ClaimsKeeper:
         """See `Windows`."""
         if target_shard.shard != CLAIMS:
             return self._others.outage(target_shard)
-        space, _ = self._spaces.get(target_shard, ("", 0))
-        if space not in self._open:
+        if self._parts.get(target_shard) not in self._open:
             return f"the store of claims waits: {self._why_closed}"
         is_old = self._now_ms() - self._noted_ms > self._noted_ms_max
         return "the store of claims does not answer in time" if is_old else None
@@ -355,24 +436,26 @@ class ClaimsKeeper:
         """See `Windows`."""
         return None if target_shard.shard == CLAIMS else self._others.refusal(target_shard)
 
-    def see(self, states: Iterable[PartitionState], holds: Holds, now_ms: int) -> None:
+    def see(
+        self,
+        states: Iterable[PartitionState],
+        holds: Holds,
+        spec: LoadSpec,
+        spec_of: Callable[[PartitionState], LoadSpec],
+        now_ms: int,
+    ) -> None:
         """Look whether anything of this connector may still be inserted under claims of a run
-        before; called by its loop in every round."""
+        before; called by its loop in every round.
+
+        :param spec: today's: columns may be added while the driver runs; `spec_of`: under which a
+            range in doubt is sent again.
+        """
+        if spec is not self._spec:
+            self._spec, self._parts = spec, {**self._parts, **_parts_of(spec)}
         if self._why_closed:
             run = self.run  # the other thread may see another one meanwhile
-            self._quiet_in = "" if may_still_insert(states, holds, run, now_ms) else run
-
-    def _take(self, spec: LoadSpec) -> None:
-        found = {
-            TargetShard(table.entry, CLAIMS): (
-                key_space(table.deduplicate, table.columns),
-                table.deduplicate.window_seconds,
-            )
-            for table in spec.tables
-            if table.deduplicate is not None
-        }
-        # Today's load spec came first, and stays.
-        self._spaces = {**found, **self._spaces}
+            is_late = may_still_insert(states, holds, spec, spec_of, run, now_ms)
+            self._quiet_in = "" if is_late else run
 
     def _go(self) -> None:
         while not self._ended.wait(POLL_SECONDS):
@@ -394,19 +477,22 @@ class ClaimsKeeper:
         try:
             if self._store is None:
                 self._store = self._open_store()
-            self._look(self._store, now_ms)
+            if self._look(self._store, now_ms):
+                self._look(self._store, self._now_ms())
         except SluiceError as error:
             self._close(frozenset(), f"{error}. Try: {error.hint}", now_ms)
             if self._store is not None:
                 self._store.close()
                 self._store = None
 
-    def _look(self, store: ClaimStore, now_ms: int) -> None:
+    def _look(self, store: ClaimStore, now_ms: int) -> bool:
+        """Look once; True: claims were made again, and it may be open now."""
         run = store.run()
         if run != self.run:
             self.run, self._run_since_ms = run, now_ms
             self._close(frozenset(), "it was started again, or is another one", now_ms)
-        windows = dict(self._spaces.values())
+        of_entries = self._parts
+        parts = frozenset(of_entries.values())
         is_quiet = self._quiet_in == run
         has_settled = now_ms - self._run_since_ms >= self._settle_ms
         notes = store.notes()
@@ -414,58 +500,67 @@ class ClaimsKeeper:
             notes,
             run,
             self._me,
-            windows,
+            parts,
             is_quiet=is_quiet,
             has_settled=has_settled,
+            was_open=self._opened == run,
             noted_ms=self._noted_ms,
             # Who uses a store that only this machine has is gone with its run.
             unknown_until_ms=self._run_since_ms + self._lease_ms if self._settle_ms else 0,
-            new=[n for n in windows if _SPACE + n not in notes and not self._has_rows(n)],
+            new=[
+                part
+                for part in parts
+                if _SPACE + part.name not in notes and not self._has_rows(part.space)
+            ],
             now_ms=now_ms,
         )
+        kept: dict[str, str] = {}
         if isinstance(step, RebuildNow):
-            for space, since_ms in step.since_ms.items():
-                self._rebuild(space, since_ms)
-            step = Open() if store.run() == run else Closed("it was started again meanwhile")
-        is_open = isinstance(step, Open)
+            for part, since_ms in step.since_ms.items():
+                self._rebuild(part.space, since_ms)
+            now_ms = self._now_ms()  # nobody has inserted anything meanwhile
+            kept = {_SPACE + part.name: Space(run, now_ms).written() for part in step.since_ms}
+            step = Closed("it is looked at once more")
+        is_open = isinstance(step, Open) and has_settled
+        if is_open:
+            kept = {_SPACE + part.name: Space(run, now_ms).written() for part in parts}
         connector, is_quiet = self._me.connector, is_open or is_quiet
         until_ms = self._lease_ms + self._noted_ms_max  # it sends for so long without another note
-        writer = Writer(connector, run, is_quiet, now_ms, until_ms, tuple(windows))
-        store.keep(_WRITER + self._me.name, writer.written())
-        if isinstance(step, Closed):
-            self._close(frozenset(), step.why, now_ms)
-        elif not has_settled:
-            # Who rebuilds has to know of this writer before it sends anything.
-            self._close(frozenset(), "others who claim there may not have noticed yet", now_ms)
-        else:
-            for space in windows:
-                store.keep(_SPACE + space, Space(run, now_ms).written())
-            self._noted_ms = now_ms
-            self._close(frozenset(windows), "", now_ms)
-            self._care(store, now_ms)
+        names = tuple(sorted(part.name for part in parts))
+        writer = Writer(connector, run, is_quiet, now_ms, until_ms, names)
+        store.keep({_WRITER + self._me.name: writer.written(), **kept}, run)
         self._own = {
             target_shard: ShardWindow(
-                WindowState(BOUNDLESS, 0, f"the claims of {space}"),
+                WindowState(BOUNDLESS, 0, f"the claims of {part.space}"),
                 now_ms,
-                min(seconds, 2 * REPEATED_SECONDS_MAX),
+                min(part.seconds, 2 * REPEATED_SECONDS_MAX),
                 server=run,
             )
-            for target_shard, (space, seconds) in self._spaces.items()
+            for target_shard, part in of_entries.items()
         }
+        if is_open:
+            self._noted_ms, self._opened = now_ms, run
+            self._close(parts, "", now_ms)
+            self._care(store, run, notes, now_ms)
+        else:
+            # Who rebuilds has to know of this writer before it sends anything.
+            why = step.why if isinstance(step, Closed) else "others may not have noticed yet"
+            self._close(frozenset(), why, now_ms)
+        return bool(kept) and not is_open
 
-    def _care(self, store: ClaimStore, now_ms: int) -> None:
+    def _care(self, store: ClaimStore, run: str, notes: Mapping[str, str], now_ms: int) -> None:
         """Now and then: drop what is over, and see how it is doing."""
         if not 0 <= now_ms - self._swept_at_ms < SWEEP_EVERY_MS:
             self._swept_at_ms = now_ms
-            for name, text in store.notes().items():
+            for name, text in notes.items():
                 if name.startswith(_WRITER):
                     writer = Writer.read(text)
                     if now_ms - writer.at_ms - writer.lease_ms > FORGOTTEN_MS:
-                        store.keep(name, "")
+                        store.keep({name: ""}, run)
             store.sweep(now_ms // 1000 - REPEATED_SECONDS_MAX, SWEEP_SECONDS)
             self.facts = store.facts()
 
-    def _close(self, still_open: frozenset[str], why: str, now_ms: int) -> None:
+    def _close(self, still_open: frozenset[Part], why: str, now_ms: int) -> None:
         """Say what is new; every minute again what goes on, since nothing is loaded."""
         again = not 0 <= now_ms - self._alarmed_at_ms < ALARM_EVERY_MS
         if why and (why != self._why_closed or again):

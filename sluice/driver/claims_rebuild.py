@@ -63,16 +63,17 @@ def has_rows(configuration: Configuration, connector: str, space: str) -> bool:
 
     :raises TransientError: the tables cannot be described now.
     """
-    access = access_of(configuration)
+    access, is_known = access_of(configuration), False
     for table in read_spec(configuration, connector).tables:
         if table.deduplicate is None or key_space(table.deduplicate, table.columns) != space:
             continue
+        is_known = True
         look = partial(_looks_filled, database=table.database, table=table.table)
         for shard in table.shards:
             answers = on_replicas(access, shard, look)
             if len(answers) < len(access.shards[shard]) or any(answers.values()):
                 return True
-    return False
+    return not is_known  # of a load spec before
 
 
 def _looks_filled(server: Server, database: str, table: str) -> bool:

@@ -205,7 +205,8 @@ class ConnectorLoop:
                 self._apply([ParkEntry(target_shard.entry, refusal)])
         self._apply(self._schema.barred())
         if self._parts.claims is not None:
-            self._parts.claims.see(self.states.values(), self._holds, now_ms)
+            of = self._round_planner
+            self._parts.claims.see(self.states.values(), self._holds, of.spec, of.spec_of, now_ms)
         self._busy = busy(self.states.values(), now_ms)
         planned = self._round_planner.plan(self._busy, now_ms, flush=flush, stopping=stopping)
         self._apply(planned.effects)

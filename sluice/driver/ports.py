@@ -261,10 +261,18 @@ class Claims(Protocol):
 
     facts: StoreFacts | None
 
-    def see(self, states: Iterable[PartitionState], holds: Holds, now_ms: int) -> None:
+    def see(
+        self,
+        states: Iterable[PartitionState],
+        holds: Holds,
+        spec: LoadSpec,
+        spec_of: Callable[[PartitionState], LoadSpec],
+        now_ms: int,
+    ) -> None:
         """Look for what may still be inserted under claims that are lost.
 
         :param states: all partitions of a loop; `holds`: what else holds on to windows.
+        :param spec: today's; `spec_of`: under which a range in doubt is sent again.
         """
 
 

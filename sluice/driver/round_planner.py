@@ -92,6 +92,11 @@ class RoundPlanner:
         #: Ranges of the last round that waited for a replica to finish others.
         self.held_back = 0
 
+    @property
+    def spec(self) -> LoadSpec:
+        """Today's: what new ranges are recorded under."""
+        return self._planner.spec
+
     def plan(
         self, busy: list[PartitionState], now_ms: int, *, flush: bool, stopping: bool
     ) -> Round:

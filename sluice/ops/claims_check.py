@@ -59,8 +59,8 @@ class Checked:
 
 
 def check(configuration: Configuration, tables: list[KeyedTable]) -> list[Checked]:
-    """Compare the rows of each table with who owns their keys. Keeps nothing in the store but for
-    seconds.
+    """Compare the rows of each table with who owns their keys. What it leaves in the store
+    for keys that nobody has is over, and goes with the next sweep.
 
     :raises SluiceError: not every replica answers, not all rows are shown, or the store or Kafka
         does not answer.
@@ -78,7 +78,7 @@ def _check(configuration: Configuration, store: ClaimStore, keyed: KeyedTable) -
         is_judged = _is_within(owners, begins)
         mine = owners[is_judged]
         asked = np.ascontiguousarray(keys[is_judged])
-        owned_by, is_held = holders(store, asked, int(time.time()))
+        owned_by, is_held = holders(store, asked)
         is_mine = is_held & (owned_by == mine).all(axis=1)
         found.rows += len(owners)
         found.older += len(owners) - len(mine)
@@ -92,14 +92,15 @@ def _check(configuration: Configuration, store: ClaimStore, keyed: KeyedTable) -
     return found
 
 
-def holders(store: ClaimStore, keys: Keys, now_s: int) -> tuple[Owners, NDArray[np.bool_]]:
-    """Who has each key, and whether anybody has. A claim that is over when it is made counts for
-    nobody, whoever claims next; so the store is asked as by any other who claims.
+def holders(store: ClaimStore, keys: Keys) -> tuple[Owners, NDArray[np.bool_]]:
+    """Who has each key, and whether anybody has, or had until lately. A claim that is over when it
+    is made counts for nobody, whoever claims next; so the store is asked as by any other who
+    claims, but as long ago that no claim is over: those that are kept for repeats have to stay.
 
     :param keys: contiguous.
     """
     asking = np.tile(_ASKING, (len(keys), 1))
-    found = store.claim(keys, asking, _ENDED_S, now_s)
+    found = store.claim(keys, asking, _ENDED_S, _ENDED_S)
     return found, ~(found == _ASKING).all(axis=1)
 
 

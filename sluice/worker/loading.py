@@ -12,13 +12,13 @@ import ctypes
 import resource
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice.claims.offsets import written_offsets
-from sluice.claims.port import StoreAwayError
+from sluice.claims.port import StoreAwayError, StoreRefusedError
 from sluice.core.claims import Deduplicate, loader_number
 from sluice.core.dead_letters import DUPLICATE, PARKED
 from sluice.core.dynamic import NewField
@@ -177,8 +177,10 @@ def _load(
             return asked_for_schemas(tables, loading.schemas)
         try:
             loading.load(tables, router)
-        except StoreAwayError as error:
-            return Failed(error, inserted_nothing=not loading.receipts)
+        except (StoreAwayError, StoreRefusedError) as error:
+            # The driver sees what is refused, and waits: no range is at fault.
+            away = StoreAwayError(str(error), error.hint)
+            return Failed(away, inserted_nothing=not loading.receipts)
         except OutdatedTextError as refused:
             inserted = tuple(receipt.entry for receipt in loading.receipts)
             return Outdated(refused.entry, str(refused), inserted)
@@ -292,6 +294,10 @@ class _Loading:
         self.lease.check()  # nobody may claim any more for what nobody will insert
         claimed = claim(store, self.bundle, table, row_keys, decoded, origins, loader)
         self.clocks.claim += time.monotonic() - began
+        if stored := self.bundle.stored.get(table.entry):
+            # A message of which a probe found a row is none that made no row.
+            there = np.array([offset for offset, _, _ in stored], np.uint64)
+            claimed = replace(claimed, places=np.setdiff1d(claimed.places, there))
         if deduplicate.duplicates == "dead-letter":
             fault = DeadLetterReason(table.entry, DUPLICATE, "an earlier message has this key")
             for place in claimed.places.tolist():

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sluice.claims.owners import NOBODY, Keys, Owners
-from sluice.claims.port import ClaimStore
+from sluice.claims.port import ClaimStore, StoreAwayError
 from sluice.core.claims import KEY_BYTES, OWNER_BYTES
 from sluice.core.server_runs import is_same_run
 
@@ -105,8 +105,8 @@ class Conformance:
     def test_a_claim_ends(self, store: ClaimStore) -> None:
         keys, first, second = some_keys(3000), some_owners(3000), some_owners(3000, 3)
         store.claim(keys, first, UNTIL, NOW)
-        # A repeat leaves the end where it was
-        store.claim(keys, first, UNTIL + 50, NOW + 1)
+        # A duplicate leaves the end where it was
+        store.claim(keys, second, UNTIL + 50, NOW + 1)
         assert told(store.claim(keys, second, UNTIL + 100, UNTIL)) == told(first)
         assert told(store.claim(keys, second, UNTIL + 100, UNTIL + 1)) == told(second)
         assert told(store.claim(keys, first, UNTIL + 200, UNTIL + 100)) == told(second)
@@ -149,7 +149,7 @@ class Conformance:
         one, other = opens(), opens()
         keys, owners = some_keys(10), some_owners(10)
         one.claim(keys, owners, UNTIL, NOW)
-        one.keep("alive/a", "17")
+        one.keep({"alive/a": "17"}, one.run())
         one.close()
         one.close()
         assert told(other.claim(keys, some_owners(10, 3), UNTIL, NOW)) == told(owners)
@@ -158,12 +158,26 @@ class Conformance:
 
     def test_notes(self, store: ClaimStore) -> None:
         assert store.notes() == {} and store.note("alive/a") == ""
-        store.keep("alive/a", "1 two three")
-        store.keep("opened/größe", "")
-        store.keep("opened/b", "r@0")
-        store.keep("alive/a", "2 ä")
+        store.keep({"alive/a": "1 two three"}, store.run())
+        store.keep({"opened/größe": ""}, store.run())
+        store.keep({"opened/b": "r@0"}, store.run())
+        store.keep({"alive/a": "2 ä"}, store.run())
         assert store.note("alive/a") == "2 ä" and store.note("opened/b") == "r@0"
         assert store.notes() == {"alive/a": "2 ä", "opened/b": "r@0"}
+
+    def test_no_note_is_written_in_another_run(self, store: ClaimStore) -> None:
+        with pytest.raises(StoreAwayError):
+            store.keep({"alive/a": "3"}, "another@0")
+        assert store.note("alive/a") != "3"
+
+    def test_an_owner_may_claim_for_longer(self, store: ClaimStore) -> None:
+        """A range that was planned anew counts from then on; for others it is as it was."""
+        keys, owners, others = some_keys(3000), some_owners(3000), some_owners(3000, 9)
+        store.claim(keys, owners, NOW + 10, NOW)
+        assert told(store.claim(keys, owners, NOW + 50, NOW + 5)) == told(owners)
+        assert told(store.claim(keys, owners, NOW + 20, NOW + 5)) == told(owners)
+        assert told(store.claim(keys, others, NOW + 99, NOW + 40)) == told(owners)
+        assert told(store.claim(keys, others, NOW + 99, NOW + 51)) == told(others)
 
     def test_a_sweep_drops_what_has_ended(self, store: ClaimStore) -> None:
         ended, held = some_keys(2000), some_keys(1000, 11)
@@ -224,7 +238,8 @@ class Conformance:
                         del held[number]
                 continue
             for number, owner in lines:
-                if number not in held or held[number][1] < now:
+                before, until = held.get(number, (-1, -1))
+                if until < now or (before == owner and until < now + window):
                     held[number] = (owner, now + window)
             expected = _owned([held[number][0] for number, _ in lines])
             assert told(store.claim(keys, owners, now + window, now)) == told(expected)

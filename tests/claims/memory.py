@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from sluice.claims.owners import Keys, Owners
-from sluice.claims.port import StoreFacts
+from sluice.claims.port import StoreAwayError, StoreFacts
 from sluice.core.claims import OWNER_BYTES
 
 
@@ -40,7 +41,7 @@ class MemoryStore:
         with self.kept.lock:
             for key, owner in zip(map(bytes, keys), map(bytes, owners), strict=True):
                 held = self.kept.claims.get(key)
-                if held is None or held[1] < now_s:
+                if held is None or held[1] < now_s or (held[0] == owner and held[1] < until_s):
                     held = self.kept.claims[key] = (owner, until_s)
                 found.append(held[0])
         return np.frombuffer(bytearray().join(found), np.uint8).reshape(-1, OWNER_BYTES)
@@ -54,8 +55,10 @@ class MemoryStore:
     def note(self, name: str) -> str:
         return self.kept.notes.get(name, "")
 
-    def keep(self, name: str, text: str) -> None:
-        self.kept.notes[name] = text
+    def keep(self, notes: Mapping[str, str], run: str) -> None:
+        if run != self.run():
+            raise StoreAwayError("another run")
+        self.kept.notes.update(notes)
 
     def notes(self) -> dict[str, str]:
         return {name: text for name, text in self.kept.notes.items() if text}

@@ -120,7 +120,7 @@ def test_segments_are_removed_with_their_last_claim(store: LocalStore, directory
     assert store.sweep(NOW + 101, 1) == 11
     assert len(segments_of(directory)) == 1
     assert first.used_bytes() <= 4096, "who has it in memory does not keep its room"
-    other.keep("alive", "1")
+    other.keep({"alive": "1"}, other.run())
     assert claim(other, [0, 11, 21], 4, NOW + 999, NOW + 101) == [4, 2, 3]
     assert store.sweep(NOW + 2000, 1) == 12
     assert segments_of(directory) == []
@@ -289,8 +289,8 @@ def test_a_note_is_never_newer_than_the_claims(
 ) -> None:
     assert (store.note("alive/a.b"), store.notes()) == ("", {})
     claim(store, [1, 2], 1)
-    store.keep("alive/a.b", "1")
-    store.keep("opened/ä", "run")
+    store.keep({"alive/a.b": "1"}, store.run())
+    store.keep({"opened/ä": "run"}, store.run())
     assert [segment.unsynced() for segment in store._shared.segments] == [(2, 2)]
     claim(store, [3], 1)
     assert [segment.unsynced() for segment in store._shared.segments] == [(2, 3)]
@@ -301,15 +301,15 @@ def test_a_note_is_never_newer_than_the_claims(
     with monkeypatch.context() as patch:
         patch.setattr(Segment, "sync", failed)
         with pytest.raises(StoreAwayError, match="Input/output error"):
-            store.keep("alive/a.b", "2")
+            store.keep({"alive/a.b": "2"}, store.run())
         assert store.note("alive/a.b") == "1"
         with pytest.raises(StoreAwayError, match="Input/output error"):
             store.release(keys_of([1]), owners_of([1]))
-    store.keep("alive/a.b", "3")
+    store.keep({"alive/a.b": "3"}, store.run())
     assert [segment.unsynced() for segment in store._shared.segments] == [(3, 3)]
     store.close()
     assert store.notes() == {"alive/a.b": "3", "opened/ä": "run"}
-    store.keep("opened/ä", "")
+    store.keep({"opened/ä": ""}, store.run())
     assert store.notes() == {"alive/a.b": "3"}
 
 

@@ -37,7 +37,7 @@ def _claimer(directory: str, answers: Path, seed: int) -> None:
             found = store.claim(keys, owners, NOW + HOUR, NOW)
             file.write(np.hstack([keys, found]).tobytes())
             if call % 3 == 0:
-                store.keep(f"alive/{seed}", str(call))
+                store.keep({f"alive/{seed}": str(call)}, store.run())
 
 
 def _owners_by_key(answers: list[Path]) -> dict[bytes, set[bytes]]:

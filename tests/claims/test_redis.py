@@ -178,7 +178,7 @@ def test_another_program_has_the_name(server: RedisServer) -> None:
 def test_a_killed_server_keeps_claims_and_is_another_run(server: RedisServer) -> None:
     store, keys, owners = opened(server.url), some_keys(20_000), some_owners(20_000)
     store.claim(keys, owners, UNTIL, NOW)
-    store.keep("alive/a", "5")
+    store.keep({"alive/a": "5"}, store.run())
     run = store.run()
     assert is_same_run(run, store.run()) and store.facts().loses == ""
     server.kill()
@@ -398,14 +398,14 @@ def test_a_cluster_whose_slots_move_and_whose_nodes_end() -> None:
         )
         run = store.run()
         store.claim(keys, owners, UNTIL, NOW)
-        store.keep("alive/a", "1")
+        store.keep({"alive/a": "1"}, store.run())
         assert all(
             isinstance(size := server.ask("DBSIZE"), int) and size > 5000 for server in servers
         )
         with pytest.raises(StoreRefusedError, match="node of a cluster"):
             opened(servers[0].url).run()
         # One of them has an older note than the others: what it says holds
-        store.keep("alive/a", "2")
+        store.keep({"alive/a": "2"}, store.run())
         tag = RedisStore(address_of(f"redis-cluster://{places}", "", ""))._connected().tags[1]
         servers[1].ask("HSET", "sluice:notes" + tag.decode(), "alive/a", "1 1")
         assert store.note("alive/a") == "1"

@@ -22,6 +22,7 @@ from sluice.driver.claims import (
     Closed,
     Me,
     Open,
+    Part,
     RebuildNow,
     Space,
     Writer,
@@ -36,7 +37,9 @@ from tests.driver.loop_world import table_spec
 NOW = 10_000_000
 RUN, BEFORE = "b@0", "a@0"
 ME = Me("p/c", "run-1", NOW - 5_000)
-WINDOWS = {"s": 3_600}
+OF = Part("s", "d.t", 3_600)
+NOTE = f"space {OF.name}"
+ELSEWHERE = Part("other", "d.t", 3_600)
 LEASE = 600_000
 KEY = "t/@claims"
 
@@ -48,14 +51,16 @@ def step(
     has_settled: bool = True,
     noted_ms: int = 0,
     unknown_until_ms: int = 0,
+    was_open: bool = False,
 ) -> object:
     return next_step(
         notes,
         RUN,
         ME,
-        WINDOWS,
+        [OF],
         is_quiet=is_quiet,
         has_settled=has_settled,
+        was_open=was_open,
         noted_ms=noted_ms,
         unknown_until_ms=unknown_until_ms,
         now_ms=NOW,
@@ -63,11 +68,11 @@ def step(
 
 
 def writer(run: str = BEFORE, *, is_quiet: bool = False, at_ms: int = NOW, of: str = "p/d") -> str:
-    return Writer(of, run, is_quiet, at_ms, LEASE, ("s",)).written()
+    return Writer(of, run, is_quiet, at_ms, LEASE, (OF.name,)).written()
 
 
 def test_a_store_with_all_claims_is_open() -> None:
-    assert step({"space s": Space(RUN, NOW - STALE_MS).written()}, is_quiet=False) == Open()
+    assert step({NOTE: Space(RUN, NOW - STALE_MS).written()}, is_quiet=False) == Open()
 
 
 @pytest.mark.parametrize(
@@ -81,8 +86,8 @@ def test_a_store_with_all_claims_is_open() -> None:
 )
 def test_what_came_since_its_last_note_is_claimed_again(note: str, since_ms: int) -> None:
     """Never more than the window: what is older would be over."""
-    notes = {"space s": note} if note else {}
-    assert step(notes) == RebuildNow({"s": since_ms - SINCE_MARGIN_MS})
+    notes = {NOTE: note} if note else {}
+    assert step(notes) == RebuildNow({OF: since_ms - SINCE_MARGIN_MS})
 
 
 def test_nothing_is_rebuilt_while_something_may_still_be_inserted() -> None:
@@ -98,7 +103,10 @@ def test_nothing_is_rebuilt_while_something_may_still_be_inserted() -> None:
         (writer(RUN, is_quiet=True), False),
         (writer(BEFORE, is_quiet=True), True),
         (writer(at_ms=NOW - LEASE - 20_000), False),
-        (Writer("p/d", BEFORE, False, NOW, LEASE, ("other",)).written(), False),
+        (
+            Writer("p/d", BEFORE, False, NOW, LEASE, (ELSEWHERE.name,)).written(),
+            False,
+        ),
         # The driver before this one: what it sent is in doubt here.
         (writer(of="p/c", at_ms=NOW - 6_000), False),
         # It goes on, so this one may be the one that is to end.
@@ -122,7 +130,7 @@ def test_who_may_still_insert_is_unknown_where_notes_are_lost(
     noted_ms: int, alive_ms: int, waits: bool
 ) -> None:
     """Another writer that sleeps does not say so again."""
-    notes = {"space s": Space(BEFORE, alive_ms).written()} if alive_ms else {}
+    notes = {NOTE: Space(BEFORE, alive_ms).written()} if alive_ms else {}
     found = step(notes, noted_ms=noted_ms, unknown_until_ms=NOW)
     assert isinstance(found, Closed) is waits
     over = step(notes, noted_ms=noted_ms, unknown_until_ms=NOW - 20_000)
@@ -134,6 +142,8 @@ def test_a_note_of_this_driver_is_its_own() -> None:
 
 
 SOURCE = TopicPartition("a", 0)
+#: Of whose tables none deduplicates.
+SPEC = LoadSpec("p", "c", "d", 1, (table_spec("t", ("a",)),))
 
 
 def state(run: str = BEFORE, key: str = KEY, deadline_ms: int = NOW + 1_000) -> PartitionState:
@@ -155,7 +165,9 @@ def state(run: str = BEFORE, key: str = KEY, deadline_ms: int = NOW + 1_000) -> 
 
 
 def quiet(found: PartitionState, *late: PossibleLateInsert) -> bool:
-    return not may_still_insert([found], Holds(late_inserts=list(late)), RUN, NOW)
+    return not may_still_insert(
+        [found], Holds(late_inserts=list(late)), SPEC, lambda _: SPEC, RUN, NOW
+    )
 
 
 def test_a_range_in_doubt_may_still_be_inserted_until_its_lease_is_over() -> None:
@@ -232,7 +244,7 @@ class Shop:
 
     def poll(self, *states: PartitionState, after_ms: int = 1_000) -> str | None:
         self.now += after_ms
-        self.keeper.see(states, Holds(), self.now)
+        self.keeper.see(states, Holds(), self.spec, lambda _: self.spec, self.now)
         self.keeper.poll()
         return self.keeper.outage(OF_T)
 
@@ -311,3 +323,50 @@ def test_a_store_that_may_have_been_emptied_is_opened_when_a_lease_is_over() -> 
     assert "who else claims there" in (shop.poll(after_ms=4_000) or "")
     assert "who else claims there" in (shop.poll(after_ms=LEASE - 10_000) or "")
     assert shop.poll(after_ms=30_000) is None
+
+
+def test_rows_of_another_table_in_the_same_scope_are_claimed_by_who_loads_it() -> None:
+    """Until then it is not known which events have come there."""
+    theirs = Part("s", "d.u", 3_600)
+    note = Writer("p/d", RUN, True, NOW, LEASE, (theirs.name,)).written()
+    notes = {NOTE: Space(RUN, NOW).written(), "writer p/d run-2": note}
+    assert isinstance(step(notes), Closed)
+    assert step(notes, was_open=True) == Open()
+    assert step({**notes, f"space {theirs.name}": Space(RUN, NOW).written()}) == Open()
+
+
+def test_a_range_that_is_recorded_without_claims_comes_before_they_are_made_again() -> None:
+    """Its rows are inserted without them, and nobody would claim for them later."""
+    table = replace(table_spec("t", ("a",)), deduplicate=Deduplicate(("id",), 3_600, "p/d.t"))
+    spec = LoadSpec("p", "c", "d", 1, (table,))
+    without = state(key="t/s1")
+    assert may_still_insert([without], Holds(), spec, lambda _: SPEC, RUN, NOW)
+    # What a probe has found is loaded with claims: it waits itself until the store is open.
+    assert not may_still_insert([without], Holds(), spec, lambda _: spec, RUN, NOW)
+    without.answered(Loaded((), (), 10, 100, 0))
+    assert not may_still_insert([without], Holds(), spec, lambda _: SPEC, RUN, NOW)
+
+
+def test_a_rebuild_that_takes_long_is_not_begun_again() -> None:
+    shop = Shop(Kept())
+
+    def rebuild(space: str, since_ms: int) -> None:
+        shop.rebuilt.append((space, since_ms))
+        shop.now += 3 * STALE_MS
+
+    shop.keeper._rebuild = rebuild
+    shop.poll(after_ms=0)
+    assert shop.poll() is None
+    assert len(shop.rebuilt) == 1
+
+
+def test_columns_of_the_key_that_are_altered_make_another_key_space() -> None:
+    shop = Shop(Kept())
+    shop.poll(after_ms=0)
+    assert shop.poll() is None
+    (table,) = shop.spec.tables
+    wide = replace(table, deduplicate=Deduplicate(("id", "n"), 3_600, "p/d.t"))
+    shop.spec = replace(shop.spec, tables=(wide,))
+    shop.keeper.see((), Holds(), shop.spec, lambda _: shop.spec, shop.now)
+    assert shop.keeper.outage(OF_T)
+    assert shop.poll() is None and len(shop.rebuilt) == 2

@@ -62,7 +62,7 @@ def test_who_has_a_key_keeps_it(claiming: Claiming) -> None:
     with claiming.store() as store:
         store.claim(claiming.keys(60), claiming.owners(2), now_s() + 100, now_s())
         assert rebuilt(claiming) == (2, 1, 1)
-        found, is_held = holders(store, claiming.keys(50, 60, 70), now_s())
+        found, is_held = holders(store, claiming.keys(50, 60, 70))
         assert is_held.tolist() == [True, True, False]
         assert (found[:2] == claiming.owners(5, 2)).all()
 
@@ -90,11 +90,11 @@ def test_a_question_leaves_no_claim(claiming: Claiming) -> None:
     keys = claiming.keys(50)
     with claiming.store() as store:
         for _ in range(2):
-            _, is_held = holders(store, keys, now_s())
+            _, is_held = holders(store, keys)
             assert not is_held.any()
         mine = claiming.owners(5)
         assert (store.claim(keys, mine, now_s() + 100, now_s() - 50) == mine).all()
-        found, is_held = holders(store, keys, now_s())
+        found, is_held = holders(store, keys)
         assert is_held.all()
         assert (found == mine).all()
 
@@ -161,7 +161,7 @@ def test_a_driver_has_it_done_by_a_process_of_its_own(claiming: Claiming) -> Non
     claiming.insert({5: 50})
     rebuild_elsewhere(claiming.configuration, "dc1", space_of(claiming), 0)
     with claiming.store() as store:
-        found, is_held = holders(store, claiming.keys(50), now_s())
+        found, is_held = holders(store, claiming.keys(50))
     assert is_held.all()
     assert (found == claiming.owners(5)).all()
 
@@ -196,5 +196,5 @@ def test_a_large_table_is_read_in_chunks(
     )
     assert rebuilt(claiming) == (200_000, 200_000, 0)
     with claiming.store() as store:
-        found, _ = holders(store, claiming.keys(0, 199_999), now_s())
+        found, _ = holders(store, claiming.keys(0, 199_999))
     assert (found == np.concatenate([claiming.owners(0), claiming.owners(199_999)])).all()

@@ -15,6 +15,7 @@ from sluice.core.load_spec import TableSpec
 from sluice.core.ranges import TopicPartition
 from sluice.decode.keys.hashing import Keyed
 from sluice.decode.messages.origins import Origins
+from sluice.driver.claims import Part as PartOfClaims
 from sluice.driver.claims import Space
 from sluice.testbed.simulate.bundle_rules import Records, in_words
 from sluice.testbed.simulate.claims import SimulatedStore
@@ -85,9 +86,11 @@ class ClaimRules:
             entry: key_space(_scoped(world, entry, rule), COLUMNS) for entry, rule in rules.items()
         }
         if world.claims is not None and not world.claims.plan.is_empty:
-            for space in self.space_of.values():
+            for entry, space in self.space_of.items():
                 text = Space(world.claims.run, world.now).written()
-                world.claims.write(_SPACE + space, text)
+                target = f"d.{world.plan.entries[entry]}"
+                part = PartOfClaims(space, target, rules[entry].window_seconds)
+                world.claims.write(_SPACE + part.name, text)
         self._stored: dict[bytes, list[Stored]] = {}
         #: Under which run a task has claimed.
         self._claimed: dict[frozenset[Any], str] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -274,12 +274,14 @@ class SimulatedStore:
         found = []
         for key, owner in asked:
             held = self._kept.claims.get(key)
-            if held is None or held[1] < now_s:
-                if held is not None:
+            is_over = held is None or held[1] < now_s
+            if held is None or is_over or (held[0] == owner and held[1] < until_s):
+                if held is not None and is_over:
                     self._world.faults.note("same event long after it")
                 held = (owner, until_s)
                 self._kept.write(key, held)
-                self._world.claim_rules.owned(key)
+                if is_over:
+                    self._world.claim_rules.owned(key)
             found.append(held[0])
         return found
 
@@ -292,11 +294,14 @@ class SimulatedStore:
     def note(self, name: str) -> str:
         return self.notes().get(name, "")
 
-    def keep(self, name: str, text: str) -> None:
+    def keep(self, notes: Mapping[str, str], run: str) -> None:
         fault = self._ask("note", is_light=True)
-        if text:
-            self._world.claim_rules.noted(name, text)
-        self._kept.write(name, text)
+        if run != self._kept.run:
+            raise StoreAwayError("simulated: another run of the store")
+        for name, text in notes.items():
+            if text:
+                self._world.claim_rules.noted(name, text)
+            self._kept.write(name, text)
         if fault == "look at claims: answer lost":
             self._lose("the answer")
 
