@@ -23,7 +23,7 @@ class ClaimingLetters(Claiming, DeadLetters):
     def held(self, *ids: int) -> list[bool]:
         """Whether anybody has the keys of these events."""
         with self.store() as store:
-            _, is_held = holders(store, self.keys(*ids), now_s())
+            _, is_held = holders(store, self.keys(*ids))
         return [bool(each) for each in is_held]
 
     def claim(self, key: int, offset: int) -> None:

@@ -15,7 +15,7 @@ from sluice.clickhouse.schema import TableFacts
 from sluice.config import load
 from sluice.core.claims import Deduplicate
 from sluice.core.load_spec import Column, LoadSpec
-from sluice.driver.claims import STALE_MS, Space, waiting_for
+from sluice.driver.claims import STALE_MS, Part, Space, waiting_for
 from sluice.ops.claims_status import read_claims_status
 from sluice.ops.doctor import examine
 from sluice.ops.doctor_claims import check_deduplicated, check_room, check_store, why_claims_go
@@ -187,7 +187,8 @@ def test_status_says_how_the_store_is_doing(
     now_ms = time.time_ns() // 1_000_000
     with claiming.store() as store:
         space = Space(store.run(), now_ms)
-        store.keep(f"space {claiming.pipeline}/{claiming.database}.orders/0a1b", space.written())
+        part = Part(f"{claiming.pipeline}/{claiming.database}.orders/0a1b", "d.orders", 60)
+        store.keep({f"space {part.name}": space.written()}, store.run())
     assert run(capsys, "status", str(claiming.path)).out.strip().endswith("bytes; open")
     text = claiming.path.read_text().replace('"local"', '"redis://127.0.0.1:1"')
     claiming.path.write_text(text)
@@ -207,8 +208,8 @@ def test_status_says_how_the_store_is_doing(
 )
 def test_what_a_scope_waits_for(run: str, alive_ms: int, why: str) -> None:
     notes = {
-        "space a/b/0123": Space(run, alive_ms).written(),
-        "space a/b/c/0123": Space("now", 1_000_000).written(),
+        f"space {Part('a/b/0123', 'd.t', 60).name}": Space(run, alive_ms).written(),
+        f"space {Part('a/b/c/0123', 'd.t', 60).name}": Space("now", 1_000_000).written(),
         "writer a/b/c": "[]",
     }
     found = waiting_for(notes, "now", ["a/b"], 1_000_000)
