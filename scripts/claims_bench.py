@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sluice.claims.stores import StoreAccess, open_store
 from sluice.claims.owners import Keys, Owners
+from sluice.claims.stores import StoreAccess, open_store
 from sluice.core.claims import KEY_BYTES, OWNER_BYTES
 
 
