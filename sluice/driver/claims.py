@@ -33,8 +33,6 @@ from sluice.driver.state import Holds, PartitionState
 _logger = logging.getLogger("sluice.claims")
 
 POLL_SECONDS = 1.0
-#: Other drivers poll as often; of notes, a store that writes its log each second loses no more.
-SETTLE_MS = 3_000
 SWEEP_EVERY_MS = 10_000
 SWEEP_SECONDS = 0.05
 ALARM_EVERY_MS = 60_000
@@ -43,8 +41,8 @@ BOUNDLESS = 1 << 40
 #: A server says to the second when a part came, by a clock of its own.
 SINCE_MARGIN_MS = 2 * CLOCK_SKEW_MS_MAX + 2_000
 
-#: A store elsewhere is polled by all who claim there, who notice a new run so soon; a local one
-#: cannot be another one unnoticed.
+#: A store elsewhere is polled by all who claim there, who notice a new run so soon; one that writes
+#: its log each second loses no more notes. A local one cannot be another one unnoticed.
 SETTLE_MS = 3_000
 #: What nobody has noted for so long was not kept up: rows may have come without claims.
 STALE_MS = 60_000
@@ -398,7 +396,6 @@ class ClaimsKeeper:
         self._swept_at_ms = 0
         self._alarmed_at_ms = 0
         self._ended = threading.Event()
-        self._polling = threading.Lock()
         self._thread = threading.Thread(target=self._go, name="claims", daemon=True)
 
     def start(self) -> None:
@@ -465,11 +462,7 @@ class ClaimsKeeper:
                 _logger.exception("watching the store of claims ends on a bug, and is tried again")
 
     def poll(self) -> None:
-        """Look at the store, and do what is to be done about it."""
-        with self._polling:  # a store is one thread's at a time
-            self._poll()
-
-    def _poll(self) -> None:
+        """Look at the store, and do what is to be done about it. One thread at a time."""
         now_ms = self._now_ms()
         if now_ms - self._looked_ms > self._noted_ms_max:
             self._noted_ms = 0

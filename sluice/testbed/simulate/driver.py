@@ -110,7 +110,6 @@ class SimulatedClaimsKeeper(ClaimsKeeper):
 
     def start(self) -> None:
         self._ended = VirtualEvent(self.world)
-        self._polling = VirtualLock(self.world)  # type: ignore[assignment]
         self.poll()
         self.world.scheduler.spawn(self.world.process, self._go)
 
