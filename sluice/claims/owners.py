@@ -38,6 +38,11 @@ def topic_bytes(topic_id: str) -> bytes:
     return raw
 
 
+def topic_text(raw: bytes) -> str:
+    """The short topic id of its 8 bytes."""
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
 def owners_of(
     topic_ids: Sequence[str],
     partitions: Sequence[int],

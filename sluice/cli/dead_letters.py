@@ -43,8 +43,15 @@ _which = together(
     config_argument,
     click.option(
         "--parked",
-        is_flag=True,
+        "of",
+        flag_value="parking",
         help="messages of parked tables instead, which stand in the parking topic",
+    ),
+    click.option(
+        "--duplicates",
+        "of",
+        flag_value="duplicates",
+        help="copies of duplicates instead, which stand in the topic of [deduplication]",
     ),
     click.option("--connector", metavar="NAME", help="only of this connector"),
     click.option("--table", metavar="ENTRY", help="only of this table entry"),
@@ -72,12 +79,12 @@ def dead_letters() -> None:
     """Look at messages that could not become rows."""
 
 
-def _configuration(path: Path, parked: bool) -> Configuration:
+def _configuration(path: Path, of: str | None) -> Configuration:
     """The file, with the topic that is meant as that of the dead letters."""
     configuration = load_configuration(path)
-    if not parked:
-        return configuration
-    return replace(configuration, dead_letters_topic=configuration.parking_topic)
+    topics = {"parking": configuration.parking_topic, "duplicates": configuration.duplicates_topic}
+    topic = topics.get(of or "", configuration.dead_letters_topic)
+    return replace(configuration, dead_letters_topic=topic)
 
 
 @dead_letters.command("list", example=f"{_EXAMPLE} --table orders --since 1h")
@@ -90,7 +97,7 @@ def _configuration(path: Path, parked: bool) -> Configuration:
 @json_option
 def list_dead_letters(
     config: Path,
-    parked: bool,
+    of: str | None,
     limit: int | None,
     replayed: bool,
     waiting: bool,
@@ -104,7 +111,7 @@ def list_dead_letters(
     if replayed and waiting:
         raise UsageError("--waiting contradicts --replayed", "Leave one of them out.")
     selection = DeadLetterSelection(**selected, replayed=replayed if replayed or waiting else None)
-    dead_letters = _first(find(_configuration(config, parked), selection), limit)
+    dead_letters = _first(find(_configuration(config, of), selection), limit)
     if summary:
         counts = summarise(dead_letters)
         if as_json:
@@ -171,6 +178,7 @@ def _fields(found: Found) -> dict[str, object]:
         "version": found.stored.version,
         "replayed_at_ms": None if replayed is None else replayed.at_ms,
         "replayed_by": None if replayed is None else replayed.by,
+        **{name.replace("-", "_"): value for name, value in letter.facts},
         "key": letter.key,
         "preview": _preview(letter.value),
         "headers": [{"name": name, "value": value} for name, value in letter.headers],
@@ -184,11 +192,11 @@ def _fields(found: Found) -> dict[str, object]:
 @click.option("--offset", required=True, type=an_offset, help="its offset in the topic")
 @click.option("--hex", "is_hex", is_flag=True, help="print the payload as hexadecimal")
 @json_option
-def show(config: Path, parked: bool, is_hex: bool, as_json: bool, **selected: Any) -> int:
+def show(config: Path, of: str | None, is_hex: bool, as_json: bool, **selected: Any) -> int:
     """Show all of one message: headers, payload, error, what to do."""
     from sluice.ops.dead_letters import DeadLetterSelection, advice, find_one
 
-    found = find_one(_configuration(config, parked), DeadLetterSelection(**selected))
+    found = find_one(_configuration(config, of), DeadLetterSelection(**selected))
     if as_json:
         print_json_list(
             {**_fields(each), "value": _payload(each, is_hex), "advice": advice(each)}
@@ -218,6 +226,7 @@ def _named(found: Found, advice: str) -> list[tuple[str, object]]:
         ("column", letter.column or "-"),
         ("reason", letter.reason),
         ("error", letter.error),
+        *((name.replace("-", " "), value) for name, value in letter.facts),
         ("attempt", str(letter.attempt)),
         ("attempted at", _time(stored.written_at_ms)),
         ("replayed", f"{_time(replayed.at_ms)} by {replayed.by}" if replayed else "no"),
@@ -260,7 +269,7 @@ def _payload(found: Found, is_hex: bool) -> str:
 @yes_option
 @json_option
 def replay(
-    config: Path, parked: bool, limit: int | None, yes: bool, as_json: bool, **selected: Any
+    config: Path, of: str | None, limit: int | None, yes: bool, as_json: bool, **selected: Any
 ) -> int:
     """Put messages back into their topics, each once.
 
@@ -269,7 +278,7 @@ def replay(
     from sluice.ops import dead_letters_replaying as replaying
     from sluice.ops.dead_letters import DeadLetterSelection
 
-    configuration = _configuration(config, parked)
+    configuration = _configuration(config, of)
     plan = replaying.plan_replay(configuration, DeadLetterSelection(**selected), limit)
     report = replaying.ReplayReport(replayed_before=plan.replayed_before)
     if plan.dead_letters:
@@ -316,7 +325,7 @@ def _print_report(report: ReplayReport) -> None:
 @json_option
 def purge(
     config: Path,
-    parked: bool,
+    of: str | None,
     replayed: bool,
     is_all: bool,
     yes: bool,
@@ -333,7 +342,7 @@ def purge(
             "purge needs to know what: filters, or --all, not both",
             "sluice dead-letters purge --help",
         )
-    configuration = _configuration(config, parked)
+    configuration = _configuration(config, of)
     selection = DeadLetterSelection(**selected, replayed=True if replayed else None)
     plan = purging.plan_purge(configuration, selection)
     if not confirm(plan.steps(configuration.dead_letters_topic), yes):

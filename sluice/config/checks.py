@@ -82,17 +82,14 @@ def _own_topics(configuration: Configuration) -> Iterator[tuple[str, str]]:
         "ledger": configuration.ledger_topic,
         "dead_letters": configuration.dead_letters_topic,
         "parking": configuration.parking_topic,
+        "deduplication": configuration.duplicates_topic,
     }
     for connector in configuration.connectors:
         for topic in connector.topics:
             if topic in names.values():
                 what = f'"{topic}" is written by this pipeline itself'
                 yield f"connector[{connector.name}].topics", what
-    for name, other in (
-        ("ledger", "dead_letters"),
-        ("parking", "dead_letters"),
-        ("parking", "ledger"),
-    ):
+    for other, name in combinations(("dead_letters", "ledger", "parking", "deduplication"), 2):
         if names[name] == names[other]:
             yield f"{name}.topic", f"is also {other}.topic; choose another"
 

@@ -12,7 +12,16 @@ from pydantic import BeforeValidator, TypeAdapter
 from sluice.config.findings import RefusedError, suggest
 from sluice.config.secret import Secret
 from sluice.config.section import Conflict, Listed, Section
-from sluice.config.values import FileName, SecretText, Text, a_duration, a_string, a_text, shown
+from sluice.config.values import (
+    FileName,
+    SecretText,
+    Text,
+    Topic,
+    a_duration,
+    a_string,
+    a_text,
+    shown,
+)
 from sluice.core.claims import Deduplicate, OnNullKey, WhatOfDuplicates
 
 LOCAL = "local"
@@ -92,6 +101,7 @@ class DeduplicationConfiguration(Section):
     :param password_file: holds the password instead; "": `password` is it.
     :param ca_file: certificates that the store's certificate is checked against; "": those that
         the machine trusts.
+    :param topic: gets copies of duplicates where an entry says "topic"; "" for the default.
     """
 
     store: Annotated[str, BeforeValidator(_a_store)] = ""
@@ -99,6 +109,7 @@ class DeduplicationConfiguration(Section):
     password: SecretText = field(default_factory=Secret)
     password_file: FileName = ""
     ca_file: FileName = ""
+    topic: Topic = ""
 
     @property
     def is_local(self) -> bool:

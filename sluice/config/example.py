@@ -112,6 +112,7 @@ topic = "sluice.orders.ledger"        # default: sluice.<pipeline>.ledger
 # path = "sluice-claims"              # that directory; this one, beside this file, is the default
 # password_file = "redis-password"    # of a Redis; or password = "${REDIS_PASSWORD}"
 # ca_file = "ca.pem"                  # for rediss: what its certificate is checked against
+# topic = "sluice.orders.duplicates"  # for duplicates = "topic"; sluice.<pipeline>.duplicates
 
 # [metrics]
 # listen = "127.0.0.1:9464"           # off by default

@@ -175,6 +175,7 @@ def _completed(file: _File, path: Path) -> Configuration:
         dead_letter_limit=DeadLetterLimit(dead_letters.max_ratio, dead_letters.min_dead_letters),
         ledger_topic=file.ledger.topic or f"{own}.ledger",
         parking_topic=file.parking.topic or f"{own}.parking",
+        duplicates_topic=(file.deduplication and file.deduplication.topic) or f"{own}.duplicates",
         metrics=file.metrics,
         registry=file.registry,
         deduplication=_completed_deduplication(file, path.absolute().parent),

@@ -134,13 +134,22 @@ class Configuration:
     dead_letter_limit: DeadLetterLimit = field(default_factory=DeadLetterLimit)
     #: Of messages whose table takes nothing for now.
     parking_topic: str = ""
+    #: Of copies of duplicates.
+    duplicates_topic: str = ""
     deduplication: DeduplicationConfiguration | None = None
 
     @property
     def own_topics(self) -> tuple[str, ...]:
         """The topics that the pipeline writes."""
-        names = (self.ledger_topic, self.dead_letters_topic)
-        return (*names, self.parking_topic) if self.parkable else names
+        parking = (self.parking_topic,) if self.parkable else ()
+        duplicates = (self.duplicates_topic,) if self.keeps_duplicates else ()
+        return (self.ledger_topic, self.dead_letters_topic, *parking, *duplicates)
+
+    @property
+    def keeps_duplicates(self) -> bool:
+        """Whether any table entry has a copy of each duplicate written to their topic."""
+        rules = (table.deduplicate for table in self.tables)
+        return any(rule is not None and rule.duplicates == "topic" for rule in rules)
 
     @property
     def parkable(self) -> tuple[str, ...]:
@@ -182,7 +191,8 @@ class Configuration:
         source = self.connector(connector)
         if topic in source.topics:
             return True
-        if topic in (*self.own_topics, self.parking_topic) or is_reserved(topic):
+        own = (*self.own_topics, self.parking_topic, self.duplicates_topic)
+        if topic in own or is_reserved(topic):
             return False
         return matches(source.topic_pattern, topic) and bool(self.tables_of(topic))
 

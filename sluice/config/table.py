@@ -229,11 +229,11 @@ class TableConfiguration(Section):
                 yield "dynamic_columns", what
 
     def _not_known_again(self, deduplicate: Deduplicate) -> Iterator[Conflict]:
-        if deduplicate.duplicates == "dead-letter" and self.rows == "many":
+        if deduplicate.duplicates != "drop" and self.rows == "many":
             yield (
                 ("deduplicate", "duplicates"),
-                '"dead-letter" needs rows = "one": the other rows of a message may be loaded; use '
-                '"drop"',
+                f'"{deduplicate.duplicates}" needs rows = "one": the other rows of a '
+                'message may be loaded; use "drop"',
             )
         if self.lineage is False:
             yield (

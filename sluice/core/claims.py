@@ -21,7 +21,7 @@ OWNER_BYTES = 28
 #: are worth something in one run of their store. They stand in a record as a shard of this name,
 #: which no shard can have.
 CLAIMS = "@claims"
-WhatOfDuplicates = Literal["drop", "dead-letter"]
+WhatOfDuplicates = Literal["drop", "dead-letter", "topic"]
 OnNullKey = Literal["dead-letter", "row"]
 
 _WORDS = re.compile(r"\w+")
@@ -47,7 +47,8 @@ class Deduplicate:
     :param key: columns of the block, or one expression over them in ClickHouse SQL.
     :param window_seconds: so long after the first one an event with the same key makes no row.
     :param scope: keys of one scope are compared; tables that share none never see each other's.
-    :param duplicates: what becomes of their messages.
+    :param duplicates: what becomes of their messages: "dead-letter" and "topic": a copy goes to the
+        dead-letter topic, or to that of duplicates.
     :param on_null: what becomes of a message without a part of its key: "row": it is loaded, and
         never a duplicate.
     """

@@ -24,8 +24,12 @@ REPLAY_HEADERS = (
 #: The reason of dead letters of messages that nothing is wrong with: their table takes nothing for
 #: now. They stand in the parking topic.
 PARKED = "parked"
-#: Of messages whose event another message has already made a row of, where they are to be kept.
+#: Of copies of messages whose event another message has already made a row of. Nothing is wrong
+#: with them, and they count as duplicates, wherever their copies are.
 DUPLICATE = "duplicate"
+#: What is said of them beside: the values of the key, in JSON, and the place of the message that
+#: has it, as topic/partition/offset; the topic by the id that `_source` of the rows names.
+DUPLICATE_KEY, DUPLICATE_OF = FACTS = ("duplicate-key", "duplicate-of")
 
 #: How many examples an error names.
 _EXAMPLES_MAX = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sluice.core.dynamic import NewField
 from sluice.core.errors import SluiceError
@@ -72,18 +72,26 @@ class Origin:
     timestamp_ms: int | None
 
 
+#: Which of the pipeline's topics gets a message that made no row.
+Into = Literal["dead-letters", "parking", "duplicates"]
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetterReason:
     """Why a message cannot become a row of a table entry.
 
     :param entry: "" where no entry takes the message.
     :param column: "" where it is not about one column.
+    :param into: the topic that gets it.
+    :param facts: more that is said of it, by name.
     """
 
     entry: str
     reason: str
     error: str
     column: str = ""
+    into: Into = "dead-letters"
+    facts: tuple[tuple[str, str], ...] = ()
 
 
 class DeadLetter(NamedTuple):
@@ -100,6 +108,7 @@ class DeadLetter(NamedTuple):
     :param attempted_at_ms: when the driver heard of it; 0 if that was not recorded.
     :param connector: pipeline and connector that read it, as `pipeline.connector`.
     :param spec: digest of the load spec that it was read under.
+    :param into: see `DeadLetterReason`, as `facts`.
     """
 
     topic: str
@@ -119,6 +128,8 @@ class DeadLetter(NamedTuple):
     attempted_at_ms: int = 0
     connector: str = ""
     spec: str = ""
+    into: Into = "dead-letters"
+    facts: tuple[tuple[str, str], ...] = ()
 
     @property
     def first(self) -> Origin:
@@ -177,7 +188,7 @@ class Loaded:
     :param unrouted: messages that no entry takes, skipped or not.
     :param empty: by table entry, offsets of messages of no rows, where any number is allowed.
     :param dropped_rows: by table entry, bad rows of messages whose other rows were loaded.
-    :param duplicates: by table entry; those that became dead letters are not among them.
+    :param duplicates: by table entry; `copies`: of their messages, where they are to be kept.
     """
 
     receipts: tuple[Receipt, ...]
@@ -191,6 +202,7 @@ class Loaded:
     empty: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
     dropped_rows: Mapping[str, int] = field(default_factory=dict)
     duplicates: Mapping[str, Duplicates] = field(default_factory=dict)
+    copies: tuple[DeadLetter, ...] = ()
 
     @property
     def rows(self) -> int:

@@ -300,6 +300,7 @@ def may_still_insert(
 
     :param spec: today's; `spec_of`: under which a range in doubt is sent again.
     """
+    digest = spec.digest()
     for state in states:
         is_open = state.record.in_doubt and state.loaded is None and state.stopped is None
         if is_open and (recorded := spec_of(state)) is not spec:
@@ -308,7 +309,10 @@ def may_still_insert(
                 return True
         if not _claims(state.background.insert_counters):
             continue
-        if state.record.in_doubt and is_same_run(state.background.servers.get(CLAIMS), run):
+        # What is probed, and loaded under today's load spec, may have claimed by another key.
+        is_repeated = state.record.spec == digest or spec_of(state) is not spec
+        is_known = is_same_run(state.background.servers.get(CLAIMS), run)
+        if state.record.in_doubt and is_known and is_repeated:
             continue
         last_ms = state.late_insert_until_ms
         if state.record.in_doubt and state.loaded is None and not state.untouched:
@@ -319,6 +323,27 @@ def may_still_insert(
         _claims(late.insert_counters) and not has_expired(late.deadline_ms, now_ms)
         for late in holds.late_inserts
     )
+
+
+def why_other_claims(recorded: LoadSpec, today: LoadSpec, topic: str) -> str | None:
+    """Why claims under a recorded load spec are not those that are made today: its events are known
+    by another key, or in another scope; None if they are."""
+    spaces = {
+        table.entry: key_space(table.deduplicate, table.columns)
+        for table in today.tables
+        if table.deduplicate is not None
+    }
+    for table in recorded.tables_of(topic):
+        if table.deduplicate is None or table.parked:
+            continue
+        then = key_space(table.deduplicate, table.columns)
+        if spaces.get(table.entry, then) != then:
+            return (
+                f"events of table entry {table.entry} were known by "
+                f"{', '.join(table.deduplicate.key)} in the scope {table.deduplicate.scope}, and "
+                "are known otherwise today"
+            )
+    return None
 
 
 def _parts_of(spec: LoadSpec) -> dict[TargetShard, Part]:

@@ -21,7 +21,7 @@ from sluice.core.load_spec import SOURCE, LoadSpec
 from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
 from sluice.driver.beginning import ask_group
-from sluice.driver.claims import SETTLE_MS, ClaimsKeeper, Me
+from sluice.driver.claims import SETTLE_MS, ClaimsKeeper, Me, why_other_claims
 from sluice.driver.claims_rebuild import has_rows, rebuild
 from sluice.driver.discovering import TopicFinder, topics_to_load
 from sluice.driver.loop import ConnectorLoop
@@ -189,6 +189,9 @@ class _Assembly:
             owner=f"run-{uuid.uuid4().hex[:10]}",
             dead_letter_bytes_max=min(bytes_max, 15 * 1024 * 1024),
             parking_topic=configuration.parking_topic,
+            duplicates_topic=(
+                configuration.duplicates_topic if configuration.keeps_duplicates else ""
+            ),
         )
         self.monitor = WindowMonitor(self.clickhouse, self.spec, now_ms, bounded=run._bounded)
         self.monitor.start()
@@ -381,7 +384,8 @@ class _Assembly:
 
     def _why_not_executable(self, recorded: LoadSpec, topic: str) -> str | None:
         today = read_today(self.configuration, [recorded])
-        return why_not_executable(recorded, today, topic)
+        other = why_other_claims(recorded, self.spec, topic)
+        return other or why_not_executable(recorded, today, topic)
 
     @property
     def _told_apart(self) -> frozenset[str]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 
 from sluice.core.dead_letters import (
-    DUPLICATE,
     PARKED,
     DeadLetterLimit,
     DeadLetterWindow,
@@ -21,7 +21,7 @@ from sluice.core.dead_letters import (
 )
 from sluice.core.errors import TerminalError
 from sluice.core.ranges import Range, TopicPartition
-from sluice.core.receipts import Loaded
+from sluice.core.receipts import DeadLetter, Loaded
 
 _logger = logging.getLogger("sluice.loop")
 
@@ -65,23 +65,28 @@ class DeadLetterLimiter:
         source = block_range.source
         window = self.windows.setdefault(source, DeadLetterWindow(self._limit))
         dead_letters = dead_letters_by_table(
-            letter for letter in loaded.dead_letters if letter.reason not in (PARKED, DUPLICATE)
+            letter for letter in loaded.dead_letters if letter.reason != PARKED
         )
         if loaded.messages:
             excess = window.take(loaded.messages, dead_letters, loaded.passed)
             if excess is not None:
                 raise self._too_many(block_range, loaded, excess)
-        if not loaded.dead_letters:
+        if not loaded.dead_letters and not loaded.copies:
             return loaded
         for letter in loaded.dead_letters:
             key = (letter.table, letter.reason)
             self.counts[key] = self.counts.get(key, 0) + 1
         self._warn(source, window, loaded, dead_letters, now_ms)
-        signed = tuple(
-            letter._replace(attempted_at_ms=now_ms, connector=self._connector, spec=spec)
-            for letter in loaded.dead_letters
+
+        def signed(letters: Iterable[DeadLetter]) -> tuple[DeadLetter, ...]:
+            return tuple(
+                letter._replace(attempted_at_ms=now_ms, connector=self._connector, spec=spec)
+                for letter in letters
+            )
+
+        return replace(
+            loaded, dead_letters=signed(loaded.dead_letters), copies=signed(loaded.copies)
         )
-        return replace(loaded, dead_letters=signed)
 
     def would_stop(
         self, source: TopicPartition, table: str, dead_letters: int, messages: int

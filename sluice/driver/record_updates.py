@@ -575,7 +575,7 @@ def settling(
                 state.block_range, state.late_insert_until_ms, state.background.insert_counters
             )
         )
-    return tuple(entries), loaded.dead_letters, state.record.bundle
+    return tuple(entries), loaded.dead_letters + loaded.copies, state.record.bundle
 
 
 def refresh(state: PartitionState) -> RecordUpdate:

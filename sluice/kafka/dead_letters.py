@@ -16,6 +16,7 @@ import confluent_kafka as ck
 from sluice import __version__
 from sluice.core.dead_letters import (
     ATTEMPT_HEADER,
+    FACTS,
     ORIGIN_HEADER,
     ORIGIN_TIMESTAMP_HEADER,
     REPLAY_HEADERS,
@@ -126,6 +127,7 @@ def wrap(letter: DeadLetter, message_bytes_max: int) -> Envelope:
         ("sluice.lane", letter.connector.encode()),
         ("sluice.text", letter.spec.encode()),
         ("sluice.version", __version__.encode()),
+        *((f"{_OWN_HEADER}{name}", value.encode()) for name, value in letter.facts),
     ]
     return Envelope(key, value, headers + original)
 
@@ -157,6 +159,11 @@ def unwrap(message: ck.Message) -> DeadLetter:
         attempted_at_ms=int(own.get("sluice.attempted-at", b"0")),
         connector=own.get("sluice.lane", b"").decode(),
         spec=own.get("sluice.text", b"").decode(),
+        facts=tuple(
+            (name, own[header].decode(errors="replace"))
+            for name in FACTS
+            if (header := f"{_OWN_HEADER}{name}") in own
+        ),
     )
     origin = _read_origin(own) if ORIGIN_HEADER in own else letter.first
     return letter if origin == letter.first else letter._replace(origin=origin)

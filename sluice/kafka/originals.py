@@ -111,6 +111,8 @@ class Originals:
                     error=fault.error,
                     table=fault.entry,
                     column=fault.column,
+                    into=fault.into,
+                    facts=fault.facts,
                 )
                 for fault in wanted[offset]
             ]

@@ -591,4 +591,6 @@ def _letter(message: ck.Message, fault: DeadLetterReason, left: int) -> DeadLett
         table=fault.entry,
         column=fault.column,
         truncated=pointer,
+        into=fault.into,
+        facts=fault.facts,
     )

@@ -10,10 +10,10 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from sluice.core.dead_letters import PARKED
 from sluice.core.errors import SluiceError
 from sluice.core.ledger import Commit, encode_entries
 from sluice.core.ranges import TopicPartition
+from sluice.core.receipts import DeadLetter
 from sluice.core.records import Record, encode
 from sluice.kafka.dead_letters import wrap
 from sluice.kafka.errors import FencedError, UnknownCommitError, kafka_error
@@ -49,9 +49,15 @@ class RecorderNames:
     dead_letter_topic: str
     owner: str
     dead_letter_bytes_max: int = 1_000_000
-    #: Of dead letters whose reason is PARKED; "" where no table entry may be parked.
+    #: "" where no table entry may be parked; likewise that of duplicates.
     parking_topic: str = ""
+    duplicates_topic: str = ""
     transaction_timeout_ms: int = 60_000
+
+    def topic_of(self, letter: DeadLetter) -> str:
+        """Where a dead letter goes: none is lost for a topic that is not named any more."""
+        other = {"parking": self.parking_topic, "duplicates": self.duplicates_topic}
+        return other.get(letter.into, "") or self.dead_letter_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +116,11 @@ def _write(producer: ck.Producer, content: Content) -> None:
     waiting, is_answered = 0, True
     for letter in content.commit.dead_letters:
         wrapped = wrap(letter, names.dead_letter_bytes_max)
-        topic = names.dead_letter_topic
-        if letter.reason == PARKED and names.parking_topic:
-            topic = names.parking_topic
         size = wrapped.bytes
         if waiting and waiting + size > WAITING_BYTES_MAX and is_answered:
             is_answered = producer.flush(FLUSH_SECONDS_MAX) == 0
             waiting = 0
-        _produce(producer, topic, wrapped.key, wrapped.value, wrapped.headers)
+        _produce(producer, names.topic_of(letter), wrapped.key, wrapped.value, wrapped.headers)
         waiting += size
 
 

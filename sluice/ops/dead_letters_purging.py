@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sluice.config import Configuration
+from sluice.core.dead_letters import DUPLICATE
 from sluice.core.errors import TerminalError
 from sluice.core.ranges import Interval
 from sluice.driver.specs import kafka_access
@@ -62,8 +63,9 @@ class PartitionPurge:
             self.kept += 1
         else:
             letter = record.letter
-            key = (letter.topic, letter.partition, letter.table)
-            self._offsets.setdefault(key, []).append(letter.offset)
+            if letter.reason != DUPLICATE:  # what the ledger knows needs no mark
+                key = (letter.topic, letter.partition, letter.table)
+                self._offsets.setdefault(key, []).append(letter.offset)
             self.dead_letters += 1
             self.before = record.offset + 1
             self._earlier += self._pending

@@ -273,7 +273,8 @@ def _look_at_own_topics(
             if name == configuration.ledger_topic:
                 check_ledger(found, topic, connector.brokers)
             else:
-                check_dead_letters(found, topic, bytes_max, connector.brokers)
+                keeps = name != configuration.duplicates_topic
+                check_dead_letters(found, topic, bytes_max, connector.brokers, keeps=keeps)
         elif not found.findings:
             _check_future(found, len(cluster.brokers), min(3, len(cluster.brokers)), "sluice run")
         look.findings += found.findings

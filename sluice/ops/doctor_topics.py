@@ -196,11 +196,17 @@ def check_ledger(found: Examination, topic: TopicFacts, bootstrap: str) -> None:
 
 
 def check_dead_letters(
-    found: Examination, topic: TopicFacts, source_bytes_max: int, bootstrap: str
+    found: Examination,
+    topic: TopicFacts,
+    source_bytes_max: int,
+    bootstrap: str,
+    *,
+    keeps: bool = True,
 ) -> None:
     """Dead letters stay until a person has looked.
 
     :param source_bytes_max: the largest message that a source topic takes.
+    :param keeps: False: nobody else needs what it has, as copies of duplicates.
     """
     seconds = _seconds(topic, "retention.ms")
     policy = topic.settings.get("cleanup.policy", "delete")
@@ -210,7 +216,8 @@ def check_dead_letters(
             f"cleanup.policy is {policy}: dead letters of one key replace each other",
             set_topic(bootstrap, topic.name, cleanup_policy="delete"),
         )
-    if seconds is not None or int(topic.settings.get("retention.bytes", -1)) >= 0:
+    expires = seconds is not None or int(topic.settings.get("retention.bytes", -1)) >= 0
+    if keeps and expires:
         found.warning(
             "dead-letters",
             "dead letters expire, and `sluice audit` then counts their messages as missing",
@@ -228,4 +235,5 @@ def check_dead_letters(
                 max_message_bytes=source_bytes_max + _DEAD_LETTER_OVERHEAD_BYTES,
             ),
         )
-    found.ok("dead-letters", f"takes messages of {size} bytes, and keeps them")
+    kept = "" if expires else ", and keeps them"
+    found.ok("dead-letters", f"takes messages of {size} bytes{kept}")

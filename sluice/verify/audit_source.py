@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sluice.claims.offsets import read_offsets
 from sluice.config import Configuration, ConnectorConfiguration
+from sluice.core.dead_letters import DUPLICATE
 from sluice.core.ranges import Interval, TopicPartition, subtract
 from sluice.core.records import InvalidRecordError, decode
 from sluice.core.tokens import row_source
@@ -226,6 +227,8 @@ class SourceReader:
             for letter in read_dead_letters(self.access, topic):
                 if letter.connector and letter.connector != self._connector:
                     continue  # of somebody else who reads a topic of this name
+                if letter.reason == DUPLICATE:
+                    continue  # a copy; the ledger knows these messages
                 key = (TopicPartition(letter.topic, letter.partition), letter.table)
                 found.setdefault(key, array("Q")).append(letter.offset)
         return {key: np.sort(np.array(offsets, np.uint64)) for key, offsets in found.items()}

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.claims.owners import NOBODY, OWNER, Owners, topic_text
 from sluice.claims.port import ClaimStore, StoreAwayError
-from sluice.core.claims import CLAIMS, Deduplicate
+from sluice.core.claims import CLAIMS, OWNER_BYTES, Deduplicate
+from sluice.core.dead_letters import DUPLICATE, DUPLICATE_KEY, DUPLICATE_OF
 from sluice.core.load_spec import TableSpec
+from sluice.core.receipts import DeadLetterReason, Into
 from sluice.core.server_runs import is_same_run
 from sluice.decode.keys.hashing import RowKeys
 from sluice.decode.keys.kept import kept
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.origins import Origins
 from sluice.worker.bundle import Bundle
+
+#: Of what a copy says of its key.
+_KEY_CHARACTERS_MAX = 1_000
 
 
 class OtherStoreError(StoreAwayError):
@@ -34,11 +41,14 @@ class Claimed:
     :param block: without the rows that others own.
     :param left_out: rows that others own.
     :param places: of messages of which all rows are left out, ascending.
+    :param told: where copies are wanted, of each row that is left out: the place of its message,
+        the values of its key in JSON, and who has that.
     """
 
     block: Decoded
     left_out: int
     places: NDArray[np.uint64]
+    told: tuple[tuple[int, str, Owners], ...] = ()
 
 
 def require_run(store: ClaimStore, bundle: Bundle) -> None:
@@ -93,7 +103,35 @@ def claim(
     stays[asked] = is_mine
     block = kept(decoded, stays)
     places = np.setdiff1d(decoded.offsets[~stays], block.offsets)
-    return Claimed(block, decoded.rows - block.rows, places)
+    told: tuple[tuple[int, str, Owners], ...] = ()
+    if deduplicate.duplicates != "drop" and len(places):
+        of_rows = np.zeros((decoded.rows, OWNER_BYTES), np.uint8)
+        of_rows[asked] = holders
+        left = kept(decoded, ~stays)
+        told = tuple(zip(left.offsets.tolist(), row_keys.texts(left), of_rows[~stays], strict=True))
+    return Claimed(block, decoded.rows - block.rows, places, told)
+
+
+def duplicate_faults(
+    table: TableSpec, bundle: Bundle, claimed: Claimed
+) -> Iterator[tuple[int, DeadLetterReason]]:
+    """What is said of each message that made no row, with its place."""
+    topics = {member.record.topic_id: member.block_range.source.topic for member in bundle.members}
+    is_copied = set(claimed.places.tolist())
+    for place, key, owner in claimed.told:
+        if place not in is_copied:
+            continue
+        (found,) = owner.view(OWNER)
+        topic = topic_text(bytes(owner[:8]))
+        where = f"{topics.get(topic, f'topic {topic}')}[{found['partition']}]"
+        facts = [(DUPLICATE_KEY, key[:_KEY_CHARACTERS_MAX])]
+        if bytes(owner) == NOBODY:
+            error = "a row that no message is known of has this key"
+        else:
+            error = f"{where} offset {found['offset']} has this key"
+            facts.append((DUPLICATE_OF, f"{topic}/{found['partition']}/{found['offset']}"))
+        into: Into = "duplicates" if _of(table).duplicates == "topic" else "dead-letters"
+        yield place, DeadLetterReason(table.entry, DUPLICATE, error, into=into, facts=tuple(facts))
 
 
 def _of(table: TableSpec) -> Deduplicate:

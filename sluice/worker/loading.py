@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from sluice.claims.offsets import written_offsets
 from sluice.claims.port import StoreAwayError, StoreRefusedError
-from sluice.core.claims import Deduplicate, loader_number
+from sluice.core.claims import loader_number
 from sluice.core.dead_letters import DUPLICATE, PARKED
 from sluice.core.dynamic import NewField
 from sluice.core.errors import InDoubtError, SluiceError, TerminalError
@@ -54,7 +54,7 @@ from sluice.kafka.readers import Reader
 from sluice.worker.asking import ask_for_fields, asked_for_columns, asked_for_schemas, words_of
 from sluice.worker.assignment import Assignment, TaskEnvironment
 from sluice.worker.bundle import Bundle
-from sluice.worker.claiming import Claimed, claim
+from sluice.worker.claiming import Claimed, claim, duplicate_faults
 from sluice.worker.errors import BlockRefusedError, NeedsReservationError, OutdatedTextError
 from sluice.worker.fetching import Reading, fetch
 from sluice.worker.inserting import insert_block, may_go_parallel
@@ -277,14 +277,14 @@ class _Loading:
             if decoded.dropped_rows:
                 self.dropped[table.entry] = decoded.dropped_rows
             if decoded.rows and table.deduplicate is not None:
-                decoded = self._claim(table, table.deduplicate, decoded)
+                decoded = self._claim(table, decoded)
             if decoded.rows == 0:
                 continue
             parts = self._split(table, decoded)
             del decoded
             self._insert(table, parts)
 
-    def _claim(self, table: TableSpec, deduplicate: Deduplicate, decoded: Decoded) -> Decoded:
+    def _claim(self, table: TableSpec, decoded: Decoded) -> Decoded:
         """The block without duplicates (R20), after everything that may leave a message out."""
         began = time.monotonic()
         cache, origins = self.cache, self.bundle.origins(self.spec, table.entry)
@@ -298,12 +298,10 @@ class _Loading:
             # A message of which a probe found a row is none that made no row.
             there = np.array([offset for offset, _, _ in stored], np.uint64)
             claimed = replace(claimed, places=np.setdiff1d(claimed.places, there))
-        if deduplicate.duplicates == "dead-letter":
-            fault = DeadLetterReason(table.entry, DUPLICATE, "an earlier message has this key")
-            for place in claimed.places.tolist():
-                self.faults.setdefault(place, []).append(fault)
-        elif claimed.left_out:
+        if claimed.left_out:
             self.duplicates[table.entry] = claimed
+        for place, fault in duplicate_faults(table, self.bundle, claimed):
+            self.faults.setdefault(place, []).append(fault)
         return claimed.block
 
     def _split(self, table: TableSpec, decoded: Decoded) -> list[tuple[str, Block]]:
@@ -350,7 +348,8 @@ class _Loading:
 
     def _park(self, table: TableSpec, router: Router) -> None:
         """All that the entry takes becomes dead letters of the parking topic."""
-        fault = DeadLetterReason(table.entry, PARKED, f"{table.target} takes no blocks for now")
+        error = f"{table.target} takes no blocks for now"
+        fault = DeadLetterReason(table.entry, PARKED, error, into="parking")
         with router.messages_of(table.entry) as buffer:
             for offset in map(int, buffer.offsets):
                 self.faults.setdefault(offset, []).append(fault)
@@ -411,10 +410,10 @@ class _Loading:
                     DeadLetterReason("", NO_ROUTE, "no table entry takes this message")
                 ]
         faults = self._faults_of_members()
-        dead_letters: list[tuple[DeadLetter, ...]] = [() for _ in bundle.members]
+        letters: list[tuple[DeadLetter, ...]] = [() for _ in bundle.members]
         if self.faults:
             began = time.monotonic()
-            dead_letters = self._dead_letters(
+            letters = self._dead_letters(
                 self.cache.reader(self.environment, looks=router.looks), faults
             )
             self.clocks.letters = time.monotonic() - began
@@ -425,7 +424,7 @@ class _Loading:
         return tuple(
             Loaded(
                 receipts=tuple(one for shares in self.shares if (one := shares[n]) is not None),
-                dead_letters=dead_letters[n],
+                dead_letters=tuple(one for one in letters[n] if one.reason != DUPLICATE),
                 messages=result.messages,
                 bytes=result.bytes,
                 skipped=result.skipped,
@@ -436,6 +435,7 @@ class _Loading:
                 empty=empty[n],
                 dropped_rows=self.dropped if n == 0 else {},
                 duplicates=duplicates[n],
+                copies=tuple(one for one in letters[n] if one.reason == DUPLICATE),
             )
             for n, result in enumerate(reading.results)
         )

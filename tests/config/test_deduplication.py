@@ -123,7 +123,12 @@ TABLE = [
     (
         'deduplicate = { key = ["a"], window = "7d", duplicates = "keep" }',
         "deduplicate.duplicates",
-        'use "drop" or "dead-letter"',
+        'use "drop", "dead-letter" or "topic"',
+    ),
+    (
+        'rows = "many"\ndeduplicate = { key = ["a"], window = "7d", duplicates = "topic" }',
+        "deduplicate.duplicates",
+        '"topic" needs rows = "one"',
     ),
     (
         'deduplicate = { key = ["a"], window = "7d", on_null = "default" }',
@@ -177,7 +182,11 @@ SECTION = [
     ('store = "local"\npassword = "a"', "password", "is of no use: the local store is a directory"),
     ('password_file = "a"', "password_file", "is of no use"),
     ('store = "local"\nca_file = "a"', "ca_file", "is of no use"),
-    ('url = "redis://host"', "url", "known here: ca_file, password, password_file, path, store"),
+    (
+        'url = "redis://host"',
+        "url",
+        "known here: ca_file, password, password_file, path, store, topic",
+    ),
 ]
 
 
@@ -187,6 +196,21 @@ def test_what_the_section_may_not_say(tmp_path: Path, section: str, key: str, wo
     matching = [line for line in found if line.startswith(f"sluice.toml: deduplication.{key}: ")]
     assert any(words in line for line in matching), found
     assert "hunter2" not in "".join(found)
+
+
+def test_copies_of_duplicates_have_a_topic(tmp_path: Path) -> None:
+    configuration = load_text(tmp_path, KNOWN)
+    assert configuration.duplicates_topic == "sluice.orders.duplicates"
+    assert configuration.duplicates_topic not in configuration.own_topics
+    kept = changed('window = "7d"', 'window = "7d", duplicates = "topic"', KNOWN)
+    configuration = load_text(tmp_path, with_section('topic = "again"', kept))
+    assert configuration.own_topics == (
+        "sluice.orders.ledger",
+        "sluice.orders.dead-letters",
+        "again",
+    )
+    (finding,) = findings_of(tmp_path, with_section('topic = "sluice.orders.ledger"', kept))
+    assert finding == "sluice.toml: deduplication.topic: is also ledger.topic; choose another"
 
 
 def test_workers_elsewhere_need_a_store_that_is_named(tmp_path: Path) -> None:

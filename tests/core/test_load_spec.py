@@ -60,7 +60,7 @@ TABLES = st.builds(
         key=st.lists(WORDS, min_size=1, max_size=3).map(tuple),
         window_seconds=st.integers(1, 10**6),
         scope=WORDS,
-        duplicates=st.sampled_from(["drop", "dead-letter"]),
+        duplicates=st.sampled_from(["drop", "dead-letter", "topic"]),
         on_null=st.sampled_from(["dead-letter", "row"]),
     ),
 )

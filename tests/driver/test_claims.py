@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from sluice.driver.claims import (
     Writer,
     may_still_insert,
     next_step,
+    why_other_claims,
 )
 from sluice.driver.ports import ShardWindow
 from sluice.driver.state import Answered, AsRecorded, Holds, PartitionState, PossibleLateInsert
@@ -156,7 +158,7 @@ def state(run: str = BEFORE, key: str = KEY, deadline_ms: int = NOW + 1_000) -> 
         owner="o",
         generation=0,
         topic_id="AAAAAAAAAAA",
-        spec="d",
+        spec=SPEC.digest(),
         reservation=1,
         deadline_ms=deadline_ms,
     )
@@ -175,6 +177,40 @@ def test_a_range_in_doubt_may_still_be_inserted_until_its_lease_is_over() -> Non
     assert quiet(state(deadline_ms=NOW - 20_000))
     assert quiet(state(RUN))  # it was recorded under what the store is now
     assert quiet(state(key="t/0"))  # it claims nothing
+
+
+def test_a_range_that_is_loaded_under_todays_key_may_have_claimed_by_another_one() -> None:
+    """What its first attempts may still insert has to be there before claims are made again."""
+    found = state(RUN)
+    found.record = replace(found.record, spec="another")
+    assert not quiet(found)
+    found.record = replace(found.record, deadline_ms=NOW - 20_000)
+    assert quiet(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_other"),
+    [
+        ({}, False),
+        ({"window_seconds": 60}, False),
+        ({"duplicates": "topic"}, False),
+        ({"scope": "q"}, True),
+        ({"key": ("n", "id")}, True),
+    ],
+)
+def test_a_key_that_was_changed_while_ranges_are_in_doubt(
+    change: dict[str, Any], is_other: bool
+) -> None:
+    """They are looked for in the table, and what is missing claims as new ranges do."""
+    then = Deduplicate(("id", "n"), 3_600, "p/d.t")
+    table = replace(table_spec("t", ("a",)), deduplicate=then)
+    today = replace(table, deduplicate=replace(then, **change))
+    recorded, now = (replace(SPEC, tables=(each,)) for each in (table, today))
+    why = why_other_claims(recorded, now, "a")
+    assert (why is not None) is is_other
+    assert why_other_claims(recorded, now, "b") is None
+    assert why_other_claims(recorded, SPEC, "a") is None
+    assert why_other_claims(SPEC, now, "a") is None
 
 
 def test_a_range_that_nobody_inserted_does_not_hold_the_store_closed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -44,6 +45,16 @@ def test_dead_letters_say_when_and_under_what() -> None:
         assert each.spec == "0123456789abcdef"
     assert watching.counts == {("orders", "syntax"): 2}
     assert watching.windows[SOURCE].ratio("orders") == 0.02
+
+
+def test_copies_of_duplicates_are_signed_and_no_dead_letters() -> None:
+    watching = watch()
+    copies = tuple(letter(offset, reason="duplicate") for offset in range(100))
+    report = watching.take(
+        Range(SOURCE, 0, 100), "0123456789abcdef", replace(loaded(100, 0), copies=copies), NOW
+    )
+    assert {(each.attempted_at_ms, each.connector) for each in report.copies} == {(NOW, "shop.dc1")}
+    assert (watching.counts, report.dead_letters) == ({}, ())
 
 
 def test_the_error_says_what_and_what_to_do() -> None:

@@ -4,6 +4,7 @@ event whose row is not there. With a real Redis; every row is compared by its ev
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,11 @@ pytestmark = pytest.mark.long
 
 EVENTS = 12_000
 KILLS = 3
-DEDUPLICATE = 'deduplicate = { key = ["id"], window = "1d" }'
+DEDUPLICATE = 'deduplicate = { key = ["id"], window = "1d", duplicates = "topic" }'
+
+
+#: Partition, offset, and the number of the event.
+Place = tuple[int, int, int]
 
 
 @pytest.fixture
@@ -27,9 +32,11 @@ def redis() -> Iterator[RedisServer]:
         yield server
 
 
-def configured(world: World, redis: RedisServer, table: str, topic: str) -> Path:
+def configured(
+    world: World, redis: RedisServer, table: str, topic: str, settings: str = DEDUPLICATE
+) -> Path:
     path = world.configure(
-        {table: [topic]}, max_messages=1_000, lease='"10s"', table_settings=DEDUPLICATE
+        {table: [topic]}, max_messages=1_000, lease='"10s"', table_settings=settings
     )
     with path.open("a") as opened:
         opened.write(f'\n[deduplication]\nstore = "{redis.url}"\n')
@@ -45,7 +52,7 @@ def produce(world: World, topic: str, first: int) -> Truth:
     return truth
 
 
-def assert_each_event_once(world: World, table: str, *truths: Truth) -> None:
+def assert_each_event_once(world: World, configuration: Path, table: str, *truths: Truth) -> None:
     sent = {
         (partition, offset, number)
         for truth in truths
@@ -62,6 +69,23 @@ def assert_each_event_once(world: World, table: str, *truths: Truth) -> None:
     doubled = [number for number, count in rows.items() if count > 1]
     lost = {number for _, _, number in sent} - rows.keys()
     assert (len(doubled), len(lost)) == (0, 0), (doubled[:5], sorted(lost)[:5])
+    assert_each_duplicate_once(world, configuration, sent, set(found))
+
+
+def assert_each_duplicate_once(
+    world: World, configuration: Path, sent: set[Place], rows: set[Place]
+) -> None:
+    """Each message that made no row has one copy, which names the one that did."""
+    done = world.sluice("dead-letters", "list", str(configuration), "--duplicates", "--json")
+    assert done.returncode == 0, done.stderr
+    copies = json.loads(done.stdout)
+    places = Counter((copy["partition"], copy["offset"]) for copy in copies)
+    assert places == Counter((partition, offset) for partition, offset, _ in sent - rows)
+    row_of = {number: (partition, offset) for partition, offset, number in rows}
+    for copy in copies:
+        (number,) = json.loads(copy["duplicate_key"])
+        _, partition, offset = copy["duplicate_of"].split("/")
+        assert row_of[int(number)] == (int(partition), int(offset))
 
 
 @pytest.mark.parametrize(
@@ -88,14 +112,22 @@ def test_a_worker_dies(
     driver = world.drain(configuration, 240)
     assert exits.count == KILLS, driver.text()[-4000:]
     assert "Spark lost" in driver.text()
-    assert_each_event_once(world, table, truth)
+    assert_each_event_once(world, configuration, table, truth)
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param('key = ["id"]', id="as it was"),
+        pytest.param('scope = "another", key = ["id"]', id="in another scope"),
+        pytest.param('key = ["toString(id)"]', id="by another key"),
+    ],
+)
 def test_claims_of_a_driver_that_is_gone(
-    world: World, redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     """The store knows events that the table lacks: workers die after they claimed, and so does the
-    driver. The same events come again before its successor starts."""
+    driver. The same events come again before its successor starts, which knows them otherwise."""
     table, topic = f"gone_{world.name}", f"gone-{world.name}"
     world.create_topic(topic)
     world.create_table(table)
@@ -108,6 +140,8 @@ def test_claims_of_a_driver_that_is_gone(
         driver.kill()
     assert redis.ask("DBSIZE") != 0 and world.count(table) == 0
     again = produce(world, topic, 0)
+    settings = DEDUPLICATE.replace('key = ["id"]', key)
+    configuration = configured(world, redis, table, topic, settings)
     world.drain(configuration, 240)
-    assert_each_event_once(world, table, first, again)
+    assert_each_event_once(world, configuration, table, first, again)
     assert world.count(table) == EVENTS

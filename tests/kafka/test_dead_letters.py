@@ -54,7 +54,9 @@ def stored(**changes: object) -> StoredDeadLetter:
 
 def test_every_field_comes_back() -> None:
     moved = LETTER._replace(offset=90, origin=Origin("events", 0, 5, NOW), attempt=3)
-    for each in (LETTER, moved, letter(1, key=None, value=None, timestamp_ms=None)):
+    facts = (("duplicate-key", '["ä"]'), ("duplicate-of", "Zm9vYmFyYmE/3/7"))
+    copy = letter(1, reason="duplicate", facts=facts)
+    for each in (LETTER, moved, letter(1, key=None, value=None, timestamp_ms=None), copy):
         wrapped = wrap(each, 1_000_000)
         outgoing = Outgoing("letters", 0, wrapped.key, wrapped.value, wrapped.headers)
         assert unwrap(Message(outgoing)) == each
@@ -71,6 +73,10 @@ def test_headers_tell_everything_by_name() -> None:
     assert headers["sluice.attempted-at"] == b"%d" % (NOW + 5)
     assert headers["sluice.text"] == b"0123456789abcdef"
     assert headers["sluice.version"]
+    copy = letter(1, facts=(("duplicate-key", '["a"]'), ("duplicate-of", "Zm9vYmFyYmE/3/7")))
+    headers = dict(wrap(copy, 1_000_000).headers)
+    assert headers["sluice.duplicate-key"] == b'["a"]'
+    assert headers["sluice.duplicate-of"] == b"Zm9vYmFyYmE/3/7"
 
 
 def test_a_replayed_message_that_is_bad_again_keeps_its_origin() -> None:

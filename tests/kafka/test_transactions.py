@@ -11,7 +11,6 @@ from typing import Any, cast
 import confluent_kafka as ck
 import pytest
 
-from sluice.core.dead_letters import PARKED
 from sluice.core.errors import SluiceError, TransientError
 from sluice.core.ledger import Commit, LedgerEntry
 from sluice.core.ranges import TopicPartition
@@ -169,12 +168,13 @@ def test_a_full_client_is_waited_for() -> None:
     assert len(producer.produced) == 1
 
 
-def test_parked_dead_letters_have_a_topic_of_their_own() -> None:
-    dead_letters = (letter(1, reason=PARKED), letter(2))
+def test_what_is_parked_and_copies_of_duplicates_have_topics_of_their_own() -> None:
+    """Where none is named any more, they become dead letters: nothing is lost."""
+    dead_letters = (letter(1, into="parking"), letter(2), letter(3, into="duplicates"))
     commit = Commit({TopicPartition("t", 0): intend("me", 0, 10)}, (), dead_letters)
-    for parking, topics in (("parking", ["parking", "letters"]), ("", ["letters", "letters"])):
+    for named, topics in (("own", ["own", "letters", "own"]), ("", ["letters"] * 3)):
         producer = Producer()
-        run(producer, commit, replace(NAMES, parking_topic=parking))
+        run(producer, commit, replace(NAMES, parking_topic=named, duplicates_topic=named))
         assert [topic for topic, _ in producer.produced] == topics
 
 

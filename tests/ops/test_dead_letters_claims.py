@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from sluice.clickhouse.http import Server
-from sluice.core.dead_letters import PARKED
+from sluice.core.dead_letters import DUPLICATE, PARKED
 from sluice.core.errors import SluiceError
 from sluice.ops.claims_check import holders
+from sluice.verify.audit import audit
+from tests.cli.support import run
 from tests.ops.claims_scene import Claiming
 from tests.ops.dead_letters import DeadLetters
 from tests.ops.test_claims import now_s
@@ -83,3 +85,21 @@ def test_nothing_is_produced_while_a_claim_cannot_be_given_up(
     assert letters.written() == []
     (folder / "stranger").unlink()
     assert letters.replay().replayed == 1
+
+
+def test_a_copy_of_a_duplicate_is_no_dead_letter_to_an_audit(
+    letters: ClaimingLetters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The ledger tells of the message, and goes on to when the copy is purged."""
+    values = [b'{"id": %d, "note": "x"}' % key for key in (10, 10, 11)]
+    letters.kafka.produce(letters.topic, values)
+    letters.insert({0: 10})
+    letters.settled(0, 3, 1)
+    letters.write(1, reason=DUPLICATE, table="orders")
+    letters.write(2, table="orders")
+    for _ in range(2):
+        report = audit(letters.configuration)
+        assert (report.dead_lettered, report.duplicates) == (1, 1)
+        assert (report.missing, report.doubled) == (0, 0)
+        run(capsys, "dead-letters", "purge", str(letters.path), "--all", "--yes")
+    assert run(capsys, "dead-letters", "list", str(letters.path)).out == ""

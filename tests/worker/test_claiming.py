@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.claims.offsets import read_offsets, written_offsets
-from sluice.claims.owners import Keys, Owners
+from sluice.claims.owners import NOBODY, Keys, Owners
 from sluice.claims.port import StoreAwayError
 from sluice.claims.stores import StoreAccess
 from sluice.core import rests
-from sluice.core.claims import CLAIMS, Deduplicate
+from sluice.core.claims import CLAIMS, Deduplicate, WhatOfDuplicates
 from sluice.core.dead_letters import DUPLICATE
 from sluice.core.load_spec import Column, LoadSpec, TableSpec
 from sluice.core.ranges import Range, TopicPartition
@@ -209,16 +209,44 @@ def test_two_entries_of_one_table_make_one_row_of_a_message(
     assert isinstance(outcome, Loaded) and outcome.duplicates["two"].messages == 1
 
 
-def test_duplicates_may_become_dead_letters(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    deduplicate = Deduplicate(("id",), WINDOW, "p/d.one", duplicates="dead-letter")
-    task = Task([event("a"), event("a")], MemoryStore(kept), (a_table(deduplicate=deduplicate),))
+@pytest.mark.parametrize(
+    ("mode", "into"), [("dead-letter", "dead-letters"), ("topic", "duplicates")]
+)
+def test_copies_of_duplicates_say_which_key_and_whose_it_is(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, mode: WhatOfDuplicates, into: str
+) -> None:
+    """They count as duplicates, as without copies."""
+    table = a_table(deduplicate=Deduplicate(("id", "n"), WINDOW, "p/d.one", duplicates=mode))
+    Task([event("b"), event("c")], MemoryStore(kept), (table,)).load(monkeypatch)
+    messages = [event("a"), event("a"), event("d"), b"{", event("c")]
+    task = Task(messages, MemoryStore(kept), (table,), partition=4)
     outcome = task.load(monkeypatch)
     assert isinstance(outcome, Loaded)
-    (letter,) = outcome.dead_letters
-    assert (letter.offset, letter.reason, outcome.duplicates, outcome.passed) == (
-        *(1, DUPLICATE, {}),
-        {},
-    )
+    assert task.offsets == [[0, 2]]
+    assert duplicates(outcome) == (2, 2, [[1, 2], [4, 5]])
+    assert [letter.offset for letter in outcome.dead_letters] == [3]
+    assert outcome.passed == {"one": 2}
+    assert [(copy.offset, copy.reason, copy.into, dict(copy.facts)) for copy in outcome.copies] == [
+        (
+            *(offset, DUPLICATE, into),
+            {"duplicate-key": f'["{name}", "0"]', "duplicate-of": f"Zm9vYmFyYmE/{place}"},
+        )
+        for offset, name, place in ((1, "a", "4/0"), (4, "c", "3/1"))
+    ]
+
+
+def test_a_copy_names_no_message_of_a_row_that_others_wrote(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deduplicate = Deduplicate(("id",), WINDOW, "p/d.one", duplicates="topic")
+    store = MemoryStore(kept)
+    Task([event("a")], store, (a_table(deduplicate=deduplicate),)).load(monkeypatch)
+    kept.claims = {key: (NOBODY, until) for key, (_, until) in kept.claims.items()}
+    task = Task([event("a")], store, (a_table(deduplicate=deduplicate),), partition=4)
+    outcome = task.load(monkeypatch)
+    assert isinstance(outcome, Loaded)
+    (copy,) = outcome.copies
+    assert dict(copy.facts) == {"duplicate-key": '["a"]'}
 
 
 def test_a_message_of_several_rows_loses_those_that_are_duplicates(

@@ -91,7 +91,9 @@ class Listed(RangeReader):
         self.kept = dict(values)
         return tuple(
             DeadLetter(
-                "t", 3, offset, 0, None, values.get(offset), (), fault.reason, "", fault.entry
+                *("t", 3, offset, 0, None, values.get(offset), (), fault.reason, "", fault.entry),
+                into=fault.into,
+                facts=fault.facts,
             )
             for offset, faults in sorted(wanted.items())
             for fault in faults

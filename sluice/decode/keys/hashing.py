@@ -77,6 +77,7 @@ class RowKeys:
         parts = _parts(table, columns)
         self._key = _hash(key_space(table.deduplicate, table.columns), [part for part, _ in parts])
         nulls = [f"isNotNull({part})" for part, may_be_null in parts if may_be_null]
+        self._texts = [f"toString({part})" for part, _ in parts]
         self._has_key = f"toUInt8({' AND '.join(nulls) or '1'})"
         has_row = "_row" in columns
         self._row = "toUInt32(_row)" if has_row else "toUInt32(0)"
@@ -140,14 +141,32 @@ class RowKeys:
 
         :param more: expressions, each with numpy's type of its values.
         """
-        table = self._table
         asked = {self._key: f"V{KEY_BYTES}"} | more | {self._has_key: "?"}
+        found = self._select(native, list(asked), "Native")
+        keys, *others = fixed_columns(found, list(asked.values()))
+        return [keys.view(np.uint8).reshape(-1, KEY_BYTES), *others]
+
+    def texts(self, decoded: Decoded) -> list[str]:
+        """The values of each row's key as one line of JSON: an array of texts, in the key's order.
+
+        :raises TerminalError: the engine cannot say the key of some row.
+        :raises TransientError: the machine did it.
+        """
+        found = self._select(decoded.native, self._texts, "JSONCompactEachRow")
+        return [line.decode(errors="replace") for line in found.removesuffix(b"\n").split(b"\n")]
+
+    def _select(self, native: memoryview, asked: Sequence[str], output_format: str) -> bytes:
+        """Expressions over the rows of a block."""
+        table = self._table
         items = ", ".join(f"{text} AS _sluice_{n}" for n, text in enumerate(asked))
         settings = settings_of(table, input_format_skip_unknown_fields=1)
         with memory_file(native) as path:
             source = f"file({literal(path)}, Native, {self._declared})"
             try:
-                found = run(f"SELECT {items} FROM {source} {settings}", "Native").bytes()
+                found: bytes = run(
+                    f"SELECT {items} FROM {source} {settings}", output_format
+                ).bytes()
+                return found
             except EngineError as error:
                 raise TerminalError(
                     f"{_what(table)}: it fails on a row: {str(error)[:300]}",
@@ -156,8 +175,6 @@ class RowKeys:
                     "nothing of it is in any table, `sluice adopt --offset` at its begin loads it "
                     "under the new one.",
                 ) from error
-        keys, *others = fixed_columns(found, list(asked.values()))
-        return [keys.view(np.uint8).reshape(-1, KEY_BYTES), *others]
 
 
 def _hash(space: str, parts: Sequence[str]) -> str:

@@ -59,8 +59,11 @@ class Checks:
         self.commits += 1
         for source, offset in transaction.offsets.items():
             self._world.say(f"committed {source} {offset}")
-        dead_letters = self._written(transaction, self._world.plan.dead_letters)
-        parked = self._written(transaction, self._world.plan.parking)
+        plan = self._world.plan
+        dead_letters = self._written(transaction, plan.dead_letters)
+        dead_letters += self._written(transaction, plan.duplicates)
+        self._world.claim_rules.check_copies(transaction)
+        parked = self._written(transaction, plan.parking)
         self._dead_letters.update(dead_letters)
         self._parked.update(parked)
         if parked:

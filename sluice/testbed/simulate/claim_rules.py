@@ -10,6 +10,7 @@ import numpy as np
 
 from sluice.claims.owners import Keys, owners_of
 from sluice.core.claims import KEY_BYTES, OWNER_BYTES, Deduplicate, key_space, loader_number
+from sluice.core.dead_letters import DUPLICATE
 from sluice.core.errors import TransientError
 from sluice.core.load_spec import TableSpec
 from sluice.core.ranges import TopicPartition
@@ -29,6 +30,7 @@ from sluice.testbed.simulate.decoding import (
 )
 from sluice.testbed.simulate.faults import QUERY
 from sluice.testbed.simulate.invariants import key_of
+from sluice.testbed.simulate.kafka import Transaction
 from sluice.testbed.simulate.scheduler import Process
 
 if TYPE_CHECKING:
@@ -265,10 +267,25 @@ class ClaimRules:
         lacking = [number for number in numbers if number not in found]
         if not lacking or self._plan is None or entry not in self.space_of or waits:
             return False
-        has_letter = self._plan.rules[entry].duplicates == "dead-letter" and not found
-        return dead == int(has_letter) and all(
+        is_copied = self._plan.rules[entry].duplicates != "drop" and not found
+        return dead == int(is_copied) and all(
             self.key(entry, number) is not None for number in lacking
         )
+
+    def check_copies(self, transaction: Transaction) -> None:
+        """Copies of duplicates are where their entry wants them."""
+        plan, rules = self._world.plan, self._plan.rules if self._plan is not None else {}
+        topics = {"topic": plan.duplicates, "dead-letter": plan.dead_letters}
+        for topic, stored in transaction.messages:
+            headers = dict(stored.headers)
+            if headers.get("sluice.reason") != DUPLICATE.encode():
+                if topic == plan.duplicates:
+                    self._world.checks.violate(f"{headers} is no duplicate, and in their topic")
+                continue
+            self._world.faults.note("duplicate copied")
+            entry = (headers["sluice.table"] or b"").decode()
+            if topics.get(rules[entry].duplicates) != topic:
+                self._world.checks.violate(f"a copy of a duplicate of {entry} is in {topic}")
 
     def check_lost(self, parked: Collection[tuple[TopicPartition, int, str]]) -> None:
         """In the end: each key that a message could have made a row of has one.
@@ -330,6 +347,10 @@ class SimulatedRowKeys:
             np.array(rows, np.uint32),
             np.array([key is not None for key in keys], np.bool_),
         )
+
+    def texts(self, decoded: DecodedRows) -> list[str]:
+        """As `RowKeys` gives them."""
+        return [f'["{row.number}"]' for row in decoded.native.rows]
 
     def of_bad(self, decoded: DecodedRows, origins: Origins) -> tuple[Keys, NDArray[np.uint64]]:
         """What the keys of messages that make no row would be, and their places; for a planted

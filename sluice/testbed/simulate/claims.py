@@ -16,7 +16,7 @@ import numpy as np
 
 from sluice.claims.owners import Keys, Owners
 from sluice.claims.port import StoreAwayError, StoreFacts
-from sluice.core.claims import KEY_BYTES, OWNER_BYTES, Deduplicate
+from sluice.core.claims import KEY_BYTES, OWNER_BYTES, Deduplicate, WhatOfDuplicates
 from sluice.testbed.simulate import faults
 from sluice.testbed.simulate.plan import PARKABLE, TABLES, Plan
 
@@ -71,14 +71,16 @@ def draw_claims(seed: int, rng: random.Random, plan: Plan) -> ClaimsPlan | None:
     entries = [entry for entry, table in plan.entries.items() if table in names]
     many = {shape.name for shape in plan.tables if shape.is_many}
     window_seconds = int(plan.lease_seconds * rng.choice((12, 12, 12, 20)))
-    letters = rng.random() < 0.25
+    copies: WhatOfDuplicates = "drop"
+    if rng.random() < 0.25:
+        copies = "dead-letter" if seed % 20 < 10 else "topic"
     return ClaimsPlan(
         rules={
             entry: Deduplicate(
                 ("number",),
                 window_seconds,
                 "",
-                "dead-letter" if letters and plan.entries[entry] not in many else "drop",
+                "drop" if plan.entries[entry] in many else copies,
             )
             for entry in entries
         },

@@ -223,7 +223,7 @@ class SimulatedProducer:
         assert transaction is not None
         size = len(value or b"") + len(key or b"")
         size += sum(len(name) + len(content or b"") for name, content in headers)
-        own = (world.plan.dead_letters, world.plan.parking)
+        own = (world.plan.dead_letters, world.plan.parking, world.plan.duplicates)
         if size > world.plan.letter_bytes_max and topic in own:
             world.checks.violate(f"a message of {size} bytes is sent to {topic}, which takes less")
             _fail(ck.KafkaError.MSG_SIZE_TOO_LARGE, f"{size} bytes")

@@ -306,6 +306,7 @@ def make_configuration(world: World) -> Configuration:
         dead_letters_topic=plan.dead_letters,
         ledger_topic=plan.ledger,
         parking_topic=plan.parking,
+        duplicates_topic=plan.duplicates,
         metrics=None,
         deduplication=DeduplicationConfiguration(store="redis://simulated") if rules else None,
         registry=RegistryConfiguration(registry.URL, patience_seconds=plan.patience_seconds),

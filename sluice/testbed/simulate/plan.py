@@ -98,6 +98,7 @@ class Plan:
     ledger: str = "sluice.ledger"
     dead_letters: str = "sluice.letters"
     parking: str = "sluice.parking"
+    duplicates: str = "sluice.duplicates"
 
     def topics_of(self, entry: str) -> tuple[str, ...]:
         """The topics that a table entry takes."""

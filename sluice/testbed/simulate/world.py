@@ -312,9 +312,9 @@ class World:
         for number, (topic, count) in enumerate(sorted(self.plan.partitions.items())):
             self.broker.topics[topic] = [Log() for _ in range(count)]
             self.broker.ids[topic] = self.topic_id(f"AAAAAAAAAA{number}")
-        self.broker.topics[self.plan.ledger] = [Log()]
-        self.broker.topics[self.plan.dead_letters] = [Log()]
-        self.broker.topics[self.plan.parking] = [Log()]
+        plan = self.plan
+        for own in (plan.ledger, plan.dead_letters, plan.parking, plan.duplicates):
+            self.broker.topics[own] = [Log()]
 
     def topic_id(self, text: str) -> str:
         """The id of a topic. To claims it is its bytes, of which the last letter says little."""
