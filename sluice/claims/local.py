@@ -75,12 +75,6 @@ class LocalStore:
             unsynced = self._unsynced()
         self._sync(unsynced)
 
-    def note(self, name: str) -> str:
-        """See `ClaimStore.note`."""
-        with self._shared.locked(), suppress(FileNotFoundError):
-            return self._note_path(name).read_text()
-        return ""
-
     def keep(self, notes: Mapping[str, str], run: str) -> None:
         """See `ClaimStore.keep`."""
         with self._shared.locked():

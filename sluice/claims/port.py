@@ -68,13 +68,10 @@ class ClaimStore(Protocol):
     def release(self, keys: Keys, owners: Owners) -> None:
         """Take claims back that these owners have; those of others stay."""
 
-    def note(self, name: str) -> str:
-        """A fact that is kept beside the claims; "": none. Claims that were answered before a note
-        was written are there if the note is, whatever the store has lost."""
-
     def keep(self, notes: Mapping[str, str], run: str) -> None:
-        """Write such facts by name, or take them away with "": what was claimed before is kept no
-        worse than the facts themselves.
+        """Write facts that are kept beside the claims, by name, or take them away with "". Claims
+        that were answered before a note was written are there if the note is, whatever the store
+        has lost.
 
         :param run: only in this one; what was told of another one is not true of it.
         :raises StoreAwayError: it is another one.

@@ -136,6 +136,15 @@ def _deduplication(configuration: Configuration) -> Iterator[tuple[str, str]]:
                 "is only repeated while its claims hold",
             )
     for one, other in combinations(tables, 2):
+        if one.target == other.target and _known_by(configuration, one) != _known_by(
+            configuration, other
+        ):
+            yield (
+                f"table[{other.name}].deduplicate",
+                f'has another key or scope than "{one.name}", which loads {one.target} too: lost '
+                "claims are made again from the rows of the table, whichever entry loaded them; "
+                "write the same key and scope, or load two tables",
+            )
         shared = [topic for topic in one.topics if other.takes(topic)]
         shared += [topic for topic in other.topics if one.takes(topic)]
         is_one_scope = configuration.scope_of(one) == configuration.scope_of(other)
@@ -145,6 +154,14 @@ def _deduplication(configuration: Configuration) -> Iterator[tuple[str, str]]:
                 f'is that of "{one.name}", which takes "{shared[0]}" too: an event would be a row '
                 "of one of the two tables only; choose another",
             )
+
+
+def _known_by(
+    configuration: Configuration, table: TableConfiguration
+) -> tuple[tuple[str, ...], str]:
+    """By what the events of an entry are known again."""
+    assert table.deduplicate is not None
+    return table.deduplicate.key, configuration.scope_of(table)
 
 
 def _sharding_conflicts(

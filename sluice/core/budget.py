@@ -70,6 +70,11 @@ class Hold:
     reservation: int
 
 
+#: Of a window that blocks cannot push others out of: the claims of a table (R20), and the tables
+#: of a benchmark that cannot deduplicate.
+BOUNDLESS = 1 << 40
+
+
 @dataclass(frozen=True, slots=True)
 class WindowState:
     """A target shard's window as read from the server.

@@ -21,7 +21,7 @@ from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
 from sluice.claims.port import ClaimStore, StoreFacts
-from sluice.core.budget import TargetShard, WindowState
+from sluice.core.budget import BOUNDLESS, TargetShard, WindowState
 from sluice.core.claims import CLAIMS, REPEATED_SECONDS_MAX, key_space
 from sluice.core.errors import SluiceError
 from sluice.core.lease import CLOCK_SKEW_MS_MAX, has_expired
@@ -36,8 +36,6 @@ POLL_SECONDS = 1.0
 SWEEP_EVERY_MS = 10_000
 SWEEP_SECONDS = 0.05
 ALARM_EVERY_MS = 60_000
-#: A claim is no window that blocks could push others out of.
-BOUNDLESS = 1 << 40
 #: A server says to the second when a part came, by a clock of its own.
 SINCE_MARGIN_MS = 2 * CLOCK_SKEW_MS_MAX + 2_000
 

@@ -18,7 +18,7 @@ from sluice.clickhouse.replicas import refuse_own_windows
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.vanishing import why_not_seen
 from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
-from sluice.core.budget import TargetShard, WindowState
+from sluice.core.budget import BOUNDLESS, TargetShard, WindowState
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import stretched_delay_ms
@@ -35,8 +35,6 @@ COUNT_PARTS_EVERY_MS = 10_000
 #: So long a replica that says less than another one did is taken for one that is behind.
 BEHIND_MS_MAX = 30_000
 ALARM_EVERY_MS = 60_000
-#: For a benchmark of tables that cannot deduplicate.
-BOUNDLESS = 1 << 40
 
 
 class WindowMonitor:

@@ -15,10 +15,11 @@ from sluice.config import Configuration
 from sluice.core.claims import KEY_BYTES, key_space
 from sluice.core.load_spec import TableSpec, parse_spec
 from sluice.core.ranges import Range, TopicPartition, intervals_of
-from sluice.driver.specs import access_of, registry_access
+from sluice.decode.keys.hashing import RowKeys
+from sluice.driver.specs import access_of, read_spec, registry_access
 from sluice.kafka.reader import RangeReader
 from sluice.verify.audit_source import Duplicates, PartitionLog, SourceReader
-from sluice.verify.message_keys import MessageKeys
+from sluice.verify.message_keys import MessageKeys, decoder_of
 from sluice.verify.stored_keys import stored_keys
 from sluice.worker.routing import Router
 
@@ -74,8 +75,9 @@ def unproven_duplicates(
                 for entry, some in log.duplicates.items():
                     for each in some:
                         found += _read(configuration, source, reader, log, entry, each, sought)
-    for each_table in sought.values():
-        found += _without_row(configuration, each_table)
+    for space in sorted({space for space, _ in sought}):
+        of_space = [each for (its, _), each in sorted(sought.items()) if its == space]
+        found += _without_row(configuration, of_space, _tables_of(configuration, space))
     return found
 
 
@@ -122,22 +124,47 @@ def _read(
             yield _unproven((connector, log.source, offset, entry), table, why)
 
 
-def _without_row(configuration: Configuration, sought: _Sought) -> Iterator[Unproven]:
-    """Messages that have a key that no row has."""
-    access = access_of(configuration).patient()
-    shards = tuple(shard for shard in sought.table.shards if shard in access.shards)
-    table = replace(sought.table, shards=shards)
-    keys = _as_values(np.concatenate([np.zeros((0, KEY_BYTES), np.uint8), *sought.keys]))
-    wanted, of_keys = np.unique(keys, return_inverse=True)
+def _tables_of(configuration: Configuration, space: str) -> dict[str, TableSpec]:
+    """The tables whose rows have keys of a space, as they are today; those of other pipelines are
+    not known here."""
+    return {
+        table.target: table
+        for connector in configuration.connectors
+        for table in read_spec(configuration, connector.name).tables
+        if table.deduplicate is not None and key_space(table.deduplicate, table.columns) == space
+    }
+
+
+def _without_row(
+    configuration: Configuration, sought: Sequence[_Sought], tables: dict[str, TableSpec]
+) -> Iterator[Unproven]:
+    """Messages that have a key that no row has.
+
+    :param sought: of one space; `tables`: all that share it.
+    """
+    access, registry = access_of(configuration).patient(), registry_access(configuration)
+    keyed = {each.table.target: (each.table, each.hashing.row_keys) for each in sought}
+    for target in tables.keys() - keyed.keys():
+        table = tables[target]
+        keyed[target] = table, RowKeys(table, decoder_of(table, registry).columns)
+    lines = [keys for each in sought for keys in each.keys]
+    wanted = np.unique(_as_values(np.concatenate([np.zeros((0, KEY_BYTES), np.uint8), *lines])))
     is_there = np.zeros(len(wanted), np.bool_)
-    for stored, _ in stored_keys(access, table, sought.hashing.row_keys):
-        values = _as_values(stored)
-        places = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
-        if len(wanted):
-            is_there[places[wanted[places] == values]] = True
-    numbers = np.concatenate([np.zeros(0, np.int64), *sought.numbers])
-    for number in np.unique(numbers[~is_there[of_keys.reshape(-1)]]).tolist():
-        yield _unproven(sought.messages[number], table, "no row has its key")
+    for table, row_keys in keyed.values():
+        shards = tuple(shard for shard in table.shards if shard in access.shards)
+        for stored, _ in stored_keys(access, replace(table, shards=shards), row_keys):
+            values = _as_values(stored)
+            places = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
+            if len(wanted):
+                is_there[places[wanted[places] == values]] = True
+    why = f"no row of {', '.join(sorted(keyed))} has its key"
+    for each in sought:
+        missing = [
+            of[~is_there[np.searchsorted(wanted, _as_values(keys))]]
+            for keys, of in zip(each.keys, each.numbers, strict=True)
+        ]
+        for number in np.unique(np.concatenate([np.zeros(0, np.int64), *missing])).tolist():
+            yield _unproven(each.messages[number], each.table, why)
 
 
 def _as_values(keys: Keys) -> NDArray[np.void]:

@@ -153,22 +153,21 @@ class Conformance:
         one.close()
         one.close()
         assert told(other.claim(keys, some_owners(10, 3), UNTIL, NOW)) == told(owners)
-        assert other.note("alive/a") == "17"
+        assert other.notes()["alive/a"] == "17"
         assert is_same_run(opens().run(), other.run())
 
     def test_notes(self, store: ClaimStore) -> None:
-        assert store.notes() == {} and store.note("alive/a") == ""
+        assert store.notes() == {}
         store.keep({"alive/a": "1 two three"}, store.run())
         store.keep({"opened/größe": ""}, store.run())
         store.keep({"opened/b": "r@0"}, store.run())
         store.keep({"alive/a": "2 ä"}, store.run())
-        assert store.note("alive/a") == "2 ä" and store.note("opened/b") == "r@0"
         assert store.notes() == {"alive/a": "2 ä", "opened/b": "r@0"}
 
     def test_no_note_is_written_in_another_run(self, store: ClaimStore) -> None:
         with pytest.raises(StoreAwayError):
             store.keep({"alive/a": "3"}, "another@0")
-        assert store.note("alive/a") != "3"
+        assert store.notes().get("alive/a") != "3"
 
     def test_an_owner_may_claim_for_longer(self, store: ClaimStore) -> None:
         """A range that was planned anew counts from then on; for others it is as it was."""

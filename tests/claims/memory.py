@@ -52,9 +52,6 @@ class MemoryStore:
                 if self.kept.claims.get(key, (b"", 0))[0] == owner:
                     del self.kept.claims[key]
 
-    def note(self, name: str) -> str:
-        return self.kept.notes.get(name, "")
-
     def keep(self, notes: Mapping[str, str], run: str) -> None:
         if run != self.run():
             raise StoreAwayError("another run")

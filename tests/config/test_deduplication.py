@@ -225,6 +225,28 @@ def test_workers_elsewhere_need_a_store_that_is_named(tmp_path: Path) -> None:
     assert "deduplication.store: " in finding and "would not see each other's claims" in finding
 
 
+@pytest.mark.parametrize(
+    ("second", "is_refused"),
+    [
+        ('key = ["source", "id"], window = "9d"', False),
+        ('key = ["id"], window = "7d"', True),
+        ('key = ["source", "id"], window = "7d", scope = "q"', True),
+    ],
+)
+def test_entries_of_one_table_know_events_by_one_key(
+    tmp_path: Path, second: str, is_refused: bool
+) -> None:
+    """A rebuild claims each row of the table, whichever entry it is of."""
+    more = '[[table]]\nname = "more"\ntarget = "default.orders"\ntopics = ["more"]\n'
+    text = changed('["orders"]\n[batch]', '["orders", "more"]\n[batch]', KNOWN)
+    text += f"{more}deduplicate = {{ {second} }}\n"
+    if not is_refused:
+        load_text(tmp_path, text)
+        return
+    (finding,) = findings_of(tmp_path, text)
+    assert finding.startswith("sluice.toml: table[more].deduplicate: has another key or scope")
+
+
 SECOND = f'[[table]]\nname = "bids"\ntopics = ["orders"]\n{DEDUPLICATE}'
 
 

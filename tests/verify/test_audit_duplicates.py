@@ -10,11 +10,12 @@ import pytest
 
 from sluice.claims.offsets import read_offsets, written_offsets
 from sluice.clickhouse.http import Server
+from sluice.config import load
 from sluice.core.rests import INTERVALS_MAX, read
 from sluice.verify.audit import audit
 from sluice.verify.audit_source import Duplicates, History, offsets_of
 from tests.cli.support import run
-from tests.ops.claims_scene import Claiming
+from tests.ops.claims_scene import WINDOW_SECONDS, Claiming
 from tests.support.kafka import Kafka
 
 
@@ -58,13 +59,36 @@ def test_each_duplicate_is_proved_by_a_row_with_its_key(
     assert audit(claiming.configuration).unproven == ()
     report = audit(claiming.configuration, proves_duplicates=True)
     assert [each.offset for each in report.unproven] == [4, 6]
-    assert {each.why for each in report.unproven} == {"no row has its key"}
+    (why,) = {each.why for each in report.unproven}
+    assert why == f"no row of {claiming.database}.orders has its key"
     assert report.missing == 0
     ended = run(capsys, "audit", str(claiming.path), "--duplicates")
     assert ended.status == 1
     assert f"offset 4 of {claiming.topic}[0] was left out" in ended.out
     claiming.insert({104: 99, 106: 98})
     assert audit(claiming.configuration, proves_duplicates=True).unproven == ()
+
+
+def test_a_duplicate_may_have_its_row_in_another_table_of_the_scope(claiming: Claiming) -> None:
+    name, scope = f"{claiming.topic}-2", f'"{WINDOW_SECONDS}s", scope = "both"'
+    text = claiming.path.read_text().replace(f'"{WINDOW_SECONDS}s"', scope)
+    text = text.replace(
+        f'topics = ["{claiming.topic}"]', f'topics = ["{claiming.topic}", "{name}"]', 1
+    )
+    other = f'[[table]]\nname = "bids"\ntopics = ["{name}"]\n'
+    other += f'deduplicate = {{ key = ["id"], window = {scope} }}\n'
+    claiming.path.write_text(text.replace("[[table]]", f"{other}[[table]]", 1))
+    claiming.kafka.topic(1, name)
+    claiming.server.execute(f"CREATE TABLE {claiming.database}.bids AS {claiming.database}.orders")
+    claiming.configuration = load(claiming.path, {})
+    produce(claiming, 10, 11)
+    claiming.settled(0, 2, 0, 1)
+    claiming.server.execute(
+        f"INSERT INTO {claiming.database}.bids SELECT 10, 'n', '{name}', 0, 0, 0, ''"
+    )
+    (found,) = audit(claiming.configuration, proves_duplicates=True).unproven
+    both = f"{claiming.database}.bids, {claiming.database}.orders"
+    assert (found.offset, found.why) == (1, f"no row of {both} has its key")
 
 
 def test_a_message_that_has_no_key_any_more_is_named(claiming: Claiming) -> None:

@@ -293,9 +293,6 @@ class SimulatedStore:
             if self._kept.claims.get(key, (b"", 0))[0] == owner:
                 self._kept.write(key, None)
 
-    def note(self, name: str) -> str:
-        return self.notes().get(name, "")
-
     def keep(self, notes: Mapping[str, str], run: str) -> None:
         fault = self._ask("note", is_light=True)
         if run != self._kept.run:
