@@ -18,6 +18,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from sluice.claims.port import ClaimStore, StoreFacts
@@ -59,6 +60,7 @@ class Writer:
     :param run: of the store that it knows; `is_quiet`: nothing can be inserted any more under
         claims of a run before.
     :param lease_ms: nothing that it sent is inserted later than this after `at_ms`.
+    :param waits: why it loads nothing into tables that deduplicate, in words; "": it does.
     """
 
     connector: str
@@ -67,6 +69,7 @@ class Writer:
     at_ms: int
     lease_ms: int
     parts: tuple[str, ...]
+    waits: str = ""
 
     def written(self) -> str:
         """As it stands in the store."""
@@ -75,8 +78,8 @@ class Writer:
     @staticmethod
     def read(text: str) -> Writer:
         """What was written."""
-        connector, run, is_quiet, at_ms, lease_ms, parts = json.loads(text)
-        return Writer(connector, run, is_quiet, at_ms, lease_ms, tuple(parts))
+        connector, run, is_quiet, at_ms, lease_ms, parts, *more = json.loads(text)
+        return Writer(connector, run, is_quiet, at_ms, lease_ms, tuple(parts), *more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,11 @@ class Part(NamedTuple):
     def name(self) -> str:
         """In the store."""
         return "\t".join(map(str, self))
+
+    @property
+    def scope(self) -> str:
+        """See `core.claims.Deduplicate`."""
+        return self.space.rpartition("/")[0]
 
     @staticmethod
     def of(name: str) -> Part:
@@ -226,7 +234,11 @@ def next_step(
         for part, space in lacking.items()
     )
     if is_lost and not has_expired(unknown_until_ms, now_ms):
-        return Closed("it has lost who else claims there, and may still insert")
+        until = datetime.fromtimestamp((unknown_until_ms + 2 * CLOCK_SKEW_MS_MAX) // 1000, UTC)
+        return Closed(
+            "it is new, or was emptied, and does not know who else may still insert: nothing is "
+            f"loaded until {until:%Y-%m-%d %H:%M:%S} UTC"
+        )
     for name, (writer, _) in others.items():
         if not (writer.run == run and writer.is_quiet):
             return Closed(f"{name} claims there, too, and may still insert")
@@ -265,17 +277,19 @@ def waiting_for(
     :param run: of the store, read before the notes.
     """
     found = {}
+    live = _live_writers(notes, now_ms)
     for scope in scopes:
-        names = [
-            name
-            for name in notes
-            if name.startswith(_SPACE)
-            and Part.of(name.removeprefix(_SPACE)).space.rpartition("/")[0] == scope
-        ]
-        known = [Space.read(notes[name]) for name in names]
+        known = [space for part, space in _spaces(notes).items() if part.scope == scope]
         latest = max(known, key=lambda space: space.alive_ms, default=Space())
+        waiting = [
+            f"{writer.connector} says: {writer.waits}"
+            for writer in live
+            if writer.waits and any(Part.of(name).scope == scope for name in writer.parts)
+        ]
         why = ""
-        if not latest.run:
+        if waiting:
+            why = "; ".join(waiting)
+        elif not latest.run:
             why = "nobody has claimed in it yet"
         elif latest.run != run:
             why = "the store was started again, and not all claims are made again yet"
@@ -283,6 +297,38 @@ def waiting_for(
             why = f"no driver keeps it up, for {(now_ms - latest.alive_ms) // 1000} s now"
         found[scope] = why
     return found
+
+
+def not_made_again(
+    notes: Mapping[str, str], run: str, scopes: Iterable[str], now_ms: int
+) -> dict[str, list[str]]:
+    """By scope, tables whose rows may have no claims any more, and that nobody loads who could make
+    them again: an event that only such a table has is loaded once more. Pure.
+
+    :param notes: all that the store has.
+    :param run: of the store, read before the notes.
+    """
+    wanted, found = set(scopes), dict[str, set[str]]()
+    loaded = {name for writer in _live_writers(notes, now_ms) for name in writer.parts}
+    for part, space in _spaces(notes).items():
+        is_over = now_ms - space.alive_ms > 1000 * part.seconds
+        if part.scope in wanted and part.name not in loaded and space.run != run and not is_over:
+            found.setdefault(part.scope, set()).add(part.target)
+    return {scope: sorted(targets) for scope, targets in found.items()}
+
+
+def _spaces(notes: Mapping[str, str]) -> dict[Part, Space]:
+    return {
+        Part.of(name.removeprefix(_SPACE)): Space.read(text)
+        for name, text in notes.items()
+        if name.startswith(_SPACE)
+    }
+
+
+def _live_writers(notes: Mapping[str, str], now_ms: int) -> list[Writer]:
+    """Those of which something may still be inserted."""
+    writers = (Writer.read(text) for name, text in notes.items() if name.startswith(_WRITER))
+    return [each for each in writers if not has_expired(each.at_ms + each.lease_ms, now_ms)]
 
 
 def may_still_insert(
@@ -543,7 +589,10 @@ class ClaimsKeeper:
         connector, is_quiet = self._me.connector, is_open or is_quiet
         until_ms = self._lease_ms + self._noted_ms_max  # it sends for so long without another note
         names = tuple(sorted(part.name for part in parts))
-        writer = Writer(connector, run, is_quiet, now_ms, until_ms, names)
+        # Who rebuilds has to know of this writer before it sends anything.
+        why = step.why if isinstance(step, Closed) else "others may not have noticed yet"
+        waits = "" if is_open else why
+        writer = Writer(connector, run, is_quiet, now_ms, until_ms, names, waits)
         store.keep({_WRITER + self._me.name: writer.written(), **kept}, run)
         self._own = {
             target_shard: ShardWindow(
@@ -555,12 +604,12 @@ class ClaimsKeeper:
             for target_shard, part in of_entries.items()
         }
         if is_open:
+            if self._opened != run:
+                self._warn_of_tables(not_made_again(notes, run, {p.scope for p in parts}, now_ms))
             self._noted_ms, self._opened = now_ms, run
             self._close(parts, "", now_ms)
             self._care(store, run, notes, now_ms)
         else:
-            # Who rebuilds has to know of this writer before it sends anything.
-            why = step.why if isinstance(step, Closed) else "others may not have noticed yet"
             self._close(frozenset(), why, now_ms)
         return bool(kept) and not is_open
 
@@ -575,6 +624,14 @@ class ClaimsKeeper:
                         store.keep({name: ""}, run)
             store.sweep(now_ms // 1000 - REPEATED_SECONDS_MAX, SWEEP_SECONDS)
             self.facts = store.facts()
+
+    def _warn_of_tables(self, found: Mapping[str, list[str]]) -> None:
+        for scope, targets in found.items():
+            _logger.warning(
+                "claims of the scope %s are not made again from %s, which nobody loads now: start "
+                "who does, or events that came there may be loaded once more",
+                *(scope, ", ".join(targets)),
+            )
 
     def _close(self, still_open: frozenset[Part], why: str, now_ms: int) -> None:
         """Say what is new; every minute again what goes on, since nothing is loaded."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import sluice
 from sluice.clickhouse.http import Server
@@ -19,6 +22,11 @@ from sluice.driver.shards import on_replicas
 from sluice.driver.specs import access_of, read_spec
 
 _LINES = 3
+#: It says how far it is with each of some 100,000 rows; whatever it waits for has a time-out below.
+SILENT_SECONDS_MAX = 600.0
+_LOOK_SECONDS = 1.0
+_KILLED_SECONDS = 10.0
+_SAID_BYTES_MAX = 10_000
 
 
 class RebuildFailedError(TransientError):
@@ -35,7 +43,7 @@ def rebuild(configuration: Configuration, connector: str, space: str, since_ms: 
     where they are empty.
 
     :param space: see `core.claims.key_space`.
-    :raises TransientError: not all rows could be read, or not all claimed.
+    :raises TransientError: not all rows could be read, or not all claimed; or it hung.
     """
     if not has_rows(configuration, connector, space):
         return
@@ -43,18 +51,41 @@ def rebuild(configuration: Configuration, connector: str, space: str, since_ms: 
     command += ["--connector", connector, "--space", space, "--since-ms", str(max(0, since_ms))]
     package = str(Path(sluice.__file__).parent.parent)
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    ended = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    if ended.returncode:
-        said = " ".join(ended.stderr.strip().splitlines()[-_LINES:])
-        raise RebuildFailedError(f"`sluice claims rebuild` ended with {ended.returncode}: {said}")
+    _run(command, {**os.environ, "PYTHONPATH": path})
+
+
+def _run(command: list[str], environment: dict[str, str]) -> None:
+    """Wait for it as long as it says anything.
+
+    :raises RebuildFailedError: it failed, or said nothing for too long.
+    """
+    with TemporaryFile() as said:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            env=environment,
+        )
+        size, since = 0, time.monotonic()
+        try:
+            while child.poll() is None and time.monotonic() - since <= SILENT_SECONDS_MAX:
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(_LOOK_SECONDS)
+                before, size = size, os.fstat(said.fileno()).st_size
+                since = time.monotonic() if size > before else since
+            how = f"ended with {child.returncode}"
+            if child.returncode is None:
+                how = f"said nothing for {SILENT_SECONDS_MAX:.0f} s, and was killed"
+        finally:
+            if child.returncode is None:
+                child.kill()
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(_KILLED_SECONDS)
+        if child.returncode:
+            said.seek(max(0, size - _SAID_BYTES_MAX))
+            last = " ".join(said.read().decode(errors="replace").strip().splitlines()[-_LINES:])
+            raise RebuildFailedError(f"`sluice claims rebuild` {how}: {last}")
 
 
 def has_rows(configuration: Configuration, connector: str, space: str) -> bool:

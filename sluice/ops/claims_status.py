@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from sluice.claims.port import StoreFacts
 from sluice.config import Configuration
 from sluice.core.errors import SluiceError
-from sluice.driver.claims import waiting_for
+from sluice.driver.claims import not_made_again, waiting_for
 from sluice.ops.claims import store_of
 
 
@@ -19,12 +19,14 @@ class ClaimsStatus:
 
     :param facts: None: it does not answer.
     :param waits: by scope, why entries that claim in it may not load now; "": they may.
+    :param lacks: by scope, tables whose rows may have no claims, since nobody loads them now.
     :param problem: why it does not answer.
     """
 
     url: str
     facts: StoreFacts | None = None
     waits: dict[str, str] = field(default_factory=dict)
+    lacks: dict[str, list[str]] = field(default_factory=dict)
     problem: str = ""
 
     def line(self) -> str:
@@ -35,9 +37,13 @@ class ClaimsStatus:
         keys = "" if facts.keys is None else f", about {facts.keys:,} keys"
         most = "" if facts.max_bytes is None else f" of {facts.max_bytes:,}"
         waits = "; ".join(f"{scope} waits: {why}" for scope, why in self.waits.items() if why)
+        lacks = "".join(
+            f"; {scope} lacks claims of {', '.join(targets)}, which nobody loads now"
+            for scope, targets in self.lacks.items()
+        )
         return (
             f"claims: {self.url}, run {facts.run[:12]}{keys}, {facts.used_bytes:,}{most} bytes; "
-            f"{waits or 'open'}"
+            f"{waits or 'open'}{lacks}"
         )
 
 
@@ -52,6 +58,7 @@ def read_claims_status(configuration: Configuration) -> ClaimsStatus | None:
             run = store.run()
             notes = store.notes()
             now_ms = time.time_ns() // 1_000_000
-            return ClaimsStatus(url, store.facts(), waiting_for(notes, run, scopes, now_ms))
+            asked = (notes, run, scopes, now_ms)
+            return ClaimsStatus(url, store.facts(), waiting_for(*asked), not_made_again(*asked))
     except SluiceError as error:
         return ClaimsStatus(url, problem=error.message)

@@ -29,6 +29,8 @@ from sluice.driver.claims import (
     Writer,
     may_still_insert,
     next_step,
+    not_made_again,
+    waiting_for,
     why_other_claims,
 )
 from sluice.driver.ports import ShardWindow
@@ -353,12 +355,43 @@ def test_nothing_is_sent_before_others_can_know_of_it() -> None:
 
 def test_a_store_that_may_have_been_emptied_is_opened_when_a_lease_is_over() -> None:
     """What another writer had said of itself may be gone with the rest, and that one be asleep."""
-    shop = Shop(Kept(), settle_ms=3_000)
+    kept = Kept()
+    shop = Shop(kept, settle_ms=3_000)
     shop.has_rows = True
     shop.poll(after_ms=0)
-    assert "who else claims there" in (shop.poll(after_ms=4_000) or "")
-    assert "who else claims there" in (shop.poll(after_ms=LEASE - 10_000) or "")
+    # The time is the same each time: a lease, and what clocks may differ by.
+    until = "nothing is loaded until 1970-01-01 02:56:50 UTC"
+    assert until in (shop.poll(after_ms=4_000) or "")
+    assert until in (shop.poll(after_ms=LEASE - 10_000) or "")
+    notes = MemoryStore(kept).notes()
+    (why,) = waiting_for(notes, shop.keeper.run, ["p/d.t"], shop.now).values()
+    assert why.startswith("p/c says: it is new") and why.endswith(until)
     assert shop.poll(after_ms=30_000) is None
+    assert waiting_for(MemoryStore(kept).notes(), shop.keeper.run, ["p/d.t"], shop.now) == {
+        "p/d.t": ""
+    }
+
+
+def test_tables_that_nobody_loads_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Their rows may have no claims any more, and only who loads them makes claims again."""
+    kept = Kept()
+    shop = Shop(kept)
+    shop.poll(after_ms=0)
+    assert shop.poll() is None
+    space = next(part for part in shop.keeper._parts.values()).space
+    before = Space(shop.keeper.run, shop.now).written()
+    parts = [Part(space, "d.u", 3_600), Part(space, "d.v", 1), Part("q/d.t/0a", "d.w", 3_600)]
+    kept.notes |= {f"space {part.name}": before for part in parts}
+    kept.drawn = "another"
+    for _ in range(3):
+        shop.poll()
+    assert shop.keeper.outage(OF_T) is None
+    asked = (MemoryStore(kept).notes(), shop.keeper.run, ["p/d.t"], shop.now)
+    assert not_made_again(*asked) == {"p/d.t": ["d.u"]}
+    (said,) = [text for text in caplog.messages if "not made again" in text]
+    assert "scope p/d.t are not made again from d.u, which nobody loads now" in said
+    theirs = Writer("p/e", shop.keeper.run, True, shop.now, LEASE, (parts[0].name,)).written()
+    assert not_made_again({**asked[0], "writer p/e run-9": theirs}, *asked[1:]) == {}
 
 
 def test_rows_of_another_table_in_the_same_scope_are_claimed_by_who_loads_it() -> None:

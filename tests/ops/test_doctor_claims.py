@@ -15,7 +15,7 @@ from sluice.clickhouse.schema import TableFacts
 from sluice.config import load
 from sluice.core.claims import Deduplicate
 from sluice.core.load_spec import Column, LoadSpec
-from sluice.driver.claims import STALE_MS, Part, Space, waiting_for
+from sluice.driver.claims import STALE_MS, Part, Space, Writer, waiting_for
 from sluice.ops.claims_status import read_claims_status
 from sluice.ops.doctor import examine
 from sluice.ops.doctor_claims import check_deduplicated, check_room, check_store, why_claims_go
@@ -190,6 +190,12 @@ def test_status_says_how_the_store_is_doing(
         part = Part(f"{claiming.pipeline}/{claiming.database}.orders/0a1b", "d.orders", 60)
         store.keep({f"space {part.name}": space.written()}, store.run())
     assert run(capsys, "status", str(claiming.path)).out.strip().endswith("bytes; open")
+    with claiming.store() as store:
+        gone = Part(part.space, "d.gone", 60)
+        store.keep({f"space {gone.name}": Space("before", now_ms).written()}, store.run())
+    said = run(capsys, "status", str(claiming.path)).out.strip()
+    scope = f"{claiming.pipeline}/{claiming.database}.orders"
+    assert said.endswith(f"open; {scope} lacks claims of d.gone, which nobody loads now")
     text = claiming.path.read_text().replace('"local"', '"redis://127.0.0.1:1"')
     claiming.path.write_text(text)
     away = read_claims_status(load(claiming.path, {}))
@@ -210,7 +216,7 @@ def test_what_a_scope_waits_for(run: str, alive_ms: int, why: str) -> None:
     notes = {
         f"space {Part('a/b/0123', 'd.t', 60).name}": Space(run, alive_ms).written(),
         f"space {Part('a/b/c/0123', 'd.t', 60).name}": Space("now", 1_000_000).written(),
-        "writer a/b/c": "[]",
+        "writer a/b/c run-1": Writer("a/b/c", "now", True, 1_000_000, 60, ()).written(),
     }
     found = waiting_for(notes, "now", ["a/b"], 1_000_000)
     assert bool(found["a/b"]) == bool(why)
