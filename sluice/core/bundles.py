@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
 
 from sluice.core.ranges import Range, TopicPartition
 
@@ -21,10 +22,9 @@ OFFSET_BITS = 48
 MEMBERS_MAX = 1 << (63 - OFFSET_BITS)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Member:
+class Member(NamedTuple):
     """One range of a bundle, and what its rows depend on besides. Members are ordered as the rows
-    of the block are: by topic, partition and offset.
+    of the block are: by topic, partition and offset. A tuple, since there may be thousands.
 
     :param topic_id: of this incarnation of the topic, as in a record.
     :param generation: as in a record.
@@ -37,6 +37,9 @@ class Member:
     rest: str = ""
 
 
+_source_of = attrgetter("block_range.source")
+
+
 def bundle_name(members: Iterable[Member]) -> str:
     """The name of the bundle of these members, in whatever order they come: 16 hexadecimal digits,
     a dot, and how many they are.
@@ -44,21 +47,20 @@ def bundle_name(members: Iterable[Member]) -> str:
     :raises ValueError: fewer than two members, more than MEMBERS_MAX, two of one partition, or
         offsets that a place cannot say.
     """
-    ordered = sorted(members)
+    # No two are of one partition, or there is no name.
+    ordered = sorted(members, key=_source_of)
     sources = {member.block_range.source for member in ordered}
     if not 2 <= len(ordered) <= MEMBERS_MAX or len(sources) != len(ordered):
         raise ValueError(f"{len(ordered)} ranges of {len(sources)} partitions are no bundle")
-    digest = hashlib.sha256()
-    for member in ordered:
-        found = member.block_range
+    lines: list[str] = []
+    for found, topic_id, generation, rest in ordered:
         if found.end >> OFFSET_BITS:
             raise ValueError(f"{found} has offsets beyond 2^{OFFSET_BITS}, so it is loaded alone")
-        line = (
-            f"{found.source.topic}/{found.source.partition}/{found.begin}-{found.end}/"
-            f"{member.topic_id}/{member.generation}"
-        )
+        (topic, partition), begin, end = found.source, found.begin, found.end
         # A server may know the block of the bundle that it was in before without having it.
-        digest.update(f"{line}/{member.rest}\n".encode() if member.rest else f"{line}\n".encode())
+        more = f"/{rest}" if rest else ""
+        lines.append(f"{topic}/{partition}/{begin}-{end}/{topic_id}/{generation}{more}\n")
+    digest = hashlib.sha256("".join(lines).encode())
     return f"{digest.hexdigest()[:_DIGEST_CHARACTERS]}.{len(ordered)}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sluice.core.ranges import Range, TopicPartition
 
@@ -36,9 +37,9 @@ class Limits:
         return int(self.bytes_max * RANGE_BYTES_FACTOR)
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """One partition that could be given a range.
+class Backlog(NamedTuple):
+    """One partition that could be given a range. A tuple: every round makes one for each partition
+    that waits.
 
     :param position: the settled position; the next range begins there.
     :param stable_end: last stable offset, fresh from the broker.
@@ -65,14 +66,19 @@ def next_range(backlog: Backlog, limits: Limits, now_ms: int, *, flush: bool) ->
     A range is due when it is full, when its oldest message has waited, or on `flush`.
     """
     available = backlog.stable_end - backlog.position
-    if available <= 0:
+    if available <= 0 or not (flush or is_due(backlog, limits, limits.delay_ms_max, now_ms)):
         return None
     full = messages_of_range(limits, backlog.bytes_per_message)
-    waited = now_ms - backlog.waiting_since_ms >= limits.delay_ms_max
-    if available < full and not waited and not flush:
-        return None
     end = backlog.position + min(available, full)
     return Range(backlog.source, backlog.position, end)
+
+
+def is_due(backlog: Backlog, limits: Limits, delay_ms: int, now_ms: int) -> bool:
+    """Whether the next range of a partition that has messages is full, or has waited so long."""
+    if now_ms - backlog.waiting_since_ms >= delay_ms:
+        return True
+    full = messages_of_range(limits, backlog.bytes_per_message)
+    return backlog.stable_end - backlog.position >= full
 
 
 def stretched_delay_ms(delay_ms: int, crowding: float) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from sluice.core.errors import TerminalError
@@ -45,11 +45,15 @@ class Kind(Enum):
     @property
     def in_ledger(self) -> str:
         """What stands in the ledger."""
-        return _IN_LEDGER.get(self, self.word)
+        return _IN_LEDGER[self]
 
 
 #: Older versions wrote these names, so they stay.
-_IN_LEDGER = {Kind.CHANGE_SPEC: "retext", Kind.ADD_COLUMNS: "widen"}
+_IN_LEDGER = {
+    **{kind: kind.word for kind in Kind},
+    Kind.CHANGE_SPEC: "retext",
+    Kind.ADD_COLUMNS: "widen",
+}
 #: What people read for what stands in the ledger.
 KIND_WORDS = {kind.in_ledger: kind.word for kind in Kind}
 
@@ -92,6 +96,8 @@ class Record:
     rest: str = ""
     epoch: int = EPOCH_UNKNOWN
     bundle: str = ""
+    #: As `encode` writes it: it is committed, compared and put into the ledger.
+    _line: str = field(default="", init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.begin < 0 or self.end < self.begin:
@@ -117,29 +123,22 @@ class Record:
 
 def encode(record: Record) -> str:
     """The record as offset metadata."""
+    if not record._line:
+        object.__setattr__(record, "_line", _written(record))
+    return record._line
+
+
+def _written(record: Record) -> str:
     # A record without a bundle, or an epoch, is written as before there were any.
-    added: tuple[str, ...] = ()
+    added = ""
     if record.bundle:
-        added = (str(record.epoch), record.bundle)
+        added = f"|{record.epoch}|{record.bundle}"
     elif record.epoch != EPOCH_UNKNOWN:
-        added = (str(record.epoch),)
-    body = "|".join(
-        (
-            FORMAT_VERSION,
-            record.kind.value,
-            str(record.batch),
-            str(record.attempt),
-            str(record.begin),
-            str(record.end),
-            record.owner,
-            str(record.generation),
-            record.topic_id,
-            record.spec,
-            str(record.reservation),
-            str(record.deadline_ms),
-            record.rest,
-            *added,
-        )
+        added = f"|{record.epoch}"
+    body = (
+        f"{FORMAT_VERSION}|{record.kind._value_}|{record.batch}|{record.attempt}|{record.begin}|"
+        f"{record.end}|{record.owner}|{record.generation}|{record.topic_id}|{record.spec}|"
+        f"{record.reservation}|{record.deadline_ms}|{record.rest}{added}"
     )
     line = f"{body}|{zlib.crc32(body.encode()):08x}"
     if len(line) > RECORD_BYTES_MAX:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from sluice.core.budget import TargetShard
 from sluice.core.bundles import OFFSET_BITS, Member, bundle_name, is_whole
+from sluice.core.ledger import Background
 from sluice.core.load_spec import lacking_lineage
 from sluice.core.packing import share_of_task
 from sluice.core.planning import (
@@ -23,10 +24,10 @@ from sluice.driver.record_updates import (
     Budget,
     RecordPlanner,
     RecordUpdate,
+    TopicGroup,
     give_back,
     refresh,
 )
-from sluice.driver.remembering import target_shards_of
 from sluice.driver.state import PartitionState, Probed, ToProbe
 
 _logger = logging.getLogger("sluice.loop")
@@ -38,9 +39,9 @@ FAILURES_ALONE_MAX = 5
 #: Bundles that are loaded at once are not made smaller than this to have one for each task.
 BUNDLE_BYTES_MIN = 4 * 1024 * 1024
 
-#: What ranges that may be loaded together have in common: table entries, limits, and the broker
+#: What ranges that may be loaded together have in common: the group of their topics, and the broker
 #: that leads them, so that one that is away holds up no others.
-Together = tuple[tuple[str, ...], Limits, int]
+Together = tuple[TopicGroup, int]
 
 
 def member_of(state: PartitionState) -> Member:
@@ -235,14 +236,14 @@ class Room:
 class _Open:
     """A bundle in the making.
 
-    :param target_shards: the windows that its block takes entries of.
-    :param reservation: of its block, told to each member.
+    :param reservation: of its block, told to each member; `background`, too.
+    :param members: the partitions, and their ranges.
     """
 
-    target_shards: list[TargetShard]
     reservation: int
+    background: Background
     room: Room
-    updates: list[RecordUpdate] = field(default_factory=list)
+    members: list[tuple[PartitionState, Range]] = field(default_factory=list)
 
 
 def may_fill_a_block(
@@ -252,27 +253,20 @@ def may_fill_a_block(
     round, at whether a closer one is worth it, which takes four times as long [measured]."""
     if planner.members_max == 1:
         return False
-    apart: dict[tuple[str, int], _Waiting] = {}
-    for backlog in backlogs:
-        place = backlog.source.topic, leader_of(backlog.source)
-        found = apart.get(place)
+    group_of = planner.group_of
+    waiting: dict[Together, _Waiting] = {}
+    for source, position, stable_end, _, each in backlogs:
+        together = group_of(source.topic), leader_of(source)
+        found = waiting.get(together)
         if found is None:
-            found = apart[place] = _Waiting()
-        each = backlog.bytes_per_message
-        messages = backlog.stable_end - backlog.position
+            found = waiting[together] = _Waiting()
+        messages = stable_end - position
         found.members += 1
         found.messages += messages
         found.bytes += messages * (BYTES_PER_MESSAGE_UNKNOWN if each is None else each)
-    groups: dict[Together, _Waiting] = {}
-    for (topic, leader), found in apart.items():
-        together = planner.entries_of(topic), planner.limits_of(topic), leader
-        group = groups.setdefault(together, _Waiting())
-        group.members += found.members
-        group.messages += found.messages
-        group.bytes += found.bytes
     return any(
-        group.is_enough(together[1], planner.members_of(together[0]))
-        for together, group in groups.items()
+        found.is_enough(group.limits, planner.members_of(group.entries))
+        for (group, _), found in waiting.items()
     )
 
 
@@ -297,7 +291,7 @@ class NewRanges:
     ) -> None:
         self._planner = planner
         self._windows = windows
-        self._probed: dict[str, bool] = {}
+        self._probed: dict[TopicGroup, bool] = {}
         self._states = states
         self._alone: list[RecordUpdate] = []
         self._open: dict[Together, _Open] = {}
@@ -310,15 +304,17 @@ class NewRanges:
             if found is not None:
                 self._small[backlog.source] = found
                 self._count(found, 1)
-        for (entries, limits, _), waiting in self._waiting.items():
+        for (group, _), waiting in self._waiting.items():
             # What all have together is spread over the tasks that can run.
             share = max(waiting.bytes / slots, BUNDLE_BYTES_MIN)
-            waiting.share = min(share, float(limits.bytes_max))
-            waiting.is_full = waiting.is_enough(limits, planner.members_of(entries))
+            waiting.share = min(share, float(group.limits.bytes_max))
+            waiting.is_full = waiting.is_enough(group.limits, planner.members_of(group.entries))
 
     def _count(self, small: tuple[Together, Range, float], sign: int) -> None:
         together, found, expected = small
-        waiting = self._waiting.setdefault(together, _Waiting())
+        waiting = self._waiting.get(together)
+        if waiting is None:
+            waiting = self._waiting[together] = _Waiting()
         waiting.members += sign
         waiting.messages += sign * found.span
         waiting.bytes += sign * expected
@@ -329,30 +325,29 @@ class NewRanges:
         """With whom a new range goes, the range, and how large it may be; None: it goes alone. One
         that failed before, or was too much for a bundle, holds nobody up; one that is large needs
         no company; and one that cannot be probed has no way out of a bundle."""
-        limits = self._planner.limits_of(backlog.source.topic)
-        found = next_range(backlog, limits, 0, flush=True)
+        group = self._planner.group_of(backlog.source.topic)
+        found = next_range(backlog, group.limits, 0, flush=True)
         each = backlog.bytes_per_message
-        if found is None or state.failures or state.alone or not is_small(found, limits, each):
+        if found is None or state.failures or state.alone:
             return None
-        if not self._may_be_probed(backlog.source.topic):
+        if not is_small(found, group.limits, each) or not self._may_be_probed(group, state):
             return None
-        entries = self._planner.entries_of(backlog.source.topic)
-        together = entries, limits, self._leader_of(backlog.source)
+        together = group, self._leader_of(backlog.source)
         return together, found, expected_bytes(found, each)
 
-    def _may_be_probed(self, topic: str) -> bool:
-        """Whether a probe could tell what is missing of a range of this topic: else a member that
-        stops would stop all others, which could be neither repeated nor probed."""
-        if topic not in self._probed:
-            spec, windows = self._planner.spec, self._windows
-            self._probed[topic] = all(
-                not lacking_lineage(table.lineage, table.rows) for table in spec.tables_of(topic)
-            ) and all(
-                windows[target_shard].keeps_rows
-                for target_shard in target_shards_of(spec, topic)
-                if target_shard in windows
-            )
-        return self._probed[topic]
+    def _may_be_probed(self, group: TopicGroup, one: PartitionState) -> bool:
+        """Whether a probe could tell what is missing of a range of these topics: else a member that
+        stops would stop all others, which could be neither repeated nor probed.
+
+        :param one: a partition of one of them.
+        """
+        found = self._probed.get(group)
+        if found is None:
+            tables, windows = self._planner.spec.tables_of(one.source.topic), self._windows
+            found = self._probed[group] = all(
+                not lacking_lineage(table.lineage, table.rows) for table in tables
+            ) and all(windows[each].keeps_rows for each in group.target_shards if each in windows)
+        return found
 
     def fills(self, source: TopicPartition) -> bool:
         """Whether a range need not wait until it is due: with others that may be loaded with it
@@ -361,22 +356,28 @@ class NewRanges:
             return False
         together, _, _ = self._small[source]
         waiting = self._waiting[together]
+        limits = together[0].limits
         return waiting.is_full and (
-            waiting.bytes >= waiting.share / 2 or waiting.messages >= together[1].messages_max / 2
+            waiting.bytes >= waiting.share / 2 or waiting.messages >= limits.messages_max / 2
         )
 
     def has_room(self, source: TopicPartition) -> bool:
         """Whether a range joins a bundle that was begun in this round."""
-        if source not in self._small:
+        small = self._small.get(source)
+        if small is None:
             return False
-        together, found, expected = self._small[source]
+        together, found, expected = small
         bundle = self._open.get(together)
         return bundle is not None and bundle.room.is_enough(found.span, expected)
 
-    def join(self, backlog: Backlog, budget: Budget, now_ms: int) -> None:
+    def join(self, source: TopicPartition) -> None:
         """Take a range into the bundle that has room for it: its block is paid for."""
-        bundle = self._open[self._small[backlog.source][0]]
-        self._add(bundle, backlog, budget, now_ms)
+        small = self._small[source]
+        _, found, expected = small
+        bundle = self._open[small[0]]
+        bundle.members.append((self._states[source], found))
+        bundle.room.take(found.span, expected)
+        self._count(small, -1)
 
     def begin(
         self,
@@ -390,40 +391,36 @@ class NewRanges:
 
         :returns: how much of a task it is.
         """
-        small = self._small.get(backlog.source)
+        planner, small = self._planner, self._small.get(backlog.source)
+        limits = planner.limits_of(backlog.source.topic)
+        background = planner.background(limits, budget.windows, target_shards, now_ms)
         if small is None:
             state = self._states[backlog.source]
-            windows = budget.windows
-            update = self._planner.intend(
-                state, backlog, windows, target_shards, reservation, now_ms
-            )
-            self._alone.append(update)
-            limits = self._planner.limits_of(backlog.source.topic)
-            full = messages_of_range(limits, backlog.bytes_per_message)
-            return share_of_task(update.record.end - update.record.begin, full)
-        together, limits = small[0], small[0][1]
+            found = next_range(backlog, limits, now_ms, flush=True)
+            assert found is not None
+            self._alone.append(planner.intend(state, found, reservation, background, now_ms))
+            return share_of_task(found.span, messages_of_range(limits, backlog.bytes_per_message))
+        together = small[0]
         if together in self._open:
             self._closed.append(self._open[together])
-        members_max = self._planner.members_of(together[0])
+        members_max = planner.members_of(together[0].entries)
         room = Room(members_max, limits.messages_max, self._waiting[together].share)
-        self._open[together] = _Open(target_shards, reservation, room)
-        self._add(self._open[together], backlog, budget, now_ms)
+        self._open[together] = _Open(reservation, background, room)
+        self.join(backlog.source)
         return 1.0
 
-    def _add(self, bundle: _Open, backlog: Backlog, budget: Budget, now_ms: int) -> None:
-        state = self._states[backlog.source]
-        windows, target_shards = budget.windows, bundle.target_shards
-        update = self._planner.intend(
-            state, backlog, windows, target_shards, bundle.reservation, now_ms
-        )
-        bundle.updates.append(update)
-        bundle.room.take(update.record.end - update.record.begin, self._small[backlog.source][2])
-        self._count(self._small[backlog.source], -1)
-
-    def updates(self) -> list[RecordUpdate]:
+    def updates(self, now_ms: int) -> list[RecordUpdate]:
         """All of them, those of a bundle with its name."""
-        bundles = [*self._closed, *self._open.values()]
-        return [*self._alone, *(update for bundle in bundles for update in named(bundle.updates))]
+        intend, updates = self._planner.intend, self._alone
+        for bundle in (*self._closed, *self._open.values()):
+            told, name = (bundle.reservation, bundle.background, now_ms), ""
+            if len(bundle.members) > 1:
+                name = bundle_name(
+                    Member(found, state.record.topic_id, state.record.generation)
+                    for state, found in bundle.members
+                )
+            updates += [intend(state, found, *told, name) for state, found in bundle.members]
+        return updates
 
 
 def named(updates: list[RecordUpdate]) -> list[RecordUpdate]:

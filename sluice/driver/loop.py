@@ -107,7 +107,7 @@ class ConnectorLoop:
         )
         self.dead_letters = self._reports.dead_letters
         self.replicas, self.claims = parts.replicas, parts.claims
-        self._specs = dict(specs)
+        self._specs, self._planner = dict(specs), planner
         self._schema = SchemaChanges(
             *(self.states, planner, self._specs, parts.parking),
             is_read=parts.read_schema is not None,
@@ -208,6 +208,7 @@ class ConnectorLoop:
             of = self._round_planner
             self._parts.claims.see(self.states.values(), self._holds, of.spec, of.spec_of, now_ms)
         self._busy = busy(self.states.values(), now_ms)
+        self._planner.batch = self._recorder.batch + 1
         planned = self._round_planner.plan(self._busy, now_ms, flush=flush, stopping=stopping)
         self._apply(planned.effects)
         updates, ready = planned.updates, planned.ready

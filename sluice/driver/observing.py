@@ -51,7 +51,7 @@ class TopicObserver:
         self._looked_at_ms = now_ms
         self._is_wanted = False
         #: Ends of which everything is taken in.
-        self._known: Mapping[TopicPartition, EpochOffset] | None = None
+        self._known: Mapping[TopicPartition, EpochOffset] = {}
         #: Whether Kafka answered when it was last asked for last stable offsets.
         self.is_answered = True
 
@@ -72,11 +72,16 @@ class TopicObserver:
         """
         try:
             told = self._offsets.epoch_ends(sources, partial=True)
-            states = self._states
+            states, known = self._states, self._known
             ends = (
                 {}
-                if told is self._known
-                else {s: end for s, end in told.items() if not states[s].knows(end)}
+                if told is known
+                # An end that did not move is often the same object.
+                else {
+                    source: end
+                    for source, end in told.items()
+                    if known.get(source) is not end and not states[source].knows(end)
+                }
             )
             yield from self._drop_unverified(ends)
         except TransientError:

@@ -15,8 +15,9 @@ from sluice.core.errors import SluiceError
 from sluice.core.flights import InFlight
 from sluice.core.ledger import Background
 from sluice.core.load_spec import LoadSpec
+from sluice.core.planning import Limits
 from sluice.core.ranges import TopicPartition
-from sluice.driver.bundling import Room, Together, expected_bytes, is_small, named
+from sluice.driver.bundling import Room, expected_bytes, is_small, named
 from sluice.driver.parking import why_not_parked
 from sluice.driver.record_updates import (
     Budget,
@@ -31,6 +32,10 @@ _logger = logging.getLogger("sluice.loop")
 
 #: How long a range that cannot be parked waits until its table is looked at again.
 PARTLY_STORED_MS = 30_000
+
+#: What those that are loaded together have in common: the load spec, by identity, how many they may
+#: be, table entries, limits, and the broker that leads them.
+_Together = tuple[int, int, tuple[str, ...], Limits, int]
 
 
 class ProbedRanges:
@@ -114,7 +119,7 @@ class ProbedRanges:
         together before without being loaded come together in halves, so that one of them does not
         hold up the others for ever."""
         closed: list[list[PartitionState]] = []
-        opened: dict[tuple[int, int, Together], tuple[list[PartitionState], Room]] = {}
+        opened: dict[_Together, tuple[list[PartitionState], Room]] = {}
         for state in sorted(self._absent, key=lambda state: state.source):
             topic, found = state.source.topic, state.block_range
             limits, each = self._planner.limits_of(topic), self._planner.bytes_of(state)
@@ -126,7 +131,7 @@ class ProbedRanges:
             members_max = self._planner.members_of(entries)
             if state.record.rest and state.record.bundle:
                 members_max = min(members_max, max(1, members_in(state.record.bundle) // 2))
-            key = id(spec), members_max, (entries, limits, self._leader_of(state.source))
+            key = id(spec), members_max, entries, limits, self._leader_of(state.source)
             size = expected_bytes(found, each)
             if key not in opened or not opened[key][1].is_enough(found.span, size):
                 if key in opened:

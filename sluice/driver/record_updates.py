@@ -16,19 +16,17 @@ from sluice.core.ledger import (
     LedgerEntry,
     late_insert_entry,
     receipt_entry,
-    record_entry,
     settled_entry,
 )
 from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import (
     Backlog,
     Limits,
-    in_fair_order,
-    next_range,
+    is_due,
     smoothed_bytes,
     stretched_delay_ms,
 )
-from sluice.core.ranges import TopicPartition, digest_of_rest
+from sluice.core.ranges import Range, TopicPartition, digest_of_rest
 from sluice.core.receipts import DeadLetter, Loaded
 from sluice.core.records import Kind, Record
 from sluice.core.server_runs import ServerRuns
@@ -71,11 +69,9 @@ class RecordUpdate:
     dead_letters: tuple[DeadLetter, ...] = ()
     settles: str = ""
 
-    def numbered(self, batch: int) -> RecordUpdate:
-        """The update as part of this batch, with its ledger entry for the record."""
-        record = replace(self.record, batch=batch)
-        entry = record_entry(self.source, record, self.background)
-        return replace(self, record=record, entries=(*self.entries, entry))
+    def numbered(self, batch: int) -> Record:
+        """The record as part of this batch."""
+        return self.record if self.record.batch == batch else replace(self.record, batch=batch)
 
 
 def busy(states: Iterable[PartitionState], now_ms: int) -> list[PartitionState]:
@@ -283,6 +279,20 @@ class _Room:
         return self.window.usable - (self.window.insert_counter - insert_counter)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TopicGroup:
+    """Topics that go to the same table entries under the same limits: their ranges may be loaded
+    together, and what is so for one of them is so for all. There is one object for each group.
+
+    :param limits: how large a new range of them may be.
+    :param target_shards: the tables that such a range is inserted into.
+    """
+
+    entries: tuple[str, ...]
+    limits: Limits
+    target_shards: list[TargetShard]
+
+
 @dataclass(slots=True)
 class RecordPlanner:
     """Makes updates for a loop.
@@ -295,6 +305,7 @@ class RecordPlanner:
     :param view_reservations: by table entry, the reservation with which its blocks found room in
         the tables of its views, once the server had refused a smaller one.
     :param members_max: ranges that are loaded as one block at most; 1: each has its own.
+    :param batch: number of the transaction that is planned now.
     """
 
     spec: LoadSpec
@@ -305,12 +316,13 @@ class RecordPlanner:
     reservations: dict[str, int] = field(default_factory=dict)
     view_reservations: dict[str, int] = field(default_factory=dict)
     members_max: int = 1
+    batch: int = 0
     _members_of: dict[tuple[str, ...], int] = field(default_factory=dict)
     #: The name of the load spec, worked out once: of a hundred tables it takes 8 ms [measured].
     digest: str = field(init=False)
-    _limits_of: dict[str, Limits] = field(default_factory=dict)
+    _group_of: dict[str, TopicGroup] = field(default_factory=dict)
+    _groups: dict[tuple[tuple[str, ...], Limits], TopicGroup] = field(default_factory=dict)
     _bytes_of: dict[str, float | None] = field(default_factory=dict)
-    _target_shards_of: dict[str, list[TargetShard]] = field(default_factory=dict)
     _configured_seconds: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -328,12 +340,18 @@ class RecordPlanner:
         """Intend new ranges under another load spec from now on."""
         self.spec, self.digest = spec, spec.digest()
         self._members_of.clear()
-        self._limits_of.clear()
-        self._target_shards_of.clear()
+        self._group_of.clear()
+        self._groups.clear()
 
-    def entries_of(self, topic: str) -> tuple[str, ...]:
-        """The table entries that a topic goes to."""
-        return tuple(table.entry for table in self.spec.tables_of(topic))
+    def group_of(self, topic: str) -> TopicGroup:
+        """The group of a topic; kept, since every round asks for each partition."""
+        found = self._group_of.get(topic)
+        if found is None:
+            entries = tuple(table.entry for table in self.spec.tables_of(topic))
+            limits = limits_of(self.spec, topic, self.limits)
+            group = TopicGroup(entries, limits, target_shards_of(self.spec, topic))
+            found = self._group_of[topic] = self._groups.setdefault((entries, limits), group)
+        return found
 
     def members_of(self, entries: tuple[str, ...]) -> int:
         """How many ranges one block of these table entries may be of."""
@@ -342,16 +360,13 @@ class RecordPlanner:
     def narrow(self, state: PartitionState) -> None:
         """Form smaller bundles of what goes to the entries of this one: its block has more rows, or
         takes more entries of a window, than one may."""
-        entries = self.entries_of(state.source.topic)
+        entries = self.group_of(state.source.topic).entries
         fewer = max(1, members_in(state.record.bundle) // 2)
         self._members_of[entries] = min(fewer, self.members_of(entries))
 
     def limits_of(self, topic: str) -> Limits:
-        """How large a new range of this topic may be; kept, since every round asks for each
-        partition."""
-        if topic not in self._limits_of:
-            self._limits_of[topic] = limits_of(self.spec, topic, self.limits)
-        return self._limits_of[topic]
+        """How large a new range of this topic may be."""
+        return self.group_of(topic).limits
 
     def reservation(
         self,
@@ -421,58 +436,55 @@ class RecordPlanner:
         *,
         flush: bool,
     ) -> tuple[list[Backlog], set[TopicPartition]]:
-        """Partitions that have messages for a range, longest waiting first; and those of them whose
-        next range is due."""
+        """Partitions that have messages for a range; and those of them whose next range is due."""
         backlogs, due = [], set()
-        stretched: dict[str, Limits] = {}
+        delays_ms: dict[TopicGroup, int] = {}
         for state in states:
-            if state.waiting_since_ms is None:
+            since_ms = state.waiting_since_ms
+            if since_ms is None:
                 continue
-            backlog = Backlog(
-                state.source,
-                state.record.end,
-                state.stable_end,
-                state.waiting_since_ms,
-                self.bytes_of(state),
-            )
-            topic = state.source.topic
-            if topic not in stretched:
-                stretched[topic] = self._stretched(topic, windows)
+            source, each = state.source, self.bytes_of(state)
+            backlog = Backlog(source, state.record.end, state.stable_end, since_ms, each)
+            group = self.group_of(source.topic)
+            if group not in delays_ms:
+                delays_ms[group] = _stretched_ms(group, windows)
             backlogs.append(backlog)
-            if next_range(backlog, stretched[topic], now_ms, flush=flush) is not None:
-                due.add(state.source)
-        return in_fair_order(backlogs), due
+            if flush or is_due(backlog, group.limits, delays_ms[group], now_ms):
+                due.add(source)
+        return backlogs, due
 
-    def _stretched(self, topic: str, windows: Mapping[TargetShard, ShardWindow]) -> Limits:
-        """The limits of a topic while the servers of its tables are crowded with parts."""
-        limits = self.limits_of(topic)
-        if topic not in self._target_shards_of:
-            self._target_shards_of[topic] = target_shards_of(self.spec, topic)
-        known = [
-            windows[target_shard]
-            for target_shard in self._target_shards_of[topic]
-            if target_shard in windows
-        ]
-        crowding = max((window.crowding for window in known), default=0.0)
-        return replace(limits, delay_ms_max=stretched_delay_ms(limits.delay_ms_max, crowding))
+    def background(
+        self,
+        limits: Limits,
+        windows: Mapping[TargetShard, ShardWindow],
+        target_shards: Iterable[TargetShard],
+        now_ms: int,
+    ) -> Background:
+        """That of new ranges that are inserted at these target shards from now on."""
+        insert_counters, servers = insert_counters_at(target_shards, windows)
+        return Background(
+            insert_counters=insert_counters,
+            since_ms=now_ms,
+            bytes_max=min(self.spec.range_bytes_max, limits.range_bytes_max),
+            servers=servers,
+        )
 
     def intend(
         self,
         state: PartitionState,
-        backlog: Backlog,
-        windows: Mapping[TargetShard, ShardWindow],
-        target_shards: Iterable[TargetShard],
+        block_range: Range,
         reservation: int,
+        background: Background,
         now_ms: int,
+        bundle: str = "",
     ) -> RecordUpdate:
-        """The next range of a partition whose reservation was found affordable at these target
-        shards."""
-        limits = self.limits_of(state.source.topic)
-        block_range = next_range(backlog, limits, now_ms, flush=True)
-        assert block_range is not None
+        """The next range of a partition whose reservation was found affordable.
+
+        :param background: the same object for all of a bundle.
+        """
         record = Record(
             kind=Kind.INTEND,
-            batch=0,
+            batch=self.batch,
             attempt=1,
             begin=block_range.begin,
             end=block_range.end,
@@ -483,13 +495,7 @@ class RecordPlanner:
             reservation=reservation,
             deadline_ms=deadline_ms(now_ms, self.lease_seconds),
             epoch=state.epoch,
-        )
-        insert_counters, servers = insert_counters_at(target_shards, windows)
-        background = Background(
-            insert_counters=insert_counters,
-            since_ms=now_ms,
-            bytes_max=min(self.spec.range_bytes_max, limits.range_bytes_max),
-            servers=servers,
+            bundle=bundle,
         )
         return RecordUpdate(state.source, record, background, True, *settling(state, now_ms))
 
@@ -558,6 +564,13 @@ class RecordPlanner:
         )
 
 
+def _stretched_ms(group: TopicGroup, windows: Mapping[TargetShard, ShardWindow]) -> int:
+    """How long the oldest message waits while the servers of its tables are crowded with parts."""
+    known = [windows[each] for each in group.target_shards if each in windows]
+    crowding = max((window.crowding for window in known), default=0.0)
+    return stretched_delay_ms(group.limits.delay_ms_max, crowding)
+
+
 def settling(
     state: PartitionState, now_ms: int
 ) -> tuple[tuple[LedgerEntry, ...], tuple[DeadLetter, ...], str]:
@@ -585,18 +598,26 @@ def refresh(state: PartitionState) -> RecordUpdate:
     return RecordUpdate(state.source, record, state.background, False)
 
 
-def settle(state: PartitionState, owner: str, now_ms: int) -> RecordUpdate:
-    """Nothing is outstanding: an empty range at the end of what is loaded."""
-    record = replace(
-        state.record,
+def settle(state: PartitionState, owner: str, batch: int, now_ms: int) -> RecordUpdate:
+    """Nothing is outstanding: an empty range at the end of what is loaded.
+
+    :param batch: number of the transaction that is planned now.
+    """
+    before = state.record
+    # All that names the range that was is left out.
+    record = Record(
         kind=Kind.SETTLE,
+        batch=batch,
         attempt=0,
-        begin=state.record.end,
+        begin=before.end,
+        end=before.end,
         owner=owner,
+        generation=before.generation,
+        topic_id=before.topic_id,
+        spec=before.spec,
         reservation=0,
         deadline_ms=0,
-        rest="",
-        bundle="",
+        epoch=before.epoch,
     )
     nothing = Background(since_ms=now_ms)
     return RecordUpdate(state.source, record, nothing, False, *settling(state, now_ms))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sluice.core.errors import ForeignHandsError, TransientError
 from sluice.core.lease import has_expired
-from sluice.core.ledger import Commit
+from sluice.core.ledger import Commit, LedgerEntry, record_entry
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import may_follow
+from sluice.core.records import Record, may_follow
 from sluice.driver.changes import SchemaChanges
 from sluice.driver.checkpoints import Checkpoints
 from sluice.driver.counters import Counters
@@ -76,20 +76,20 @@ class RoundRecorder:
             updates = self._unchanged(bounded(updates))
             if not updates:
                 return []
-            numbered = [update.numbered(self.batch + 1) for update in updates]
-            for update in numbered:
-                previous = self._states[update.source].record
-                assert may_follow(previous, update.record), (previous, update.record)
+            records = {update.source: update.numbered(self.batch + 1) for update in updates}
+            expected = {source: self._states[source].record for source in records}
+            for source, record in records.items():
+                assert may_follow(expected[source], record), (expected[source], record)
+            named = {record.spec for record in records.values()}
             commit = Commit(
-                {update.source: update.record for update in numbered},
+                records,
                 (
                     *self.checkpoints.due(now_ms, specs),
-                    *self._schema.entries(update.record.spec for update in numbered),
-                    *(entry for update in numbered for entry in update.entries),
+                    *self._schema.entries(named),
+                    *_entries(updates, records),
                 ),
-                tuple(letter for update in numbered for letter in update.dead_letters),
+                tuple(letter for update in updates for letter in update.dead_letters),
             )
-            expected = {update.source: self._states[update.source].record for update in numbered}
             self._log.record(commit, expected)
         except ForeignHandsError as error:
             _logger.warning("connector %s: %s", self._name, error)
@@ -103,10 +103,11 @@ class RoundRecorder:
             return []
         self.batch += 1
         self.checkpoints.committed(commit.entries)
-        self._schema.recorded(update.record.spec for update in numbered)
+        self._schema.recorded(named)
         self.failures = 0
         self._counters.batches += 1
-        return [state for update in numbered if (state := self._committed(update)) is not None]
+        committed = [self._committed(update, records[update.source]) for update in updates]
+        return [state for state in committed if state is not None]
 
     def _unchanged(self, updates: list[RecordUpdate]) -> list[RecordUpdate]:
         """Updates of partitions whose committed offset is still ours; the others stop."""
@@ -115,7 +116,7 @@ class RoundRecorder:
         self._apply(StopPartition(s, ForeignHandsError(how)) for s, how in different.items())
         return [update for update in updates if update.source not in different]
 
-    def _committed(self, update: RecordUpdate) -> PartitionState | None:
+    def _committed(self, update: RecordUpdate, record: Record) -> PartitionState | None:
         """Take a committed update over into the partition's state."""
         state = self._states[update.source]
         now_ms = self._now_ms()
@@ -128,9 +129,18 @@ class RoundRecorder:
                     PossibleLateInsert(state.background.insert_counters, state.late_insert_until_ms)
                 )
             state.late_insert_until_ms = 0
-        state.recorded(update.record, update.background, now_ms)
+        state.recorded(record, update.background, now_ms)
         if state.retiring and not state.record.in_doubt:
             self._apply([LetGo(state.source)])
             is_settled = "%s is not configured any more; it is settled at %d and let go"
             _logger.info(is_settled, state.source, state.settled)
         return state if update.dispatch else None
+
+
+def _entries(
+    updates: Sequence[RecordUpdate], records: Mapping[TopicPartition, Record]
+) -> Iterator[LedgerEntry]:
+    """Of each partition what is settled, then the record that goes on behind it."""
+    for update in updates:
+        yield from update.entries
+        yield record_entry(update.source, records[update.source], update.background)

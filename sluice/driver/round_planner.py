@@ -10,6 +10,7 @@ from sluice.core.budget import TargetShard
 from sluice.core.errors import SluiceError
 from sluice.core.flights import InFlight, Place
 from sluice.core.load_spec import LoadSpec
+from sluice.core.planning import in_fair_order
 from sluice.core.ranges import TopicPartition
 from sluice.core.receipts import NeedsReservation, TooHeavy
 from sluice.driver.bundling import (
@@ -152,7 +153,7 @@ class RoundPlanner:
         for state in idle:
             stale = now_ms - state.committed_at_ms > RESETTLE_MS
             if state.source not in planned and (state.loaded is not None or stale):
-                updates.append(settle(state, self._planner.owner, now_ms))
+                updates.append(settle(state, planner.owner, planner.batch, now_ms))
         return Round(updates, ready, self._effects)
 
     def _stop(self, state: PartitionState, error: SluiceError) -> None:
@@ -192,6 +193,7 @@ class RoundPlanner:
         if not due and not may_fill_a_block(waiting, planner, self._leader_of):
             return []
         # Who is not due goes along: more rows in a block that is written anyway cost little.
+        waiting = in_fair_order(waiting)
         waiting.sort(key=lambda backlog: backlog.source not in due)
         new = NewRanges(
             planner, budget.windows, self._slots, waiting, self._states, self._leader_of
@@ -201,7 +203,7 @@ class RoundPlanner:
             if self._schema.why_barred(topic) is not None:
                 continue
             if new.has_room(backlog.source):
-                new.join(backlog, budget, now_ms)
+                new.join(backlog.source)
                 continue
             if room_left <= 0 or not (backlog.source in due or new.fills(backlog.source)):
                 continue
@@ -224,7 +226,7 @@ class RoundPlanner:
                 continue
             room_left -= new.begin(backlog, budget, target_shards, reservation, now_ms)
             self._flights.add(places)
-        return new.updates()
+        return new.updates(now_ms)
 
     def _again(
         self, state: PartitionState, budget: Budget, now_ms: int

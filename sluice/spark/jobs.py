@@ -6,7 +6,6 @@ the connector's loop.
 
 from __future__ import annotations
 
-import gc
 import logging
 import pickle
 import queue
@@ -17,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from sluice.core.collector import relax_collector
 from sluice.core.errors import InDoubtError, TerminalError
 from sluice.core.receipts import TaskReport
 from sluice.worker.assignment import Assignment, Job, TaskEnvironment
@@ -187,20 +187,15 @@ def _idle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 _is_relaxed = False
 
 
-def _relax_collector() -> None:
-    """For a worker that has its libraries and has loaded a range. Only its first call works.
-
-    A poll makes 500 objects that the collector follows and no cycles: with the default of
-    700 it would run for almost every poll. And Spark runs a whole collection after each
-    task, through all that the libraries made: 39 ms, a tenth of what a range costs
-    [measured]. What is frozen is not looked at again.
+def _relax_collector_once() -> None:
+    """For a worker that has loaded a range. A poll makes 500 objects that the collector follows and
+    no cycles. And Spark runs a whole collection after each task, through all that the libraries
+    made: 39 ms, a tenth of what a range costs [measured].
     """
     global _is_relaxed
     if not _is_relaxed:
         _is_relaxed = True
-        gc.set_threshold(100_000)
-        gc.collect()
-        gc.freeze()
+        relax_collector()
 
 
 def _loader(
@@ -221,7 +216,7 @@ def _loader(
             for task, packed in zip(numbers, ranges, strict=True):
                 assignments: tuple[Assignment, ...] = pickle.loads(packed)
                 reports = load_task(environment, assignments, attempt)
-                _relax_collector()
+                _relax_collector_once()
                 yield pa.RecordBatch.from_pydict(
                     {
                         "task": pa.array([task], pa.int32()),

@@ -37,7 +37,7 @@ def test_the_order_in_which_members_are_found_changes_nothing(members: list[Memb
         member("a", 1, 10, 20),
         member("c", 0, 10, 20),
         member("a", 0, 10, 20, generation=1),
-        replace(MEMBERS[0], topic_id="another"),
+        MEMBERS[0]._replace(topic_id="another"),
     ],
 )
 def test_whatever_a_member_is_changes_the_name(other: Member) -> None:

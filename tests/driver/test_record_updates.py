@@ -111,10 +111,11 @@ def letter(value: bytes | None = b"{") -> DeadLetter:
 def test_a_settled_range_is_empty_at_its_end_and_says_what_it_was(world: World) -> None:
     state = in_doubt(world)
     state.answered(loaded(letter()))
-    step = settle(state, "me", NOW)
+    step = settle(state, "me", 7, NOW)
     assert step.record == replace(
         state.record,
         kind=Kind.SETTLE,
+        batch=7,
         attempt=0,
         begin=20,
         owner="me",

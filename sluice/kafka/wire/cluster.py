@@ -112,7 +112,7 @@ class Cluster:
         for which in (messages.EARLIEST, messages.LATEST):
             body = messages.list_offsets_body([source], which)
             answer = connection.ask(messages.LIST_OFFSETS, body)
-            told = [one for _, some in messages.read_list_offsets(answer) for one in some]
+            told = [one for *_, some in messages.read_list_offsets(answer) for one in some]
             if len(told) != 1:
                 raise BrokenAnswerError(f"an answer about {source} is about {len(told)} partitions")
             if told[0]["error"]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import confluent_kafka as ck
+import numpy as np
+from numpy.typing import NDArray
 
 from sluice.core.errors import ConfigurationError, SluiceError
 from sluice.core.ranges import EpochOffset, TopicPartition
@@ -15,7 +17,7 @@ from sluice.kafka.errors import KafkaUnavailableError, kafka_error
 from sluice.kafka.wire import messages
 from sluice.kafka.wire.cluster import Cluster
 from sluice.kafka.wire.connection import Connection
-from sluice.kafka.wire.messages import BrokenAnswerError, Cursor, Leader
+from sluice.kafka.wire.messages import OFFSETS, BrokenAnswerError, Cursor, Leader
 
 #: A broker that did not answer is left out for so long, and for twice as long after each failure
 #: in a row: whoever asks waits for it, and the other brokers' partitions with it.
@@ -29,7 +31,58 @@ WAIT_SECONDS_MAX = 7.0
 PLAN_SECONDS = 1.0
 PLAN_AGAIN_SECONDS = 60.0
 
+#: Of a partition in an answer, the bytes that say which one it is; they come first.
+_NUMBER_BYTES = 4
+
 Ends = Mapping[TopicPartition, EpochOffset]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layout:
+    """Where the partitions stand in an answer. A broker answers in the order in which it is asked,
+    so that one answer tells it of the next ones, too: of a thousand topics, to find the place of
+    each takes 5 ms, to look at all places at once 0.1 ms [measured].
+
+    :param sources: in this order; None: nobody asked for it.
+    :param places: of the bytes of each, one row for each source.
+    :param around: of the bytes that name topics and partitions.
+    :param names: what stands there.
+    """
+
+    sources: list[TopicPartition | None]
+    places: NDArray[np.intp]
+    around: NDArray[np.intp]
+    names: NDArray[np.uint8]
+
+    @staticmethod
+    def of(data: memoryview, asked: Mapping[str, Mapping[int, TopicPartition]]) -> _Layout:
+        """The layout of an answer.
+
+        :raises BrokenAnswerError: it is not about what was asked for.
+        """
+        sources: list[TopicPartition | None] = []
+        begins: list[int] = []
+        for topic, begin, told in messages.read_list_offsets(Cursor(data)):
+            own = asked.get(topic, {})
+            sources += [own.get(number) for number in told["partition"].tolist()]
+            begins += range(begin, begin + told.nbytes, OFFSETS.itemsize)
+        if len(set(sources) - {None}) != sum(map(len, asked.values())):
+            raise BrokenAnswerError("an answer about offsets is not about what was asked for")
+        places = np.add.outer(np.array(begins, np.intp), np.arange(OFFSETS.itemsize))
+        # What comes first is for how long the broker slows us down.
+        around = np.setdiff1d(np.arange(4, len(data)), places[:, _NUMBER_BYTES:])
+        return _Layout(sources, places, around, np.frombuffer(data, np.uint8)[around])
+
+    def read(self, data: memoryview) -> NDArray[np.void] | None:
+        """The partitions as `OFFSETS`, in the order of the sources; None: it is laid out in another
+        way."""
+        held = np.frombuffer(data, np.uint8)
+        told_bytes = len(self.places) * (OFFSETS.itemsize - _NUMBER_BYTES)
+        if len(held) != 4 + len(self.around) + told_bytes:
+            return None
+        if not np.array_equal(held[self.around], self.names):
+            return None
+        return held[self.places].view(OFFSETS)[:, 0]
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +92,9 @@ class _Asked:
     :param address: where it is; a broker that comes back elsewhere does not rest.
     :param sources: of its partitions, by topic and number.
     :param answer: its last one, without what it says of throttling.
-    :param found: what that was.
+    :param layout: of that one.
+    :param rows: what stood there.
+    :param found: what that was. An end that did not move stays the same object.
     """
 
     leader: Leader
@@ -47,6 +102,8 @@ class _Asked:
     body: bytes
     sources: dict[str, dict[int, TopicPartition]]
     answer: bytes = b""
+    layout: _Layout | None = None
+    rows: NDArray[np.void] | None = None
     found: dict[TopicPartition, EpochOffset] = field(default_factory=dict)
     errors: dict[TopicPartition, int] = field(default_factory=dict)
 
@@ -207,7 +264,7 @@ class StableEnds:
         seconds = REST_SECONDS if before is None else min(2 * before.seconds, REST_SECONDS_MAX)
         self._rests[asked.address] = _Rest(time.monotonic() + seconds, seconds, str(error))
         self._cluster.disconnect(asked.leader)
-        asked.answer, asked.found, asked.errors = b"", {}, {}
+        asked.answer, asked.rows, asked.found, asked.errors = b"", None, {}, {}
 
     def _resting(self, asked: _Asked) -> SluiceError | None:
         rest = self._rests.get(asked.address)
@@ -229,19 +286,25 @@ def _take(asked: _Asked, data: memoryview) -> None:
     answer = bytes(data[4:])  # what comes first is for how long the broker slows us down
     if answer == asked.answer:
         return
-    found: dict[TopicPartition, EpochOffset] = {}
-    errors: dict[TopicPartition, int] = {}
-    for topic, told in messages.read_list_offsets(Cursor(data)):
-        own = asked.sources.get(topic, {})
-        columns = [told[name].tolist() for name in ("partition", "error", "offset", "epoch")]
-        for partition, error, offset, epoch in zip(*columns, strict=True):
-            source = own.get(partition)
-            if source is None:
-                continue
-            if error:
-                errors[source] = error
-            else:
-                found[source] = EpochOffset(offset, epoch)
-    if len(found) + len(errors) != sum(map(len, asked.sources.values())):
-        raise BrokenAnswerError("an answer about offsets is not about what was asked for")
-    asked.answer, asked.found, asked.errors = answer, found, errors
+    layout, before = asked.layout, asked.rows
+    rows = None if layout is None else layout.read(data)
+    if layout is None or rows is None:
+        layout, before = _Layout.of(data, asked.sources), None
+        rows = layout.read(data)
+        assert rows is not None
+    places = np.arange(len(rows)) if before is None else np.flatnonzero(rows != before)
+    found = {} if before is None else dict(asked.found)
+    errors = {} if before is None else dict(asked.errors)
+    columns = [rows[name][places].tolist() for name in ("error", "offset", "epoch")]
+    for place, error, offset, epoch in zip(places.tolist(), *columns, strict=True):
+        source = layout.sources[place]
+        if source is None:
+            continue
+        found.pop(source, None)
+        errors.pop(source, None)
+        if error:
+            errors[source] = error
+        else:
+            found[source] = EpochOffset(offset, epoch)
+    asked.answer, asked.layout, asked.rows = answer, layout, rows
+    asked.found, asked.errors = found, errors

@@ -243,13 +243,13 @@ def list_offsets_body(sources: Iterable[TopicPartition], which: int) -> bytes:
     return b"".join(parts)
 
 
-def read_list_offsets(cursor: Cursor) -> Iterator[tuple[str, NDArray[np.void]]]:
-    """Each topic, and its partitions as `OFFSETS`."""
+def read_list_offsets(cursor: Cursor) -> Iterator[tuple[str, int, NDArray[np.void]]]:
+    """Each topic, where its partitions begin in the answer, and these as `OFFSETS`."""
     cursor.number("i")
     for _ in range(cursor.number("i")):
-        topic = cursor.text()
-        count = cursor.number("i")
-        yield topic, cursor.rows(OFFSETS, count)
+        topic, count = cursor.text(), cursor.number("i")
+        begin = cursor.at
+        yield topic, begin, cursor.rows(OFFSETS, count)
 
 
 def read_api_versions(cursor: Cursor) -> dict[int, tuple[int, int]]:

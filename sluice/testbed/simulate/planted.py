@@ -211,8 +211,8 @@ def _begin_instead_of_end() -> AbstractContextManager[None]:
     """A settle commits where its range began."""
     real = settle
 
-    def early(state: PartitionState, owner: str, now_ms: int) -> Any:
-        step = real(state, owner, now_ms)
+    def early(state: PartitionState, owner: str, batch: int, now_ms: int) -> Any:
+        step = real(state, owner, batch, now_ms)
         record = replace(step.record, begin=state.record.begin, end=state.record.begin)
         return replace(step, record=record)
 
