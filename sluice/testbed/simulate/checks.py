@@ -60,10 +60,9 @@ class Checks:
         for source, offset in transaction.offsets.items():
             self._world.say(f"committed {source} {offset}")
         plan = self._world.plan
-        dead_letters = self._written(transaction, plan.dead_letters)
-        dead_letters += self._written(transaction, plan.duplicates)
+        dead_letters = _written(transaction, plan.dead_letters, plan.duplicates)
         self._world.claim_rules.check_copies(transaction)
-        parked = self._written(transaction, plan.parking)
+        parked = _written(transaction, plan.parking)
         self._dead_letters.update(dead_letters)
         self._parked.update(parked)
         if parked:
@@ -105,12 +104,6 @@ class Checks:
         for source in transaction.offsets:
             if records[source].kind is Kind.INTEND:
                 self._world.invariants.check_reservations(source, records)
-
-    def _written(self, transaction: Transaction, topic: str) -> Counter[Place]:
-        """Where the messages are from that a transaction writes to a topic of dead letters."""
-        return Counter(
-            _origin(dict(stored.headers)) for name, stored in transaction.messages if name == topic
-        )
 
     def _check_texts(self, patience_ms: int) -> None:
         """The ledger holds a load spec no later than the first record that names it (R8)."""
@@ -338,6 +331,13 @@ class Checks:
                     f"{dict(behind)} in {view.shape.name}"
                 )
                 return
+
+
+def _written(transaction: Transaction, *topics: str) -> Counter[Place]:
+    """Where the messages are from that a transaction writes to topics of dead letters."""
+    return Counter(
+        _origin(dict(stored.headers)) for name, stored in transaction.messages if name in topics
+    )
 
 
 def _origin(headers: dict[str, bytes | None]) -> Place:

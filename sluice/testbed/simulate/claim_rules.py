@@ -104,8 +104,9 @@ class ClaimRules:
         self._told: dict[tuple[str, bytes, int], bool] = {}
         #: And under which run a block was sent first.
         self._inserted: dict[Any, str] = {}
-        #: When the range was intended that claimed a key first.
+        #: When the range was intended that claimed a key first, and when it was planned anew last.
         self._first_s: dict[bytes, int] = {}
+        self._last_s: dict[bytes, int] = {}
 
     # Keys
 
@@ -147,20 +148,22 @@ class ClaimRules:
                 )
             if has != owner:
                 world.faults.note("duplicate event")
-                apart = since_s - self._first_s[key]
+                apart = since_s - self._last_s[key]
                 if apart > window:
                     world.checks.violate(
                         f"{in_words(worker.records)} has an event {apart} s after the first one, "
                         f"and makes no row of it, beyond {window} s (R20)"
                     )
 
-    def owned(self, key: bytes) -> None:
-        """A key has got another owner."""
+    def owned(self, key: bytes, *, is_new: bool) -> None:
+        """A key has got another owner, or the same one for longer."""
         worker = self._world.process
         if isinstance(worker, Claimant):
             self._claimed_in.setdefault(key, set()).update(worker.records)
         since_ms = worker.since_ms if isinstance(worker, Claimant) else 1000 * _UNKNOWN
-        self._first_s[key] = since_ms // 1000
+        self._last_s[key] = since_ms // 1000
+        if is_new:
+            self._first_s[key] = since_ms // 1000
 
     def noted(self, name: str, text: str) -> None:
         """A note is about to be written. Where it opens a store, nobody inserts any more under

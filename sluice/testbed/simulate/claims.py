@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 #: Seeds whose worlds deduplicate, by their last digit; the others are what they always were.
 _LAST_DIGITS = (0, 9)
+#: Of these, seeds in whose worlds most events come again when the window of the first one ends, by
+#: their last two digits.
+_AT_THE_END = 99
 #: A claim takes so many keys before somebody else's may come in between.
 _CHUNK = 3
 #: Of the calls by which a driver looks at the store, so many take no time, and never fail.
@@ -45,6 +48,7 @@ class ClaimsPlan:
     :param poll_seconds: how often a driver looks at the store.
     :param unrest: how often the store breaks.
     :param is_empty: nobody has used it before.
+    :param at_the_end: what comes again is of events whose window is about to end, if there are any.
     """
 
     rules: dict[str, Deduplicate]
@@ -54,6 +58,7 @@ class ClaimsPlan:
     poll_seconds: float
     unrest: float
     is_empty: bool
+    at_the_end: bool
 
 
 def draw_claims(seed: int, rng: random.Random, plan: Plan) -> ClaimsPlan | None:
@@ -72,8 +77,12 @@ def draw_claims(seed: int, rng: random.Random, plan: Plan) -> ClaimsPlan | None:
     many = {shape.name for shape in plan.tables if shape.is_many}
     window_seconds = int(plan.lease_seconds * rng.choice((12, 12, 12, 20)))
     copies: WhatOfDuplicates = "drop"
-    if rng.random() < 0.25:
+    if rng.random() < 0.5:
         copies = "dead-letter" if seed % 20 < 10 else "topic"
+    at_the_end = seed % 100 == _AT_THE_END
+    if at_the_end:
+        plan.lease_seconds, plan.produce_every_ms = min(plan.lease_seconds, 8.0), 2_000
+        window_seconds = int(12 * plan.lease_seconds)
     return ClaimsPlan(
         rules={
             entry: Deduplicate(
@@ -84,11 +93,12 @@ def draw_claims(seed: int, rng: random.Random, plan: Plan) -> ClaimsPlan | None:
             )
             for entry in entries
         },
-        share=rng.choice((0.1, 0.3, 0.6)),
+        share=0.8 if at_the_end else rng.choice((0.1, 0.3, 0.6)),
         near=rng.choice((0.3, 0.7, 0.95)),
+        at_the_end=at_the_end,
         has_rows_alike=rng.random() < 0.3,
         poll_seconds=rng.choice((1.0, 2.0)),
-        unrest=rng.choice((0.3, 1.0, 1.0, 3.0)),
+        unrest=0.0 if at_the_end else rng.choice((0.3, 1.0, 1.0, 3.0)),
         is_empty=rng.random() < 0.2,
     )
 
@@ -117,9 +127,9 @@ class Events:
     def _told(self, now_ms: int) -> list[tuple[int, int]]:
         """Of which one is told again."""
         point, near = self._rng.random(), self._plan.near
-        if point < near:
+        if not self._plan.at_the_end and point < near:
             return self._distinct[-6:]
-        if point > near + (1 - near) / 2:
+        if not self._plan.at_the_end and point > near + (1 - near) / 2:
             return self._distinct
         begin, margin_ms = now_ms - self._window_ms, self._window_ms // 12
         ending = [each for each in self._distinct if abs(each[1] - begin) < margin_ms]
@@ -282,8 +292,7 @@ class SimulatedStore:
                     self._world.faults.note("same event long after it")
                 held = (owner, until_s)
                 self._kept.write(key, held)
-                if is_over:
-                    self._world.claim_rules.owned(key)
+                self._world.claim_rules.owned(key, is_new=is_over)
             found.append(held[0])
         return found
 

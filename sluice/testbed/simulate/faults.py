@@ -212,6 +212,7 @@ CONTENT_OF_CLAIMS = (
     "same event long after it",
     "store of claims opened",
     "claims made again from the tables",
+    "duplicate copied",
 )
 
 _TABLES = (

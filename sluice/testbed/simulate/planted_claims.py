@@ -11,7 +11,7 @@ import numpy as np
 
 from sluice.claims.owners import OWNER
 from sluice.claims.port import StoreAwayError
-from sluice.core.claims import CLAIMS
+from sluice.core.claims import CLAIMS, REPEATED_SECONDS_MAX
 from sluice.driver import claims, connector, remembering
 from sluice.driver.claims import RebuildNow
 from sluice.driver.record_updates import RecordPlanner
@@ -158,6 +158,16 @@ def _decided_by_arrival() -> AbstractContextManager[None]:
     return patched((SimulatedStore, "claim", claim))
 
 
+def _swept_when_over() -> AbstractContextManager[None]:
+    """Claims are dropped when they are over, although a range in doubt was told of them."""
+    real = SimulatedStore.sweep
+
+    def sweep(self: SimulatedStore, now_s: int, seconds: float) -> int:
+        return real(self, now_s + REPEATED_SECONDS_MAX, seconds)
+
+    return patched((SimulatedStore, "sweep", sweep))
+
+
 CLAIM_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "claims-are-owned-by-ranges": _owned_by_range,
     "claims-are-owned-by-attempts": _owned_by_attempt,
@@ -170,4 +180,5 @@ CLAIM_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "tasks-do-not-compare-runs": _tasks_do_not_compare_runs,
     "half-a-claim-is-done": _half_is_done,
     "duplicates-by-order-of-arrival": _decided_by_arrival,
+    "claims-are-swept-when-over": _swept_when_over,
 }

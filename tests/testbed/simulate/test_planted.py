@@ -91,11 +91,12 @@ CAUGHT_BY = {
     "claimed-before-validation": 10,
     "store-opened-while-tasks-are-out": 109,
     "lost-claims-are-not-made-again": 19,
-    "claims-are-made-again-since-now": 10,
-    "claims-end-by-the-clock": 40,
+    "claims-are-made-again-since-now": 79,
+    "claims-end-by-the-clock": 109,
     "tasks-do-not-compare-runs": 79,
-    "half-a-claim-is-done": 10,
-    "duplicates-by-order-of-arrival": 29,
+    "half-a-claim-is-done": 79,
+    "duplicates-by-order-of-arrival": 10,
+    "claims-are-swept-when-over": 399,
 }
 
 
