@@ -175,6 +175,22 @@ class Duplicates:
     offsets: Any
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimedRows:
+    """What a task asked the store of claims for a table entry.
+
+    :param rows: that have a key.
+    :param in_ranges: of them, left out since a row of the same ranges has the key; `before`: since
+        another one has it.
+    :param seconds: until all were answered.
+    """
+
+    rows: int
+    in_ranges: int
+    before: int
+    seconds: float
+
+
 @pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -189,6 +205,7 @@ class Loaded:
     :param empty: by table entry, offsets of messages of no rows, where any number is allowed.
     :param dropped_rows: by table entry, bad rows of messages whose other rows were loaded.
     :param duplicates: by table entry; `copies`: of their messages, where they are to be kept.
+    :param claimed: by table entry; what all members of a bundle took is told of the first one.
     """
 
     receipts: tuple[Receipt, ...]
@@ -203,6 +220,7 @@ class Loaded:
     dropped_rows: Mapping[str, int] = field(default_factory=dict)
     duplicates: Mapping[str, Duplicates] = field(default_factory=dict)
     copies: tuple[DeadLetter, ...] = ()
+    claimed: Mapping[str, ClaimedRows] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sluice.core.budget import TargetShard
-from sluice.core.receipts import Loaded
+from sluice.core.receipts import ClaimedRows, Loaded
 
 
 @dataclass(slots=True)
@@ -40,6 +40,35 @@ class Waits:
     parked: Mapping[str, bool]
 
 
+#: Within how many seconds a store of claims may have answered for a block.
+CLAIM_SECONDS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+@dataclass(slots=True)
+class Claimed:
+    """What was asked of the store of claims for a table entry; see `core.receipts.ClaimedRows`.
+
+    :param within: how many blocks were answered within each of CLAIM_SECONDS, and `blocks` in all.
+    """
+
+    rows: int = 0
+    in_ranges: int = 0
+    before: int = 0
+    blocks: int = 0
+    seconds: float = 0.0
+    within: list[int] = field(default_factory=lambda: [0] * len(CLAIM_SECONDS))
+
+    def add(self, found: ClaimedRows) -> None:
+        """Count a block."""
+        self.rows += found.rows
+        self.in_ranges += found.in_ranges
+        self.before += found.before
+        self.blocks += 1
+        self.seconds += found.seconds
+        for place, bound in enumerate(CLAIM_SECONDS):
+            self.within[place] += found.seconds <= bound
+
+
 @dataclass(slots=True)
 class Counters:
     """Sums over all settled ranges; seconds are wall time inside tasks."""
@@ -68,8 +97,8 @@ class Counters:
     worker_memory_bytes_max: int = 0
     #: By database.table, shard, and the replica's URL.
     inserted: dict[tuple[str, str, str], Inserted] = field(default_factory=dict)
-    #: Rows that were left out since another message made the row of their event, by table entry.
-    duplicates: dict[str, int] = field(default_factory=dict)
+    #: Of the store of claims, by table entry.
+    claimed: dict[str, Claimed] = field(default_factory=dict)
 
     def settled(self, loaded: Loaded) -> None:
         """Count a range that was settled now."""
@@ -93,8 +122,8 @@ class Counters:
         self.claim_seconds += loaded.stages.claim
         self.insert_seconds += loaded.stages.insert
         self.task_seconds += loaded.stages.total
-        for entry, found in loaded.duplicates.items():
-            self.duplicates[entry] = self.duplicates.get(entry, 0) + found.rows
+        for entry, found in loaded.claimed.items():
+            self.claimed.setdefault(entry, Claimed()).add(found)
         for receipt in loaded.receipts:
             where = receipt.target, receipt.shard, receipt.replica
             inserted = self.inserted.setdefault(where, Inserted())

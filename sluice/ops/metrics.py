@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from sluice.config import MetricsConfiguration
 from sluice.core.claims import CLAIMS
 from sluice.core.errors import ConfigurationError
-from sluice.driver.counters import Counters, Inserted
+from sluice.driver.counters import CLAIM_SECONDS, Counters, Inserted
 from sluice.driver.loop import ConnectorLoop
 from sluice.ops.metrics_replicas import replica_metrics
 
@@ -261,7 +266,18 @@ def _claims(loops: list[ConnectorLoop]) -> Iterator[Metric]:
     is among the windows, as shard @claims."""
     duplicates = CounterMetricFamily(
         "sluice_duplicates",
-        "Rows left out since another message made the row of their event.",
+        "Rows left out since another message made the row of their event: in the same ranges, or "
+        "before.",
+        labels=["connector", "table", "kind"],
+    )
+    claims = CounterMetricFamily(
+        "sluice_claims",
+        "Rows whose key was claimed, duplicates included.",
+        labels=["connector", "table"],
+    )
+    seconds = HistogramMetricFamily(
+        "sluice_claims_seconds",
+        "Until the store of claims had answered for a block.",
         labels=["connector", "table"],
     )
     keys = GaugeMetricFamily(
@@ -276,8 +292,14 @@ def _claims(loops: list[ConnectorLoop]) -> Iterator[Metric]:
         labels=["connector"],
     )
     for loop in loops:
-        for entry, count in list(loop.counters.duplicates.items()):
-            duplicates.add_metric([loop.name, entry], float(count))
+        for entry, claimed in list(loop.counters.claimed.items()):
+            claims.add_metric([loop.name, entry], float(claimed.rows))
+            for kind in ("in_ranges", "before"):
+                duplicates.add_metric([loop.name, entry, kind], float(getattr(claimed, kind)))
+            buckets = [*zip(map(str, CLAIM_SECONDS), claimed.within, strict=True)]
+            seconds.add_metric(
+                [loop.name, entry], [*buckets, ("+Inf", claimed.blocks)], claimed.seconds
+            )
         facts = loop.claims.facts if loop.claims is not None else None
         if facts is not None:
             used.add_metric([loop.name], float(facts.used_bytes))
@@ -285,7 +307,7 @@ def _claims(loops: list[ConnectorLoop]) -> Iterator[Metric]:
                 keys.add_metric([loop.name], float(facts.keys))
             if facts.max_bytes is not None:
                 limit.add_metric([loop.name], float(facts.max_bytes))
-    yield from (duplicates, keys, used, limit)
+    yield from (duplicates, claims, seconds, keys, used, limit)
 
 
 def _dead_letters(loops: list[ConnectorLoop]) -> Iterator[Metric]:

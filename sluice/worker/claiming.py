@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.claims.owners import NOBODY, OWNER, Owners, topic_text
+from sluice.claims.owners import NOBODY, OWNER, Owners, topic_bytes, topic_text
 from sluice.claims.port import ClaimStore, StoreAwayError
 from sluice.core.claims import CLAIMS, OWNER_BYTES, Deduplicate
 from sluice.core.dead_letters import DUPLICATE, DUPLICATE_KEY, DUPLICATE_OF
 from sluice.core.load_spec import TableSpec
-from sluice.core.receipts import DeadLetterReason, Into
+from sluice.core.receipts import ClaimedRows, DeadLetterReason, Into
 from sluice.core.server_runs import is_same_run
 from sluice.decode.keys.hashing import RowKeys
 from sluice.decode.keys.kept import kept
@@ -40,6 +41,7 @@ class Claimed:
 
     :param block: without the rows that others own.
     :param left_out: rows that others own.
+    :param counts: what was asked; `left_out` of it in two parts.
     :param places: of messages of which all rows are left out, ascending.
     :param told: where copies are wanted, of each row that is left out: the place of its message,
         the values of its key in JSON, and who has that.
@@ -47,6 +49,7 @@ class Claimed:
 
     block: Decoded
     left_out: int
+    counts: ClaimedRows
     places: NDArray[np.uint64]
     told: tuple[tuple[int, str, Owners], ...] = ()
 
@@ -92,13 +95,15 @@ def claim(
     # The same in each attempt, so that what holds and what is over is the same, too.
     since_s = bundle.since_ms // 1000
     mine = np.ascontiguousarray(owners[asked])
+    began = time.monotonic()
     holders = store.claim(
         np.ascontiguousarray(keyed.keys[asked]), mine, since_s + deduplicate.window_seconds, since_s
     )
     require_run(store, bundle)  # it may have changed between two of them
+    seconds = time.monotonic() - began
     is_mine = (holders.view(np.uint32) == mine.view(np.uint32)).all(axis=1)
     if is_mine.all():
-        return Claimed(decoded, 0, np.empty(0, np.uint64))
+        return Claimed(decoded, 0, ClaimedRows(len(asked), 0, 0, seconds), np.empty(0, np.uint64))
     stays = np.ones(decoded.rows, np.bool_)
     stays[asked] = is_mine
     block = kept(decoded, stays)
@@ -109,7 +114,24 @@ def claim(
         of_rows[asked] = holders
         left = kept(decoded, ~stays)
         told = tuple(zip(left.offsets.tolist(), row_keys.texts(left), of_rows[~stays], strict=True))
-    return Claimed(block, decoded.rows - block.rows, places, told)
+    left_out = decoded.rows - block.rows
+    in_ranges = _in_ranges(bundle, loader, holders[~is_mine])
+    counts = ClaimedRows(len(asked), in_ranges, left_out - in_ranges, seconds)
+    return Claimed(block, left_out, counts, places, told)
+
+
+def _in_ranges(bundle: Bundle, loader: int, owners: Owners) -> int:
+    """How many of these owners are rows of the bundle's ranges, for the same table entry."""
+    found = np.ascontiguousarray(owners).view(OWNER)[:, 0]
+    topics = np.ascontiguousarray(owners[:, :8]).view(np.uint64)[:, 0]
+    count = 0
+    for member in bundle.members:
+        block_range, source = member.block_range, member.block_range.source
+        (topic,) = np.frombuffer(topic_bytes(member.record.topic_id), np.uint64)
+        is_of = (found["partition"] == source.partition) & (topics == topic)
+        is_of &= (found["offset"] >= block_range.begin) & (found["offset"] < block_range.end)
+        count += int(np.count_nonzero(is_of & (found["loader"] == loader)))
+    return count
 
 
 def duplicate_faults(

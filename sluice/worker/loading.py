@@ -27,6 +27,7 @@ from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.load_spec import LoadSpec, TableSpec
 from sluice.core.receipts import (
     BundleTooHeavy,
+    ClaimedRows,
     DeadLetter,
     DeadLetterReason,
     Duplicates,
@@ -229,6 +230,7 @@ class _Loading:
     empty: dict[str, tuple[int, ...]] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
     duplicates: dict[str, Claimed] = field(default_factory=dict)
+    claimed: dict[str, ClaimedRows] = field(default_factory=dict)
     values: dict[int, bytes] = field(default_factory=dict)
     values_bytes: int = 0
     fields: dict[str, tuple[NewField, ...]] = field(default_factory=dict)
@@ -298,6 +300,7 @@ class _Loading:
             # A message of which a probe found a row is none that made no row.
             there = np.array([offset for offset, _, _ in stored], np.uint64)
             claimed = replace(claimed, places=np.setdiff1d(claimed.places, there))
+        self.claimed[table.entry] = claimed.counts
         if claimed.left_out:
             self.duplicates[table.entry] = claimed
         for place, fault in duplicate_faults(table, self.bundle, claimed):
@@ -436,6 +439,7 @@ class _Loading:
                 dropped_rows=self.dropped if n == 0 else {},
                 duplicates=duplicates[n],
                 copies=tuple(one for one in letters[n] if one.reason == DUPLICATE),
+                claimed=self.claimed if n == 0 else {},
             )
             for n, result in enumerate(reading.results)
         )

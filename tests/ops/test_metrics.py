@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 
+from sluice.claims.port import StoreFacts
 from sluice.core.ranges import TopicPartition
-from sluice.core.receipts import Loaded
+from sluice.core.receipts import ClaimedRows, Loaded
 from sluice.driver.loop import ConnectorLoop
 from sluice.ops.metrics import LoopCollector
 from sluice.worker.assignment import Assignment
@@ -124,3 +126,35 @@ def test_what_each_replica_took_of_each_table() -> None:
 
 
 _NAMES = ("blocks", "parts", "rows", "bytes")
+
+
+def test_what_deduplicating_does_shows() -> None:
+    """Claims, duplicates by kind, how long the store takes, and how full it is."""
+    loop = run(World([P0], (table_spec("t", ("a",)),)))
+    for rows, in_ranges, before, seconds in ((100, 1, 2, 0.03), (50, 0, 4, 7.0)):
+        claimed = {"t": ClaimedRows(rows, in_ranges, before, seconds)}
+        loop.counters.settled(Loaded((), (), rows, 0, 0, claimed=claimed))
+
+    class Keeper:
+        facts = StoreFacts("r@0", 1_000, 64_000, 128_000)
+
+    loop.claims = cast(Any, Keeper())
+    registry = CollectorRegistry()
+    registry.register(LoopCollector([lambda: loop]))
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, {"connector": loop.name, **labels})
+
+    assert value("sluice_claims_total", table="t") == 150
+    assert value("sluice_duplicates_total", table="t", kind="in_ranges") == 1
+    assert value("sluice_duplicates_total", table="t", kind="before") == 6
+    buckets = {le: value("sluice_claims_seconds_bucket", table="t", le=le) for le in _BOUNDS}
+    assert buckets == {"0.02": 0, "0.05": 1, "5.0": 1, "10.0": 2, "+Inf": 2}
+    assert value("sluice_claims_seconds_count", table="t") == 2
+    assert value("sluice_claims_seconds_sum", table="t") == 7.03
+    assert value("sluice_claims_keys") == 1_000
+    assert value("sluice_claims_bytes") == 64_000
+    assert value("sluice_claims_max_bytes") == 128_000
+
+
+_BOUNDS = ("0.02", "0.05", "5.0", "10.0", "+Inf")

@@ -155,6 +155,8 @@ def test_of_equal_events_the_first_one_is_a_row(
     assert duplicates(outcome) == (2, 2, [[2, 3], [5, 6]])
     assert isinstance(outcome, Loaded)
     assert (outcome.passed, outcome.skipped, len(outcome.dead_letters)) == ({"one": 2}, 1, 1)
+    counts = outcome.claimed["one"]
+    assert (counts.rows, counts.in_ranges, counts.before) == (5, 2, 0) and counts.seconds > 0
 
 
 def test_a_repeat_makes_the_same_rows(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,8 +177,11 @@ def test_a_range_of_duplicates_only_inserts_nothing(
 ) -> None:
     Task([event("a"), event("b")], MemoryStore(kept)).load(monkeypatch)
     task = Task([event("b"), event("a")], MemoryStore(kept), partition=4)
-    assert duplicates(task.load(monkeypatch)) == (2, 2, [[0, 2]])
-    assert task.blocks == []
+    outcome = task.load(monkeypatch)
+    assert duplicates(outcome) == (2, 2, [[0, 2]])
+    assert task.blocks == [] and isinstance(outcome, Loaded)
+    counts = outcome.claimed["one"]
+    assert (counts.rows, counts.in_ranges, counts.before) == (2, 0, 2)
 
 
 def test_a_bad_message_claims_nothing(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
