@@ -16,7 +16,7 @@ from sluice.core.dead_letters import DUPLICATE, DUPLICATE_KEY, DUPLICATE_OF
 from sluice.core.load_spec import TableSpec
 from sluice.core.receipts import ClaimedRows, DeadLetterReason, Into
 from sluice.core.server_runs import is_same_run
-from sluice.decode.keys.hashing import RowKeys
+from sluice.decode.keys.hashing import Keyed, RowKeys
 from sluice.decode.keys.kept import kept
 from sluice.decode.messages.decoded import Decoded
 from sluice.decode.messages.origins import Origins
@@ -89,9 +89,8 @@ def claim(
     require_run(store, bundle)
     keyed = row_keys.of(decoded)
     owners = bundle.owners(origins, loader, decoded.offsets, keyed.rows)
-    asked = np.flatnonzero(keyed.has_key)
     # Of equal keys the first one stays, whatever the order of the block: the same one each time.
-    asked = asked[_canonical(decoded.offsets[asked], keyed.rows[asked])]
+    asked = _canonical(keyed, decoded.offsets)
     # The same in each attempt, so that what holds and what is over is the same, too.
     since_s = bundle.since_ms // 1000
     mine = np.ascontiguousarray(owners[asked])
@@ -103,11 +102,13 @@ def claim(
     seconds = time.monotonic() - began
     is_mine = (holders.view(np.uint32) == mine.view(np.uint32)).all(axis=1)
     if is_mine.all():
-        return Claimed(decoded, 0, ClaimedRows(len(asked), 0, 0, seconds), np.empty(0, np.uint64))
+        return Claimed(decoded, 0, ClaimedRows(len(mine), 0, 0, seconds), np.empty(0, np.uint64))
     stays = np.ones(decoded.rows, np.bool_)
     stays[asked] = is_mine
     block = kept(decoded, stays)
-    places = np.setdiff1d(decoded.offsets[~stays], block.offsets)
+    places = np.unique(decoded.offsets[~stays])
+    if keyed.rows.any():  # of some messages other rows may stay
+        places = np.setdiff1d(places, block.offsets)
     told: tuple[tuple[int, str, Owners], ...] = ()
     if deduplicate.duplicates != "drop" and len(places):
         of_rows = np.zeros((decoded.rows, OWNER_BYTES), np.uint8)
@@ -116,7 +117,7 @@ def claim(
         told = tuple(zip(left.offsets.tolist(), row_keys.texts(left), of_rows[~stays], strict=True))
     left_out = decoded.rows - block.rows
     in_ranges = _in_ranges(bundle, loader, holders[~is_mine])
-    counts = ClaimedRows(len(asked), in_ranges, left_out - in_ranges, seconds)
+    counts = ClaimedRows(len(mine), in_ranges, left_out - in_ranges, seconds)
     return Claimed(block, left_out, counts, places, told)
 
 
@@ -161,9 +162,10 @@ def _of(table: TableSpec) -> Deduplicate:
     return table.deduplicate
 
 
-def _canonical(places: NDArray[np.uint64], rows: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """The order of messages and of rows in them."""
-    is_ordered = bool((places[1:] >= places[:-1]).all())
-    if is_ordered and not rows.any():
-        return np.arange(len(places))
-    return np.lexsort((rows, places))
+def _canonical(keyed: Keyed, places: NDArray[np.uint64]) -> NDArray[np.int64] | slice:
+    """The rows that have a key, in the order of messages and of rows in them."""
+    is_ordered = bool((places[1:] >= places[:-1]).all()) and not keyed.rows.any()
+    if is_ordered and keyed.has_key.all():
+        return slice(None)  # nothing is copied
+    found = np.flatnonzero(keyed.has_key)
+    return found if is_ordered else found[np.lexsort((keyed.rows[found], places[found]))]
