@@ -76,7 +76,7 @@ def test_quorum() -> None:
 
 def test_dead_letters() -> None:
     none: dict[str, object] = dict.fromkeys(("connector", "table", "reason", "topic", "partition"))
-    none["parked"] = False
+    none["of"] = None
     assert parse("dead-letters", "list", "s.toml", "--json") == {
         **none,
         "config": Path("s.toml"),
@@ -91,7 +91,7 @@ def test_dead_letters() -> None:
     assert parse("dead-letters", "show", "s.toml", *place) == {
         "connector": None,
         "table": None,
-        "parked": False,
+        "of": None,
         "topic": "orders",
         "partition": 3,
         "offset": 7,
@@ -99,6 +99,8 @@ def test_dead_letters() -> None:
         "is_hex": False,
         "as_json": False,
     }
+    for flag, of in (("--parked", "parking"), ("--duplicates", "duplicates")):
+        assert parse("dead-letters", "show", "s.toml", *place, flag)["of"] == of
     changes = {"config": Path("s.toml"), "yes": True, "as_json": False}
     assert parse("dead-letters", "replay", "s.toml", "--reason", "r", "--yes") == {
         **none,

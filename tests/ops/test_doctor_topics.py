@@ -130,3 +130,14 @@ def test_dead_letters_take_what_a_source_takes() -> None:
     assert "max.message.bytes=2004096" in of(topic(max_message_bytes="1000000"))
     assert "error" in of(topic(cleanup_policy="compact"))
     assert "warning" in of(topic(retention_ms="1000"))
+
+
+def test_copies_of_duplicates_may_expire() -> None:
+    """Nothing else needs them; but they replace each other no more than dead letters do."""
+    for facts, wrong in (
+        (topic(retention_ms="1000"), {}),
+        (topic(cleanup_policy="compact"), {"dead-letters": "error"}),
+    ):
+        found = Examination("here")
+        check_dead_letters(found, facts, 2_000_000, "b:9092", keeps=False)
+        assert {name: each.level for name, each in bad(found).items()} == wrong

@@ -42,7 +42,7 @@ PARTS = ("keys", "owners", "store", "left out")
 
 
 def order_table() -> TableSpec:
-    columns = [Column(*text.split(" ", 1)) for text in Shape().definitions]
+    columns = [Column(*text.split(" ", 1)) for text in Shape().definitions]  # type: ignore[arg-type]
     key = Deduplicate(("order_id",), 86_400, "p/d.one")
     whole = a_table()
     return a_table(columns=(*columns, *whole.columns[2:]), deduplicate=key, require=("order_id",))
