@@ -16,14 +16,12 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 DEFAULTS = {
     # Over TCP a wave of Python tasks took 235 ms, over Unix-domain sockets 60 to 80 [measured].
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
     # The loop decides what is repeated; a copy of a running task only wastes a slot.
     "spark.speculation": "false",
     # Thousands of small jobs a day must not fill the driver's memory.
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
     "spark.ui.retainedTasks": "500",
-    "spark.sql.ui.retainedExecutions": "20",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "512m",
     # Rows never pass the JVM, so optimising its code costs more than it brings: with the
