@@ -250,9 +250,20 @@ def may_fill_a_block(
     backlogs: Sequence[Backlog], planner: RecordPlanner, leader_of: Callable[[TopicPartition], int]
 ) -> bool:
     """Whether some of these ranges together might be enough for a block: a quick look, in each
-    round, at whether a closer one is worth it, which takes four times as long [measured]."""
-    if planner.members_max == 1:
+    round, at whether a closer one is worth it, which takes four times as long [measured]. Who leads
+    them is asked only where they would be enough if one broker led them all."""
+    if planner.members_max == 1 or not _are_enough(backlogs, planner, _nobody):
         return False
+    return _are_enough(backlogs, planner, leader_of)
+
+
+def _nobody(source: TopicPartition) -> int:
+    return -1
+
+
+def _are_enough(
+    backlogs: Sequence[Backlog], planner: RecordPlanner, leader_of: Callable[[TopicPartition], int]
+) -> bool:
     group_of = planner.group_of
     waiting: dict[Together, _Waiting] = {}
     for source, position, stable_end, _, each in backlogs:

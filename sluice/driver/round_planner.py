@@ -150,9 +150,10 @@ class RoundPlanner:
         intended = [] if stopping else self._intend(going_on, out, budget, now_ms, flush=flush)
         updates += intended
         planned = {update.source for update in updates}
+        stale_ms = now_ms - RESETTLE_MS
         for state in idle:
-            stale = now_ms - state.committed_at_ms > RESETTLE_MS
-            if state.source not in planned and (state.loaded is not None or stale):
+            is_due = state.committed_at_ms < stale_ms or state.loaded is not None
+            if is_due and state.source not in planned:
                 updates.append(settle(state, planner.owner, planner.batch, now_ms))
         return Round(updates, ready, self._effects)
 
