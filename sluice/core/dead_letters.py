@@ -76,12 +76,21 @@ class _Range:
     passed: dict[str, int]
 
 
+def _together(some: dict[str, int], more: dict[str, int]) -> dict[str, int]:
+    return {table: some.get(table, 0) + more.get(table, 0) for table in some.keys() | more.keys()}
+
+
+#: A window has at least so many parts; ranges that are smaller share one. Of a thousand partitions
+#: with two messages in a range, ten thousand messages each would be five million ranges.
+_PARTS_MIN = 64
+
+
 @dataclass(slots=True)
 class DeadLetterWindow:
     """The last ranges of one partition: their messages, and dead letters by table entry.
 
     It holds whole ranges: the newest ones that have `window_messages` together, or all since
-    the driver started.
+    the driver started. Small ones that follow each other come and go together.
     """
 
     limit: DeadLetterLimit
@@ -112,7 +121,19 @@ class DeadLetterWindow:
             for before in reversed(forgotten):
                 self._ranges.appendleft(before)
                 self._add(1, before)
+        elif len(self._ranges) > 1:
+            self._join(self._ranges[-2], added)
         return worst
+
+    def _join(self, before: _Range, last: _Range) -> None:
+        messages = before.messages + last.messages
+        if messages <= self.limit.window_messages // _PARTS_MIN:
+            self._ranges.pop()
+            self._ranges[-1] = _Range(
+                messages,
+                _together(before.dead_letters, last.dead_letters),
+                _together(before.passed, last.passed),
+            )
 
     def messages_of(self, table: str) -> int:
         """How many of the messages a table entry was given."""

@@ -90,3 +90,14 @@ def test_the_share_is_of_the_messages_that_an_entry_was_given() -> None:
     assert excess == Excess("t", few, few) and excess.ratio == 1.0
     assert window.messages_of("t") == 0, "it was not taken in"
     assert window.take(100 * few, {"t": few}) is None, "of all messages it is little"
+
+
+def test_small_ranges_share_parts_of_a_window() -> None:
+    """A window of ten thousand messages in ranges of two holds no five thousand ranges."""
+    window = DeadLetterWindow(DeadLetterLimit(max_ratio=0.5, window_messages=10_000))
+    for number in range(20_000):
+        assert window.take(2, {"t": 1} if number % 4 == 0 else {}, {"u": 1}) is None
+    assert 10_000 <= window.messages <= 10_000 + 2 * 10_000 // 64
+    assert window.ratio("t") == 1 / 8
+    assert window.messages_of("u") == window.messages / 2
+    assert len(window._ranges) <= 2 * 64
