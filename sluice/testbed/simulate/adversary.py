@@ -7,12 +7,10 @@ to the last entry it may have. What is allowed is used up exactly there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from sluice.testbed.simulate.clickhouse import Block, Table
-
-if TYPE_CHECKING:
-    from sluice.testbed.simulate.world import World
+from sluice.testbed.simulate.registry import Registry
+from sluice.testbed.simulate.world import World
 
 _Key = tuple[int, object]
 
@@ -20,8 +18,9 @@ _Key = tuple[int, object]
 class Adversary:
     """Of one world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, registry: Registry) -> None:
         self._world = world
+        self._registry = registry
         self._waiting: dict[_Key, list[Callable[[], None]]] = {}
         self._written: dict[int, list[tuple[int, int]]] = {}
 
@@ -48,6 +47,17 @@ class Adversary:
         table = world.rng.choice(world.clickhouse.with_views())
         self.write_foreign(table, world.rng.randrange(1, 8))
 
+    def flood_windows(self) -> None:
+        """More than a window: only while nobody looked at it for longer than any lease."""
+        world = self._world
+        if world.now - world.active_at > world.plan.quiet_ms:
+            world.faults.note("window overrun")
+            every = world.clickhouse.with_views()
+            for table in every if world.rng.random() < 0.5 else [world.rng.choice(every)]:
+                blocks = table.shape.window_blocks
+                # Beyond half of it the loader has to look, although the token is still known.
+                table.write_foreign(world.rng.choice((blocks // 2 + 1, 2 * blocks)))
+
     def load_elsewhere(self) -> None:
         """Another pipeline loads the same messages into the same table: one entry of its window."""
         world, rng = self._world, self._world.rng
@@ -73,7 +83,7 @@ class Adversary:
         if world.faults.is_on and world.rng.random() < world.plan.malice:
             world.faults.note("registry forgets for a while")
             patience_ms = int(world.plan.patience_seconds * 1000)
-            world.registry.forget(world.rng.choice((2, 4, 8)) * patience_ms)
+            self._registry.forget(world.rng.choice((2, 4, 8)) * patience_ms)
 
     def before_store(self, table: Table, token: str) -> None:
         """A block is about to be stored: if it is a repeat, others may push it out just now."""

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record
-from sluice.testbed.simulate.kafka import Transaction
+from sluice.testbed.simulate.inserters import Inserters
+from sluice.testbed.simulate.kafka import Transaction, record_of
+from sluice.testbed.simulate.processes import in_words
+from sluice.testbed.simulate.world import World
 from sluice.worker.assignment import Job
 from sluice.worker.tasks import bundles_of
-
-if TYPE_CHECKING:
-    from sluice.testbed.simulate.world import World
-
-#: By partition, the records of what one task loads as one block: of a bundle, or of a range alone.
-Records = Mapping[TopicPartition, Record]
-
-
-def in_words(records: Records) -> str:
-    """For a person."""
-    return " and ".join(f"{source} {record}" for source, record in sorted(records.items()))
 
 
 class BundleRules:
@@ -29,8 +20,14 @@ class BundleRules:
     :param violate: told what rule is broken, and where.
     """
 
-    def __init__(self, world: World, violate: Callable[[TopicPartition, str], None]) -> None:
+    def __init__(
+        self,
+        world: World,
+        inserters: Inserters,
+        violate: Callable[[TopicPartition, str], None],
+    ) -> None:
         self._world = world
+        self._inserters = inserters
         self._violate = violate
         self._members: dict[str, set[TopicPartition]] = {}
         #: What a task refused as too heavy: nobody ever inserts it, whoever it was sent to.
@@ -80,7 +77,7 @@ class BundleRules:
             if state.stopped is not None
         }
         for other, offset in self._world.broker.group.items():
-            member = self._world.checks.recorded(offset)
+            member = record_of(offset)
             if other in stopped or other in transaction.offsets or member is None:
                 continue
             if before.bundle and member.in_doubt and member.bundle == before.bundle:
@@ -94,6 +91,6 @@ class BundleRules:
         if before.bundle:
             self._world.faults.note("range of a bundle given back")
         if not self.is_too_heavy(source, before) and before.begin < before.end:
-            for each in self._world.invariants.inserters(source):
+            for each in self._inserters.all_of(source):
                 if each.records[source].begin == before.begin:
                     self._violate(source, f"{before} is given back, and may be inserted")

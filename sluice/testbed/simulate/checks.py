@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from sluice.core.ledger import entries_in
 from sluice.core.ranges import TopicPartition
-from sluice.core.records import GENESIS, InvalidRecordError, Kind, Record, decode
-from sluice.testbed.simulate.clickhouse import Block, Row, Table
-from sluice.testbed.simulate.decoding import AGAIN, AGAIN_NUMBERS, OTHER_ROWS, judge, rows_of
+from sluice.core.records import GENESIS, Kind, Record, decode
+from sluice.testbed.simulate.clickhouse import Table
+from sluice.testbed.simulate.decoding import OTHER_ROWS
 from sluice.testbed.simulate.invariants import judge_history
-from sluice.testbed.simulate.kafka import Offset, Transaction
-from sluice.testbed.simulate.plan import PARKABLE
-from sluice.testbed.simulate.registry import schema_of
-
-if TYPE_CHECKING:
-    from sluice.testbed.simulate.driver import Driver
-    from sluice.testbed.simulate.world import World
+from sluice.testbed.simulate.kafka import Offset, Transaction, record_of
+from sluice.testbed.simulate.messages import AGAIN, AGAIN_NUMBERS, judge
+from sluice.testbed.simulate.parts import Parts
+from sluice.testbed.simulate.processes import DriverProcess
 
 #: Source, offset, table.
 Place = tuple[TopicPartition, int, str]
@@ -36,23 +32,19 @@ TRANSACTIONS_OVERTAKE_MS = 100
 
 
 class Checks:
-    """Collects violations."""
+    """Of one world."""
 
-    def __init__(self, world: World) -> None:
-        self.violations: list[str] = []
+    def __init__(self, parts: Parts) -> None:
         self.commits = 0
-        self.foreign_commits: dict[TopicPartition, int] = {}
-        self._world = world
+        self._world = parts.world
+        self._invariants = parts.invariants
+        self._claim_rules = parts.claim_rules
+        self._registry = parts.registry
         self._dead_letters: Counter[Place] = Counter()
         self._parked: Counter[Place] = Counter()
-        self._tokens: dict[str, tuple[str, tuple[str, ...], tuple[Row, ...]]] = {}
         self._texts: set[str] = set()
         #: Texts of records that the ledger does not hold yet: since when, and a record.
         self._unknown: dict[str, tuple[int, str]] = {}
-
-    def violate(self, what: str) -> None:
-        """A promise is broken."""
-        self.violations.append(what)
 
     def committing(self, transaction: Transaction) -> None:
         """Called when a transaction's offsets are about to replace those before."""
@@ -61,7 +53,7 @@ class Checks:
             self._world.say(f"committed {source} {offset}")
         plan = self._world.plan
         dead_letters = _written(transaction, plan.dead_letters, plan.duplicates)
-        self._world.claim_rules.check_copies(transaction)
+        self._claim_rules.check_copies(transaction)
         parked = _written(transaction, plan.parking)
         self._dead_letters.update(dead_letters)
         self._parked.update(parked)
@@ -78,13 +70,13 @@ class Checks:
             if entry["type"] == "text":
                 self._texts.add(entry["digest"])
             elif entry["type"] == "record":
-                self._world.invariants.background_recorded(entry)
+                self._invariants.background_recorded(entry)
             elif entry["type"] == "suspect":
                 of = TopicPartition(entry["topic"], entry["partition"])
                 late_inserts.setdefault(of, []).append(entry["deadline_ms"])
         for source, offset in transaction.offsets.items():
-            before = self.recorded(self._world.broker.group.get(source))
-            self._world.invariants.committed(
+            before = self._world.recorded(source)
+            self._invariants.committed(
                 source, before, decode(*offset), late_inserts.get(source, [])
             )
             if source not in self._world.excused:
@@ -99,11 +91,11 @@ class Checks:
         for source, later in self._world.broker.pending.items():
             if later is not transaction and later.state == "committing":
                 group.pop(source, None)  # decided, and seen in a moment
-        recorded = {source: self.recorded(offset) for source, offset in group.items()}
+        recorded = {source: record_of(offset) for source, offset in group.items()}
         records = {source: record for source, record in recorded.items() if record is not None}
         for source in transaction.offsets:
             if records[source].kind is Kind.INTEND:
-                self._world.invariants.check_reservations(source, records)
+                self._invariants.check_reservations(source, records)
 
     def _check_texts(self, patience_ms: int) -> None:
         """The ledger holds a load spec no later than the first record that names it (R8)."""
@@ -111,7 +103,7 @@ class Checks:
             del self._unknown[digest]
         for since_ms, record in self._unknown.values():
             if self._world.now - since_ms >= patience_ms:
-                self.violate(f"{record} names a load spec that is not in the ledger")
+                self._world.violate(f"{record} names a load spec that is not in the ledger")
 
     def _check_record(
         self,
@@ -121,54 +113,41 @@ class Checks:
         dead_letters: Counter[Place],
         parked: Counter[Place],
     ) -> None:
-        before = self.recorded(self._world.broker.group.get(source))
+        before = self._world.recorded(source)
         record = decode(*offset)
         if record.in_doubt:
             self._unknown.setdefault(record.spec, (self._world.now, f"{source}: {record}"))
         owner = GENESIS if before is None else before.owner
         if transaction.identity.rpartition(".")[2] != owner:
-            self.violate(
+            self._world.violate(
                 f"{source}: {transaction.identity} recorded, but the owner is {owner} (R4)"
             )
         if before is None:
             if record.begin != 0 or record.kind is not Kind.SETTLE:
-                self.violate(f"{source}: the first record is {record}")
+                self._world.violate(f"{source}: the first record is {record}")
             return
         if record.begin == before.end:
-            self._world.invariants.bundles.settled(source, before, transaction)
+            self._invariants.bundles.settled(source, before, transaction)
             if before.begin < before.end:
                 self._check_rows(source, before.begin, before.end, dead_letters, parked)
         elif record.begin != before.begin:
-            self.violate(f"{source}: {record} follows {before} (R2)")
+            self._world.violate(f"{source}: {record} follows {before} (R2)")
         elif record.end != before.end and record.kind is not Kind.SHORTEN:
-            self._world.invariants.bundles.check_given_back(source, before, record)
+            self._invariants.bundles.check_given_back(source, before, record)
         stable_end = self._world.broker.log(source).stable_end
         if record.end > stable_end:
-            self.violate(f"{source}: {record} ends beyond the last stable offset {stable_end}")
+            self._world.violate(
+                f"{source}: {record} ends beyond the last stable offset {stable_end}"
+            )
 
     def _check_foreign(
         self, source: TopicPartition, offset: Offset, transaction: Transaction
     ) -> None:
         """The committed offset is read again directly before each record (R5)."""
-        at_ms = self.foreign_commits.pop(source, 0)
+        at_ms = self._world.foreign_commits.pop(source, 0)
         own = transaction.identity.rpartition(".")[2] == decode(*offset).owner
         if at_ms and own and transaction.initialised_at < at_ms < transaction.begun_at:
-            self.violate(f"{source}: {offset} is recorded over a foreign commit (R5)")
-
-    def storing(self, token: str, table: str, block: Block) -> None:
-        """Same token, same rows (R8), once anything was stored under the token. What a
-        second probe finds, when nothing was, may be decoded by another engine."""
-        now = (table, block.columns, block.rows)
-        before = self._tokens.setdefault(token, now)
-        if before != now and not self._world.excused.keys() & set(block.sources):
-            self.violate(f"token {token} named {before}, and names {now} (R8)")
-
-    def recorded(self, offset: Offset | None) -> Record | None:
-        """A committed offset's record; None if it is none of ours."""
-        try:
-            return None if offset is None else decode(*offset)
-        except InvalidRecordError:
-            return None
+            self._world.violate(f"{source}: {offset} is recorded over a foreign commit (R5)")
 
     # Rows and dead letters
 
@@ -199,44 +178,23 @@ class Checks:
                 dead, waits = dead_letters[place], parked[place]
                 wanted, numbers = {(0, 0, 0)}, set[int]()
                 if message is not None and message.value is not None and not gone:
-                    wanted, numbers = self.wanted(name, message.value)
+                    wanted, numbers = self._registry.outcomes(name, message.value)
                     if set(found) - numbers:
-                        self.violate(f"{source} {offset}: foreign rows {dict(found)} in {name}")
-                told, may_lack = (rows, dead, waits), world.claim_rules.may_lack
+                        self._world.violate(
+                            f"{source} {offset}: foreign rows {dict(found)} in {name}"
+                        )
+                told, may_lack = (rows, dead, waits), self._claim_rules.may_lack
                 is_right = told in wanted or may_lack(name, numbers, found, dead, waits)
                 if not is_right or max(found.values(), default=0) > 1:
-                    self.violate(
+                    self._world.violate(
                         f"{source} {offset}: {rows} rows, {dead} dead letters and {waits} parked "
                         f"in {name}, not {' or '.join(map(str, sorted(wanted)))}: {message}"
                     )
                     return
 
-    def wanted(self, entry: str, value: bytes) -> tuple[set[tuple[int, int, int]], set[int]]:
-        """What may become of a message in a table entry: rows, dead letters and parked messages;
-        and what its rows say."""
-        world = self._world
-        is_many = world.clickhouse.of_name(world.plan.entries[entry])[0].shape.is_many
-        schema = None
-        wanted: set[tuple[int, int, int]] = set()
-        numbers: set[int] = set()
-        for decoder in (0, 1):
-            verdict = judge(value, decoder, entry == "parted")
-            if entry in world.plan.registered:
-                schema = schema_of(verdict.number)
-            if verdict.value is None:
-                wanted.add((0, 1, 0))
-            elif world.registry.may_be_row(schema):
-                numbers = {number for number, _ in rows_of(verdict, entry, is_many=is_many)}
-                wanted.add((len(numbers), 0, 0))
-        if world.registry.may_be_letter(schema):
-            wanted.add((0, 1, 0))
-        if entry == PARKABLE:
-            wanted.add((0, 0, 1))
-        return wanted, numbers
-
     # Stops and the drain
 
-    def look_at_stops(self, driver: Driver) -> None:
+    def look_at_stops(self, driver: DriverProcess) -> None:
         """A partition may stop only for a reason that the world really caused."""
         loop = driver.connector_run.loop
         for source, state in loop.states.items() if loop is not None else ():
@@ -255,7 +213,7 @@ class Checks:
                 # An engine made the rows that were found, and another one makes none of them.
                 self._world.excused[source] = "rows of another engine"
             else:
-                self.violate(f"{source} stopped without a cause: {state.stopped}")
+                self._world.violate(f"{source} stopped without a cause: {state.stopped}")
 
     def _is_judged_differently(self, record: Record, source: TopicPartition) -> bool:
         """Whether a message of a range is a row by one decoder, and none by another."""
@@ -278,23 +236,17 @@ class Checks:
         world = self._world
         left = []
         for source in world.sources():
-            record = self.recorded(world.broker.group.get(source))
+            record = world.recorded(source)
             end = world.broker.log(source).stable_end
             settled = record is not None and not record.in_doubt and record.begin >= end
             if not settled and source not in world.excused:
                 left.append(f"{source} at {record} of {end}")
         return left
 
-    def lag(self) -> int:
-        """Offsets that are not settled."""
-        group = self._world.broker.group
-        ends = {source: self._world.broker.log(source).end for source in self._world.sources()}
-        return sum(end - group.get(source, (0, None))[0] for source, end in ends.items())
-
     def final(self) -> None:
         """After the drain: every offset of every partition, every dead letter."""
         world = self._world
-        if self.violations:
+        if world.violations:
             return
         self._check_texts(0)
         judge_history(world)
@@ -308,17 +260,17 @@ class Checks:
             for (source, offset), numbers in table.rows.items():
                 # With the ledger, what was known of late inserts is gone.
                 if max(numbers.values()) > 1 and world.excused.get(source) != "ledger lost":
-                    self.violate(f"{source} {offset} is doubled in {name}")
+                    self._world.violate(f"{source} {offset} is doubled in {name}")
                 elif source not in sources or (
                     source not in world.excused and offset >= world.broker.log(source).stable_end
                 ):
-                    self.violate(f"{source} {offset} in {name} is foreign")
+                    self._world.violate(f"{source} {offset} in {name} is foreign")
             for view in table.views:
                 self._compare_view(table, view)
-        self._world.claim_rules.check_lost(self._parked)
+        self._claim_rules.check_lost(self._parked)
         for (source, offset, name), count in self._dead_letters.items():
             if count > 1 and source not in world.excused:
-                self.violate(f"{source} {offset} has {count} dead letters of {name}")
+                self._world.violate(f"{source} {offset} has {count} dead letters of {name}")
 
     def _compare_view(self, table: Table, view: Table) -> None:
         """What a view writes is what its table has, each row once."""
@@ -326,7 +278,7 @@ class Checks:
         for place in sorted(table.rows.keys() | view.rows.keys()):
             rows, behind = table.rows.get(place, Counter()), view.rows.get(place, Counter())
             if place[0] not in excused and +rows != +behind:
-                self.violate(
+                self._world.violate(
                     f"{place[0]} {place[1]}: {dict(rows)} in {table.shape.name}, and "
                     f"{dict(behind)} in {view.shape.name}"
                 )

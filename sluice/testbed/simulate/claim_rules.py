@@ -4,58 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sluice.claims.owners import Keys, owners_of
-from sluice.core.claims import KEY_BYTES, OWNER_BYTES, Deduplicate, key_space, loader_number
+from sluice.claims.owners import owners_of
+from sluice.core.claims import Deduplicate, key_space, loader_number
 from sluice.core.dead_letters import DUPLICATE
-from sluice.core.errors import TransientError
-from sluice.core.load_spec import TableSpec
 from sluice.core.ranges import TopicPartition
-from sluice.decode.keys.hashing import Keyed
-from sluice.decode.messages.origins import Origins
 from sluice.driver.claims import Part as PartOfClaims
 from sluice.driver.claims import Space
-from sluice.testbed.simulate.bundle_rules import Records, in_words
-from sluice.testbed.simulate.claims import SimulatedStore
+from sluice.testbed.simulate.claims import Events, Kept
 from sluice.testbed.simulate.clickhouse import COLUMNS, ROW_NUMBERS, Host, Part, Row, Table
-from sluice.testbed.simulate.decoding import (
-    AGAIN,
-    AGAIN_NUMBERS,
-    DecodedRows,
-    judge,
-    with_rows,
-)
-from sluice.testbed.simulate.faults import QUERY
-from sluice.testbed.simulate.invariants import key_of
+from sluice.testbed.simulate.inserters import Inserters, key_of
 from sluice.testbed.simulate.kafka import Transaction
-from sluice.testbed.simulate.scheduler import Process
+from sluice.testbed.simulate.messages import AGAIN, AGAIN_NUMBERS
+from sluice.testbed.simulate.processes import Records, WorkerProcess, in_words
+from sluice.testbed.simulate.registry import Registry
+from sluice.testbed.simulate.world import World
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from sluice.testbed.simulate.world import World
-
-#: A rebuild claims so many rows at once.
-_REBUILT_AT_ONCE = 20
 _SPACE = "space "
 #: Of keys that were claimed from the tables.
 _UNKNOWN = 1 << 40
-
-
-class Claimant(Process):
-    """A worker, as far as it claims.
-
-    :param records: what the bundle that it loads was sent with, or the range alone.
-    :param since_ms: since when that may have been inserted, as it was told.
-    """
-
-    def __init__(self, name: str, skew_ms: int) -> None:
-        super().__init__(name, skew_ms)
-        self.records: Records = {}
-        self.since_ms = 0
 
 
 class Stored(NamedTuple):
@@ -80,23 +50,34 @@ class Stored(NamedTuple):
 class ClaimRules:
     """Of one world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(
+        self,
+        world: World,
+        kept: Kept | None,
+        events: Events | None,
+        inserters: Inserters,
+        registry: Registry,
+    ) -> None:
         self._world = world
-        self._plan = world.claims.plan if world.claims is not None else None
+        self._kept = kept
+        self._events = events
+        self._inserters = inserters
+        self._registry = registry
+        self._plan = world.plan.claims
         rules = self._plan.rules if self._plan is not None else {}
         self.space_of = {
             entry: key_space(_scoped(world, entry, rule), COLUMNS) for entry, rule in rules.items()
         }
-        if world.claims is not None and not world.claims.plan.is_empty:
+        if kept is not None and self._plan is not None and not self._plan.is_empty:
             for entry, space in self.space_of.items():
-                text = Space(world.claims.run, world.now).written()
+                text = Space(kept.run, world.now).written()
                 target = f"d.{world.plan.entries[entry]}"
                 part = PartOfClaims(space, target, rules[entry].window_seconds)
-                world.claims.write(_SPACE + part.name, text)
+                kept.write(_SPACE + part.name, text)
         self._stored: dict[bytes, list[Stored]] = {}
         #: Under which run a task has claimed.
         self._claimed: dict[frozenset[Any], str] = {}
-        notes = world.claims.notes if world.claims is not None else {}
+        notes = kept.notes if kept is not None else {}
         self._opened = {name: Space.read(text).run for name, text in notes.items()}
         #: Of which partitions the messages were that claimed a key, and others beside them.
         self._claimed_in: dict[bytes, set[TopicPartition]] = {}
@@ -115,13 +96,13 @@ class ClaimRules:
 
         :param number: what the row says.
         """
-        space, world = self.space_of.get(entry), self._world
-        if space is None or world.events is None:
+        space = self.space_of.get(entry)
+        if space is None or self._events is None:
             return None
         number -= AGAIN_NUMBERS if entry == AGAIN else 0
         if not self._is_many(entry):
-            return world.events.key(space, number, 0)
-        return world.events.key(space, number // ROW_NUMBERS, number % ROW_NUMBERS)
+            return self._events.key(space, number, 0)
+        return self._events.key(space, number // ROW_NUMBERS, number % ROW_NUMBERS)
 
     def _is_many(self, entry: str) -> bool:
         table = self._world.plan.entries[entry]
@@ -132,10 +113,10 @@ class ClaimRules:
     def claimed(self, asked: Sequence[tuple[bytes, bytes]], found: list[bytes], run: str) -> None:
         """The running process was told who has these keys."""
         world, worker = self._world, self._world.process
-        if not isinstance(worker, Claimant):
+        if not isinstance(worker, WorkerProcess):
             return
         if run not in self._opened.values():
-            world.checks.violate(f"{in_words(worker.records)} claims in {run}, not open (I11)")
+            world.violate(f"{in_words(worker.records)} claims in {run}, not open (I11)")
         self._claimed[_named(worker.records)] = run
         assert self._plan is not None
         since_s, rules = worker.since_ms // 1000, self._plan.rules.values()
@@ -143,14 +124,14 @@ class ClaimRules:
         for (key, owner), has in zip(asked, found, strict=True):
             told = self._told.setdefault((run, owner, since_s), has == owner)
             if told != (has == owner):
-                world.checks.violate(
+                world.violate(
                     f"{in_words(worker.records)} is told another thing of a key than before (R8)"
                 )
             if has != owner:
                 world.faults.note("duplicate event")
                 apart = since_s - self._last_s[key]
                 if apart > window:
-                    world.checks.violate(
+                    world.violate(
                         f"{in_words(worker.records)} has an event {apart} s after the first one, "
                         f"and makes no row of it, beyond {window} s (R20)"
                     )
@@ -158,9 +139,9 @@ class ClaimRules:
     def owned(self, key: bytes, *, is_new: bool) -> None:
         """A key has got another owner, or the same one for longer."""
         worker = self._world.process
-        if isinstance(worker, Claimant):
+        if isinstance(worker, WorkerProcess):
             self._claimed_in.setdefault(key, set()).update(worker.records)
-        since_ms = worker.since_ms if isinstance(worker, Claimant) else 1000 * _UNKNOWN
+        since_ms = worker.since_ms if isinstance(worker, WorkerProcess) else 1000 * _UNKNOWN
         self._last_s[key] = since_ms // 1000
         if is_new:
             self._first_s[key] = since_ms // 1000
@@ -171,17 +152,17 @@ class ClaimRules:
         if not name.startswith(_SPACE):
             return
         run = Space.read(text).run
-        assert self._world.claims is not None
-        if run != self._world.claims.run:
-            self._world.checks.violate(f"{run} is opened in {self._world.claims.run} (R20)")
+        assert self._kept is not None
+        if run != self._kept.run:
+            self._world.violate(f"{run} is opened in {self._kept.run} (R20)")
         before, self._opened[name] = self._opened.get(name), run
         if before == run:
             return
         self._world.faults.note("store of claims opened")
-        for each in self._world.invariants.inserters():
+        for each in self._inserters.all_of():
             under = self._claimed.get(_named(each.records), run)
             if under != run and not each.records.keys() & self._world.excused.keys():
-                self._world.checks.violate(
+                self._world.violate(
                     f"{run} is opened while {in_words(each.records)} may be inserted under {under}"
                 )
 
@@ -194,7 +175,7 @@ class ClaimRules:
         run = self._claimed.get(_named(records), "")
         before = self._inserted.setdefault(key_of(records, entry), run)
         if before != run and not records.keys() & self._world.excused.keys():
-            self._world.checks.violate(
+            self._world.violate(
                 f"{in_words(records)} claimed in {run or 'none'}, and is inserted under a token "
                 f"that was sent under {before or 'none'} (R20)"
             )
@@ -221,7 +202,7 @@ class ClaimRules:
                 is_excused = {other.row.source, row.source} & world.excused.keys()
                 apart = abs(other.since_s - now.since_s)
                 if is_other and not is_excused and apart <= window:
-                    world.checks.violate(
+                    world.violate(
                         f"{row.source} {row.offset} and {other.row.source} {other.row.offset} in "
                         f"{entry} are of one event, {apart} s apart, within {window} s (R20)"
                     )
@@ -283,12 +264,12 @@ class ClaimRules:
             headers = dict(stored.headers)
             if headers.get("sluice.reason") != DUPLICATE.encode():
                 if topic == plan.duplicates:
-                    self._world.checks.violate(f"{headers} is no duplicate, and in their topic")
+                    self._world.violate(f"{headers} is no duplicate, and in their topic")
                 continue
             self._world.faults.note("duplicate copied")
             entry = (headers["sluice.table"] or b"").decode()
             if topics.get(rules[entry].duplicates) != topic:
-                self._world.checks.violate(f"a copy of a duplicate of {entry} is in {topic}")
+                self._world.violate(f"a copy of a duplicate of {entry} is in {topic}")
 
     def check_lost(self, parked: Collection[tuple[TopicPartition, int, str]]) -> None:
         """In the end: each key that a message could have made a row of has one.
@@ -301,7 +282,7 @@ class ClaimRules:
             for entry in self.space_of:
                 if source.topic not in world.plan.topics_of(entry):
                     continue
-                wants, numbers = world.checks.wanted(entry, value)
+                wants, numbers = self._registry.outcomes(entry, value)
                 keys = {key for number in numbers if (key := self.key(entry, number))}
                 is_gone = source in world.excused or source in world.cut_logs
                 is_waiting = (source, offset, entry) in parked
@@ -316,7 +297,7 @@ class ClaimRules:
         excused |= {key for key, sources in self._claimed_in.items() if sources & gone}
         for key, place in wanted.items():
             if key not in excused and not any(each.is_there for each in self._stored.get(key, ())):
-                world.checks.violate(f"{place} has no row, nor has any message of its event (R20)")
+                world.violate(f"{place} has no row, nor has any message of its event (R20)")
 
 
 def _scoped(world: World, entry: str, rule: Deduplicate) -> Deduplicate:
@@ -329,86 +310,6 @@ def _entry_of(each: Stored) -> str:
 
 def _named(records: Records) -> frozenset[Any]:
     return frozenset(records.items())
-
-
-class SimulatedRowKeys:
-    """Stands for the real `RowKeys`."""
-
-    def __init__(self, world: World, table: TableSpec) -> None:
-        self._world = world
-        self._rules = world.claim_rules
-        self._table = table
-
-    def of(self, decoded: DecodedRows) -> Keyed:
-        """The keys of a block's rows."""
-        is_many = self._table.rows == "many"
-        keys = [self._rules.key(self._table.entry, row.number) for row in decoded.native.rows]
-        lines = b"".join(key or bytes(KEY_BYTES) for key in keys)
-        rows = [row.number % ROW_NUMBERS if is_many else 0 for row in decoded.native.rows]
-        return Keyed(
-            np.frombuffer(lines, np.uint8).reshape(-1, KEY_BYTES),
-            np.array(rows, np.uint32),
-            np.array([key is not None for key in keys], np.bool_),
-        )
-
-    def texts(self, decoded: DecodedRows) -> list[str]:
-        """As `RowKeys` gives them."""
-        return [f'["{row.number}"]' for row in decoded.native.rows]
-
-    def of_bad(self, decoded: DecodedRows, origins: Origins) -> tuple[Keys, NDArray[np.uint64]]:
-        """What the keys of messages that make no row would be, and their places; for a planted
-        bug."""
-        places = np.array([bad.offset for bad in decoded.bad], np.uint64)
-        numbers = origins.numbers(places)
-        keys: list[bytes | None] = []
-        for index, offset in enumerate(origins.offsets(places).tolist()):
-            member = origins.members[0 if numbers is None else numbers[index]]
-            message, _ = self._world.broker.log(member.source).places[offset]
-            assert message is not None and message.value is not None
-            first = AGAIN_NUMBERS if self._table.entry == AGAIN else 0
-            times = ROW_NUMBERS if self._table.rows == "many" else 1
-            number = judge(message.value, 0, False).number * times + first
-            keys.append(self._rules.key(self._table.entry, number))
-        has_key = np.array([key is not None for key in keys], np.bool_)
-        return _lines(filter(None, keys), KEY_BYTES), places[has_key]
-
-
-def kept(decoded: DecodedRows, mask: NDArray[np.bool_]) -> DecodedRows:
-    """Stands for `sluice.decode.keys.kept.kept`."""
-    rows = tuple(row for row, stays in zip(decoded.native.rows, mask, strict=True) if stays)
-    parts = min(len(rows), decoded.clickhouse_partitions)
-    return replace(with_rows(decoded, rows, 0), clickhouse_partitions=parts)
-
-
-def rebuilding(world: World) -> Any:
-    """Stands for `sluice.driver.claims_rebuild.rebuild`."""
-
-    def rebuild(configuration: object, connector: str, space: str, since_ms: int) -> None:
-        rules, plan = world.claim_rules, world.claims
-        assert plan is not None
-        world.faults.note("claims made again from the tables")
-        entries = [entry for entry, of in rules.space_of.items() if of == space]
-        store, window = SimulatedStore(world), plan.plan.rules[entries[0]].window_seconds
-        names = {world.plan.entries[entry] for entry in entries}
-        for table in (table for name in sorted(names) for table in world.clickhouse.of_name(name)):
-            fault = world.call("rows to claim", QUERY)
-            hosts = world.clickhouse.replicas_of(table.shard)
-            is_away = all(host.down_until > world.now for host in hosts)
-            if is_away or fault in ("query fails", "query is refused"):
-                raise TransientError("simulated: rows are not read", "wait")
-            asked = list(rules.rows_since(table, space, since_ms))
-            for begin in range(0, len(asked), _REBUILT_AT_ONCE):
-                keys, owners = zip(*asked[begin : begin + _REBUILT_AT_ONCE], strict=True)
-                now_s = world.wall_ms() // 1000
-                store.claim(
-                    _lines(keys, KEY_BYTES), _lines(owners, OWNER_BYTES), now_s + window, now_s
-                )
-
-    return rebuild
-
-
-def _lines(each: Iterable[bytes], size: int) -> Any:
-    return np.frombuffer(b"".join(each), np.uint8).reshape(-1, size)
 
 
 def committed(world: World) -> Iterator[tuple[TopicPartition, int, bytes]]:

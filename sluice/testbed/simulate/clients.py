@@ -6,7 +6,7 @@ They take and give confluent_kafka's own types, so that the code above them is t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import confluent_kafka as ck
 
@@ -15,17 +15,11 @@ from sluice.kafka.errors import KafkaUnavailableError, UnknownCommitError
 from sluice.kafka.log import SourceLog, TopicMissingError
 from sluice.testbed.simulate import faults
 from sluice.testbed.simulate.kafka import Broker, Headers, Stored, Transaction
-
-if TYPE_CHECKING:
-    from sluice.testbed.simulate.world import World
+from sluice.testbed.simulate.world import AbandonedError, World
 
 #: A driver that was fenced gives its successor so long at least.
 SUCCESSOR_MS = 2_500
 _TIMESTAMP = ck.TIMESTAMP_CREATE_TIME
-
-
-class AbandonedError(Exception):
-    """A call that would never come back was left alone."""
 
 
 def _fail(code: int, text: str, *, fatal: bool = False, retriable: bool = False) -> NoReturn:
@@ -207,7 +201,7 @@ class SimulatedProducer:
         if self._identity.endswith(driver.owner) and driver.fenced_at:
             driver.fenced_at = 0
             if waited_ms < SUCCESSOR_MS and not driver.connector_run._stopping.is_set():
-                self._world.checks.violate(
+                self._world.violate(
                     f"{driver.name} fences its successor {waited_ms} ms after it was fenced itself"
                 )
 
@@ -225,7 +219,7 @@ class SimulatedProducer:
         size += sum(len(name) + len(content or b"") for name, content in headers)
         own = (world.plan.dead_letters, world.plan.parking, world.plan.duplicates)
         if size > world.plan.letter_bytes_max and topic in own:
-            world.checks.violate(f"a message of {size} bytes is sent to {topic}, which takes less")
+            world.violate(f"a message of {size} bytes is sent to {topic}, which takes less")
             _fail(ck.KafkaError.MSG_SIZE_TOO_LARGE, f"{size} bytes")
         if transaction.state == "open":
             stored = Stored(value, key, tuple(headers), timestamp_ms=world.now)

@@ -1,11 +1,7 @@
-"""Messages, and a decoder that judges them: good, bad, bad for one table, or by its version.
-
-A message says what it is: kind, its own number, and the value that partition keys look at.
-"""
+"""What stands for buffers, decoders and their blocks, and for what is made of blocks."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.bundles import place_of
+from sluice.core.dynamic import INT, NewField, answer_to
 from sluice.core.errors import TerminalError
 from sluice.core.load_spec import TableSpec
 from sluice.core.rests import StoredRows
@@ -20,38 +17,10 @@ from sluice.decode.messages.fault import UNKNOWN_FIELD, UNKNOWN_SCHEMA
 from sluice.decode.messages.origins import Origins
 from sluice.decode.schema.registry import require_known
 from sluice.testbed.simulate.clickhouse import ROW_NUMBERS, Block, Row, clickhouse_partition
-from sluice.testbed.simulate.kafka import Stored
-from sluice.testbed.simulate.registry import schema_of
+from sluice.testbed.simulate.messages import Judged, field_of, judge, rows_of, schema_of
 
-#: So many messages long a field comes up that was not there before.
-_NEW_AGE = 40
-_NEW_MAX = 6
 #: What a task says of rows that its decoder does not make.
 OTHER_ROWS = "has other rows than the messages make"
-#: The table entry that loads a topic into a table again, and what its rows say more than others.
-AGAIN = "again"
-AGAIN_NUMBERS = 1 << 20
-#: Values lie in [0, VALUES).
-VALUES = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """What a decoder makes of a message for one table: its value, or None if it is bad."""
-
-    number: int
-    value: int | None
-
-
-def field_of(number: int) -> str | None:
-    """The field that a message has and that no table has from the beginning; None for most."""
-    if number < 0:
-        return None  # of an aborted transaction
-    if number % 5 == 3:
-        return f"new{(number // _NEW_AGE) % _NEW_MAX}"
-    if number % 11 == 4:
-        return f"old{number % 3}"
-    return None
 
 
 def strange_field(table: TableSpec, number: int) -> str | None:
@@ -61,63 +30,6 @@ def strange_field(table: TableSpec, number: int) -> str | None:
     name = field_of(number)
     known = name in table.dynamic.passed_over or any(c.name == name for c in table.columns)
     return None if known else name
-
-
-def judge(value: bytes, decoder: int, is_partitioned: bool) -> Judged:
-    """What the decoder of this version makes of a message.
-
-    Kinds: g good; b bad; c bad for partitioned tables; x bad for odd decoders; v good,
-    with a value that depends on the decoder.
-    """
-    head, _, _ = value.partition(b";")
-    kind, number, content = head[:1], *head[1:].split(b",")
-    found = int(content)
-    bad = kind == b"b" or (kind == b"c" and is_partitioned) or (kind == b"x" and decoder % 2 == 1)
-    if kind == b"v":
-        found = (found + decoder) % VALUES
-    return Judged(int(number), None if bad else found)
-
-
-def rows_of(judged: Judged, entry: str, *, is_many: bool) -> list[tuple[int, int]]:
-    """Number and value of each row that a good message makes.
-
-    :param entry: of the tables.
-    :param is_many: messages have none, one or several rows, whose values lie in different
-        ClickHouse partitions.
-    """
-    assert judged.value is not None
-    first = AGAIN_NUMBERS if entry == AGAIN else 0
-    if not is_many:
-        return [(first + judged.number, judged.value)]
-    first += judged.number * ROW_NUMBERS
-    return [(first + row, (judged.value + row) % VALUES) for row in range(judged.number % 4)]
-
-
-def make_message(
-    rng: random.Random, number: int, now_ms: int, oversize: int
-) -> tuple[Stored, str | None]:
-    """A message, and the kind of fault that it stands for.
-
-    :param oversize: more bytes than the dead-letter topic takes.
-    """
-    point, content = rng.random(), rng.randrange(VALUES)
-    kind, fault, padding = b"g", None, rng.randrange(20)
-    if point < 0.02:
-        kind, fault = b"b", "bad message"
-    elif point < 0.03:
-        kind, fault = b"c", "message bad for one table only"
-    elif point < 0.05:
-        kind, fault = b"x", "message that decoders judge differently"
-    elif point < 0.08:
-        kind, fault = b"v", "message that decoders judge differently"
-    elif point < 0.09:
-        return Stored(None, b"key", (), number, now_ms), "tombstone"
-    elif point < 0.10:
-        fault, padding = "heavy message", rng.randrange(200, 900)
-    elif point < 0.103:
-        kind, fault, padding = b"b", "oversize dead letter", oversize
-    value = b"%s%d,%d;%s" % (kind, number, content, b"." * padding)
-    return Stored(value, None, (("h", b"1"),), number, now_ms), fault
 
 
 class ListBuffer:
@@ -204,6 +116,20 @@ def divisor_of(table: TableSpec) -> int:
     """Of the table's partition key; 0: it is not partitioned."""
     key = table.partition_key
     return int(key.rstrip(")").rpartition(" ")[2]) if key else 0
+
+
+def new_fields(table: TableSpec, buffer: ListBuffer, decoded: DecodedRows) -> tuple[NewField, ...]:
+    """Stands for `sluice.decode.text.fields.new_fields`."""
+    found: dict[str, NewField] = {}
+    columns = frozenset(column.name for column in table.columns)
+    for value in buffer.iterate([bad.index for bad in decoded.bad]):
+        name = field_of(judge(value, 0, False).number)
+        if name is None or table.dynamic is None:
+            continue
+        answer = answer_to(table.dynamic, columns, name)
+        if answer is not None:
+            found[name] = NewField(name, INT if answer == "add" else "")
+    return tuple(found.values())
 
 
 class VersionedDecoder:

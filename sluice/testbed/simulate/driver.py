@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.config import (
@@ -30,13 +30,12 @@ from sluice.driver.refreshing import SchemaReader
 from sluice.driver.watching import ReplicaWatch
 from sluice.spark.jobs import Inbox
 from sluice.testbed.simulate import faults, registry
+from sluice.testbed.simulate.invariants import Invariants
+from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.plan import PARKABLE
-from sluice.testbed.simulate.scheduler import KilledError, Process
+from sluice.testbed.simulate.processes import DriverProcess, Supervisor
 from sluice.testbed.simulate.spark import Application
-
-if TYPE_CHECKING:
-    from sluice.testbed.simulate.world import World
-
+from sluice.testbed.simulate.world import World
 
 #: The longest pause between two rounds of an idle loop.
 IDLE_MS_MAX = 4_000
@@ -76,6 +75,7 @@ class SimulatedMonitor(WindowMonitor):
     """The real monitor; its thread is an actor of the driver."""
 
     world: World
+    invariants: Invariants
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class SimulatedMonitor(WindowMonitor):
             if not target_shard.target:
                 name = self.world.plan.entries[target_shard.entry]
                 table = self.world.clickhouse.shards[target_shard.shard][name]
-                self.world.invariants.check_stamp(table, window.read_started_ms)
+                self.invariants.looks.check_stamp(table, window.read_started_ms)
         return found
 
 
@@ -204,7 +204,7 @@ class SimulatedRun(ConnectorRun):
     """The real run of a connector; `ending` says how it ended."""
 
     def __init__(self, world: World, application: Application) -> None:
-        configuration = world.configuration()
+        configuration = make_configuration(world)
         super().__init__(
             configuration,
             configuration.connectors[0],
@@ -227,23 +227,17 @@ class SimulatedRun(ConnectorRun):
             self.ending = f"{type(error).__name__}: {error}"
 
 
-class Driver(Process):
-    """One driver with its Spark.
+class Driver(DriverProcess):
+    """One driver with its Spark."""
 
-    :param is_in_step: it starts together with another one, and now and then lets it go first.
-    """
-
-    def __init__(self, world: World, *, is_in_step: bool) -> None:
-        super().__init__(f"driver {world.named()}", world.draw_skew_ms())
-        self.is_in_step = is_in_step
-        self.decoder = world.plan.decoder
-        self.owner = f"run-{world.named():010d}"
-        self.application = Application(world, self, self.decoder)
-        self.connector_run = SimulatedRun(world, self.application)
-        self.has_ended = False
-        #: When it last heard that its id was initialised again; 0: never, or it took it back since.
-        self.fenced_at = 0
-        self._world = world
+    def __init__(self, parts: Parts, supervisor: Supervisor, *, is_in_step: bool) -> None:
+        self._world = world = parts.world
+        self._supervisor = supervisor
+        name, skew_ms = f"driver {world.named()}", world.draw_skew_ms()
+        owner = f"run-{world.named():010d}"
+        super().__init__(name, skew_ms, owner, world.plan.decoder, is_in_step=is_in_step)
+        self._application = Application(parts, self, lambda: supervisor.succeed(self))
+        self.connector_run = self._run = SimulatedRun(world, self._application)
 
     def main(self) -> None:
         """The process from start to end."""
@@ -251,16 +245,16 @@ class Driver(Process):
         world.faults.note("take-over")
         try:
             world.sleep(world.rng.randrange(1, 60 if self.is_in_step else 2_000))
-            self.connector_run.run(False, 5.0)
-            world.say(f"ends: {self.connector_run.ending}")
-            if "owner changed" in self.connector_run.ending:
+            self._run.run(False, 5.0)
+            self.ending = self._run.ending
+            world.say(f"ends: {self.ending}")
+            if "owner changed" in self.ending:
                 world.faults.note("owner fenced")
-        except KilledError:
-            self.connector_run.ending = "killed"
-            raise
         finally:
-            self.has_ended = True
-            world.driver_ended(self, tasks_live_on=world.rng.random() < 0.5)
+            self._supervisor.ended(self, tasks_live_on=world.rng.random() < 0.5)
+
+    def end_spark(self, *, tasks_live_on: bool) -> None:
+        self._application.end(tasks_live_on=tasks_live_on)
 
 
 def make_configuration(world: World) -> Configuration:
@@ -268,7 +262,7 @@ def make_configuration(world: World) -> Configuration:
     plan = world.plan
     topics = tuple(sorted(world.broker.ids))
     many = [shape.name for shape in plan.tables if shape.is_many]
-    rules = world.claims.plan.rules if world.claims is not None else {}
+    rules = plan.claims.rules if plan.claims is not None else {}
     return Configuration(
         path=Path("simulated.toml"),
         pipeline="p",

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from sluice.clickhouse.connection import Reply, Request
-from sluice.testbed.simulate.clickhouse import Block, InsertSettings, Part, Table
-from sluice.testbed.simulate.invariants import key_of
-
-if TYPE_CHECKING:
-    from sluice.testbed.simulate.wire import Connection
-    from sluice.testbed.simulate.world import World
+from sluice.testbed.simulate.clickhouse import Block, Host, InsertSettings, Part, Table
+from sluice.testbed.simulate.inserters import Inserter, key_of
+from sluice.testbed.simulate.parts import Parts
 
 #: Refused for good: before anything is stored, and while it is.
 ACCESS_DENIED, VIOLATED_CONSTRAINT = "497", "469"
@@ -43,12 +40,28 @@ def table_in(query: str) -> str:
     return match.group(1)
 
 
+class Connection(Protocol):
+    """What an insert sees of the connection that it came by.
+
+    :param checked_at: when the last ping was answered: the lease is checked then.
+    :param gives_up_after: the machine stops sending after so long; 0: it never does.
+    :param is_dropped: what was not delivered is thrown away.
+    :param undelivered: of which a part is still on its way.
+    """
+
+    host: Host
+    checked_at: int
+    gives_up_after: float
+    is_dropped: bool
+    undelivered: Inserter | None
+
+
 class Insertion:
     """An insert: what is stored, when, and what its client hears of it."""
 
     def __init__(
         self,
-        world: World,
+        parts: Parts,
         connection: Connection,
         request: Request,
         keys: dict[str, str],
@@ -56,7 +69,8 @@ class Insertion:
     ) -> None:
         block = request.body[-1]
         assert isinstance(block, Block)
-        self._world = world
+        self._parts = parts
+        self._world = world = parts.world
         self._connection = connection
         self._host = connection.host
         self.block = block
@@ -81,10 +95,10 @@ class Insertion:
         self.deadline_ms = record.deadline_ms
         self._timeout_ms = int(timeout_seconds * 1000)
         self._end_ms = connection.checked_at + self._timeout_ms
-        parts = self._parts()
-        if parts > record.reservation:
-            world.checks.violate(
-                f"a block of {parts} entries was sent with a reservation of {record.reservation} "
+        count = self._count_parts()
+        if count > record.reservation:
+            world.violate(
+                f"a block of {count} entries was sent with a reservation of {record.reservation} "
                 "(I5)"
             )
         self._landing: object = None
@@ -92,8 +106,8 @@ class Insertion:
         self._is_pending = False
         #: A plain table's server dies when it knows the block, and does not have it yet.
         self._dies_between = False
-        world.claim_rules.inserts(self._records, block.entry)
-        self._mine = world.invariants.insert_begins(self._records, self.table, block.entry)
+        self._parts.claim_rules.inserts(self._records, block.entry)
+        self._mine = self._parts.inserters.insert_begins(self._records, self.table, block.entry)
 
     def _check_columns(self, query: str) -> None:
         """The statement names each column of the block in its order (R8); what it does not
@@ -102,9 +116,7 @@ class Insertion:
         assert match is not None, query
         named = tuple(name.strip("`") for name in match.group(2).split(", "))
         if named != self.block.columns:
-            self._world.checks.violate(
-                f"an insert of the columns {self.block.columns} names {named} (R8)"
-            )
+            self._world.violate(f"an insert of the columns {self.block.columns} names {named} (R8)")
 
     # What the client gets
 
@@ -123,8 +135,8 @@ class Insertion:
         if refused is not None and fault is None:
             return refused
         if fault is not None:
-            world.adversary.load_as_others(self.table, self.block)
-            world.adversary.forget_schemas()
+            self._parts.adversary.load_as_others(self.table, self.block)
+            self._parts.adversary.forget_schemas()
         took_ms = rng.randrange(2, 60)
         if fault in _BEFORE:
             return self._error(rng.choice(_BEFORE[fault]))
@@ -150,17 +162,17 @@ class Insertion:
         if self._host.read_only_until > world.now:
             return self._error("242")
         most = int(self._keys.get("max_partitions_per_insert_block", "1"))
-        if most and self._parts() > most:
+        if most and self._count_parts() > most:
             return Reply(500, "252", None, b"Code: 252. Too many partitions for one insert")
         if self._keys.get("async_insert") != "0":
             return _OK  # put into a buffer that is lost
         if table.refuses_until > world.now:
             if table.refusal == VIOLATED_CONSTRAINT:
                 # Judged part by part: some may be stored already.
-                self._land_in(1, world.rng.randrange(self._parts() + 1))
+                self._land_in(1, world.rng.randrange(self._count_parts() + 1))
                 world.sleep(2)
             return self._error(table.refusal)
-        if self._quorum > 1 and world.quorums.is_open(table) and not self._is_parallel:
+        if self._quorum > 1 and self._parts.quorums.is_open(table) and not self._is_parallel:
             return self._error("286")
         return None
 
@@ -193,9 +205,7 @@ class Insertion:
                 if not connection.is_dropped and world.now < until:
                     self._store(None)
                     late_ms = world.now - self._end_ms
-                    world.checks.violate(
-                        f"a block arrives {late_ms} ms after its POST had to end (I1)"
-                    )
+                    world.violate(f"a block arrives {late_ms} ms after its POST had to end (I1)")
 
             world.scheduler.at(self._timeout_ms + world.rng.randrange(1, 20_000), arrive)
         world.sleep(self._timeout_ms)
@@ -210,7 +220,7 @@ class Insertion:
             took_ms = max(took_ms, min(rng.randrange(5_000, 29_900), self.room_ms()))
         parts_max = None
         if fault == "insert: partial over ClickHouse partitions":
-            parts = self._parts()
+            parts = self._count_parts()
             parts_max = rng.randrange(parts) if rng.random() < 0.2 else rng.randrange(1, parts + 1)
         self._dies_between = fault == "insert: server dies between token and part"
         if fault == "insert: fails in any way" and rng.random() < 0.5:
@@ -232,16 +242,16 @@ class Insertion:
 
     def _wait_for_quorum(self) -> Reply:
         world = self._world
-        until, lost = world.now + self._quorum_ms, world.quorums.lost
-        while world.quorums.holds(self.table, self.token, self.block):
+        until, lost = world.now + self._quorum_ms, self._parts.quorums.lost
+        while self._parts.quorums.holds(self.table, self.token, self.block):
             if world.now >= min(until, self._end_ms):
                 if world.now >= self._end_ms:
                     raise TimeoutError("simulated")
                 return self._error("319")
             world.sleep(max(1, min(1_000, until - world.now, self._end_ms - world.now)))
-        return _OK if world.quorums.lost == lost else self._error("319")
+        return _OK if self._parts.quorums.lost == lost else self._error("319")
 
-    def _parts(self) -> int:
+    def _count_parts(self) -> int:
         return len(self.table.partitions_of(self.block.rows))
 
     # What is stored, and when
@@ -262,7 +272,7 @@ class Insertion:
             self._land_in(world.rng.randrange(room_ms))
             return
         self._land_in(room_ms - 1)
-        world.adversary.wait(self.table, self.token, self._land_now)
+        self._parts.adversary.wait(self.table, self.token, self._land_now)
 
     def _land_now(self) -> None:
         landing, self._landing = self._landing, None
@@ -288,7 +298,7 @@ class Insertion:
                 del running[self._query_id]
             world.inserts_running -= 1
             self._is_pending, self._mine.is_over = False, True
-            world.adversary.end(self.table, token, self._land_now)
+            self._parts.adversary.end(self.table, token, self._land_now)
 
         world.scheduler.at(max(0, delay_ms), land)
         world.scheduler.at(max(0, delay_ms), end)
@@ -301,19 +311,21 @@ class Insertion:
         if world.now > self.deadline_ms:
             world.faults.note("late insert after the lease")
         if self.token is not None and parts_max != 0:
-            world.checks.storing(self.token, self.block.entry, self.block)
+            self._parts.invariants.blocks.storing(self.token, self.block)
             for each in (table, *table.views):
-                world.adversary.before_store(each, self.token)
-            world.invariants.stored(table, self.block, self._records, self.token)
+                self._parts.adversary.before_store(each, self.token)
+            self._parts.invariants.blocks.stored(table, self.block, self._records, self.token)
         if self.token is None and parts_max != 0:
-            world.invariants.stored_by_hash(table, self.block, self._records, self._columns)
+            self._parts.invariants.blocks.stored_by_hash(
+                table, self.block, self._records, self._columns
+            )
         before = table.deduplicated
         parts = table.insert(
             self.token, self.block, self._columns, parts_max, self._settings_of_insert
         )
         if table.deduplicated > before:
             world.faults.note("block deduplicated")
-        world.claim_rules.stored(parts, table, self.block.entry, self._since_ms, self._host)
+        self._parts.claim_rules.stored(parts, table, self.block.entry, self._since_ms, self._host)
         key = key_of(self._records, self.block.entry)
         table.stored_of[key] += len(parts)
         if parts_max is None:
@@ -325,10 +337,10 @@ class Insertion:
             world.restart(self._host, world.rng.randrange(1, 5_000))
         if parts:
             self._replicate(parts)
-            world.invariants.check_budget(table)
+            self._parts.invariants.check_budget(table)
 
     def _replicate(self, parts: list[Part]) -> None:
-        world, hosts = self._world, self._world.clickhouse.replicas_of(self._host.shard)
+        hosts = self._world.clickhouse.replicas_of(self._host.shard)
         for host in hosts:
             if host is not self._host and self.table.shape.is_replicated:
-                world.quorums.fetch_later(self.table, host, self._host, parts, self._quorum)
+                self._parts.quorums.fetch_later(self.table, host, self._host, parts, self._quorum)

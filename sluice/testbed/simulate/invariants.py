@@ -7,9 +7,8 @@ windows could be asked for at worst, what was recorded, sent and looked at.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from sluice.core.anomalies import Judge
 from sluice.core.budget import TargetShard
@@ -18,139 +17,150 @@ from sluice.core.load_spec import Column
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind, Record, decode, encode
 from sluice.kafka.tail import LogMessage
-from sluice.testbed.simulate.bundle_rules import BundleRules, Records, in_words
-from sluice.testbed.simulate.clickhouse import Block, Table
+from sluice.testbed.simulate.bundle_rules import BundleRules
+from sluice.testbed.simulate.clickhouse import Block, Row, Table
+from sluice.testbed.simulate.inserters import SKEW_MS, Inserter, Inserters, Key, key_of
 from sluice.testbed.simulate.kafka import Transaction
+from sluice.testbed.simulate.processes import DriverProcess, Records, in_words
 from sluice.testbed.simulate.scheduler import Process
+from sluice.testbed.simulate.world import World
 from sluice.verify.history import ledger_events
-
-if TYPE_CHECKING:
-    from sluice.testbed.simulate.driver import Driver
-    from sluice.testbed.simulate.world import World
-    from sluice.worker.assignment import Assignment, Job
-
-#: Clocks differ by less than this.
-SKEW_MS = 4_900
+from sluice.worker.assignment import Job
 
 #: Kinds of records that insert under the tokens of the one before.
 _REPEATS = ("renew", "retext", "widen")
 
-_Key = tuple[frozenset[tuple[TopicPartition, int, int, str, str, int]], str]
+
+class Looks:
+    """What processes were told of windows, and when (R10)."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._answered: dict[tuple[Process, int], int] = {}
+        #: When a process was told a table's insert counter last.
+        self._told_at: dict[tuple[Process, int], int] = {}
+        #: The insert counters of a table that a process was told, and when by its clock.
+        self._told: dict[tuple[Process | None, int], list[tuple[int, int]]] = {}
+
+    def told_at(self, process: Process, table: Table, before: int) -> int:
+        """When a process was told a table's insert counter last.
+
+        :param before: if it never was.
+        """
+        return self._told_at.get((process, id(table)), before)
+
+    def told(self, process: Process | None, table: Table) -> Sequence[tuple[int, int]]:
+        """What insert counters of a table a process was told, each with the time by its clock."""
+        return self._told.get((process, id(table)), ())
+
+    def insert_counter_answered(self, table: Table) -> None:
+        """An insert counter is read for the running process."""
+        key = (self._world.process, id(table))
+        self._answered[key] = self._world.wall_ms()
+        self._told_at[key] = self._world.now
+        self._told.setdefault(key, []).append(
+            (self._world.wall_ms(), table.insert_counter - table.fallen)
+        )
+
+    def check_stamp(self, table: Table, read_started_ms: int) -> None:
+        """A look is as old as its question: what came after that may be missing in it."""
+        answered_ms = self._answered.get((self._world.process, id(table)), read_started_ms)
+        if read_started_ms > answered_ms:
+            late_ms = read_started_ms - answered_ms
+            name = table.shape.name
+            self._world.violate(f"a look at {name} is {late_ms} ms younger than its insert counter")
 
 
-def key_of(records: Records, entry: str) -> _Key:
-    """What all attempts to insert a bundle of a table entry under one token share, or a range
-    alone."""
-    return frozenset(
-        (source, r.begin, r.end, r.rest, r.topic_id, r.generation) for source, r in records.items()
-    ), entry
+class BlockRules:
+    """What must hold of blocks that are stored, and of their tokens (R7, R8, R10, R12).
 
-
-@dataclass(slots=True, eq=False)
-class Inserter:
-    """A task that may still insert a bundle or a range alone, or an insert that is in a server's
-    hands.
-
-    :param table: of an insert; None for a task, which may insert into all tables of its topic.
-    :param worker: of a task; None for an insert.
-    :param entry: of an insert, the table entry.
-    :param sends_until_ms: when the machine stops sending what no server has wholly got yet, whether
-        its process lives or not; None: a server has it.
+    :param violate: told what rule is broken, and where.
     """
 
-    records: Records
-    table: Table | None
-    worker: Process | None
-    #: The names of the windows that a task may add to.
-    target_shards: Collection[str] = ()
-    entry: str = ""
-    is_over: bool = False
-    sends_until_ms: int | None = None
+    def __init__(
+        self, world: World, bundles: BundleRules, violate: Callable[[TopicPartition, str], None]
+    ) -> None:
+        self._world = world
+        self._bundles = bundles
+        self._violate = violate
+        #: What a token names, and what was stored under it.
+        self._tokens: dict[str, object] = {}
+        self._stored: dict[str, tuple[str, tuple[str, ...], tuple[Row, ...]]] = {}
 
-    @property
-    def deadline_ms(self) -> int:
-        """Until when it may begin to insert."""
-        return min(record.deadline_ms for record in self.records.values())
+    def stored(self, table: Table, block: Block, records: Records, token: str) -> None:
+        """A block is about to be stored: its token names it alone (R7)."""
+        (source, record), *others = records.items()
+        entry, now = block.entry, self._world.now
+        key = key_of(records, entry)
+        identity = (key, table.shape.name, table.shard)
+        if self._tokens.setdefault(token, identity) != identity:
+            self._violate(source, f"{token} names {self._tokens[token]} and {identity} (R7)")
+        if self._bundles.is_too_heavy(source, record):
+            self._violate(source, f"{record} was refused as too heavy, and is inserted (R12)")
+        of_range = (record.topic_id, str(record.generation))
+        parts = (*(("bundle",) if others else of_range), entry, table.shape.name, table.shard)
+        missing = [part for part in parts if part not in token]
+        if missing:
+            self._violate(source, f"the token {token} lacks {', '.join(missing)} (R7)")
+        table.first_landing.setdefault(key, table.own)
+        age_ms = now - table.first_landed_at.setdefault(key, now)
+        seconds = table.shape.seconds
+        if seconds is not None and age_ms > seconds * 1000:
+            self._violate(
+                source,
+                f"{token} is inserted again {age_ms} ms after it was first stored, and "
+                f"{table.shape.name} keeps its blocks for {seconds} s (R10)",
+            )
 
-    @property
-    def reservation(self) -> int:
-        """Entries that each block may take."""
-        return min(record.reservation for record in self.records.values())
+    def storing(self, token: str, block: Block) -> None:
+        """Same token, same rows (R8), once anything was stored under the token. What a
+        second probe finds, when nothing was, may be decoded by another engine."""
+        now = (block.entry, block.columns, block.rows)
+        before = self._stored.setdefault(token, now)
+        if before != now and not self._world.excused.keys() & set(block.sources):
+            self._world.violate(f"token {token} named {before}, and names {now} (R8)")
 
-    def reaches(self, table: Table) -> bool:
-        """Whether it may insert into this table."""
-        return bool(self.entries_of(table))
-
-    def entries_of(self, table: Table) -> list[str]:
-        """The table entries for which it may insert into this table."""
-        if self.table is not None:
-            return [self.entry] if self.table is table else []
-        named = zip(table.entries, table.target_shards, strict=True)
-        return [entry for entry, name in named if name in self.target_shards]
+    def stored_by_hash(
+        self, table: Table, block: Block, records: Records, columns: tuple[Column, ...]
+    ) -> None:
+        """A server that hashes what it stores knows a block again only while its table has the
+        columns that it had when the block came first (R8)."""
+        before = table.hashed_with.setdefault(key_of(records, block.entry), columns)
+        if before != columns:
+            names = [column.name for column in columns if column not in before]
+            self._violate(
+                block.sources[0],
+                f"{in_words(records)} is inserted again into {table.shape.name}, which has the "
+                f"columns {', '.join(names)} since (R8)",
+            )
 
 
 class Invariants:
     """Of one world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, inserters: Inserters) -> None:
         self._world = world
-        self._inserters: list[Inserter] = []
         self._recorded: set[tuple[TopicPartition, str]] = set()
         self._out: dict[tuple[Process, TopicPartition], Job] = {}
-        self._tokens: dict[str, object] = {}
         self._backgrounds: dict[TopicPartition, dict[str, Any]] = {}
         self._cut: dict[TopicPartition, int] = {}
-        self._answered: dict[tuple[Process, int], int] = {}
-        #: When a driver's job with a partition came back, and when it was told a table's insert
-        #: counter last.
+        #: When a driver's job with a partition came back.
         self._back_at: dict[tuple[Process, TopicPartition], int] = {}
-        self._told_at: dict[tuple[Process, int], int] = {}
-        self.bundles = BundleRules(world, self._violate)
-        #: The insert counters of a table that a process was told, and when by its clock.
-        self._seen: dict[tuple[Process | None, int], list[tuple[int, int]]] = {}
+        self._inserters = inserters
+        self.bundles = BundleRules(world, inserters, self._violate)
+        self.blocks = BlockRules(world, self.bundles, self._violate)
+        self.looks = Looks(world)
 
     def _violate(self, source: TopicPartition, what: str) -> None:
         if source not in self._world.excused:
-            self._world.checks.violate(f"{source}: {what}")
-
-    # Who may insert
-
-    def task_begins(self, members: Sequence[Assignment], worker: Process) -> Inserter:
-        """A task was started, or waits for its executor.
-
-        :param members: of one bundle, or a range alone.
-        """
-        records = {member.block_range.source: member.record for member in members}
-        found = Inserter(records, None, worker, members[0].insert_counters)
-        self._inserters.append(found)
-        return found
-
-    def insert_begins(self, records: Records, table: Table, entry: str) -> Inserter:
-        """A server has an insert, or is about to get it."""
-        found = Inserter(records, table, None, entry=entry)
-        self._inserters.append(found)
-        return found
-
-    def inserters(self, source: TopicPartition | None = None) -> list[Inserter]:
-        """All that may still insert something."""
-        self._inserters = [each for each in self._inserters if self._may_insert(each)]
-        return [each for each in self._inserters if source is None or source in each.records]
-
-    def _may_insert(self, each: Inserter) -> bool:
-        until_ms = each.sends_until_ms
-        if until_ms is not None and self._world.now >= until_ms:
-            return False
-        if each.is_over or each.worker is None:
-            return not each.is_over
-        begins_until = each.deadline_ms + SKEW_MS
-        return not each.worker.is_dead and self._world.now <= begins_until
+            self._world.violate(f"{source}: {what}")
 
     # R1 and R10: what is sent
 
-    def sent(self, driver: Driver, job: Job, slots: int) -> None:
+    def sent(self, driver: DriverProcess, job: Job, slots: int) -> None:
         """A driver gives a job to Spark."""
         if len(job.tasks) > slots:
-            self._world.checks.violate(f"{len(job.tasks)} tasks in a job for {slots} slots")
+            self._world.violate(f"{len(job.tasks)} tasks in a job for {slots} slots")
         for assignment in job.assignments:
             source, record = assignment.block_range.source, assignment.record
             if (source, encode(record)) not in self._recorded:
@@ -163,13 +173,13 @@ class Invariants:
         self.bundles.sent(job)
         self._check_holds(driver)
 
-    def _check_look(self, driver: Driver, source: TopicPartition, record: Record) -> None:
+    def _check_look(self, driver: DriverProcess, source: TopicPartition, record: Record) -> None:
         """A range that came back is repeated on what the windows held since (R10)."""
         back_at = self._back_at.get((driver, source), 0)
         insert_counters = self._backgrounds[source]["marks"]
         for table in self._world.clickhouse.tables():
             key = next((name for name in table.target_shards if name in insert_counters), None)
-            told_at = self._told_at.get((driver, id(table)), back_at)
+            told_at = self.looks.told_at(driver, table, back_at)
             if key is not None and told_at < back_at:
                 self._violate(
                     source,
@@ -177,12 +187,12 @@ class Invariants:
                     f"what {key} held before (R10)",
                 )
 
-    def _check_holds(self, driver: Driver) -> None:
+    def _check_holds(self, driver: DriverProcess) -> None:
         """Who reserves entries counts every late insert of what is settled (R10)."""
         loop, world = driver.connector_run.loop, self._world
         assert loop is not None
         held = max((s.deadline_ms for s in loop._holds.late_inserts), default=0)
-        for each in self.inserters():
+        for each in self._inserters.all_of():
             for source, record in each.records.items():
                 is_ours = source in loop.states and world.owner_of(source) == driver.owner
                 is_late = is_ours and self._is_settled(source, record.end)
@@ -200,50 +210,11 @@ class Invariants:
             self._out.pop((driver, source), None)
             self._back_at[driver, source] = self._world.now
 
-    def stored(self, table: Table, block: Block, records: Records, token: str) -> None:
-        """A block is about to be stored: its token names it alone (R7)."""
-        (source, record), *others = records.items()
-        entry, now = block.entry, self._world.now
-        key = key_of(records, entry)
-        identity = (key, table.shape.name, table.shard)
-        if self._tokens.setdefault(token, identity) != identity:
-            self._violate(source, f"{token} names {self._tokens[token]} and {identity} (R7)")
-        if self.bundles.is_too_heavy(source, record):
-            self._violate(source, f"{record} was refused as too heavy, and is inserted (R12)")
-        of_range = (record.topic_id, str(record.generation))
-        parts = (*(("bundle",) if others else of_range), entry, table.shape.name, table.shard)
-        missing = [part for part in parts if part not in token]
-        if missing:
-            self._violate(source, f"the token {token} lacks {', '.join(missing)} (R7)")
-        table.first_landing.setdefault(key, table.own)
-        age_ms = now - table.first_landed_at.setdefault(key, now)
-        seconds = table.shape.seconds
-        if seconds is not None and age_ms > seconds * 1000:
-            self._violate(
-                source,
-                f"{token} is inserted again {age_ms} ms after it was first stored, and "
-                f"{table.shape.name} keeps its blocks for {seconds} s (R10)",
-            )
-
-    def stored_by_hash(
-        self, table: Table, block: Block, records: Records, columns: tuple[Column, ...]
-    ) -> None:
-        """A server that hashes what it stores knows a block again only while its table has the
-        columns that it had when the block came first (R8)."""
-        before = table.hashed_with.setdefault(key_of(records, block.entry), columns)
-        if before != columns:
-            names = [column.name for column in columns if column not in before]
-            self._violate(
-                block.sources[0],
-                f"{in_words(records)} is inserted again into {table.shape.name}, which has the "
-                f"columns {', '.join(names)} since (R8)",
-            )
-
     def check_budget(self, table: Table) -> None:
         """Whatever may still come, a block that may be repeated is remembered (I6)."""
         world = self._world
-        able: dict[_Key, Inserter] = {}
-        for each in self.inserters():
+        able: dict[Key, Inserter] = {}
+        for each in self._inserters.all_of():
             for entry in each.entries_of(table):
                 able[key_of(each.records, entry)] = each
         waiting = sum(
@@ -307,7 +278,7 @@ class Invariants:
             self._check_size(source, record)
             self._check_insert_counters(source)
             if record.epoch >= self._cut.get(source, 1 << 31):
-                self._world.checks.violate(
+                self._world.violate(
                     f"{source}: {record} is intended in a log that was cut below what was recorded"
                 )
         if before.in_doubt and record.begin == before.end:
@@ -336,7 +307,7 @@ class Invariants:
             holds = {records[of].bundle or of: reservation for of, reservation in held.items()}
             driver = self._driver_of(records[source])
             planned_at = records[source].deadline_ms - int(world.plan.lease_seconds * 1000)
-            told = self._seen.get((driver, id(table)), ())
+            told = self.looks.told(driver, table)
             # The last one may be part of a look that was not over yet, and one may have fallen; one
             # that came while the driver slept in its round, after its lease was counted from, too.
             seen = [insert_counter for at, insert_counter in told if at <= planned_at][-3:]
@@ -369,14 +340,14 @@ class Invariants:
             if record.end - record.begin > most:
                 self._violate(source, f"{record} has more than {most} messages")
 
-    def _driver_of(self, record: Record) -> Driver | None:
+    def _driver_of(self, record: Record) -> DriverProcess | None:
         return next((d for d in self._world.drivers if d.owner == record.owner), None)
 
     def _check_late_inserts(
         self, source: TopicPartition, settled: Record, late_inserts: list[int]
     ) -> None:
         """What is settled and may still be inserted stands in the ledger (I4)."""
-        for each in self.inserters(source):
+        for each in self._inserters.all_of(source):
             begin, end = each.records[source].begin, each.records[source].end
             is_of_it = settled.begin <= begin and end <= settled.end and begin < end
             until = each.deadline_ms
@@ -412,7 +383,7 @@ class Invariants:
         owner = self._world.owner_of(source)
         if owner is None or owner != getattr(process, "owner", None):
             return  # a zombie's; nothing comes of it
-        for each in self.inserters(source):
+        for each in self._inserters.all_of(source):
             record = each.records[source]
             if record.begin < end and begin < record.end and each.reaches(table):
                 who = "a server" if each.worker is None else "a task"
@@ -420,27 +391,6 @@ class Invariants:
         lacking = [row for part in table.unfetched.get(url, ()) for row in part.rows]
         if any(row.source == source and begin <= row.offset < end for row in lacking):
             self._violate(source, f"a probe looks at {url}, which lacks parts of the range")
-
-    # R10: how old a look at a window is
-
-    def insert_counter_answered(self, table: Table) -> None:
-        """An insert counter is read for the running process."""
-        key = (self._world.process, id(table))
-        self._answered[key] = self._world.wall_ms()
-        self._told_at[key] = self._world.now
-        self._seen.setdefault(key, []).append(
-            (self._world.wall_ms(), table.insert_counter - table.fallen)
-        )
-
-    def check_stamp(self, table: Table, read_started_ms: int) -> None:
-        """A look is as old as its question: what came after that may be missing in it."""
-        answered_ms = self._answered.get((self._world.process, id(table)), read_started_ms)
-        if read_started_ms > answered_ms:
-            late_ms = read_started_ms - answered_ms
-            name = table.shape.name
-            self._world.checks.violate(
-                f"a look at {name} is {late_ms} ms younger than its insert counter"
-            )
 
 
 def judge_history(world: World) -> None:
@@ -458,4 +408,4 @@ def judge_history(world: World) -> None:
         message = LogMessage(offset, stored.timestamp_ms, stored.key, stored.value)
         for event in ledger_events("c", Place(plan.ledger, 0, offset), message):
             for anomaly in judge.take(event):
-                world.checks.violate(f"the verifier finds {anomaly}")
+                world.violate(f"the verifier finds {anomaly}")

@@ -6,10 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sluice.core.ranges import TopicPartition
+from sluice.core.records import InvalidRecordError, Record, decode
 
 Headers = list[tuple[str, bytes | None]]
 #: Offset and metadata as the group holds them.
 Offset = tuple[int, str | None]
+
+
+def record_of(offset: Offset | None) -> Record | None:
+    """A committed offset's record; None if it is none of ours."""
+    try:
+        return None if offset is None else decode(*offset)
+    except InvalidRecordError:
+        return None
 
 
 @dataclass(slots=True, eq=False)

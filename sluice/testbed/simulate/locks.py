@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sluice.locks.port import LockLostError, LocksAwayError, LockWaitError
 from sluice.testbed.simulate.faults import LOCKS
 from sluice.testbed.simulate.scheduler import Process
-
-if TYPE_CHECKING:
-    from sluice.testbed.simulate.world import World
+from sluice.testbed.simulate.world import World
 
 #: Who is gone loses its lock after so long.
 SESSION_MS = 10_000

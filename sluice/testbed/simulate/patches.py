@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sluice.clickhouse import access, http, probe
 from sluice.core.load_spec import LoadSpec
@@ -24,21 +24,11 @@ from sluice.driver import (
     specs,
 )
 from sluice.kafka import ledger, reader, recorder, transactions
-from sluice.testbed.simulate import (
-    claim_rules,
-    clients,
-    decoding,
-    driver,
-    new_fields,
-    splitting,
-    wire,
-)
-from sluice.testbed.simulate.claims import SimulatedStore
+from sluice.testbed.simulate import clients, columns, decoding, driver, splitting, store, wire
+from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.spark import Worker, bundle_loader
+from sluice.testbed.simulate.world import World
 from sluice.worker import claiming, failover, insert_lock, inserting, leases, loading, tasks
-
-if TYPE_CHECKING:
-    from sluice.testbed.simulate.world import World
 
 #: Ledger entries that are read at once: few, so that reading backwards is exercised.
 LEDGER_CHUNK = 60
@@ -70,15 +60,16 @@ def patched(*changes: tuple[Any, str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def installed(world: World) -> Iterator[None]:
-    """The whole world under the real modules; one world at a time in a process."""
+def installed(parts: Parts) -> Iterator[None]:
+    """The whole world with its parts under the real modules; one world at a time in a process."""
+    world = parts.world
     logger = logging.getLogger("sluice")
     level = logger.level
     if not world.is_shown:
         logger.setLevel(logging.CRITICAL + 1)
     try:
         with patched(
-            *_of_kafka(world), *_of_clickhouse(world), *_of_spark(world), *_of_claims(world)
+            *_of_kafka(world), *_of_clickhouse(parts), *_of_spark(parts), *_of_claims(parts)
         ):
             yield
     finally:
@@ -133,13 +124,15 @@ def _of_kafka(world: World) -> list[tuple[Any, str, Any]]:
     ]
 
 
-def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
+def _of_clickhouse(parts: Parts) -> list[tuple[Any, str, Any]]:
+    world = parts.world
+
     def make_server(url: str, *_: Any, **__: Any) -> wire.SimulatedServer:
         return wire.SimulatedServer(world, url)
 
     clock = _clock(world)
     return [
-        (http, "open_connection", wire.connecting(world)),
+        (http, "open_connection", wire.connecting(parts)),
         (http, "has_ended", wire.has_ended),
         (http, "give_up_after", wire.give_up_after),
         (http, "drop", wire.drop),
@@ -157,9 +150,11 @@ def _of_clickhouse(world: World) -> list[tuple[Any, str, Any]]:
     ]
 
 
-def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
+def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
+    world = parts.world
+
     def bound(kind: type) -> type:
-        return type(kind.__name__, (kind,), {"world": world})
+        return type(kind.__name__, (kind,), {"world": world, "invariants": parts.invariants})
 
     def read_owner() -> SimpleNamespace:
         return SimpleNamespace(hex=world.driver.owner.removeprefix("run-"))
@@ -182,7 +177,7 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         (connector, "SchemaReader", bound(driver.SimulatedSchemaReader)),
         (connector, "ReplicaWatch", bound(driver.SimulatedReplicaWatch)),
         (leases, "time", _clock(world)),
-        (loading, "new_fields", new_fields.new_fields),
+        (loading, "new_fields", decoding.new_fields),
         (loading, "send_parallel", splitting.sending_parallel(world)),
         (loading, "time", _clock(world)),
         (loading, "without_rows", decoding.without_rows),
@@ -190,26 +185,27 @@ def _of_spark(world: World) -> list[tuple[Any, str, Any]]:
         (registry, "_sources", {}),
         (tasks, "load_bundle", bundle_loader(world)),
         (tasks, "time", _clock(world)),
-        (growing, "add_columns", new_fields.adding_in(world)),
+        (growing, "add_columns", columns.adding_in(world)),
         (failover, "time", _clock(world)),
         (loading, "_cache", _CacheOfWorker(world)),
         (report_handler, "random", world.rng),
     ]
 
 
-def _of_claims(world: World) -> list[tuple[Any, str, Any]]:
-    if world.claims is None:
+def _of_claims(parts: Parts) -> list[tuple[Any, str, Any]]:
+    world = parts.world
+    if world.plan.claims is None:
         return []
-    seconds = world.claims.plan.poll_seconds
+    seconds = world.plan.claims.poll_seconds
     keeper = type("Keeper", (driver.SimulatedClaimsKeeper,), {"world": world})
     return [
         (claims, "POLL_SECONDS", seconds),
         (connector, "SETTLE_MS", int(3_000 * seconds)),
         (connector, "ClaimsKeeper", keeper),
         (connector, "store_access", lambda found: SimpleNamespace(is_local=False)),
-        (connector, "open_store", lambda access: SimulatedStore(world)),
-        (connector, "rebuild", claim_rules.rebuilding(world)),
+        (connector, "open_store", lambda access: store.SimulatedStore(parts)),
+        (connector, "rebuild", store.rebuilding(parts)),
         # A store is never taken for a new one: then nobody could have claimed.
         (connector, "has_rows", lambda *_: True),
-        (claiming, "kept", claim_rules.kept),
+        (claiming, "kept", store.kept),
     ]

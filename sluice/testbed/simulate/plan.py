@@ -6,12 +6,12 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sluice.core.claims import Deduplicate, WhatOfDuplicates
 from sluice.core.dynamic import DynamicColumns
 from sluice.core.flights import INFLIGHT_INSERTS_MAX
 from sluice.core.ranges import TopicPartition
 from sluice.testbed.simulate.clickhouse import TableShape
-from sluice.testbed.simulate.decoding import AGAIN
-from sluice.testbed.simulate.new_fields import RULES
+from sluice.testbed.simulate.messages import AGAIN, RULES
 
 #: The two tables: one takes every topic, the other one topic and has ClickHouse partitions.
 TABLES = ("plain", "parted")
@@ -19,6 +19,36 @@ TABLES = ("plain", "parted")
 TOPICS = {"plain": ("a", "b"), "parted": ("a",), AGAIN: ("a",)}
 #: The table that may be parked: it shares its topic.
 PARKABLE = "parted"
+#: Seeds whose worlds deduplicate, by their last digit; the others are what they always were.
+_LAST_DIGITS = (0, 9)
+#: Of these, seeds in whose worlds most events come again when the window of the first one ends, by
+#: their last two digits.
+_AT_THE_END = 99
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsPlan:
+    """What a world that deduplicates is like.
+
+    :param rules: of each table entry that deduplicates.
+    :param share: of the messages, how many are of an event that was there before.
+    :param near: of those, how many are of one of the last events; of the others half are of events
+        whose window is about to end.
+    :param has_rows_alike: all rows of a message have one key.
+    :param poll_seconds: how often a driver looks at the store.
+    :param unrest: how often the store breaks.
+    :param is_empty: nobody has used it before.
+    :param at_the_end: what comes again is of events whose window is about to end, if there are any.
+    """
+
+    rules: dict[str, Deduplicate]
+    share: float
+    near: float
+    has_rows_alike: bool
+    poll_seconds: float
+    unrest: float
+    is_empty: bool
+    at_the_end: bool
 
 
 @dataclass(slots=True)
@@ -56,6 +86,7 @@ class Plan:
     :param has_locks: loaders queue for a table whose server takes one quorum insert at a time.
     :param max_partitions: ranges of so many partitions are loaded as one block at most.
     :param stops: how many faults may be drawn after which a partition has to stop.
+    :param claims: None where nobody deduplicates.
     """
 
     tokens: bool
@@ -94,6 +125,7 @@ class Plan:
     keep_alive_ms: int = 3_000
     late_ms_max: int = 0
     decoder: int = 0
+    claims: ClaimsPlan | None = None
     letter_bytes_max: int = 6_000
     ledger: str = "sluice.ledger"
     dead_letters: str = "sluice.letters"
@@ -222,3 +254,45 @@ def draw_plan(rng: random.Random) -> Plan:
     )
     plan.draw_limits(rng)
     return replace(plan, slots=1, shares_tasks=True) if rng.random() < 0.4 else plan
+
+
+def draw_claims(seed: int, rng: random.Random, plan: Plan) -> ClaimsPlan | None:
+    """What is deduplicated in a world with this plan, which it may change; None: nothing is.
+
+    :param rng: of these things alone, so that other worlds are what they are without them.
+    """
+    if seed % 10 not in _LAST_DIGITS:
+        return None
+    if rng.random() < 0.7 and not plan.inserts_take_ms:
+        # So that windows end while it runs.
+        plan.lease_seconds = min(plan.lease_seconds, rng.choice((8.0, 8.0, 15.0)))
+        plan.produce_every_ms = rng.choice((plan.produce_every_ms, 3_000, 8_000))
+    names = rng.choice((TABLES, TABLES, TABLES[:1], (PARKABLE,)))
+    entries = [entry for entry, table in plan.entries.items() if table in names]
+    many = {shape.name for shape in plan.tables if shape.is_many}
+    window_seconds = int(plan.lease_seconds * rng.choice((12, 12, 12, 20)))
+    copies: WhatOfDuplicates = "drop"
+    if rng.random() < 0.5:
+        copies = "dead-letter" if seed % 20 < 10 else "topic"
+    at_the_end = seed % 100 == _AT_THE_END
+    if at_the_end:
+        plan.lease_seconds, plan.produce_every_ms = min(plan.lease_seconds, 8.0), 2_000
+        window_seconds = int(12 * plan.lease_seconds)
+    return ClaimsPlan(
+        rules={
+            entry: Deduplicate(
+                ("number",),
+                window_seconds,
+                "",
+                "drop" if plan.entries[entry] in many else copies,
+            )
+            for entry in entries
+        },
+        share=0.8 if at_the_end else rng.choice((0.1, 0.3, 0.6)),
+        near=rng.choice((0.3, 0.7, 0.95)),
+        at_the_end=at_the_end,
+        has_rows_alike=rng.random() < 0.3,
+        poll_seconds=rng.choice((1.0, 2.0)),
+        unrest=0.0 if at_the_end else rng.choice((0.3, 1.0, 1.0, 3.0)),
+        is_empty=rng.random() < 0.2,
+    )

@@ -15,8 +15,8 @@ from sluice.core.claims import CLAIMS, REPEATED_SECONDS_MAX
 from sluice.driver import claims, connector, remembering
 from sluice.driver.claims import RebuildNow
 from sluice.driver.record_updates import RecordPlanner
-from sluice.testbed.simulate.claims import SimulatedStore
 from sluice.testbed.simulate.patches import patched
+from sluice.testbed.simulate.store import SimulatedStore
 from sluice.worker import claiming, loading
 from sluice.worker.bundle import Bundle
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sluice.testbed.simulate.clickhouse import Block, Host, Part, Table
-
-if TYPE_CHECKING:
-    from sluice.testbed.simulate.world import World
+from sluice.testbed.simulate.world import World
 
 #: How often a replica tries to fetch what it lacks.
 _AGAIN_MS = 700

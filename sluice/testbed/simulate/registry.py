@@ -1,33 +1,22 @@
 """A schema registry that changes its mind: it hears of a schema late, never, or forgets it for a
-while.
-
-Which messages name a schema follows from their numbers.
-"""
+while; and what may become of messages for that."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sluice.core.errors import TransientError
 from sluice.testbed.simulate.faults import REGISTRY
-
-if TYPE_CHECKING:
-    from sluice.testbed.simulate.world import World
+from sluice.testbed.simulate.messages import judge, rows_of, schema_of
+from sluice.testbed.simulate.plan import PARKABLE
+from sluice.testbed.simulate.world import World
 
 URL = "http://registry"
-#: So many messages long a schema is named.
-_AGE = 8
 #: A schema that comes to the registry after the first message comes within so long.
 _LATE_MS_MAX = 240_000
 _NEVER = 1 << 60
 #: A person registers a schema so long after the world was healed.
 _PERSON_MS = 900_000
-
-
-def schema_of(number: int) -> int | None:
-    """The number of the schema that a message names; None: it names none."""
-    # Below zero: of an aborted transaction.
-    return 1 + number // _AGE if number > 0 and number % 2 == 1 else None
 
 
 class Registry:
@@ -83,10 +72,25 @@ class Registry:
             return None
         return f"schema {number}"
 
-    def may_be_row(self, number: int | None) -> bool:
-        """Whether a message that names this schema may ever be a row."""
-        return number is None or self._known_from.get(number) != _NEVER
-
-    def may_be_letter(self, number: int | None) -> bool:
-        """Whether a message may be a dead letter for its schema."""
-        return number in self._doubted
+    def outcomes(self, entry: str, value: bytes) -> tuple[set[tuple[int, int, int]], set[int]]:
+        """What may become of a message in a table entry: rows, dead letters and parked messages;
+        and what its rows say."""
+        world = self._world
+        is_many = world.clickhouse.of_name(world.plan.entries[entry])[0].shape.is_many
+        schema = None
+        found: set[tuple[int, int, int]] = set()
+        numbers: set[int] = set()
+        for decoder in (0, 1):
+            verdict = judge(value, decoder, entry == "parted")
+            if entry in world.plan.registered:
+                schema = schema_of(verdict.number)
+            if verdict.value is None:
+                found.add((0, 1, 0))
+            elif schema is None or self._known_from.get(schema) != _NEVER:
+                numbers = {number for number, _ in rows_of(verdict, entry, is_many=is_many)}
+                found.add((len(numbers), 0, 0))
+        if schema in self._doubted:
+            found.add((0, 1, 0))
+        if entry == PARKABLE:
+            found.add((0, 0, 1))
+        return found, numbers

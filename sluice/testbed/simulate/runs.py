@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from sluice.testbed.simulate.patches import installed
 from sluice.testbed.simulate.scheduler import START_MS
+from sluice.testbed.simulate.simulation import Simulation
 from sluice.testbed.simulate.world import World
 
 STEPS = 4_000
@@ -66,22 +67,23 @@ def run_seed(
 
     :param plant: breaks the real code on purpose.
     """
-    world = World(seed, steps, rate, late_ms, is_shown=is_shown)
-    with installed(world), plant():
+    world = World(seed, rate, late_ms, is_shown=is_shown)
+    simulation = Simulation(world, steps)
+    with installed(simulation.parts), plant():
         try:
-            world.run()
+            simulation.run()
         finally:
-            world.close()
+            simulation.close()
     return RunResult(
         seed=seed,
         steps=world.scheduler.steps,
         virtual_seconds=(world.scheduler.now - START_MS) / 1000,
-        commits=world.checks.commits,
+        commits=simulation.checks.commits,
         rows=sum(len(table.rows) for table in world.clickhouse.tables()),
-        messages=world.messages,
+        messages=simulation.parts.producers.messages,
         trace=world.scheduler.trace,
         counts=world.faults.counts,
-        violations=tuple(world.checks.violations),
+        violations=tuple(world.violations),
     )
 
 

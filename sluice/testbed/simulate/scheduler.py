@@ -30,6 +30,8 @@ class Process:
     def __init__(self, name: str, skew_ms: int = 0) -> None:
         self.name = name
         self.skew_ms = skew_ms
+        #: Called after a fault has killed it.
+        self.on_kill: Callable[[], None] = lambda: None
         self.paused_until = 0
         self.is_dead = False
         self.actors: dict[Actor, None] = {}
@@ -63,19 +65,17 @@ _Event = tuple[int, int, Actor | None, Callable[[], None] | None]
 
 
 class Scheduler:
-    """Events in virtual time.
+    """Events in virtual time."""
 
-    :param is_over: asked before each event; True returns to the caller of `run`.
-    """
-
-    def __init__(self, is_over: Callable[[], bool]) -> None:
+    def __init__(self) -> None:
         self.now = START_MS
         self.steps = 0
         self.trace = 0
         self.current: Actor | None = None
         self.failure: BaseException | None = None
         self.on_crash: Callable[[Actor, BaseException], None] = lambda actor, error: None
-        self._is_over = is_over
+        #: Asked before each event; True returns to the caller of `run`.
+        self.is_over: Callable[[], bool] = lambda: False
         self._events: list[_Event] = []
         self._sequence = 0
         self._main = Actor(Process("main"), lambda: None)
@@ -138,7 +138,7 @@ class Scheduler:
         """End all actors and all threads."""
         for process in self.processes():
             self.kill(process)
-        self._is_over = lambda: False
+        self.is_over = lambda: False
         self._has_ended = True
         self.failure = None
         self.run()
@@ -183,7 +183,7 @@ class Scheduler:
     def _next(self) -> Actor:
         """Let events happen until an actor's turn has come; the main one's at the end."""
         self.current = None
-        while self._events and not self._is_over():
+        while self._events and not self.is_over():
             at_ms, number, actor, action = heapq.heappop(self._events)
             if actor.wakes_at != number if actor is not None else self._has_ended:
                 continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sluice.claims.port import ClaimStore
 from sluice.core.formats import REGISTRY_OPTION
@@ -24,20 +24,19 @@ from sluice.decode.schema.registry import provide
 from sluice.locks.port import Locks
 from sluice.spark.jobs import JobLostError, JobResult, SparkGoneError
 from sluice.testbed.simulate import faults
-from sluice.testbed.simulate.claim_rules import Claimant, SimulatedRowKeys
-from sluice.testbed.simulate.claims import SimulatedStore
+from sluice.testbed.simulate.columns import add_columns
 from sluice.testbed.simulate.decoding import ListBuffer, VersionedDecoder
-from sluice.testbed.simulate.invariants import Inserter
+from sluice.testbed.simulate.inserters import Inserter
+from sluice.testbed.simulate.parts import Parts
+from sluice.testbed.simulate.processes import DriverProcess, WorkerProcess
 from sluice.testbed.simulate.scheduler import KilledError
 from sluice.testbed.simulate.splitting import OffsetSplitter
+from sluice.testbed.simulate.store import SimulatedRowKeys, SimulatedStore
+from sluice.testbed.simulate.world import World
 from sluice.worker.assignment import Assignment, Job, TaskEnvironment
 from sluice.worker.loading import load_bundle
 from sluice.worker.tasks import bundles_of, load_task
 from sluice.worker.worker_cache import WorkerCache
-
-if TYPE_CHECKING:
-    from sluice.testbed.simulate.driver import Driver
-    from sluice.testbed.simulate.world import World
 
 #: Attempts of a task before Spark gives the job up.
 ATTEMPTS_MAX = 3
@@ -52,11 +51,11 @@ NEVER_MS = 1 << 40
 class SimulatedWorkerCache(WorkerCache):
     """The real cache of a worker, with simulated buffers, decoders, splitters and claims."""
 
-    def __init__(self, world: World, decoder: int, registry: str, queue: Locks | None) -> None:
+    def __init__(self, parts: Parts, decoder: int, registry: str) -> None:
         super().__init__(has=f"simulated {decoder}")
-        self._world = world
+        self._parts = parts
         self._store: SimulatedStore | None = None
-        self._locks = queue
+        self._locks = parts.locks if parts.world.plan.has_locks else None
         self._decoder = decoder
         self._registry = registry
 
@@ -77,10 +76,10 @@ class SimulatedWorkerCache(WorkerCache):
         return OffsetSplitter(table)
 
     def row_keys(self, digest: str, table: TableSpec, columns: tuple[str, ...]) -> Any:
-        return SimulatedRowKeys(self._world, table)
+        return SimulatedRowKeys(self._parts, table)
 
     def claims(self, environment: TaskEnvironment) -> ClaimStore:
-        self._store = self._store or SimulatedStore(self._world)
+        self._store = self._store or SimulatedStore(self._parts)
         return self._store
 
 
@@ -104,36 +103,29 @@ def bundle_loader(
     return load
 
 
-class Worker(Claimant):
+class Worker(WorkerProcess):
     """A Python worker: one task at a time."""
 
-    def __init__(self, world: World, decoder: int) -> None:
-        super().__init__(f"worker {world.named()}", world.draw_skew_ms())
+    def __init__(self, parts: Parts, decoder: int) -> None:
+        super().__init__(f"worker {parts.world.named()}", parts.world.draw_skew_ms())
         # What a process knows of schemas it knows as long as it lives.
-        provide(self.name, world.registry)
-        queue = world.locks if world.plan.has_locks else None
-        self.cache = SimulatedWorkerCache(world, decoder, self.name, queue)
+        provide(self.name, parts.registry)
+        self.cache = SimulatedWorkerCache(parts, decoder, self.name)
         self.inserting: list[Inserter] = []
-        #: How often Spark started its task before.
-        self.attempt = 0
-        #: What happens when its task is about to insert, once.
-        self.before_insert: Callable[[], None] | None = None
-        #: What strikes its next insert; by chance if there is nothing.
-        self.insert_fault: str | None = None
 
 
 class Application:
     """The Spark of one driver; a port of the loop.
 
-    :param decoder: version of the engine that its workers have.
+    :param succeed: ends the driver, and soon there is one with another engine.
     """
 
-    def __init__(self, world: World, driver: Driver, decoder: int) -> None:
-        self.slots = world.plan.slots
-        self.workers: dict[Worker, None] = {}
-        self._world = world
+    def __init__(self, parts: Parts, driver: DriverProcess, succeed: Callable[[], None]) -> None:
+        self.slots = parts.world.plan.slots
+        self.succeed = succeed
+        self._parts = parts
+        self._world = parts.world
         self._driver = driver
-        self._decoder = decoder
         self._free: list[Worker] = []
         self._runs: dict[int, _JobRun] = {}
         self.is_gone = False
@@ -160,7 +152,7 @@ class Application:
             result = JobResult(job, error=SparkGoneError("simulated"))
             self._world.scheduler.at(1, lambda: finished(result))
             return
-        invariants = self._world.invariants
+        invariants = self._parts.invariants
         invariants.sent(self._driver, job, self.slots)
 
         def ended(result: Any) -> None:
@@ -168,9 +160,7 @@ class Application:
             invariants.came_back(self._driver, job)
             finished(result)
 
-        self._runs[id(job)] = run = _JobRun(
-            self, self._world, self._driver, job, environment, ended
-        )
+        self._runs[id(job)] = run = _JobRun(self, self._parts, job, environment, ended)
         run.start()
 
     def end(self, *, tasks_live_on: bool) -> None:
@@ -179,7 +169,7 @@ class Application:
         for tell in self._told_when_gone:
             self._world.scheduler.at(GONE_MS, partial(tell, SparkGoneError("simulated")))
         if not tasks_live_on:
-            for worker in list(self.workers):
+            for worker in list(self._driver.workers):
                 self._world.scheduler.kill(worker)
 
     def hire(self) -> Worker:
@@ -188,14 +178,14 @@ class Application:
             worker = self._free.pop()
             if not worker.is_dead and worker.paused_until <= self._world.now:
                 return worker
-        worker = Worker(self._world, self._decoder)
-        self.workers[worker] = None
+        worker = Worker(self._parts, self._driver.decoder)
+        self._driver.workers[worker] = None
         return worker
 
     def release(self, worker: Worker) -> None:
         """Its task ended."""
         if worker.is_dead:
-            self.workers.pop(worker, None)
+            self._driver.workers.pop(worker, None)
         else:
             self._free.append(worker)
 
@@ -206,15 +196,14 @@ class _JobRun:
     def __init__(
         self,
         application: Application,
-        world: World,
-        driver: Driver,
+        parts: Parts,
         job: Job,
         environment: TaskEnvironment,
         finished: Callable[[Any], None],
     ) -> None:
         self._application = application
-        self._world = world
-        self._driver = driver
+        self._parts = parts
+        self._world = parts.world
         self._job = job
         self._environment = environment
         self._finished = finished
@@ -280,7 +269,7 @@ class _JobRun:
         worker = self._application.hire()
         self._workers.append(worker)
         for members in bundles_of(self._job.tasks[index]) if attempt == 0 else ():
-            worker.inserting.append(world.invariants.task_begins(members, worker))
+            worker.inserting.append(self._parts.inserters.task_begins(members, worker))
         world.scheduler.spawn(worker, lambda: self._task(worker, index, attempt, delay_ms))
 
     def _task(self, worker: Worker, index: int, attempt: int, delay_ms: int) -> None:
@@ -306,7 +295,7 @@ class _JobRun:
             self._application.release(worker)
 
     def _note(self, report: TaskReport, assignment: Assignment) -> None:
-        outcome, bundles = report.outcome, self._world.invariants.bundles
+        outcome, bundles = report.outcome, self._parts.invariants.bundles
         for receipt in outcome.receipts if isinstance(outcome, Loaded) else ():
             if receipt.failed_over:
                 doubt = ", in doubt at the first" if receipt.in_doubt else ""
@@ -327,7 +316,7 @@ class _JobRun:
         elif isinstance(outcome, Untried):
             self._world.faults.note("range given back untried")
         elif isinstance(outcome, Failed) and "This is a bug" in outcome.error.hint:
-            self._world.checks.violate(f"a task failed on a bug: {outcome.error}")
+            self._world.violate(f"a task failed on a bug: {outcome.error}")
 
     def _reported(self, index: int, reports: tuple[TaskReport, ...]) -> None:
         self._reports.setdefault(index, reports)
@@ -366,7 +355,7 @@ class _JobRun:
         """By then its range was repeated, and every table has one more column."""
         self._sleep_late(index, worker)
         self._world.scheduler.at(
-            max(0, worker.paused_until - self._world.now - 1), self._world.nemesis.add_columns
+            max(0, worker.paused_until - self._world.now - 1), lambda: add_columns(self._world)
         )
 
     def _change_engine(self, index: int, worker: Worker) -> None:
@@ -384,12 +373,8 @@ class _JobRun:
 
     def _succeed(self) -> None:
         """The next driver comes soon, with another engine."""
-        world = self._world
-        if self._application.is_gone:
-            return
-        world.plan.decoder += 1
-        world.kill(self._driver, tasks_live_on=True)
-        world.scheduler.at(world.rng.randrange(500), world.ensure_driver)
+        if not self._application.is_gone:
+            self._application.succeed()
 
     def _hang(self, worker: Worker) -> None:
         """Whatever becomes of its job: nobody hears of it again."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sluice.core.errors import SluiceError
 from sluice.core.load_spec import TableSpec
 from sluice.core.receipts import Receipt
 from sluice.testbed.simulate.decoding import DecodedRows, divisor_of, with_rows
-
-if TYPE_CHECKING:
-    from sluice.testbed.simulate.world import World
+from sluice.testbed.simulate.world import World
 
 
 class OffsetSplitter:

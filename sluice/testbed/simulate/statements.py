@@ -10,14 +10,13 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sluice.clickhouse.vanishing import ALWAYS_KNOWN
 from sluice.core.ranges import TopicPartition
 from sluice.testbed.simulate.clickhouse import Host, Table
-
-if TYPE_CHECKING:
-    from sluice.testbed.simulate.world import World
+from sluice.testbed.simulate.parts import Parts
+from sluice.testbed.simulate.world import World
 
 Rows = list[dict[str, Any]]
 
@@ -57,7 +56,7 @@ class Statement:
 
     part: str
     label: str
-    answer: Callable[[World, Host, str], Rows]
+    answer: Callable[[Parts, Host, str], Rows]
     #: It comes again and again, and mostly nothing strikes it.
     is_light: bool = False
 
@@ -89,20 +88,20 @@ def _is_read_only(world: World, host: Host) -> bool:
     return host.read_only_until > world.now
 
 
-def _version(world: World, host: Host, sql: str) -> Rows:
-    return [{"version": "26.9.1.1" if world.plan.tokens else "18.16.1"}]
+def _version(parts: Parts, host: Host, sql: str) -> Rows:
+    return [{"version": "26.9.1.1" if parts.world.plan.tokens else "18.16.1"}]
 
 
-def _server_facts(world: World, host: Host, sql: str) -> Rows:
+def _server_facts(parts: Parts, host: Host, sql: str) -> Rows:
     return [{"time_zone": "UTC", "host_name": host.url}]
 
 
-def _settings(world: World, host: Host, sql: str) -> Rows:
-    known = {**_SETTINGS, **(_TOKENS if world.plan.tokens else {})}
+def _settings(parts: Parts, host: Host, sql: str) -> Rows:
+    known = {**_SETTINGS, **(_TOKENS if parts.world.plan.tokens else {})}
     return [{"name": name, "value": value, "readonly": 0} for name, value in known.items()]
 
 
-def _tables(world: World, host: Host, sql: str) -> Rows:
+def _tables(parts: Parts, host: Host, sql: str) -> Rows:
     match = _TABLE.search(sql)
     table = _table(host, sql)
     if match is None or table is None:
@@ -138,19 +137,21 @@ def _tables(world: World, host: Host, sql: str) -> Rows:
     ]
 
 
-def _replicas(world: World, host: Host, sql: str) -> Rows:
+def _replicas(parts: Parts, host: Host, sql: str) -> Rows:
     table = _table(host, sql)
     if table is None:
         return []
-    hosts = world.clickhouse.replicas_of(host.shard)
+    hosts = parts.world.clickhouse.replicas_of(host.shard)
     unfetched = table.unfetched.get(host.url)
-    away = sum(_is_read_only(world, other) or other.down_until > world.now for other in hosts)
+    away = sum(
+        _is_read_only(parts.world, other) or other.down_until > parts.world.now for other in hosts
+    )
     return [
         {
             "zookeeper_path": table.path,
             "total_replicas": len(hosts),
             "active_replicas": len(hosts) - away,
-            "is_readonly": int(_is_read_only(world, host)),
+            "is_readonly": int(_is_read_only(parts.world, host)),
             "is_session_expired": 0,
             "parts_to_check": 0,
             # It has not read of the newest part that it has not fetched.
@@ -159,14 +160,14 @@ def _replicas(world: World, host: Host, sql: str) -> Rows:
     ]
 
 
-def _queue(world: World, host: Host, sql: str) -> Rows:
+def _queue(parts: Parts, host: Host, sql: str) -> Rows:
     """What it has read of and not fetched."""
     table = _table(host, sql)
     queued = () if table is None else table.unfetched.get(host.url, ())[:-1]
     return [{"node_name": str(id(part))} for part in queued]
 
 
-def _columns(world: World, host: Host, sql: str) -> Rows:
+def _columns(parts: Parts, host: Host, sql: str) -> Rows:
     table = _table(host, sql)
     return (
         []
@@ -184,37 +185,37 @@ def _columns(world: World, host: Host, sql: str) -> Rows:
     )
 
 
-def _setting_tables(world: World, host: Host, sql: str) -> Rows:
+def _setting_tables(parts: Parts, host: Host, sql: str) -> Rows:
     return [{"name": "merge_tree_settings"}]
 
 
-def _merge_tree_settings(world: World, host: Host, sql: str) -> Rows:
+def _merge_tree_settings(parts: Parts, host: Host, sql: str) -> Rows:
     return [{"name": "parts_to_delay_insert", "value": "150"}]
 
 
-def _newest_block(world: World, host: Host, sql: str) -> Rows:
+def _newest_block(parts: Parts, host: Host, sql: str) -> Rows:
     table = _table(host, sql)
     assert table is not None
     insert_counter = table.insert_counter - table.fallen
-    world.invariants.insert_counter_answered(table)
+    parts.invariants.looks.insert_counter_answered(table)
     return [{"insert_counter": insert_counter, "parts": int(insert_counter > 0)}]
 
 
-def _block_numbers(world: World, host: Host, sql: str) -> Rows:
+def _block_numbers(parts: Parts, host: Host, sql: str) -> Rows:
     """ZooKeeper counts each number twice: made, and removed."""
     table = _at_path(host, sql)
     if table is not None:
-        world.invariants.insert_counter_answered(table)
+        parts.invariants.looks.insert_counter_answered(table)
     return [] if table is None else [{"changes": 2 * table.insert_counter, "children": 0}]
 
 
-def _log_end(world: World, host: Host, sql: str) -> Rows:
+def _log_end(parts: Parts, host: Host, sql: str) -> Rows:
     table = _at_path(host, sql)
     last = 0 if table is None else table.insert_counter
     return [{"last": f"log-{last - 1:010d}" if last else ""}]
 
 
-def _children(world: World, host: Host, sql: str) -> Rows:
+def _children(parts: Parts, host: Host, sql: str) -> Rows:
     return []
 
 
@@ -230,25 +231,25 @@ _CROWDING = (0, 60, 105, 225)
 _CROWDED_MS = 7_000
 
 
-def _server_run(world: World, host: Host, sql: str) -> Rows:
-    up_seconds = (world.now - host.started_at) // 1000
-    now = world.now + host.skew_ms
+def _server_run(parts: Parts, host: Host, sql: str) -> Rows:
+    up_seconds = (parts.world.now - host.started_at) // 1000
+    now = parts.world.now + host.skew_ms
     return [{"base": f"base {host.restarts}", "one": "", "now": now, "up": up_seconds}]
 
 
-def _active_parts(world: World, host: Host, sql: str) -> Rows:
-    return [{"parts": _CROWDING[world.now // _CROWDED_MS % len(_CROWDING)]}]
+def _active_parts(parts: Parts, host: Host, sql: str) -> Rows:
+    return [{"parts": _CROWDING[parts.world.now // _CROWDED_MS % len(_CROWDING)]}]
 
 
-def _processes(world: World, host: Host, sql: str) -> Rows:
+def _processes(parts: Parts, host: Host, sql: str) -> Rows:
     match = _PREFIX.search(sql)
     assert match is not None
     running = (name for name, count in host.running.items() if count)
     return [{"query_id": name} for name in sorted(running) if name.startswith(match.group(1))]
 
 
-def _structures(world: World, host: Host, sql: str) -> Rows:
-    world.looking[world.process] = None
+def _structures(parts: Parts, host: Host, sql: str) -> Rows:
+    parts.world.looking[parts.world.process] = None
     rows: Rows = []
     for name in re.findall(rf"database = 'd' AND table = {_TEXT}", sql):
         table = _named(host, name)
@@ -264,7 +265,7 @@ def _structures(world: World, host: Host, sql: str) -> Rows:
     return rows
 
 
-def _identities(world: World, host: Host, sql: str) -> Rows:
+def _identities(parts: Parts, host: Host, sql: str) -> Rows:
     rows: Rows = [{"in_database": "", "of_table": "", "own": "", "zone": "UTC"}]
     for name in re.findall(rf"database = 'd' AND name = {_TEXT}", sql):
         if _named(host, name) is not None:
@@ -272,7 +273,7 @@ def _identities(world: World, host: Host, sql: str) -> Rows:
     return rows
 
 
-def _rows_in(world: World, host: Host, sql: str) -> dict[int, Counter[int]]:
+def _rows_in(parts: Parts, host: Host, sql: str) -> dict[int, Counter[int]]:
     """How often each row of each offset is there that a statement counts."""
     match = _PRESENT.search(sql)
     assert match is not None, sql
@@ -284,39 +285,39 @@ def _rows_in(world: World, host: Host, sql: str) -> dict[int, Counter[int]]:
     return table.present(host.url, source, int(begin), int(end), whose)
 
 
-def _present(world: World, host: Host, sql: str) -> Rows:
+def _present(parts: Parts, host: Host, sql: str) -> Rows:
     match = _PRESENT.search(sql)
     assert match is not None, sql
-    world.faults.note("probe")
+    parts.world.faults.note("probe")
     name, topic, partition, begin, end = match.groups()
     table = _named(host, name)
     assert table is not None
     source = TopicPartition(topic, int(partition))
-    world.invariants.probed(table, host.url, source, int(begin), int(end))
+    parts.invariants.probed(table, host.url, source, int(begin), int(end))
     return [
         {"first": offset, "last": offset, "found": rows.total(), "different": len(rows)}
-        for offset, rows in _rows_in(world, host, sql).items()
+        for offset, rows in _rows_in(parts, host, sql).items()
     ]
 
 
-def _stored(world: World, host: Host, sql: str) -> Rows:
-    world.faults.note("probe of the rows of messages")
+def _stored(parts: Parts, host: Host, sql: str) -> Rows:
+    parts.world.faults.note("probe of the rows of messages")
     return [
         {"o": offset, "first": row, "last": row, "most": count}
-        for offset, rows in _rows_in(world, host, sql).items()
+        for offset, rows in _rows_in(parts, host, sql).items()
         for row, count in sorted(rows.items())
     ]
 
 
-def _settings_of_a_reader(world: World, host: Host, sql: str) -> Rows:
+def _settings_of_a_reader(parts: Parts, host: Host, sql: str) -> Rows:
     return [{"name": name, "value": value} for name, value in ALWAYS_KNOWN.items()]
 
 
-def _count(world: World, host: Host, sql: str) -> Rows:
-    return [{"n": sum(rows.total() for rows in _rows_in(world, host, sql).values())}]
+def _count(parts: Parts, host: Host, sql: str) -> Rows:
+    return [{"n": sum(rows.total() for rows in _rows_in(parts, host, sql).values())}]
 
 
-def _nothing(world: World, host: Host, sql: str) -> Rows:
+def _nothing(parts: Parts, host: Host, sql: str) -> Rows:
     return []
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from sluice.clickhouse.connection import Address, Reply, Request
@@ -19,12 +19,11 @@ from sluice.clickhouse.http import InsertReply, Server
 from sluice.clickhouse.insert import InsertPlan
 from sluice.core.lease import LeaseOverError
 from sluice.testbed.simulate import faults
+from sluice.testbed.simulate.inserters import Inserter
 from sluice.testbed.simulate.inserts import Insertion
-from sluice.testbed.simulate.invariants import Inserter
+from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.statements import find
-
-if TYPE_CHECKING:
-    from sluice.testbed.simulate.world import World
+from sluice.testbed.simulate.world import World
 
 #: So long after the lease an insert may begin: clocks differ by less than 5 s, and a process may
 #: be paused between the check and the POST for as long as the server keeps its connection.
@@ -47,7 +46,7 @@ class SimulatedServer(Server):
     def insert(
         self, plan: InsertPlan, lease: Callable[[], float], timeout_seconds: float = 30.0
     ) -> InsertReply:
-        self._world.before_insert(plan)
+        self._world.before_insert()
 
         def check() -> float:
             try:
@@ -59,15 +58,16 @@ class SimulatedServer(Server):
         reply = super().insert(plan, check, timeout_seconds)
         refused = self._connection.refused if isinstance(self._connection, Connection) else None
         if refused is not None:
-            self._world.checks.violate(f"an insert counts as done, and was answered {refused!r}")
+            self._world.violate(f"an insert counts as done, and was answered {refused!r}")
         return reply
 
 
 class Connection:
     """An open connection; it outlives the process that sends on it by what is on its way."""
 
-    def __init__(self, world: World, url: str) -> None:
-        self._world = world
+    def __init__(self, parts: Parts, url: str) -> None:
+        self._parts = parts
+        self._world = world = parts.world
         self.host = world.clickhouse.hosts[url]
         self.sock: Any = SimpleNamespace(settimeout=lambda seconds: None)
         self._restarts = self.host.restarts
@@ -142,7 +142,7 @@ class Connection:
             raise ConnectionResetError("simulated")
         if fault == "query is refused":
             return Reply(500, world.rng.choice(_REFUSALS), None, b"simulated")
-        rows = statement.answer(world, self.host, sql)
+        rows = statement.answer(self._parts, self.host, sql)
         if fault == "answer of a query is slow":
             answer_ms = world.rng.randrange(8_000)
             world.sleep(min(answer_ms, int(timeout_seconds * 1000)))
@@ -162,13 +162,13 @@ class Connection:
         world.looking.pop(world.process, None)
         if self.is_cut:
             raise ConnectionResetError("simulated")
-        insertion = Insertion(world, self, request, keys, timeout_seconds)
+        insertion = Insertion(self._parts, self, request, keys, timeout_seconds)
         late_ms = world.now - insertion.deadline_ms
         if late_ms > LATE_START_MS:
-            world.checks.violate(f"an insert began {late_ms} ms after its lease (R9)")
+            world.violate(f"an insert began {late_ms} ms after its lease (R9)")
         end_ms = self.checked_at + int(timeout_seconds * 1000) - insertion.deadline_ms
         if end_ms > LATE_END_MS:
-            world.checks.violate(f"an insert may go on {end_ms} ms beyond its lease (I1)")
+            world.violate(f"an insert may go on {end_ms} ms beyond its lease (I1)")
         reply = insertion.answer()
         is_done = reply.status == 200 and not (reply.header_code or reply.body)
         self.refused = None if is_done else reply.body
@@ -190,8 +190,10 @@ def encoded(keys: Mapping[str, str]) -> str:
     return _encoded(tuple(keys.items()))
 
 
-def connecting(world: World) -> Callable[..., Connection]:
+def connecting(parts: Parts) -> Callable[..., Connection]:
     """Stands for `sluice.clickhouse.connection.open_connection`."""
+
+    world = parts.world
 
     def open_connection(address: Address, timeout_seconds: float, tls: object) -> Connection:
         if world.clickhouse.hosts[address.url].down_until > world.now:
@@ -199,7 +201,7 @@ def connecting(world: World) -> Callable[..., Connection]:
                 world.sleep(int(timeout_seconds * 1000))
                 raise TimeoutError("simulated")
             raise ConnectionRefusedError("simulated")
-        return Connection(world, address.url)
+        return Connection(parts, address.url)
 
     return open_connection
 

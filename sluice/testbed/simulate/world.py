@@ -1,4 +1,4 @@
-"""One seed's world: everything around the real code, and the order in which it breaks."""
+"""What there is in one seed: chance, time, Kafka, ClickHouse, and the processes that run."""
 
 from __future__ import annotations
 
@@ -6,34 +6,14 @@ import random
 import sys
 from collections.abc import Mapping
 
-from sluice.clickhouse.insert import InsertPlan
-from sluice.config import Configuration
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Record
-from sluice.testbed.simulate.adversary import Adversary
-from sluice.testbed.simulate.checks import Checks
-from sluice.testbed.simulate.claim_rules import ClaimRules
-from sluice.testbed.simulate.claims import Events, Kept, draw_claims
 from sluice.testbed.simulate.clickhouse import ClickHouse, Host, Table, TableShape
-from sluice.testbed.simulate.clients import AbandonedError
-from sluice.testbed.simulate.decoding import make_message
-from sluice.testbed.simulate.driver import Driver, make_configuration
 from sluice.testbed.simulate.faults import ANYWHERE, INSERT, Faults
-from sluice.testbed.simulate.invariants import Invariants
-from sluice.testbed.simulate.kafka import Broker, Log, Transaction
-from sluice.testbed.simulate.locks import SimulatedLocks
-from sluice.testbed.simulate.nemesis import Nemesis
-from sluice.testbed.simulate.plan import draw_plan
-from sluice.testbed.simulate.quorums import Quorums
-from sluice.testbed.simulate.registry import Registry, schema_of
-from sluice.testbed.simulate.scheduler import START_MS, Actor, KilledError, Process, Scheduler
-from sluice.testbed.simulate.spark import Worker
-
-#: A drain that takes longer is no drain.
-DRAIN_MS_MAX = 4 * 3600 * 1000
-DRAIN_STEPS_MAX = 40_000
-#: How often the drain looks whether it is done, in events.
-LOOK_EVERY = 40
+from sluice.testbed.simulate.kafka import Broker, Log, record_of
+from sluice.testbed.simulate.plan import draw_claims, draw_plan
+from sluice.testbed.simulate.processes import DriverProcess, WorkerProcess
+from sluice.testbed.simulate.scheduler import START_MS, KilledError, Process, Scheduler
 
 #: Faults of a calm world, compared with the others.
 CALM_RATE = 0.25
@@ -41,11 +21,14 @@ CALM_RATE = 0.25
 _ANYWHERE = frozenset(ANYWHERE)
 
 
+class AbandonedError(Exception):
+    """A call that would never come back was left alone."""
+
+
 def make_clickhouse(world: World) -> ClickHouse:
     def make(shape: TableShape, shard: str) -> Table:
         entries = tuple(e for e, name in world.plan.entries.items() if name == shape.name)
         table = Table(shape, shard, lambda: world.scheduler.now, world.plan.tokens, entries)
-        table.forgotten = world.adversary.forgotten
         if shape.view is not None:
             table.views.append(make(shape.view, shard))
         return table
@@ -65,63 +48,52 @@ def make_clickhouse(world: World) -> ClickHouse:
 
 
 class World:
-    """Everything that a run needs; `checks.violations` says what went wrong.
+    """Everything that the parts of a simulation share; it knows none of them.
 
-    :param steps: with faults; afterwards everything is healed and must drain.
     :param rate: probability that a fault of weight 1 strikes at a step.
     :param late_ms: see `Plan.late_ms_max`.
     :param is_shown: let the loader's log through.
     """
 
-    def __init__(
-        self, seed: int, steps: int, rate: float, late_ms: int, *, is_shown: bool = False
-    ) -> None:
+    def __init__(self, seed: int, rate: float, late_ms: int, *, is_shown: bool = False) -> None:
         self.rng = random.Random(seed)
+        #: Chance of all that is about claims: worlds without them are the same as ever.
+        self.claims_rng = random.Random(f"{seed}/claims")
         self.is_shown = is_shown
         self.faults = Faults(self.rng, rate)
         self.plan = draw_plan(self.rng)
         self.plan.late_ms_max = late_ms
-        #: Chance of all that is about claims: worlds without them are the same as ever.
-        claims_rng = random.Random(f"{seed}/claims")
-        claims = draw_claims(seed, claims_rng, self.plan)
+        self.plan.claims = draw_claims(seed, self.claims_rng, self.plan)
+        if self.plan.claims is not None:
+            self.plan.has_lineage = True
+            self.faults.add(self.claims_rng)
         if self.plan.is_calm:
             self.faults.rate *= CALM_RATE
-        self.scheduler = Scheduler(self._is_over)
-        self.scheduler.on_crash = self._crashed
+        self.scheduler = Scheduler()
         self.broker = Broker(self.scheduler.at, lambda: self.rng.randrange(1, 40))
         self.broker.timed_out = lambda transaction: self.faults.note("own transaction timed out")
-        self.adversary = Adversary(self)
-        self.invariants = Invariants(self)
-        self.quorums = Quorums(self)
-        self.registry = Registry(self)
-        self.locks = SimulatedLocks(self)
         self.clickhouse = make_clickhouse(self)
-        #: None where nobody deduplicates.
-        self.claims = None if claims is None else Kept(self, claims, claims_rng)
-        self.events = None if claims is None else Events(claims_rng, claims)
-        self.claim_rules = ClaimRules(self)
-        if claims is not None:
-            self.plan.has_lineage = True
-            self.faults.add(claims_rng)
-        self.checks = Checks(self)
-        self.broker.decided = self.invariants.decided
-        self.broker.committing = self.checks.committing
-        self.nemesis = Nemesis(self)
-        self.drivers: dict[Driver, None] = {}
+        #: What promises were broken.
+        self.violations: list[str] = []
+        #: Partitions of which nothing is promised any more, and why.
+        self.excused: dict[TopicPartition, str] = {}
+        #: Partitions whose logs lost their ends.
+        self.cut_logs: set[TopicPartition] = set()
+        #: When somebody else committed an offset.
+        self.foreign_commits: dict[TopicPartition, int] = {}
+        self.drivers: dict[DriverProcess, None] = {}
         self.tasks_running = 0
         self.inserts_running = 0
         #: Workers that have looked at a table's columns and are about to insert.
         self.looking: dict[Process, None] = {}
+        #: When a driver did something last.
         self.active_at = 0
-        self.excused: dict[TopicPartition, str] = {}
-        #: Partitions whose logs lost their ends.
-        self.cut_logs: set[TopicPartition] = set()
-        self._steps = steps
-        self._healed_at: tuple[int, int] | None = None
-        self._look_in = LOOK_EVERY
         self._names = 0
-        self.messages = 0
         self._make_topics()
+
+    def violate(self, what: str) -> None:
+        """A promise is broken."""
+        self.violations.append(what)
 
     # What the running actor sees
 
@@ -138,26 +110,33 @@ class World:
         return actor.process
 
     @property
-    def driver(self) -> Driver:
+    def driver(self) -> DriverProcess:
         """The driver whose code is running."""
         process = self.process
-        assert isinstance(process, Driver)
+        assert isinstance(process, DriverProcess)
+        return process
+
+    @property
+    def worker(self) -> WorkerProcess:
+        """The worker whose code is running."""
+        process = self.process
+        assert isinstance(process, WorkerProcess)
         return process
 
     @property
     def is_in_step(self) -> bool:
         """Whether this is a driver that started together with another one."""
         process = self.process
-        return isinstance(process, Driver) and process.is_in_step
+        return isinstance(process, DriverProcess) and process.is_in_step
 
     @property
     def is_inserting(self) -> bool:
         """Whether the running process is a worker."""
-        return isinstance(self.process, Worker)
+        return isinstance(self.process, WorkerProcess)
 
     def is_looked_at(self) -> bool:
         """Whether a worker has looked at a table's columns and is about to insert."""
-        return any(isinstance(who, Worker) for who in self.looking)
+        return any(isinstance(who, WorkerProcess) for who in self.looking)
 
     def wall_ms(self) -> int:
         """The wall clock of the running process."""
@@ -180,7 +159,7 @@ class World:
         scheduler = self.scheduler
         scheduler.step(label)
         process = self.process
-        if isinstance(process, Driver):
+        if isinstance(process, DriverProcess):
             self.active_at = scheduler.now
         fault = self.faults.draw(table)
         delay_ms = 1 + int(self.rng.random() * 6)
@@ -207,22 +186,19 @@ class World:
 
     def records_of_task(self) -> Mapping[TopicPartition, Record]:
         """What the running task was sent with: of what it loads as one block just now."""
-        worker = self.process
-        assert isinstance(worker, Worker) and worker.records
+        worker = self.worker
+        assert worker.records
         if worker.attempt:
-            self.checks.violate(f"a task that was started again inserts {worker.records} (R10)")
+            self.violate(f"a task that was started again inserts {worker.records} (R10)")
         return worker.records
 
     def since_ms_of_task(self) -> int:
         """Since when what the running task loads may have been inserted, as it was told."""
-        worker = self.process
-        assert isinstance(worker, Worker)
-        return worker.since_ms
+        return self.worker.since_ms
 
-    def before_insert(self, plan: InsertPlan) -> None:
+    def before_insert(self) -> None:
         """The running task is about to insert."""
-        worker = self.process
-        assert isinstance(worker, Worker)
+        worker = self.worker
         strikes, worker.before_insert = worker.before_insert, None
         if strikes is not None:
             strikes()
@@ -230,8 +206,7 @@ class World:
 
     def draw_insert_fault(self) -> str | None:
         """What strikes the insert of the running task."""
-        worker = self.process
-        assert isinstance(worker, Worker)
+        worker = self.worker
         fault, worker.insert_fault = worker.insert_fault, None
         return fault or self.faults.draw(INSERT)
 
@@ -253,44 +228,10 @@ class World:
 
     # Processes
 
-    def kill(self, process: Process, *, tasks_live_on: bool | None = None) -> None:
-        """Kill a process; a driver takes its workers along, at once or later."""
+    def kill(self, process: Process) -> None:
+        """A fault kills a process."""
         self.scheduler.kill(process)
-        if isinstance(process, Driver):
-            live_on = self.rng.random() < 0.5 if tasks_live_on is None else tasks_live_on
-            self.driver_ended(process, tasks_live_on=live_on)
-
-    def driver_ended(self, driver: Driver, *, tasks_live_on: bool) -> None:
-        """Look at what it left, and see to a successor."""
-        if driver not in self.drivers:
-            return
-        del self.drivers[driver]
-        self.checks.look_at_stops(driver)
-        if "has another columns" in driver.connector_run.ending:
-            self.faults.note("shards left with different columns")
-            self.nemesis.align_columns()
-        driver.application.end(tasks_live_on=tasks_live_on)
-        self.scheduler.at(0, lambda: self.scheduler.kill(driver))
-        if not self.drivers:
-            self.scheduler.at(self.nemesis.draw_restart_ms(), self.ensure_driver)
-
-    def ensure_driver(self) -> None:
-        """A supervisor: somebody has to work."""
-        if not self.drivers:
-            self.start_driver()
-            if self.faults.is_on and self.rng.random() < 0.15:
-                self.faults.note("two drivers start at once")
-                self.start_driver()
-
-    def start_driver(self, *, is_in_step: bool = False) -> None:
-        """One more driver."""
-        driver = Driver(self, is_in_step=is_in_step)
-        self.drivers[driver] = None
-        self.scheduler.spawn(driver, driver.main)
-
-    def configuration(self) -> Configuration:
-        """The configuration file of today."""
-        return make_configuration(self)
+        process.on_kill()
 
     # ClickHouse
 
@@ -305,8 +246,17 @@ class World:
         """Who may record next, if nobody is about to."""
         if source in self.broker.pending:
             return None
-        record = self.checks.recorded(self.broker.group.get(source))
+        record = self.recorded(source)
         return None if record is None else record.owner
+
+    def recorded(self, source: TopicPartition) -> Record | None:
+        """What the committed offset of a partition records; None if it is none of ours."""
+        return record_of(self.broker.group.get(source))
+
+    def lag(self) -> int:
+        """Offsets that are not settled."""
+        ends = {source: self.broker.log(source).end for source in self.sources()}
+        return sum(end - self.broker.group.get(each, (0, None))[0] for each, end in ends.items())
 
     def _make_topics(self) -> None:
         for number, (topic, count) in enumerate(sorted(self.plan.partitions.items())):
@@ -318,7 +268,7 @@ class World:
 
     def topic_id(self, text: str) -> str:
         """The id of a topic. To claims it is its bytes, of which the last letter says little."""
-        return text if self.claims is None else f"{text[1:]}A"
+        return text if self.plan.claims is None else f"{text[1:]}A"
 
     def sources(self) -> list[TopicPartition]:
         """All partitions of all source topics."""
@@ -327,66 +277,3 @@ class World:
             for topic in self.broker.ids
             for number in range(len(self.broker.topics[topic]))
         ]
-
-    def produce(
-        self, source: TopicPartition, count: int, transaction: Transaction | None = None
-    ) -> None:
-        """Messages of all kinds."""
-        log = self.broker.log(source)
-        for _ in range(count):
-            self.messages += 1
-            if self.events is not None:
-                self.events.add(self.messages, self.now)
-            oversize = self.plan.letter_bytes_max + 2_000
-            stored, fault = make_message(self.rng, self.messages, self.now, oversize)
-            if fault is not None:
-                self.faults.note(fault)
-            schema = schema_of(self.messages)
-            if schema is not None and self.plan.registered:
-                self.registry.named(schema)
-            log.append(stored, transaction)
-
-    # The run
-
-    def run(self) -> None:
-        """Faults, then healing, then the drain; violations are in `checks`."""
-        self.start_driver()
-        self.nemesis.start()
-        self.scheduler.run()
-        self.checks.final()
-
-    def close(self) -> None:
-        """End every thread."""
-        self.faults.is_on = False
-        self.scheduler.end()
-
-    def _crashed(self, actor: Actor, error: BaseException) -> None:
-        self.checks.violate(f"{actor.process.name} ended on a bug: {type(error).__name__}: {error}")
-        if self.is_shown:
-            import traceback
-
-            traceback.print_exception(error)
-
-    def _is_over(self) -> bool:
-        if self.checks.violations:
-            return True
-        if self._healed_at is None:
-            if self.scheduler.steps >= self._steps:
-                self._healed_at = (self.scheduler.steps, self.scheduler.now)
-                self.nemesis.heal()
-            else:
-                self.nemesis.strike()
-            return False
-        self._look_in -= 1
-        if self._look_in > 0:
-            return False
-        self._look_in = LOOK_EVERY
-        self.ensure_driver()
-        for driver in self.drivers:
-            self.checks.look_at_stops(driver)
-        if self.checks.is_drained():
-            return True
-        steps, at_ms = self._healed_at
-        if self.now - at_ms > DRAIN_MS_MAX or self.scheduler.steps - steps > DRAIN_STEPS_MAX:
-            self.checks.violate(f"did not drain: {self.checks.what_is_left()}")
-        return False

@@ -1,39 +1,45 @@
-"""Messages with fields that their tables have no column for, in worlds whose entries give new
-fields columns (R14).
-
-Which messages these are follows from their numbers. A message with a new field is a row like any
-other: the checks know of no dead letter for it.
-"""
+"""Columns that tables get while everything runs: from a person, or from the loader for new fields
+(R14)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sluice.core.dynamic import INT, DynamicColumns, NewField, answer_to
+from sluice.core.dynamic import DynamicColumns
 from sluice.core.errors import TransientError
-from sluice.core.load_spec import Column, TableSpec
-from sluice.testbed.simulate.decoding import DecodedRows, ListBuffer, field_of, judge
+from sluice.core.load_spec import Column
 from sluice.testbed.simulate.faults import QUERY
-
-if TYPE_CHECKING:
-    from sluice.testbed.simulate.world import World
-
-RULES = DynamicColumns(allow=("new.*",), deny=("old.*",))
+from sluice.testbed.simulate.world import World
 
 
-def new_fields(table: TableSpec, buffer: ListBuffer, decoded: DecodedRows) -> tuple[NewField, ...]:
-    """Stands for `sluice.decode.text.fields.new_fields`."""
-    found: dict[str, NewField] = {}
-    columns = frozenset(column.name for column in table.columns)
-    for value in buffer.iterate([bad.index for bad in decoded.bad]):
-        name = field_of(judge(value, 0, False).number)
-        if name is None or table.dynamic is None:
-            continue
-        answer = answer_to(table.dynamic, columns, name)
-        if answer is not None:
-            found[name] = NewField(name, INT if answer == "add" else "")
-    return tuple(found.values())
+def add_column(world: World, name: str) -> None:
+    """A person adds a column to a table. A server that hashes is not altered in the moment between
+    a task's look at the columns and its insert: nothing protects from that."""
+    shapes = {table.columns for table in world.clickhouse.of_name(name)}
+    if len(shapes) > 1:
+        return  # a driver is adding one; in another order, shards would differ for good
+    if world.plan.tokens or not world.is_looked_at():
+        world.say(f"{name} gets a column")
+        for table in world.clickhouse.of_name(name):
+            table.add_column()
+    elif world.faults.is_on:
+        world.scheduler.at(500, lambda: add_column(world, name))
+
+
+def add_columns(world: World) -> None:
+    """A person adds a column to every table."""
+    for name in world.clickhouse.names():
+        add_column(world, name)
+
+
+def align_columns(world: World) -> None:
+    """A person gives all shards the columns that one of them has."""
+    for name in world.clickhouse.names():
+        tables = world.clickhouse.of_name(name)
+        longest = max((table.columns for table in tables), key=len)
+        for table in tables:
+            table.columns = longest
 
 
 def adding_in(world: World) -> Callable[..., dict[str, str]]:
