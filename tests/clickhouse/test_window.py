@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import read_insert_counter
+from sluice.testbed.local.running import running_clickhouse
 from tests.clickhouse.helpers import count, insert
-from tests.support.embedded import run_embedded
 
 COLUMNS = ["a", "d"]
 
@@ -58,8 +60,8 @@ def test_plain_drop_partition_never_grows_the_insert_counter_by_less(
     assert read_insert_counter(server, facts) - before >= 3
 
 
-def test_plain_insert_counter_over_a_restart() -> None:
-    with run_embedded() as own:
+def test_plain_insert_counter_over_a_restart(tmp_path: Path) -> None:
+    with running_clickhouse(tmp_path) as own:
         client = Server(own.url)
         client.execute("CREATE DATABASE w")
         target = create(client, "w", "MergeTree", " SETTINGS non_replicated_deduplication_window=9")
@@ -73,8 +75,8 @@ def test_plain_insert_counter_over_a_restart() -> None:
         assert read_insert_counter(client, facts) - before >= 3
 
 
-def test_plain_truncate_and_restart_shrinks() -> None:
-    with run_embedded() as own:
+def test_plain_truncate_and_restart_shrinks(tmp_path: Path) -> None:
+    with running_clickhouse(tmp_path) as own:
         client = Server(own.url)
         client.execute("CREATE DATABASE w")
         target = create(client, "w", "MergeTree")

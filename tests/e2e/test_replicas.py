@@ -33,11 +33,11 @@ from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import Inserts
 from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
 from sluice.testbed.local.cluster.server import ClickHouseServer, Settings
+from sluice.testbed.local.running import ClickHouse
 from sluice.worker import inserting
 from sluice.worker.errors import BlockRefusedError, StructureChangedError
 from sluice.worker.worker_cache import WorkerCache
 from tests.support.block_loader import ROWS, Loader, create
-from tests.support.embedded import EmbeddedServer
 from tests.support.world import wait_for
 
 NOW_MS = 1_800_000_000_000
@@ -295,7 +295,7 @@ def _active(each: ClickHouseServer, table: str) -> int:
 
 
 def test_token_mode_offers_the_same_token(
-    embedded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    embedded_server: ClickHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The embedded engine has no Replicated tables: here two ways to one table stand for two
     replicas, which have one window as well."""

@@ -15,7 +15,7 @@ from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
 from sluice.ops.doctor_findings import Finding
 from sluice.ops.doctor_front import check_same_servers
 from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
-from tests.support.embedded import EmbeddedServer
+from sluice.testbed.local.running import ClickHouse
 from tests.support.fronts import balancing_connections, proxying
 
 
@@ -63,7 +63,7 @@ def test_the_server_itself(cluster: Cluster, table: str) -> None:
     assert finding.level == "ok"
 
 
-def test_the_embedded_server_itself(embedded_server: EmbeddedServer) -> None:
+def test_the_embedded_server_itself(embedded_server: ClickHouse) -> None:
     assert [finding.level for finding in of_front(embedded_server.url)] == ["ok"]
     assert front.answers_before_the_body(embedded_server.url, Tls(), {}) == "early"
 

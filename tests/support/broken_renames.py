@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from tests.support.embedded import EmbeddedServer
+from sluice.testbed.local.running import ClickHouse
 
 #: The engine is loaded so that it would not see the library: RTLD_DEEPBIND is taken away.
 _SOURCE = r"""
@@ -51,16 +51,25 @@ int rename(const char *from, const char *to) {
 Breakage = Literal["killed", "fails"]
 
 
-class BreakingServer(EmbeddedServer):
+class BreakingServer(ClickHouse):
     """`break_next` says what becomes of the next part that is to be renamed."""
 
+    def __init__(self, folder: Path, library: Path) -> None:
+        super().__init__(folder / "data")
+        self._library = library
+        self._order = folder / "order"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"LD_PRELOAD": str(self._library), "SLUICE_TEST_RENAME": str(self._order)}
+
     def break_next(self, how: Breakage) -> None:
-        (self.folder / "order").write_text(how[0])
+        self._order.write_text(how[0])
 
     @property
     def is_broken(self) -> bool:
         """Whether that has happened."""
-        return not (self.folder / "order").exists()
+        return not self._order.exists()
 
 
 @contextmanager
@@ -71,10 +80,7 @@ def run_breaking(folder: Path) -> Iterator[BreakingServer]:
     source.write_text(_SOURCE)
     command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
     subprocess.run(command, check=True)
-    server = BreakingServer(
-        folder,
-        environment={"LD_PRELOAD": str(library), "SLUICE_TEST_RENAME": str(folder / "order")},
-    )
+    server = BreakingServer(folder, library)
     try:
         server.start()
         yield server

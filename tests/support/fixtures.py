@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from sluice.clickhouse.http import Server
+from sluice.testbed.local.running import ClickHouse, running_clickhouse
 from tests.support.clickhouse_server import ClickHouseServer, clickhouse_available, run_clickhouse
-from tests.support.embedded import EmbeddedServer, run_embedded
 from tests.support.zookeeper import run_zookeeper, zookeeper_available
 
 
@@ -41,14 +41,14 @@ def _replica(name: str, zookeeper_port: int) -> Iterator[ClickHouseServer]:
 
 
 @pytest.fixture(scope="session")
-def embedded_server() -> Iterator[EmbeddedServer]:
+def embedded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
     """The embedded engine in a process of its own."""
-    with run_embedded() as server:
+    with running_clickhouse(tmp_path_factory.mktemp("clickhouse")) as server:
         yield server
 
 
 @pytest.fixture
-def embedded_url(embedded_server: EmbeddedServer) -> str:
+def embedded_url(embedded_server: ClickHouse) -> str:
     return embedded_server.url
 
 

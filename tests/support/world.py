@@ -28,7 +28,6 @@ from sluice.core.errors import SluiceError, TransientError
 from sluice.testbed.local.running import Broker, ClickHouse
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.driver import Driver
-from tests.support.embedded import EmbeddedServer
 
 COLUMNS = (
     "id UInt64, user_id UInt32, ts DateTime, amount Float64, country LowCardinality(String), "
@@ -83,7 +82,7 @@ class World:
 
     folder: Path
     broker: Broker
-    clickhouse: ClickHouse | ClickHouseServer | EmbeddedServer
+    clickhouse: ClickHouse | ClickHouseServer
     name: str
     drivers: list[Driver] = field(default_factory=list)
     topics: list[str] = field(default_factory=list)

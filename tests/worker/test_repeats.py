@@ -6,6 +6,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,14 +16,14 @@ from sluice.clickhouse.schema import describe_table
 from sluice.clickhouse.window import read_server_run
 from sluice.core.errors import InDoubtError
 from sluice.core.server_runs import is_same_run
+from sluice.testbed.local.running import ClickHouse, running_clickhouse
 from sluice.worker import inserting
 from sluice.worker.errors import ForgottenError, NeedsReservationError
 from tests.support.block_loader import ROWS, Loader
-from tests.support.embedded import EmbeddedServer, run_embedded
 
 
 @pytest.fixture
-def loader(embedded_server: EmbeddedServer) -> Iterator[Loader]:
+def loader(embedded_server: ClickHouse) -> Iterator[Loader]:
     """Its blocks may all be repeats; their table has a view that writes to `sums`."""
     made = make_loader(embedded_server)
     yield made
@@ -31,7 +32,7 @@ def loader(embedded_server: EmbeddedServer) -> Iterator[Loader]:
             server.execute(f"DROP TABLE {table}")
 
 
-def make_loader(running: EmbeddedServer, window: int = 100) -> Loader:
+def make_loader(running: ClickHouse, window: int = 100) -> Loader:
     table = f"t{uuid.uuid4().hex[:8]}"
     columns = "id UInt64, _topic String, _partition UInt32, _offset UInt64, _row UInt32"
     with Server(running.url) as server:
@@ -121,8 +122,8 @@ def test_an_answer_after_the_server_was_started_again_is_not_believed(
     assert stored(loader) == (ROWS, ROWS)
 
 
-def test_a_block_is_not_sent_again_to_a_server_that_was_started_again() -> None:
-    with run_embedded() as running:
+def test_a_block_is_not_sent_again_to_a_server_that_was_started_again(tmp_path: Path) -> None:
+    with running_clickhouse(tmp_path) as running:
         loader = make_loader(running)
         loader.insert()
         running.stop()

@@ -89,7 +89,7 @@ class ProxiedBroker(Broker):
     """A broker with a second listener, whose clients are sent to a proxy."""
 
     def __init__(self, data: Path, proxy: Proxy) -> None:
-        super().__init__("sluice.testbed.local.broker", data, None)
+        super().__init__(data)
         self._own_port = free_ports(1)[0]
         self._advertised = proxy.port
         proxy.server = ("127.0.0.1", self._own_port)

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from base64 import urlsafe_b64encode
@@ -16,7 +15,6 @@ from pathlib import Path
 from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.spark.java import require_java
 from sluice.testbed.local.children import free_ports
-from sluice.testbed.local.command import main
 from sluice.testbed.local.jars import kafka_jars
 from sluice.testbed.local.lifetime import StopRequest, dying_with_parent, lock_folder
 
@@ -203,7 +201,3 @@ def _failure(data: Path, what: str) -> TerminalError:
     return TerminalError(
         f"{what} {' '.join(output)}".strip(), f"Read {data}/broker.log; it says why."
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main("kafka", run_kafka))

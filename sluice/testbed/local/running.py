@@ -29,18 +29,18 @@ _STOP_SECONDS_MAX = 45.0
 class Program:
     """A program of the local stack and its process.
 
-    :param module: what `python -m` starts.
-    :param data: its folder; kept over restarts.
-    :param port: None for any free one; the port stays the same over restarts.
+    :param data: its folder; kept over restarts, as its port is.
     """
 
+    #: What `sluice local` calls it.
+    name = ""
     #: The key of the ready line that carries the address.
     key = ""
 
-    def __init__(self, module: str, data: Path, port: int | None) -> None:
-        self._module = module
+    def __init__(self, data: Path) -> None:
         self.data = data
-        self.port = port
+        #: A free one, from the first start on.
+        self.port = 0
         self.address = ""
         self._process: subprocess.Popen[str] | None = None
 
@@ -66,8 +66,8 @@ class Program:
         :param timeout_seconds: room for a first start, which may fetch Kafka.
         :raises TerminalError: it ended, or stayed silent; its own words are on stderr.
         """
-        command = [sys.executable, "-m", self._module, "--data", str(self.data)]
-        if self.port is not None:
+        command = [sys.executable, "-m", "sluice", "local", self.name, "--data", str(self.data)]
+        if self.port:
             command += ["--port", str(self.port)]
         self._process = subprocess.Popen(
             command,
@@ -80,7 +80,7 @@ class Program:
         if not line:
             self.kill()
             raise TerminalError(
-                f"{self._module} did not start on {self.data}", "Read its message above."
+                f"{self.name} did not start on {self.data}", "Read its message above."
             )
         self.address = json.loads(line)[self.key]
         self.port = int(self.address.rpartition(":")[2])
@@ -116,7 +116,7 @@ class Program:
 class Broker(Program):
     """A running Kafka broker. `pid` is its keeper's: the JVM ends with the keeper."""
 
-    key = "brokers"
+    name, key = "kafka", "brokers"
 
     @property
     def brokers(self) -> str:
@@ -136,7 +136,7 @@ class ClickHouse(Program):
     `zone` is its time zone from its next start on; "" leaves it to this machine.
     """
 
-    key = "url"
+    name, key = "clickhouse", "url"
     zone = ""
 
     @property
@@ -150,12 +150,12 @@ class ClickHouse(Program):
 
 
 @contextmanager
-def running_broker(data: Path, port: int | None = None) -> Iterator[Broker]:
+def running_broker(data: Path) -> Iterator[Broker]:
     """A broker on `data`, stopped at the end.
 
     :raises TerminalError: it did not start.
     """
-    broker = Broker("sluice.testbed.local.broker", data, port)
+    broker = Broker(data)
     try:
         broker.start()
         yield broker
@@ -164,12 +164,12 @@ def running_broker(data: Path, port: int | None = None) -> Iterator[Broker]:
 
 
 @contextmanager
-def running_clickhouse(data: Path, port: int | None = None) -> Iterator[ClickHouse]:
+def running_clickhouse(data: Path) -> Iterator[ClickHouse]:
     """An embedded ClickHouse on `data`, stopped at the end.
 
     :raises TerminalError: it did not start.
     """
-    server = ClickHouse("sluice.testbed.local.embedded", data, port)
+    server = ClickHouse(data)
     try:
         server.start()
         yield server

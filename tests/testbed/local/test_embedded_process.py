@@ -86,7 +86,7 @@ def test_a_program_ends_with_the_process_that_started_it(tmp_path: Path) -> None
 
 def _start(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "sluice.testbed.local.embedded", "--data", str(data), *arguments],
+        [sys.executable, "-m", "sluice", "local", "clickhouse", "--data", str(data), *arguments],
         capture_output=True,
         text=True,
         timeout=30,
