@@ -19,8 +19,7 @@ from sluice.cli.arguments import (
     together,
 )
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import print_json
-from sluice.cli.tables import cell_text, print_table
+from sluice.cli.output import cell_text, print_json, print_table
 
 if TYPE_CHECKING:
     from sluice.ops.claims_check import Checked

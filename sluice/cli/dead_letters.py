@@ -24,8 +24,7 @@ from sluice.cli.arguments import (
 )
 from sluice.cli.confirm import confirm
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import print_json, print_json_list
-from sluice.cli.tables import cell_text, print_table
+from sluice.cli.output import cell_text, print_json, print_json_list, print_table
 
 if TYPE_CHECKING:
     from sluice.config import Configuration

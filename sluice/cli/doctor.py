@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from sluice.cli.arguments import command, config_argument, json_option, load_configuration
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import print_json
-from sluice.cli.tables import print_table
+from sluice.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from sluice.ops.doctor import Finding

@@ -20,9 +20,8 @@ from sluice.cli.arguments import (
     load_configuration,
 )
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import json_text
+from sluice.cli.output import cell_text, json_text
 from sluice.cli.stopping import stop_on_signals
-from sluice.cli.tables import cell_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -59,6 +59,6 @@ def cluster(shards: int, replicas: int) -> int:
 
     Prints URLs, a [clickhouse] section and a table, and runs until it is interrupted.
     """
-    from sluice.testbed.local.cluster.serving import run_cluster
+    from sluice.testbed.local.cluster.cluster import run_cluster
 
     return run_cluster(shards, replicas)

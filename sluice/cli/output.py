@@ -1,10 +1,10 @@
-"""JSON on stdout, for programs."""
+"""What commands print on stdout: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -37,3 +37,70 @@ def _plain(value: object) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(value)
     return str(value)
+
+
+_COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
+#: More than any row has.
+_WIDTH_UNFOLDED = 1_000_000
+
+
+def print_table(
+    headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_folded: bool = False
+) -> None:
+    """Aligned columns; numbers to the right with thousands separators, None as `-`.
+
+    :param headers: no line for them if all are empty. What stands below `verdict` is coloured.
+    :param rows: each as long as the headers. Control characters are shown escaped, so that
+        data cannot steer the terminal.
+    :param is_folded: fold long texts to the width of a terminal, if there is one.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [list(row) for row in rows]
+    is_folded = is_folded and sys.stdout.isatty()
+    table = Table(
+        box=box.HORIZONTALS if is_folded else None,
+        show_lines=is_folded,
+        pad_edge=False,
+        show_header=any(headers),
+    )
+    for index, header in enumerate(headers):
+        column = [row[index] for row in cells]
+        is_number = any(map(_is_number, column)) and all(
+            value is None or _is_number(value) for value in column
+        )
+        table.add_column(header, justify="right" if is_number else "left", overflow="fold")
+    for row in cells:
+        table.add_row(
+            *(
+                Text(cell_text(value), _COLOURS.get(str(value), "") if header == "verdict" else "")
+                for header, value in zip(headers, row, strict=True)
+            )
+        )
+    console = Console(width=None if is_folded else _WIDTH_UNFOLDED)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        print(line.rstrip())
+
+
+def cell_text(value: object) -> str:
+    """One value as a cell shows it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in str(value)
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -16,9 +16,8 @@ from sluice.cli.arguments import (
     load_configuration,
 )
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import print_json
+from sluice.cli.output import cell_text, print_json
 from sluice.cli.stopping import stop_on_signals
-from sluice.cli.tables import cell_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,8 +17,7 @@ from sluice.cli.arguments import (
 )
 from sluice.cli.confirm import confirm
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import print_json
-from sluice.cli.tables import cell_text
+from sluice.cli.output import cell_text, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

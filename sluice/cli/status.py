@@ -9,8 +9,7 @@ import click
 
 from sluice.cli.arguments import command, config_argument, json_option, load_configuration
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import print_json
-from sluice.cli.tables import cell_text, print_table
+from sluice.cli.output import cell_text, print_json, print_table
 
 if TYPE_CHECKING:
     from sluice.config import Configuration

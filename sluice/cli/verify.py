@@ -19,9 +19,8 @@ from sluice.cli.arguments import (
     load_configuration,
 )
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import json_text, print_json
+from sluice.cli.output import json_text, print_json, print_table
 from sluice.cli.stopping import stop_on_signals
-from sluice.cli.tables import print_table
 
 if TYPE_CHECKING:
     from sluice.config import Configuration

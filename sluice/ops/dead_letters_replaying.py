@@ -1,4 +1,8 @@
-"""Replaying dead letters: back into their topics, each at most once."""
+"""Replaying dead letters: back into their topics, each at most once.
+
+Claims that a message of theirs may have are given up before it is produced again, or its copy would
+be left out as a duplicate of it (R20).
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,15 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import uuid4
 
 from sluice.config import Configuration
 from sluice.core.errors import InDoubtError, TransientError
-from sluice.driver.specs import kafka_access
+from sluice.core.load_spec import LoadSpec
+from sluice.core.ranges import TopicPartition
+from sluice.core.receipts import DeadLetter
+from sluice.driver.specs import kafka_access, read_spec, registry_access
 from sluice.kafka.clients import KafkaAccess, make_admin
 from sluice.kafka.dead_letter_marks import Replayed
 from sluice.kafka.dead_letters import StoredDeadLetter, read_records
@@ -29,8 +37,10 @@ from sluice.kafka.replaying import (
     replayed_message,
 )
 from sluice.kafka.topics import TopicFacts, describe_topic
+from sluice.ops.claims import store_of
 from sluice.ops.dead_letters import DeadLetterSelection, Found, find
-from sluice.ops.dead_letters_claims import ClaimsOfLetters
+from sluice.verify.message_keys import MessageKeys
+from sluice.worker.routing import Router
 
 _logger = logging.getLogger("sluice.dead-letters")
 
@@ -295,3 +305,64 @@ def _batches(items: Iterable[_Replayable]) -> Iterator[list[_Replayable]]:
         size += weight
     if batch:
         yield batch
+
+
+class ClaimsOfLetters:
+    """Of one connector. A message that was parked after an attempt has claimed for it may have
+    claims; so may one that only today's table lets be a row. Others have none.
+
+    :param log: of its topics.
+    """
+
+    def __init__(self, configuration: Configuration, connector: str, log: SourceLog) -> None:
+        self._configuration = configuration
+        self._connector = connector
+        self._log = log
+        self._entries = {t.name for t in configuration.tables if t.deduplicate is not None}
+        self._spec: LoadSpec | None = None
+        self._hashing: dict[str, MessageKeys] = {}
+
+    def give_up(self, letters: Iterable[DeadLetter]) -> None:
+        """Take the claims back that these messages have for the table entries that missed them.
+        Those of other messages stay, whatever their keys.
+
+        :param letters: with whole values.
+        :raises SluiceError: Kafka, a server or the store does not answer; nothing else is done.
+        """
+        by_place: dict[tuple[str, TopicPartition], dict[int, DeadLetter]] = {}
+        for letter in letters:
+            if letter.table in self._entries and letter.value is not None:
+                place = (letter.table, TopicPartition(letter.topic, letter.partition))
+                by_place.setdefault(place, {})[letter.offset] = letter
+        if not by_place:
+            return
+        names = sorted({source.topic for _, source in by_place})
+        topic_ids = {topic: found for topic, (found, _) in self._log.topics(names).items()}
+        with closing(store_of(self._configuration)) as store:
+            for (entry, source), found in by_place.items():
+                hashing = self._hashing_of(entry)
+                if hashing is None or source.topic not in topic_ids:
+                    continue
+                some = [found[offset] for offset in sorted(found)]
+                keyed = hashing.of(source, topic_ids[source.topic], partial(_deliver, some))
+                if len(keyed.keys):
+                    store.release(keyed.keys, keyed.owners)
+
+    def _hashing_of(self, entry: str) -> MessageKeys | None:
+        """What computes keys under today's load spec, under which the copy is loaded; None: the
+        connector loads no such entry."""
+        if entry not in self._hashing:
+            if self._spec is None:
+                self._spec = read_spec(self._configuration, self._connector)
+            for table in self._spec.tables:
+                if table.entry == entry:
+                    registry = registry_access(self._configuration)
+                    self._hashing[entry] = MessageKeys(self._spec, table, registry)
+        return self._hashing.get(entry)
+
+
+def _deliver(letters: list[DeadLetter], router: Router) -> None:
+    """The messages as they stand in their dead letters, ascending."""
+    router.look([(each.key, each.headers, each.timestamp_ms) for each in letters])
+    values = [each.value or b"" for each in letters]
+    router.deliver(values, [each.offset for each in letters])

@@ -19,13 +19,17 @@ from sluice.driver.specs import access_of, build_spec, tables_of_connector
 from sluice.kafka.wire.native import library
 from sluice.ops.doctor_claims import check_deduplicated, look_at_store
 from sluice.ops.doctor_clickhouse import ReplicaLook, look_at_replica
-from sluice.ops.doctor_cluster import look_at_cluster
 from sluice.ops.doctor_decode import Key, look_at_decoding
 from sluice.ops.doctor_findings import Examination, Finding, refusal
 from sluice.ops.doctor_front import check_same_servers
-from sluice.ops.doctor_insert_locks import check_insert_locks
 from sluice.ops.doctor_kafka import look_at_kafka
-from sluice.ops.doctor_shards import check_contact, check_differences, check_health
+from sluice.ops.doctor_shards import (
+    check_contact,
+    check_differences,
+    check_health,
+    check_insert_locks,
+    look_at_cluster,
+)
 from sluice.ops.doctor_tables import (
     TableNeeds,
     check_dynamic,

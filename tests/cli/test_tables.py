@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from sluice.cli.tables import print_table
+from sluice.cli.output import print_table
 
 
 @pytest.fixture

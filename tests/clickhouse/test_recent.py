@@ -9,10 +9,10 @@ import pytest
 
 from sluice.clickhouse.http import Server, pieces
 from sluice.clickhouse.reactions import ServerError
-from sluice.clickhouse.recent import old_parts, rows_but, seeing_all_but
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.vanishing import CannotTellError, require_all_rows
 from sluice.decode.engine.native import fixed_columns
+from sluice.verify.stored_keys import old_parts, rows_but, seeing_all_but
 
 HOUR = 3600
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sluice.driver.specs import access_of
-from sluice.ops.doctor_cluster import look_at_cluster
+from sluice.ops.doctor_shards import look_at_cluster
 from tests.config.support import MINIMAL, changed, load_text
 
 SHARDS = """\

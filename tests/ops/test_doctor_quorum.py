@@ -8,7 +8,7 @@ import pytest
 
 from sluice.clickhouse.access import ClickHouseAccess
 from sluice.locks import zookeeper
-from sluice.ops.doctor_insert_locks import check_insert_locks
+from sluice.ops.doctor_shards import check_insert_locks
 from sluice.testbed.local.children import free_ports
 from tests.ops.doctor_facts import FACTS, NEW, OLD, look, table
 

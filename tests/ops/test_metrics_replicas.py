@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sluice.core.health import Condition, ReplicaHealth
 from sluice.driver.ports import ReplicaState
-from sluice.ops.metrics_replicas import replica_metrics
+from sluice.ops.metrics import replica_metrics
 
 
 @dataclass

@@ -33,8 +33,8 @@ from sluice.testbed.chaos.sending import Truth
 from sluice.testbed.chaos.stage import Stage, running_stage
 from sluice.testbed.chaos.store import StoreKind, Struck
 from sluice.testbed.chaos.striking import Lasting, Striker
+from sluice.testbed.local.lifetime import interruptible, working_folder
 from sluice.testbed.local.producing import PARTITIONS
-from sluice.testbed.local.scope import interruptible, working_folder
 from sluice.verify.audit import audit
 from sluice.verify.verifier import verify
 

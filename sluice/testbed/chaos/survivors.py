@@ -24,12 +24,11 @@ from typing import Any, TextIO
 from sluice.core.errors import TerminalError
 from sluice.testbed.chaos.clustered import ClusterStage, Loading, running_cluster_stage
 from sluice.testbed.chaos.layout import Layout
-from sluice.testbed.chaos.receipts import ReceiptFindings, examine_receipts
-from sluice.testbed.chaos.replicas import of_shards, whole_tables
+from sluice.testbed.chaos.replicas import ReceiptFindings, examine_receipts, of_shards, whole_tables
 from sluice.testbed.chaos.runner import Chaos
 from sluice.testbed.local.console import aligned
+from sluice.testbed.local.lifetime import interruptible, working_folder
 from sluice.testbed.local.producing import PARTITIONS, produce_with_defects
-from sluice.testbed.local.scope import interruptible, working_folder
 from sluice.verify.audit import AuditReport, audit
 
 #: Several blocks fit in it.

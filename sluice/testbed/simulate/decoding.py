@@ -1,23 +1,27 @@
-"""What stands for buffers, decoders and their blocks, and for what is made of blocks."""
+"""What stands for buffers, decoders and their blocks, and for what splits blocks over shards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice.core.bundles import place_of
 from sluice.core.dynamic import INT, NewField, answer_to
-from sluice.core.errors import TerminalError
+from sluice.core.errors import SluiceError, TerminalError
 from sluice.core.load_spec import TableSpec
+from sluice.core.receipts import Receipt
 from sluice.core.rests import StoredRows
 from sluice.decode.messages.fault import UNKNOWN_FIELD, UNKNOWN_SCHEMA
 from sluice.decode.messages.origins import Origins
 from sluice.decode.schema.registry import require_known
 from sluice.testbed.simulate.clickhouse import ROW_NUMBERS, Block, Row, clickhouse_partition
 from sluice.testbed.simulate.messages import Judged, field_of, judge, rows_of, schema_of
+from sluice.testbed.simulate.world import World
 
 #: What a task says of rows that its decoder does not make.
 OTHER_ROWS = "has other rows than the messages make"
@@ -197,3 +201,59 @@ class VersionedDecoder:
             return False
         number = schema_of(judged.number)
         return number is not None and number not in self._listed
+
+
+class OffsetSplitter:
+    """Stands for the real `Splitter`."""
+
+    def __init__(self, table: TableSpec) -> None:
+        self._table = table
+
+    def split(
+        self, decoded: DecodedRows, *, with_offsets: bool = False
+    ) -> list[tuple[str, DecodedRows]]:
+        """The shards that rows go to, by name, each with its block."""
+        shards, divisor = self._table.shards, divisor_of(self._table)
+        if len(shards) == 1:
+            return [(shards[0], decoded)]
+        parts = []
+        for place, shard in enumerate(shards):
+            rows = tuple(row for row in decoded.native.rows if row.offset % len(shards) == place)
+            if rows:
+                parts.append((shard, with_rows(decoded, rows, divisor)))
+        return parts
+
+
+def sending_parallel(world: World) -> Callable[..., tuple[list[Receipt], list[SluiceError]]]:
+    """Stands for `sluice.worker.parallel.send_parallel`: one actor for each shard."""
+
+    def send_parallel(
+        parts: list[tuple[str, Any]], send: Callable[[str, Any], Receipt]
+    ) -> tuple[list[Receipt], list[SluiceError]]:
+        order = [shard for shard, _ in reversed(parts)]
+        receipts: dict[str, Receipt] = {}
+        errors: dict[str, Exception] = {}
+
+        def send_one(shard: str, block: Any) -> None:
+            try:
+                receipts[shard] = send(shard, block)
+            except Exception as error:
+                errors[shard] = error
+
+        while parts:
+            shard, block = parts.pop()
+            world.scheduler.spawn(world.process, partial(send_one, shard, block))
+        pause_ms = 5
+        while len(receipts) + len(errors) < len(order):
+            world.sleep(pause_ms)
+            pause_ms = min(2 * pause_ms, 1_000)
+        failed: list[SluiceError] = []
+        for shard in order:
+            why = errors.get(shard)
+            if isinstance(why, SluiceError):
+                failed.append(why)
+            elif why is not None:
+                raise why
+        return [receipts[shard] for shard in order if shard in receipts], failed
+
+    return send_parallel

@@ -24,7 +24,7 @@ from sluice.driver import (
     specs,
 )
 from sluice.kafka import ledger, reader, recorder, transactions
-from sluice.testbed.simulate import clients, columns, decoding, driver, splitting, store, wire
+from sluice.testbed.simulate import clients, columns, decoding, driver, store, wire
 from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.spark import Worker, bundle_loader
 from sluice.testbed.simulate.world import World
@@ -178,7 +178,7 @@ def _of_spark(parts: Parts) -> list[tuple[Any, str, Any]]:
         (connector, "ReplicaWatch", bound(driver.SimulatedReplicaWatch)),
         (leases, "time", _clock(world)),
         (loading, "new_fields", decoding.new_fields),
-        (loading, "send_parallel", splitting.sending_parallel(world)),
+        (loading, "send_parallel", decoding.sending_parallel(world)),
         (loading, "time", _clock(world)),
         (loading, "without_rows", decoding.without_rows),
         (loading, "end_of_rows", partial(loading.end_of_rows, rows_max=world.plan.rows_max)),

@@ -42,11 +42,8 @@ from sluice.testbed.simulate.kafka import Stored
 from sluice.testbed.simulate.patches import patched
 from sluice.testbed.simulate.planted_bundles import BUNDLE_BUGS
 from sluice.testbed.simulate.planted_claims import CLAIM_BUGS
-from sluice.testbed.simulate.planted_failover import FAILOVER_BUGS
-from sluice.testbed.simulate.planted_parking import PARKING_BUGS
-from sluice.testbed.simulate.planted_probes import PROBE_BUGS
 from sluice.testbed.simulate.planted_rules import RULE_BUGS
-from sluice.testbed.simulate.planted_schema import SCHEMA_BUGS
+from sluice.testbed.simulate.planted_tables import TABLE_BUGS
 from sluice.worker import bundle, inserting, leases
 
 Plant = Callable[[], AbstractContextManager[None]]
@@ -401,10 +398,7 @@ PLANTED: dict[str, Plant] = {
     "no-late-inserts": _no_late_inserts,
     "stop-on-half-a-view": _stop_on_half_a_view,
     **BUNDLE_BUGS,
-    **SCHEMA_BUGS,
-    **FAILOVER_BUGS,
-    **PARKING_BUGS,
-    **PROBE_BUGS,
+    **TABLE_BUGS,
     **RULE_BUGS,
     **CLAIM_BUGS,
 }

@@ -25,12 +25,11 @@ from sluice.locks.port import Locks
 from sluice.spark.jobs import JobLostError, JobResult, SparkGoneError
 from sluice.testbed.simulate import faults
 from sluice.testbed.simulate.columns import add_columns
-from sluice.testbed.simulate.decoding import ListBuffer, VersionedDecoder
+from sluice.testbed.simulate.decoding import ListBuffer, OffsetSplitter, VersionedDecoder
 from sluice.testbed.simulate.inserters import Inserter
 from sluice.testbed.simulate.parts import Parts
 from sluice.testbed.simulate.processes import DriverProcess, WorkerProcess
 from sluice.testbed.simulate.scheduler import KilledError
-from sluice.testbed.simulate.splitting import OffsetSplitter
 from sluice.testbed.simulate.store import SimulatedRowKeys, SimulatedStore
 from sluice.testbed.simulate.world import World
 from sluice.worker.assignment import Assignment, Job, TaskEnvironment

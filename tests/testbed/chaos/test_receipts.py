@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sluice.clickhouse.insert import plan_insert, query_id_of, query_id_prefix
-from sluice.testbed.chaos.receipts import examine_receipts
+from sluice.testbed.chaos.replicas import examine_receipts
 from sluice.testbed.chaos.requests import Posts
 
 URLS = {"s1": ("http://a", "http://b", "http://c")}

@@ -21,7 +21,7 @@ import pytest
 from sluice.core.errors import TerminalError
 from sluice.kafka.clients import KafkaAccess
 from sluice.testbed.local.console import aligned
-from sluice.testbed.local.demo_report import Findings
+from sluice.testbed.local.demo import Findings
 from sluice.testbed.local.driver import running_driver
 from sluice.testbed.local.orders import DEFECTS, TOMBSTONE, Orders
 from sluice.testbed.local.processes import RUN_VARIABLE, processes_of_run, wait_for_end

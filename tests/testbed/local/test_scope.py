@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from sluice.testbed.local.scope import interruptible
+from sluice.testbed.local.lifetime import interruptible
 
 
 def handlers() -> list[object]:
