@@ -22,9 +22,8 @@ from sluice.cli.arguments import (
     together,
     yes_option,
 )
-from sluice.cli.confirm import confirm
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import cell_text, print_json, print_json_list, print_table
+from sluice.cli.output import cell_text, confirm, print_json, print_json_list, print_table
 
 if TYPE_CHECKING:
     from sluice.config import Configuration

@@ -23,8 +23,8 @@ from sluice.cli.arguments import (
     together,
     yes_option,
 )
-from sluice.cli.confirm import confirm
 from sluice.cli.exit import ExitStatus
+from sluice.cli.output import confirm
 
 if TYPE_CHECKING:
     from sluice.config import Configuration

@@ -1,8 +1,13 @@
-"""The exit statuses of the command. They are a contract with scripts."""
+"""How commands end: by exit statuses, which are a contract with scripts, or by a signal."""
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+from types import FrameType
 
 
 class ExitStatus(IntEnum):
@@ -22,3 +27,19 @@ class ExitStatus(IntEnum):
     INTERRUPTED = 130
     #: The reader of the output went away, as shells count it.
     BROKEN_PIPE = 141
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """Set on SIGINT and SIGTERM, which do not interrupt meanwhile."""
+    stop = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

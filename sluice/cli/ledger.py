@@ -19,9 +19,8 @@ from sluice.cli.arguments import (
     json_option,
     load_configuration,
 )
-from sluice.cli.exit import ExitStatus
+from sluice.cli.exit import ExitStatus, stop_on_signals
 from sluice.cli.output import cell_text, json_text
-from sluice.cli.stopping import stop_on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

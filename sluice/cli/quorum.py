@@ -15,9 +15,8 @@ from sluice.cli.arguments import (
     load_configuration,
     yes_option,
 )
-from sluice.cli.confirm import confirm
 from sluice.cli.exit import ExitStatus
-from sluice.cli.output import cell_text, print_json
+from sluice.cli.output import cell_text, confirm, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from sluice.cli.arguments import UsageError
-from sluice.cli.confirm import confirm
+from sluice.cli.output import confirm
 
 STEPS = ["commit offset 7 for orders[3]"]
 
