@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from sluice.core.errors import ConfigurationError, TerminalError
 from sluice.spark.java import require_java
-from sluice.testbed.local.children import free_ports
+from sluice.testbed.local.children import end_process, free_ports
 from sluice.testbed.local.jars import kafka_jars
 from sluice.testbed.local.lifetime import StopRequest, dying_with_parent, lock_folder
 
@@ -120,21 +119,8 @@ def _run(base: list[str], data: Path, properties: Path, port: int, stop: StopReq
         if broker.poll() is not None and not stop.came:
             raise _failure(data, f"the broker ended with status {broker.returncode}")
     finally:
-        _stop(broker)
+        end_process(broker, _STOP_SECONDS_MAX)
     return 0
-
-
-def _stop(broker: subprocess.Popen[bytes]) -> None:
-    """SIGTERM and patience, then SIGKILL. A stopped (SIGSTOP) broker is woken to hear it."""
-    if broker.poll() is not None:
-        return
-    broker.terminate()
-    broker.send_signal(signal.SIGCONT)
-    try:
-        broker.wait(_STOP_SECONDS_MAX)
-    except subprocess.TimeoutExpired:
-        broker.kill()
-        broker.wait()
 
 
 def _format(base: list[str], data: Path, properties: Path) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from sluice.core.errors import TerminalError
 from sluice.testbed.local.lifetime import dying_with_parent
@@ -63,7 +64,7 @@ def wait_until(
         time.sleep(_LOOK_SECONDS)
 
 
-def end_process(process: subprocess.Popen[bytes], timeout_seconds: float = 20.0) -> None:
+def end_process(process: subprocess.Popen[Any], timeout_seconds: float = 20.0) -> None:
     """SIGTERM, then SIGKILL; wakes a process that was stopped by SIGSTOP first."""
     if process.poll() is not None:
         return

@@ -12,15 +12,16 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from sluice.core.errors import TerminalError
+from sluice.testbed.local.children import end_process
 from sluice.testbed.local.lifetime import PARENT_VARIABLE
 
 _STOP_SECONDS_MAX = 45.0
@@ -87,30 +88,27 @@ class Program:
 
     def stop(self) -> int:
         """SIGTERM, wait; the exit status. Harmless when it has ended already."""
-        return self._end(signal.SIGTERM)
+        end_process(self.process, _STOP_SECONDS_MAX)
+        return self._ended()
 
     def kill(self) -> int:
         """SIGKILL, wait; the exit status."""
-        return self._end(signal.SIGKILL)
+        self.process.kill()
+        return self._ended()
 
     def restart(self) -> None:
         """Start again on the same folder and port; stops it first if it runs."""
         self.stop()
         self.start()
 
-    def _end(self, number: signal.Signals) -> int:
-        process = self.process
-        if process.poll() is None:
-            process.send_signal(number)
-            process.send_signal(signal.SIGCONT)  # in case a test had stopped it
-        try:
-            status = process.wait(_STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            status = process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+    def _ended(self) -> int:
+        status = self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
         return status
+
+
+_Program = TypeVar("_Program", bound=Program)
 
 
 class Broker(Program):
@@ -149,32 +147,29 @@ class ClickHouse(Program):
         return self.address
 
 
-@contextmanager
-def running_broker(data: Path) -> Iterator[Broker]:
+def running_broker(data: Path) -> AbstractContextManager[Broker]:
     """A broker on `data`, stopped at the end.
 
     :raises TerminalError: it did not start.
     """
-    broker = Broker(data)
-    try:
-        broker.start()
-        yield broker
-    finally:
-        broker.stop()
+    return _running(Broker(data))
 
 
-@contextmanager
-def running_clickhouse(data: Path) -> Iterator[ClickHouse]:
+def running_clickhouse(data: Path) -> AbstractContextManager[ClickHouse]:
     """An embedded ClickHouse on `data`, stopped at the end.
 
     :raises TerminalError: it did not start.
     """
-    server = ClickHouse(data)
+    return _running(ClickHouse(data))
+
+
+@contextmanager
+def _running(program: _Program) -> Iterator[_Program]:
     try:
-        server.start()
-        yield server
+        program.start()
+        yield program
     finally:
-        server.stop()
+        program.stop()
 
 
 def _first_line(process: subprocess.Popen[str], timeout_seconds: float) -> str:

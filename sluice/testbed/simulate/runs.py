@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -112,46 +111,3 @@ class Summary:
         self.counts.update(result.counts)
         if result.violations:
             self.failed.append(result)
-
-
-def first_broken(
-    first_seed: int,
-    seeds: int,
-    steps: int = STEPS,
-    *,
-    plant: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> RunResult | None:
-    """The first of these seeds that breaks a promise; None if none does.
-
-    :param plant: breaks the real code on purpose.
-    """
-    with on_one_processor():
-        for seed in range(first_seed, first_seed + seeds):
-            result = run_seed(seed, steps, plant=plant)
-            if result.violations:
-                return result
-    return None
-
-
-def run_seeds(
-    first_seed: int,
-    seeds: int,
-    steps: int = STEPS,
-    rate: float = FAULT_RATE,
-    *,
-    plant: Callable[[], AbstractContextManager[None]] = nullcontext,
-    watch: Callable[[RunResult, Summary], None] = lambda result, summary: None,
-) -> Summary:
-    """Seeds one after the other, on one processor.
-
-    :param watch: called after each seed.
-    """
-    summary = Summary()
-    began = time.monotonic()
-    with on_one_processor():
-        for seed in range(first_seed, first_seed + seeds):
-            result = run_seed(seed, steps, rate, plant=plant)
-            summary.add(result)
-            summary.seconds = time.monotonic() - began
-            watch(result, summary)
-    return summary

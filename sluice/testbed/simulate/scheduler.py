@@ -95,11 +95,11 @@ class Scheduler:
         self._sequence += 1
         heapq.heappush(self._events, (self.now + delay_ms, self._sequence, None, action))
 
-    def spawn(self, process: Process, run: Callable[[], None], delay_ms: int = 0) -> Actor:
+    def spawn(self, process: Process, run: Callable[[], None]) -> Actor:
         """A new actor of a process."""
         actor = Actor(process, run)
         process.actors[actor] = None
-        self._wake_at(actor, delay_ms)
+        self._wake_at(actor, 0)
         return actor
 
     def wake(self, actor: Actor) -> None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from sluice.testbed.simulate.planted import PLANTED
-from sluice.testbed.simulate.runs import first_broken, on_one_processor, run_seed
+from sluice.testbed.simulate.runs import RunResult, on_one_processor, run_seed
 
 #: Seeds from the first one on, and how long each is broken: short worlds first, they cost less.
 BUDGETS = ((60, 1_000), (400, 2_500))
@@ -106,12 +106,17 @@ def one_processor() -> Iterator[None]:
         yield
 
 
+def broken_runs(name: str, first_seed: int, seeds: int, steps: int) -> Iterator[RunResult]:
+    """The runs of these seeds that break a promise, with a bug planted."""
+    runs = (run_seed(first_seed + each, steps, plant=PLANTED[name]) for each in range(seeds))
+    return (run for run in runs if run.violations)
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_caught(name: str) -> None:
     known = [(CAUGHT_BY[name], 1, steps) for _, steps in BUDGETS if name in CAUGHT_BY]
     tries = [*known, *((1, seeds, steps) for seeds, steps in BUDGETS)]
-    runs = (first_broken(*each, plant=PLANTED[name]) for each in tries)
-    found = next((each for each in runs if each is not None), None)
+    found = next((broken for each in tries for broken in broken_runs(name, *each)), None)
     assert found is not None, f"{name} was not caught by any of {BUDGETS} seeds and steps"
     print(f"{name} is caught by seed {found.seed}: {found.violations[0]}")
 

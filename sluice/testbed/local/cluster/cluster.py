@@ -16,8 +16,6 @@ from sluice.testbed.local.cluster.server import ClickHouseServer, Settings, clic
 from sluice.testbed.local.cluster.zookeeper import ZooKeeper, zookeeper_available
 from sluice.testbed.local.lifetime import StopRequest
 
-#: A dead replica is known as such to the others after this long.
-SESSION_TIMEOUT_MS = 4000
 _PORTS_OF_A_SERVER = 3
 
 
@@ -27,13 +25,7 @@ class Cluster:
     :param folder: for data and logs; every process has a folder of its own in it.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        shards: int = 1,
-        replicas: int = 2,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-    ) -> None:
+    def __init__(self, folder: Path, shards: int = 1, replicas: int = 2) -> None:
         ports = free_ports(1 + shards * replicas * _PORTS_OF_A_SERVER)
         self.zookeeper = ZooKeeper(folder / "zookeeper", ports.pop())
         taken = [
@@ -50,7 +42,6 @@ class Cluster:
                         shard=f"s{shard}",
                         replica=f"r{replica}",
                         zookeeper_port=self.zookeeper.port,
-                        session_timeout_ms=session_timeout_ms,
                         cluster=native,
                         ports=each,
                     ),
