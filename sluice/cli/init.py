@@ -100,7 +100,7 @@ def _wanted(
     """What the arguments say, checked like the keys of the file that they will stand in."""
     from sluice.config.findings import RefusedError
     from sluice.config.interpolation import interpolate
-    from sluice.config.rules import refuse_kafka_property
+    from sluice.config.properties import refuse_kafka_property
     from sluice.config.values import a_broker_list, a_replica_url, a_target, a_topic
     from sluice.ops.init_topic import Wanted
 

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import PlainValidator
 
 from sluice.config.findings import RefusedError
-from sluice.config.properties import properties_but
-from sluice.config.rules import refuse_kafka_property
+from sluice.config.properties import properties_but, refuse_kafka_property
 from sluice.config.secret import Secret, reveal_all
 from sluice.config.section import Conflict, Listed, Section
 from sluice.config.values import Brokers, Name, Pattern, Text, Topic, shown

@@ -16,8 +16,7 @@ from pydantic import Field, PlainValidator
 from sluice.config.clickhouse import ClickHouseConfiguration
 from sluice.config.connector import ConnectorConfiguration
 from sluice.config.deduplication import DeduplicationConfiguration
-from sluice.config.properties import properties_but
-from sluice.config.rules import refuse_spark_property
+from sluice.config.properties import properties_but, refuse_spark_property
 from sluice.config.secret import Secret, reveal_all
 from sluice.config.section import Section
 from sluice.config.table import TableConfiguration

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluice.config import load
-from sluice.config.rules import REFUSED_KAFKA_PROPERTIES
+from sluice.config.properties import REFUSED_KAFKA_PROPERTIES
 from sluice.core.errors import ConfigurationError
 from tests.config.support import MINIMAL, changed, findings_of
 
