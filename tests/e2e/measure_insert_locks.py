@@ -70,7 +70,7 @@ def load(
     world.produce(topic, rows, truth, partitions=partitions)
     try:
         driver = world.drain(configuration, timeout_seconds=900)
-        cluster.synchronise(table)
+        cluster.execute(f"SYSTEM SYNC REPLICA {table}")
         for each in cluster.servers:
             world.clickhouse = each
             assert_exact(world, table, truth)

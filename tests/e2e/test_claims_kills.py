@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.testbed.local.redis_server import RedisServer, run_redis
 from tests.support.exits import Exits
+from tests.support.redis_server import RedisServer, run_redis
 from tests.support.world import Truth, World, wait_for
 
 pytestmark = pytest.mark.long

@@ -101,7 +101,7 @@ def test_loading_goes_on_at_the_other_replica(
     driver.signal(15)
     assert driver.wait() == 0, driver.text()[-4000:]
 
-    cluster.synchronise(table)
+    cluster.execute(f"SYSTEM SYNC REPLICA {table}")
     for each in cluster.servers:
         world.clickhouse = each
         assert_exact(world, table, truth)
@@ -150,6 +150,6 @@ def test_a_driver_starts_while_the_first_replica_is_down(world: World, cluster: 
         assert {each["replica"] for each in receipts(world)} == {second.url}
     finally:
         first.start()
-    cluster.synchronise(table)
+    cluster.execute(f"SYSTEM SYNC REPLICA {table}")
     world.clickhouse = first
     assert_exact(world, table, truth)

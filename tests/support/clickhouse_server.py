@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 
 from sluice.testbed.local.cluster.server import (
     ClickHouseServer,
@@ -13,6 +10,7 @@ from sluice.testbed.local.cluster.server import (
     answers_ping,
     clickhouse_available,
 )
+from tests.support.children import running
 
 __all__ = ["ClickHouseServer", "answers_ping", "clickhouse_available", "run_clickhouse"]
 
@@ -25,21 +23,14 @@ _USERS = """<sluice><password>right-password</password>
         </reader>"""
 
 
-@contextmanager
 def run_clickhouse(
     replica: str = "r1", zookeeper_port: int | None = None, keep_alive_seconds: int = 10
-) -> Iterator[ClickHouseServer]:
-    """Run a server until the block ends, in a folder of its own."""
+) -> AbstractContextManager[ClickHouseServer]:
+    """A server until the block ends."""
     settings = Settings(
         replica=replica,
         zookeeper_port=zookeeper_port,
         keep_alive_seconds=keep_alive_seconds,
         users=_USERS,
     )
-    with tempfile.TemporaryDirectory(prefix="sluice-clickhouse-") as folder:
-        server = ClickHouseServer(Path(folder), settings)
-        try:
-            server.start()
-            yield server
-        finally:
-            server.stop()
+    return running(lambda folder: ClickHouseServer(folder, settings))

@@ -8,17 +8,18 @@ from collections.abc import Iterator
 import pytest
 
 from sluice.clickhouse.http import Server
+from sluice.testbed.local.cluster.zookeeper import ZooKeeper, zookeeper_available
 from sluice.testbed.local.running import ClickHouse, running_clickhouse
+from tests.support.children import running
 from tests.support.clickhouse_server import ClickHouseServer, clickhouse_available, run_clickhouse
-from tests.support.zookeeper import run_zookeeper, zookeeper_available
 
 
 @pytest.fixture(scope="session")
 def zookeeper_port() -> Iterator[int]:
     if not zookeeper_available():
         pytest.fail("needs Debian's zookeeper: apt-get install zookeeper")
-    with run_zookeeper() as port:
-        yield port
+    with running(ZooKeeper) as zookeeper:
+        yield zookeeper.port
 
 
 @pytest.fixture(scope="session")

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from sluice.claims.connection import Reply
 from sluice.testbed.local.children import free_ports, wait_until
-from sluice.testbed.local.redis_server import RedisServer, run_redis
+from sluice.testbed.local.redis_server import RedisServer
+from tests.support.children import running
 
 __all__ = ["RedisServer", "run_cluster", "run_redis"]
+
+
+def run_redis(*settings: str, password: str = "") -> AbstractContextManager[RedisServer]:
+    """A server until the block ends.
+
+    :param settings: lines of redis.conf.
+    """
+    return running(lambda folder: RedisServer(folder, *settings, password=password))
 
 
 @contextmanager

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from sluice.claims.connection import Connection, Endpoint, Reply
 from sluice.claims.port import StoreAwayError, StoreRefusedError
@@ -58,15 +55,3 @@ class RedisServer(Child):
             return self.ask("PING") == b"PONG"
         except (StoreAwayError, StoreRefusedError):
             return False
-
-
-@contextmanager
-def run_redis(*settings: str, password: str = "") -> Iterator[RedisServer]:
-    """A server until the block ends, in a folder of its own."""
-    with TemporaryDirectory(prefix="sluice-redis-") as folder:
-        server = RedisServer(Path(folder), *settings, password=password)
-        try:
-            server.start()
-            yield server
-        finally:
-            server.stop()

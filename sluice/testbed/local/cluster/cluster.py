@@ -81,10 +81,6 @@ class Cluster:
             with Server(server.url) as client:
                 client.execute(sql, timeout_seconds=120)
 
-    def synchronise(self, target: str) -> None:
-        """Wait until each replica of a table has what the others of its shard have."""
-        self.execute(f"SYSTEM SYNC REPLICA {target}")
-
     def section(self) -> str:
         """The `[clickhouse]` section of a configuration that loads into this cluster."""
         named = ", ".join(

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import shlex
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from sluice.core.errors import TerminalError
 from sluice.spark.java import require_java
@@ -51,18 +48,6 @@ class ZooKeeper(Child):
         java = str(require_java())
         self.launch([java, "-Xmx256m", "-cp", class_path(), MAIN_CLASS, str(configuration)])
         wait_until(lambda: _answers(self.port), self.running, self.folder / "output.log")
-
-
-@contextmanager
-def run_zookeeper() -> Iterator[ZooKeeper]:
-    """Run ZooKeeper until the block ends, in a folder of its own."""
-    with TemporaryDirectory(prefix="sluice-zookeeper-") as folder:
-        zookeeper = ZooKeeper(Path(folder))
-        try:
-            zookeeper.start()
-            yield zookeeper
-        finally:
-            zookeeper.stop()
 
 
 def class_path() -> str:
