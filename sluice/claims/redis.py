@@ -134,9 +134,6 @@ class RedisStore:
         names = self._buckets(keys)
         self._ask(names, b":", 1, b"EVALSHA", _RELEASE, b"1", names, keys[:, 2:], owners)
 
-    def note(self, name: str) -> str:
-        return self.notes().get(name, "")
-
     def keep(self, notes: Mapping[str, str], run: str) -> None:
         masters = self._connected()
         if run != self._told:
