@@ -1,8 +1,9 @@
-"""The examples of docs/FORMATS.md and docs/EVENTS.md, run: an entry, its table, messages, and what
-becomes of them.
+"""The examples of docs/FORMATS.md, EVENTS.md and DELIVERIES.md, run: an entry, its table, messages,
+and what becomes of them.
 
 Blocks that follow each other: ```toml with a [[table]], ```sql with the CREATE TABLE, ```hex or
-any other word with a message a line, then ```text with rows and `dead letter N: reason` (N from 0).
+any other word with a message a line (```keyed: its key, and its value if it has one), then ```text
+with rows and `dead letter N: reason` (N from 0).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from sluice.driver.specs import build_spec
 from tests.decode.support import table
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "FORMATS.md"
-OF_EVENTS = DOCUMENT.with_name("EVENTS.md")
+OTHERS = [DOCUMENT.with_name(name) for name in ("EVENTS.md", "DELIVERIES.md")]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BASE = """
 [pipeline]
@@ -53,6 +54,7 @@ class Example:
     table: str
     messages: tuple[bytes, ...]
     outcome: tuple[str, ...]
+    keys: tuple[bytes, ...] = ()
 
     @property
     def name(self) -> str:
@@ -62,19 +64,23 @@ class Example:
 
 
 def examples() -> list[Example]:
-    blocks = [*BLOCK.findall(DOCUMENT.read_text()), *BLOCK.findall(OF_EVENTS.read_text())]
+    blocks = [block for path in (DOCUMENT, *OTHERS) for block in BLOCK.findall(path.read_text())]
     found = []
     for first, second, third, fourth in zip(
         blocks, blocks[1:], blocks[2:], blocks[3:], strict=False
     ):
         if (first[0], second[0], fourth[0]) != ("toml", "sql", "text"):
             continue
-        lines = third[1].splitlines()
+        lines, keys = third[1].splitlines(), ()
         if third[0] == "hex":
             messages = tuple(bytes.fromhex(line.split("#")[0]) for line in lines)
+        elif third[0] == "keyed":
+            parts = [line.encode().partition(b" ") for line in lines]
+            messages = tuple(value for _, _, value in parts)
+            keys = tuple(key for key, _, _ in parts)
         else:
             messages = tuple(line.encode() for line in lines)
-        found.append(Example(first[1], second[1], messages, tuple(fourth[1].splitlines())))
+        found.append(Example(first[1], second[1], messages, tuple(fourth[1].splitlines()), keys))
     return found
 
 
@@ -96,11 +102,11 @@ def text_of(example: Example, folder: Path) -> TableSpec:
         database="shop",
         table=table.table,
         uuid="",
-        engine="MergeTree",
-        engine_full="",
+        engine=re.search(r"ENGINE = (\w+)", example.table)[1],  # type: ignore[index]
+        engine_full=example.table.rpartition("ENGINE = ")[2],
         columns=columns_of(example.table),
         partition_key="",
-        sorting_key="",
+        sorting_key=example.table.rpartition("ORDER BY ")[2].strip(),
         replicated=False,
         zookeeper_path="",
         replicas_total=1,
@@ -115,19 +121,20 @@ def text_of(example: Example, folder: Path) -> TableSpec:
     return text.tables[0]
 
 
-def decoded(text: TableSpec, messages: tuple[bytes, ...]) -> Decoded:
+def decoded(text: TableSpec, messages: tuple[bytes, ...], keys: tuple[bytes, ...] = ()) -> Decoded:
     with MessageBuffer(framing_of(text)) as buffer:
         buffer.add(list(messages), range(len(messages)))
         count = len(messages)
-        nobody: list[bytes | None] = [None] * count
+        nobody: list[bytes | None] = [*keys] or [None] * count
+        dead = [bool(keys) and not value for value in messages]
         times: list[int | None] = [RECEIVED_MS] * count
-        buffer.facts = MessageFacts(alone("events", 0), nobody, times, [()] * count)
+        buffer.facts = MessageFacts(alone("events", 0), nobody, times, [()] * count, dead)
         return make_decoder(text).decode(buffer, alone("events", 0))
 
 
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
 def test_an_example_does_what_it_says(example: Example, tmp_path: Path) -> None:
-    made = decoded(text_of(example, tmp_path), example.messages)
+    made = decoded(text_of(example, tmp_path), example.messages, example.keys)
     lines: list[str] = []
     if made.rows:
         with memory_file(made.native) as path:
@@ -172,4 +179,6 @@ def test_the_envelope_of_the_document() -> None:
 
 def test_there_are_examples_of_everything() -> None:
     named = {example.name for example in examples()}
-    assert {"clicks", "visits", "usage", "meter_events"} <= named and len(named) == len(examples())
+    assert {"clicks", "visits", "usage", "meter_events", "accounts"} <= named and len(named) == len(
+        examples()
+    )

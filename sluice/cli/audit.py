@@ -98,7 +98,7 @@ def _where(report: AuditReport) -> Iterator[str]:
                 )
     for each in report.unproven:
         yield (
-            f"unproven: offset {each.offset} of {each.topic}[{each.partition}] was left out of "
+            f"unproven: offset {each.offset} of {each.topic}[{each.partition}] is not in "
             f"{each.target} as a duplicate, and {each.why}"
         )
     for entry in report.unaudited:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from sluice.cli.arguments import UsageError, a_positive_number, command
 from sluice.cli.exit import ExitStatus
+from sluice.core.load_spec import Delivery
 
 if TYPE_CHECKING:
     from sluice.ops.init_topic import Wanted
@@ -44,6 +45,12 @@ _PASSWORD = "CLICKHOUSE_PASSWORD"
 )
 @click.option(
     "--table", metavar="[DATABASE.]NAME", help="the table (default: called like the topic)"
+)
+@click.option(
+    "--delivery",
+    type=click.Choice(get_args(Delivery)),
+    default="block",
+    help="how the table stores each message once (docs/DELIVERIES.md)",
 )
 @click.option("--samples", type=a_positive_number, default=1_000, help="messages to look at")
 def init(output: Path, force: bool, from_topic: str | None, **named: Any) -> int:
@@ -96,6 +103,7 @@ def _wanted(
     user: str,
     table: str | None,
     samples: int,
+    delivery: Delivery,
 ) -> Wanted:
     """What the arguments say, checked like the keys of the file that they will stand in."""
     from sluice.config.findings import RefusedError
@@ -138,6 +146,7 @@ def _wanted(
         database=database,
         table=name_of_table,
         samples=samples,
+        delivery=delivery,
         written=written,
         properties=given,
     )

@@ -41,6 +41,13 @@ _ALWAYS = {
     "session_timezone": "",
 }
 
+#: For tables that keep one of equal rows.
+_PAST_WINDOWS = {
+    "insert_deduplicate": "0",
+    "deduplicate_insert": "disable",
+    "deduplicate_blocks_in_dependent_materialized_views": "0",
+}
+
 _OVERFLOWS = (
     *("group_by", "sort", "distinct", "join", "set"),
     *("result", "transfer", "read", "timeout"),
@@ -117,7 +124,11 @@ def read_capabilities(server: Server) -> Capabilities:
 
 
 def insert_settings(
-    capabilities: Capabilities, quorum: int = 1, quorum_timeout_seconds: float = 25.0
+    capabilities: Capabilities,
+    quorum: int = 1,
+    quorum_timeout_seconds: float = 25.0,
+    *,
+    deduplicates: bool = True,
 ) -> dict[str, str]:
     """The settings of every insert into this server, token aside; pure.
 
@@ -126,9 +137,11 @@ def insert_settings(
         could fall between two attempts, and some versions do not check it before they write.
     :param quorum_timeout_seconds: ends before that of `Server.insert`, so that the server can
         still say that the quorum did not come (319).
+    :param deduplicates: False: past the table's window, which neither swallows such a block nor
+        remembers it (R22).
     :raises ConfigurationError: a quorum is wanted and the server cannot wait for one.
     """
-    wanted = dict(_ALWAYS)
+    wanted = dict(_ALWAYS) if deduplicates else {**_ALWAYS, **_PAST_WINDOWS}
     wanted |= {
         name: value
         for name, value in _NEVER.items()

@@ -99,11 +99,12 @@ def why_not_insertable(table: TableSpec, today: Today) -> str | None:
             f"{table.target} was partitioned by {table.partition_key or 'nothing'}, "
             f"and is by {facts.partition_key or 'nothing'} today"
         )
+    is_hashed = not (today.tokens or table.is_replacing)
     is_other_zone = today.time_zone != table.time_zone
-    if is_other_zone and zone_matters(table, facts, tokens=today.tokens):
+    if is_other_zone and zone_matters(table, facts, tokens=not is_hashed):
         return other_zone(table.time_zone, today.time_zone)
     why = why_other_columns(table, facts.columns) or _why_other_key(table, facts.columns)
-    if why is None and not today.tokens:
+    if why is None and is_hashed:
         return why_other_hash(table, facts.columns, facts.sorting_key)
     return why
 

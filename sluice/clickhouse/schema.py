@@ -92,10 +92,11 @@ def describe_table(server: Server, database: str, table: str) -> TableFacts:
     """
     facts = _read_facts(server, database, table, frozenset(), via="")
     where = f"{facts.target} on {server.url}"
-    if facts.engine.startswith("Shared"):
+    if facts.engine.startswith("Shared") and facts.engine != "SharedReplacingMergeTree":
         raise TerminalError(
             f"{where} is a {facts.engine}: its deduplication window cannot be observed",
-            "Load into a MergeTree or ReplicatedMergeTree table of your own servers.",
+            "Load into a MergeTree or ReplicatedMergeTree table of your own servers; or into a "
+            'SharedReplacingMergeTree with delivery = "replacing".',
         )
     if not facts.engine.endswith("MergeTree"):
         raise TerminalError(
@@ -166,7 +167,7 @@ def _read_facts(
     """
     row = _table_row(server, database, table, via)
     engine = str(row["engine"])
-    replicated = engine.startswith(("Replicated", "Shared")) and engine.endswith("MergeTree")
+    replicated = engine.startswith("Replicated") and engine.endswith("MergeTree")
     replica = _replica_row(server, database, table) if replicated else {}
     own = table_settings(str(row["engine_full"]))
     blocks, seconds = _window(server, engine, replicated, own)

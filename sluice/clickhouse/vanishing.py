@@ -98,19 +98,35 @@ def why_rows_go(facts: TableFacts) -> str | None:
     if ttl:
         return f"{facts.target} has {ttl}"
     if kind == "ReplacingMergeTree":
-        key = _elements(facts.sorting_key.strip().removeprefix("(").removesuffix(")"))
-        lacking = [name for name in LINEAGE_TYPES if name not in {each.strip("`") for each in key}]
+        lacking = lacking_in_key(facts)
         if lacking:
             return (
                 f"{facts.target} is a {facts.engine}, which keeps one row of each sorting key, and "
                 f"its sorting key has no {', '.join(lacking)}"
             )
-        if _arguments(facts) > 1:
+        if len(engine_arguments(facts)) > 1:
             return f"{facts.target} is a {facts.engine} that takes deleted rows out"
         return None
     if kind != "MergeTree":
         return f"{facts.target} is a {facts.engine}, which merges rows into others"
     return None
+
+
+def key_elements(sorting_key: str) -> list[str]:
+    """What a table is sorted by: names of columns without quotes, and expressions."""
+    key = sorting_key.strip()
+    if len(elements := _elements(key)) == 1 and key.startswith("(") and key.endswith(")"):
+        elements = _elements(key[1:-1])
+    return [each.strip("`") for each in elements]
+
+
+def lacking_in_key(facts: TableFacts) -> list[str]:
+    """The lineage columns that a table is not sorted by; all of those of one that does not keep one
+    of equal rows."""
+    if not facts.engine.endswith("ReplacingMergeTree"):
+        return list(LINEAGE_TYPES)
+    key = key_elements(facts.sorting_key)
+    return [name for name in LINEAGE_TYPES if name not in key]
 
 
 def _ttl_of(facts: TableFacts) -> str:
@@ -146,14 +162,14 @@ def _elements(text: str) -> list[str]:
     return [each.strip() for each in found if each.strip()]
 
 
-def _arguments(facts: TableFacts) -> int:
-    """How many arguments an engine has that are no texts (of a Replicated one's path)."""
+def engine_arguments(facts: TableFacts) -> list[str]:
+    """The arguments of an engine that are no texts (of a Replicated one's path), without quotes: of
+    a ReplacingMergeTree its version, and what says that a row is deleted."""
     head = re.match(r"\w+\s*\(", facts.engine_full)
     if head is None:
-        return 0
-    return sum(
-        each != "''" for each in _elements(_QUOTED.sub("''", facts.engine_full[head.end() :]))
-    )
+        return []
+    arguments = _elements(_QUOTED.sub("''", facts.engine_full[head.end() :]))
+    return [each.strip("`") for each in arguments if each != "''"]
 
 
 def seeing_all(server: Server) -> dict[str, str]:

@@ -30,7 +30,7 @@ from sluice.config.values import (
 from sluice.core.claims import Deduplicate
 from sluice.core.dynamic import COLUMNS_MAX, DynamicColumns
 from sluice.core.formats import FORMATS, OPTIONS
-from sluice.core.load_spec import Mapped, Route, Sharding
+from sluice.core.load_spec import Delivery, Mapped, Route, Sharding, Tombstones
 from sluice.core.text_options import check_option
 from sluice.core.topics import takes
 
@@ -169,6 +169,8 @@ class TableConfiguration(Section):
     :param shards: that the rows go to, see `Configuration.shards_of`; (): all of them.
     :param sharding: of the rows among several shards.
     :param deduplicate: by what an event is known again; None: by its place in Kafka only.
+    :param delivery: how its blocks are stored once.
+    :param tombstones: what becomes of messages without a value.
     """
 
     name: Name
@@ -194,6 +196,8 @@ class TableConfiguration(Section):
     shards: Listed[Name] = ()
     sharding: Annotated[Sharding | None, PlainValidator(a_sharding)] = None
     deduplicate: Annotated[Deduplicate | None, PlainValidator(a_deduplication)] = None
+    delivery: Delivery = "block"
+    tombstones: Tombstones = "skip"
 
     @property
     def database(self) -> str:
@@ -224,6 +228,8 @@ class TableConfiguration(Section):
             yield "bad_rows", 'needs rows = "many": a message of one row has no other rows'
         if self.deduplicate is not None:
             yield from self._not_known_again(self.deduplicate)
+        if self.tombstones == "delete":
+            yield from self._not_deleting()
         if self.dynamic_columns is not None:
             for what in self._without_new_fields():
                 yield "dynamic_columns", what
@@ -241,6 +247,10 @@ class TableConfiguration(Section):
                 "needs the lineage columns: claims that their store lost are read back from the "
                 "table, with the place in Kafka of each row; use lineage = true",
             )
+
+    def _not_deleting(self) -> Iterator[Conflict]:
+        if self.delivery != "replacing":
+            yield "tombstones", 'needs delivery = "replacing", which takes deleted keys out'
 
     def _without_new_fields(self) -> Iterator[str]:
         """What keeps Sluice from seeing new fields, or from knowing what they are."""

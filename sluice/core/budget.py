@@ -12,12 +12,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sluice.core.lease import CLOCK_SKEW_MS_MAX
+from sluice.core.load_spec import TableSpec
 
 #: Holds stay below this share of a window; the rest is for what cannot be counted.
 WINDOW_SHARE = 2
 
 #: Between a table entry's window and the table that a view writes to; in no name of an entry.
 _TO_TARGET = ">"
+#: Before what has no window; in no name of an entry.
+_WINDOWLESS = "~"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +30,14 @@ class TargetShard:
 
     :param entry: name of the table entry.
     :param target: database.table that a view writes to, however deep; "": the entry's own table.
+    :param has_window: False: blocks are sent there past all windows (R22). So it is another one
+        than the same table's window.
     """
 
     entry: str
     shard: str
     target: str = ""
+    has_window: bool = True
 
     @property
     def own(self) -> TargetShard:
@@ -46,15 +52,22 @@ class TargetShard:
     @property
     def key(self) -> str:
         """How it is called in the ledger's insert counters."""
-        own = f"{self.entry}/{self.shard}"
+        own = f"{'' if self.has_window else _WINDOWLESS}{self.entry}/{self.shard}"
         return f"{own}{_TO_TARGET}{self.target}" if self.target else own
 
     @staticmethod
     def of(key: str) -> TargetShard:
         """The target shard of a key."""
-        own, _, target = key.partition(_TO_TARGET)
+        own, _, target = key.removeprefix(_WINDOWLESS).partition(_TO_TARGET)
         entry, _, shard = own.rpartition("/")
-        return TargetShard(entry, shard, target)
+        return TargetShard(entry, shard, target, not key.startswith(_WINDOWLESS))
+
+
+def own_target_shards(table: TableSpec) -> list[TargetShard]:
+    """The table of an entry in each of its shards."""
+    return [
+        TargetShard(table.entry, shard, has_window=not table.is_replacing) for shard in table.shards
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,12 @@ SPEC_VERSION = 1
 
 ColumnKind = Literal["", "DEFAULT", "MATERIALIZED", "ALIAS", "EPHEMERAL"]
 
+#: How a block is stored once: "block": the table's deduplication window knows it again (R10);
+#: "replacing": the table keeps one of equal rows, however often they come (R22).
+Delivery = Literal["block", "replacing"]
+#: What becomes of a message without a value.
+Tombstones = Literal["skip", "delete"]
+
 #: The lineage columns, in the order in which a block carries them.
 LINEAGE_TYPES = {
     "_topic": "String",
@@ -120,6 +126,7 @@ KAFKA_COLUMNS = {
     "_topic": "String",
     "_partition": "UInt32",
     "_offset": "UInt64",
+    "_tombstone": "UInt8",
 }
 
 
@@ -159,6 +166,8 @@ class TableSpec:
         OK to a block that it knows while the block's own quorum still may fail, and then it goes.
     :param fractions: what becomes of digits of a second that a column does not keep.
     :param deduplicate: by which key an event is known again; None: each message makes its rows.
+    :param delivery: how its blocks are stored once.
+    :param tombstones: what becomes of messages without a value.
     """
 
     entry: str
@@ -193,6 +202,18 @@ class TableSpec:
     schemas: tuple[int, ...] | None = None
     uuids: tuple[tuple[str, str, str], ...] = ()
     deduplicate: Deduplicate | None = None
+    delivery: Delivery = "block"
+    tombstones: Tombstones = "skip"
+
+    @property
+    def is_replacing(self) -> bool:
+        """Whether its table keeps one of equal rows: its blocks need no window (R22)."""
+        return self.delivery == "replacing"
+
+    def row_generation(self, generation: int) -> int:
+        """What rows of it say of their generation: those that a rewind loads again are to replace
+        those that were there before."""
+        return 0 if self.is_replacing else generation
 
     @property
     def target(self) -> str:
@@ -263,6 +284,8 @@ _CHOICES: dict[str, object] = {
     "schemas": None,
     "uuids": (),
     "deduplicate": None,
+    "delivery": "block",
+    "tombstones": "skip",
 }
 
 

@@ -20,7 +20,7 @@ from sluice.core.load_spec import LoadSpec
 from sluice.core.ranges import TopicPartition
 from sluice.core.records import Kind
 from sluice.driver.effects import AddColumns, Effect, ReadTables, StopPartition
-from sluice.driver.parking import Parking, known_rest
+from sluice.driver.parking import Parking, known_rest, parked_in
 from sluice.driver.ports import SchemaRead
 from sluice.driver.record_updates import LOOK_AGE_MS_MAX, RecordPlanner, RecordUpdate
 from sluice.driver.schema_decision import (
@@ -226,7 +226,13 @@ class SchemaChanges:
     def known_rest(self, state: PartitionState) -> Rest:
         """See `parking.known_rest`."""
         spec = self._specs.get(state.record.spec)
-        return {} if spec is None else known_rest(spec, state.block_range, state.background.rest)
+        if spec is None:
+            return {}
+        known = known_rest(spec, state.block_range, state.background.rest)
+        if spec is self.spec_of(state):
+            return known
+        # Under another load spec, what is sent again may be other rows.
+        return {entry: known[entry] for entry in parked_in(spec, state.source.topic)}
 
     def in_parts(self, state: PartitionState) -> frozenset[str]:
         """See `ports.Prober`."""

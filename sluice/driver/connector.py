@@ -394,5 +394,5 @@ class _Assembly:
         """The tables whose rows say who loaded them."""
         return frozenset(table.target for table in self.spec.tables if SOURCE in table.lineage)
 
-    def _why_no_probe(self, spec: LoadSpec, topic: str) -> str | None:
-        return why_no_probe_now(self.clickhouse, spec, topic)
+    def _why_no_probe(self, spec: LoadSpec, topic: str, is_recorded: bool) -> str | None:
+        return why_no_probe_now(self.clickhouse, spec, topic, is_recorded=is_recorded)

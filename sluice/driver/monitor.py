@@ -18,7 +18,7 @@ from sluice.clickhouse.replicas import refuse_own_windows
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.clickhouse.vanishing import why_not_seen
 from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
-from sluice.core.budget import BOUNDLESS, TargetShard, WindowState
+from sluice.core.budget import BOUNDLESS, TargetShard, WindowState, own_target_shards
 from sluice.core.errors import SluiceError, TerminalError, TransientError
 from sluice.core.load_spec import LoadSpec
 from sluice.core.planning import stretched_delay_ms
@@ -113,10 +113,10 @@ class WindowMonitor:
 
     def _target_shards(self, spec: LoadSpec) -> dict[TargetShard, tuple[str, str]]:
         return {
-            TargetShard(table.entry, shard): (table.database, table.table)
+            target_shard: (table.database, table.table)
             for table in spec.tables
-            for shard in table.shards
-            if shard in self._access.shards
+            for target_shard in own_target_shards(table)
+            if target_shard.shard in self._access.shards
         }
 
     def _servers(self) -> dict[str, ShardReader]:
@@ -180,12 +180,15 @@ class WindowMonitor:
                 facts = describe_table(server, *table)
                 refuse_own_windows(facts, target_shard.shard, servers.urls)
                 known[server.url] = (started_ms, facts)
+            crowded = self._read_crowding(server, target_shard, facts, started_ms)
+            if not target_shard.has_window:
+                state = WindowState(BOUNDLESS, 0, facts.target)
+                return {target_shard: ShardWindow(state, started_ms, None, crowded)}
             tables: dict[str, list[TableFacts]] = {}
             others = [each for url, (_, each) in known.items() if url != server.url]
             for each in (facts, *others):
                 for target, there in tables_with_windows(each):
                     tables.setdefault(target, []).append(there)
-            crowded = self._read_crowding(server, target_shard, facts, started_ms)
             found: dict[TargetShard, ShardWindow] = {}
             for target, on_replicas in tables.items():
                 at = replace(target_shard, target=target)

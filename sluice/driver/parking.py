@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from sluice.core.budget import TargetShard
+from sluice.core.budget import TargetShard, own_target_shards
 from sluice.core.errors import SluiceError
 from sluice.core.ledger import Rest, Stored
 from sluice.core.load_spec import LoadSpec
@@ -56,10 +56,10 @@ class Parking:
     def target_shards(self, spec: LoadSpec) -> list[TargetShard]:
         """Where entries insert that may be parked, and are not."""
         return [
-            TargetShard(table.entry, shard)
+            target_shard
             for table in spec.tables
             if table.entry in self._allowed and not table.parked
-            for shard in table.shards
+            for target_shard in own_target_shards(table)
         ]
 
     def allows(self, entry: str) -> bool:
@@ -109,14 +109,17 @@ class Parking:
 
 
 def known_rest(spec: LoadSpec, block_range: Range, rest: Rest) -> Rest:
-    """What is missing of entries that nobody inserted under the range's record. A probe does not
-    look for it, since their tables may not even be there.
+    """What is to be loaded of entries that a probe does not look for under the load spec of the
+    range's record: of those that nobody inserted under it, since their tables may not even be
+    there; and all of those of which everything may be sent again (R22).
 
     :param spec: that the record names.
     :param rest: what an earlier probe found, if the record is of one.
     """
     whole = ((block_range.begin, block_range.end),)
-    return {entry: rest.get(entry, whole) for entry in parked_in(spec, block_range.source.topic)}
+    topic = block_range.source.topic
+    again = {t.entry: whole for t in spec.tables_of(topic) if t.is_replacing and not t.parked}
+    return again | {entry: rest.get(entry, whole) for entry in parked_in(spec, topic)}
 
 
 def parked_in(spec: LoadSpec, topic: str) -> list[str]:

@@ -383,7 +383,7 @@ class RecordPlanner:
         """
         wanted = 1
         for table in self.spec.tables_of(topic):
-            if table.partition_key and not table.parked:
+            if table.partition_key and not (table.parked or table.is_replacing):
                 wanted = max(wanted, 2 * self.reservations.get(table.entry, FIRST_RESERVATION // 2))
         for target_shard in target_shards:
             if target_shard.target and target_shard in windows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sluice.core.budget import TargetShard, still_remembered, still_young
+from sluice.core.budget import TargetShard, own_target_shards, still_remembered, still_young
 from sluice.core.claims import CLAIMS
 from sluice.core.ledger import Background
 from sluice.core.load_spec import LoadSpec
@@ -18,10 +18,13 @@ def target_shards_of(spec: LoadSpec, topic: str) -> list[TargetShard]:
     """Every table that a range of this topic is inserted into; see `Budget.target_shards`, too. The
     claims of a table are to a range what one more window is (R20)."""
     return [
-        TargetShard(table.entry, shard)
+        target_shard
         for table in spec.tables_of(topic)
         if not table.parked
-        for shard in (*table.shards, *([CLAIMS] if table.deduplicate else []))
+        for target_shard in (
+            *own_target_shards(table),
+            *([TargetShard(table.entry, CLAIMS)] if table.deduplicate else []),
+        )
     ]
 
 

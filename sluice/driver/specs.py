@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sluice.claims.stores import StoreAccess
@@ -28,6 +28,7 @@ from sluice.core.load_spec import (
 from sluice.core.replicas import host_matches
 from sluice.core.topics import matches, takes
 from sluice.decode.version import decoder_version
+from sluice.driver.delivery import require_delivery
 from sluice.driver.event_keys import required_columns
 from sluice.driver.login import login_of, password_of
 from sluice.driver.shards import on_shard
@@ -100,10 +101,12 @@ def build_spec(
     :param time_zone: of the servers.
     :param paths: of Replicated tables, see `Today`; None where the load spec is not for loading.
     :param uuids: of the others, see `Today`.
-    :raises ConfigurationError: lineage = true and the table lacks lineage columns; or an entry
-        deduplicates by what its table does not have.
+    :raises ConfigurationError: lineage = true and the table lacks lineage columns; an entry
+        deduplicates by what its table does not have; or its table cannot be what `delivery` says.
     """
     connector = configuration.connector(connector_name)
+    entries = tables_of_connector(configuration, connector_name)
+    lineage = {table.name: _carried(configuration, table, facts[table.name]) for table in entries}
     return LoadSpec(
         pipeline=configuration.pipeline,
         connector=connector_name,
@@ -122,7 +125,7 @@ def build_spec(
                 ),
                 format=table.format,
                 columns=facts[table.name].columns,
-                lineage=lineage_columns(table, facts[table.name]),
+                lineage=lineage[table.name],
                 partition_key=facts[table.name].partition_key,
                 sorting_key=facts[table.name].sorting_key,
                 unknown_fields=table.unknown_fields,
@@ -146,12 +149,42 @@ def build_spec(
                 fractions=table.fractions,
                 uuids=uuids_of(table.target, configuration.shards_of(table), uuids or {}),
                 deduplicate=_deduplicate(configuration, table),
+                delivery=table.delivery,
+                tombstones=table.tombstones,
             )
-            for table in sorted(
-                tables_of_connector(configuration, connector_name), key=lambda table: table.name
-            )
+            for table in sorted(entries, key=lambda table: table.name)
         ),
     )
+
+
+def _carried(
+    configuration: Configuration, table: TableConfiguration, facts: TableFacts
+) -> tuple[str, ...]:
+    """The lineage columns that blocks carry into a table that is what its entry says."""
+    carried = lineage_columns(table, facts)
+    require_fitting(configuration, table, facts, carried)
+    return carried
+
+
+def require_fitting(
+    configuration: Configuration,
+    table: TableConfiguration,
+    facts: TableFacts,
+    carried: tuple[str, ...],
+    check: Callable[..., None] = require_delivery,
+) -> None:
+    """See that a table can be what its entry says; see `sluice.driver.delivery`.
+
+    :param carried: lineage columns that its blocks carry.
+    :param check: `require_replacing` to ask whether it could be that.
+    :raises ConfigurationError: it cannot.
+    """
+    loaders = sum(
+        one.target == table.target
+        for connector in configuration.connectors
+        for one in tables_of_connector(configuration, connector.name)
+    )
+    check(table, facts, carried, len(configuration.shards_of(table)), loaders)
 
 
 def _paths_of(

@@ -50,6 +50,10 @@ from sluice.kafka.recorder import Recorder, TakeOver
 _logger = logging.getLogger("sluice.loop")
 
 
+#: See `StartParts`.
+WhyNoProbe = Callable[[LoadSpec, str, bool], str | None]
+
+
 @dataclass(frozen=True, slots=True)
 class StartParts:
     """The world around a take-over.
@@ -58,7 +62,8 @@ class StartParts:
         nothing; see `sluice.kafka.ledger.read_view`.
     :param watch: makes `windows` watch the target shards of a recorded load spec too.
     :param why_not_executable: why a recorded load spec cannot be executed for a topic, or None.
-    :param why_no_probe: why a load spec's tables of a topic cannot be probed, or None.
+    :param why_no_probe: why a load spec's tables of a topic cannot be probed, or None; see
+        `sluice.driver.probing.why_no_probe_now`.
     :param start: where a topic begins that never existed here.
     :param ask_group: looks at the group of another loader that `start` names.
     :param find_cuts: looks after logs whose leader has changed since a record.
@@ -71,7 +76,7 @@ class StartParts:
     planner: RecordPlanner
     watch: Callable[[LoadSpec], None]
     why_not_executable: Callable[[LoadSpec, str], str | None]
-    why_no_probe: Callable[[LoadSpec, str], str | None]
+    why_no_probe: WhyNoProbe
     start: Start
     ask_group: AskGroup
     now_ms: Clock
@@ -173,16 +178,14 @@ def take_over(
     return started
 
 
-def _asked_once(
-    why_no_probe: Callable[[LoadSpec, str], str | None],
-) -> Callable[[LoadSpec, str], str | None]:
+def _asked_once(why_no_probe: WhyNoProbe) -> WhyNoProbe:
     """Servers are asked about the tables of a topic once, not for each of its partitions."""
-    known: dict[tuple[int, str], str | None] = {}
+    known: dict[tuple[int, str, bool], str | None] = {}
 
-    def ask(spec: LoadSpec, topic: str) -> str | None:
-        key = id(spec), topic
+    def ask(spec: LoadSpec, topic: str, is_recorded: bool) -> str | None:
+        key = id(spec), topic, is_recorded
         if key not in known:
-            known[key] = why_no_probe(spec, topic)
+            known[key] = why_no_probe(spec, topic, is_recorded)
         return known[key]
 
     return ask
@@ -396,7 +399,10 @@ def _facts(
         if forgotten != "":
             memory, why = Memory.OVERRUN, "ClickHouse may have forgotten its blocks"
             why += f" ({forgotten})" if forgotten else ""
-        no_probe = no_entry or (parts.why_no_probe(spec, item.source.topic) if why else None)
+        is_recorded = record.spec in started.specs
+        no_probe = no_entry or (
+            parts.why_no_probe(spec, item.source.topic, is_recorded) if why else None
+        )
         if no_probe is not None and why:
             probe, why = Probe.IMPOSSIBLE, f"{why}, and it cannot be probed: {no_probe}"
     return Facts(committed, ledger, item.topic, log, memory, executable, probe), why

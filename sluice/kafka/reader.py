@@ -67,8 +67,8 @@ _TUNING: dict[str, str | int | bool] = {
     "statistics_interval_ms": 0,
 }
 
-#: Called with the values and offsets of one poll, the offsets as `Wanted` says; no value is None.
-#: Where the offsets have no holes they are a `range`.
+#: Called with the values and offsets of one poll, the offsets as `Wanted` says; no value is None,
+#: but those of tombstones that are asked for. Where the offsets have no holes they are a `range`.
 Deliver = Callable[[list[bytes], Sequence[int]], None]
 #: A message's key, headers and timestamp in milliseconds, if it has one.
 Seen = tuple[bytes | None, Sequence[tuple[str, bytes | None]], int | None]
@@ -103,7 +103,7 @@ class ReadResult:
 
     :param messages: all messages, tombstones included.
     :param bytes: of keys and values.
-    :param skipped: tombstones.
+    :param skipped: tombstones that were not delivered.
     :param heavy_at: None, or the end at which the range would still be within the limit.
     """
 
@@ -131,6 +131,8 @@ class RangeReader:
         bytes_max: int,
         deliver: Deliver,
         look: Look | None = None,
+        *,
+        tombstones: bool = False,
     ) -> ReadResult:
         """As `read_ranges`, of one.
 
@@ -138,12 +140,19 @@ class RangeReader:
         :raises StalledError: no progress although the offsets exist.
         """
         try:
-            return self.read_ranges([Wanted(block_range)], bytes_max, deliver, look)[0]
+            wanted = [Wanted(block_range)]
+            return self.read_ranges(wanted, bytes_max, deliver, look, tombstones=tombstones)[0]
         except UnreadRangeError as unread:
             raise unread.reason from None
 
     def read_ranges(
-        self, wanted: Sequence[Wanted], bytes_max: int, deliver: Deliver, look: Look | None = None
+        self,
+        wanted: Sequence[Wanted],
+        bytes_max: int,
+        deliver: Deliver,
+        look: Look | None = None,
+        *,
+        tombstones: bool = False,
     ) -> tuple[ReadResult, ...]:
         """Deliver every message of the ranges: range by range, and in offset order.
 
@@ -152,6 +161,7 @@ class RangeReader:
         it was noticed: of a single range, the one that crosses the limit.
 
         :param wanted: at most one range of each partition.
+        :param tombstones: deliver messages without a value, too, as None.
         :raises UnreadRangeError: with what `read` raises.
         """
         first = wanted[0].block_range
@@ -164,7 +174,9 @@ class RangeReader:
         poll = min(self._polls.get(source, FIRST_POLL_MESSAGES) for source in sources)
         fetch_bytes = _fetch_bytes(poll)
         consumer = self._consumer_at([one.block_range for one in wanted], fetch_bytes)
-        reading = _Reading(consumer, wanted, bytes_max, deliver, look, originals, poll)
+        reading = _Reading(
+            consumer, wanted, bytes_max, deliver, look, originals, poll, tombstones=tombstones
+        )
         is_kept = False
         try:
             results = reading.run()
@@ -231,7 +243,7 @@ class RangeReader:
 
 @dataclass(slots=True)
 class _Poll:
-    """Messages of one range that came together, without tombstones."""
+    """Messages of one range that came together, without tombstones that nobody asked for."""
 
     values: list[bytes]
     offsets: Sequence[int]
@@ -244,6 +256,7 @@ class _Reading:
 
     :param originals: of a single range.
     :param poll: messages of the first poll.
+    :param tombstones: are delivered.
     """
 
     def __init__(
@@ -255,11 +268,13 @@ class _Reading:
         look: Look | None,
         originals: Originals | None,
         poll: int,
+        *,
+        tombstones: bool,
     ) -> None:
         ranges = [one.block_range for one in wanted]
         self._consumer, self._wanted = consumer, wanted
         self._bytes_max, self._deliver, self._look = bytes_max, deliver, look
-        self._originals = originals
+        self._originals, self._tombstones = originals, tombstones
         self.poll = poll
         #: Of each range: every offset below is done.
         self.positions = [each.begin for each in ranges]
@@ -372,9 +387,13 @@ class _Reading:
         self._messages += len(batch)
         self._bytes += total
         self._results[number] = ReadResult(
-            before.messages + len(batch), before.bytes + total, before.skipped + len(tombstones)
+            before.messages + len(batch),
+            before.bytes + total,
+            before.skipped + (0 if self._tombstones else len(tombstones)),
         )
-        if tombstones:
+        if self._tombstones:
+            values = list(map(_value, batch))
+        elif tombstones:
             kept = sorted(set(range(len(values))).difference(tombstones))
             offsets = [offsets[i] for i in kept]
             values = [values[i] for i in kept]

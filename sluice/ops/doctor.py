@@ -32,6 +32,7 @@ from sluice.ops.doctor_shards import (
 )
 from sluice.ops.doctor_tables import (
     TableNeeds,
+    check_delivery,
     check_dynamic,
     check_entry,
     check_shared,
@@ -58,12 +59,13 @@ def examine(configuration: Configuration, connector: str | None = None) -> list[
         connectors = (configuration.connector(connector),)
     entries = _entries(configuration, connectors)
     names = _names_by_shard(configuration, entries)
+    past = past_windows(configuration)
     with_replicas, of_cluster = look_at_cluster(configuration)
     access = None if with_replicas is None else access_of(with_replicas)
     with ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="doctor") as pool:
         clusters = [pool.submit(look_at_kafka, configuration, each) for each in connectors]
         servers = [
-            pool.submit(look_at_replica, access, shard, url, names[shard])
+            pool.submit(look_at_replica, access, shard, url, names[shard], past)
             for shard, urls in (access.shards.items() if access is not None else ())
             if access is not None and names[shard]
             for url in urls
@@ -157,6 +159,14 @@ def _names_by_shard(
     return {shard: sorted(tables) for shard, tables in names.items()}
 
 
+def past_windows(configuration: Configuration) -> set[tuple[str, str]]:
+    """Tables, (database, table), whose blocks are all sent past their windows (R22)."""
+    by_delivery: dict[str, set[tuple[str, str]]] = {}
+    for entry in configuration.tables:
+        by_delivery.setdefault(entry.delivery, set()).add((entry.database, entry.table))
+    return by_delivery.get("replacing", set()) - by_delivery.get("block", set())
+
+
 def _partitions_by_target(
     entries: Sequence[TableConfiguration],
     connectors: Sequence[ConnectorConfiguration],
@@ -212,6 +222,7 @@ def _look_at_tables(
             urls=access.shards[look.shard],
             quorum=access.quorum_of(look.shard),
             is_majority=clickhouse.quorum == "auto",
+            window=name not in past_windows(configuration),
         )
         check_table(found, facts, look.capabilities, needs)
         loaders = _loaders(configuration, facts.target, topics)
@@ -219,6 +230,7 @@ def _look_at_tables(
         for entry in entries:
             if (entry.database, entry.table) == name:
                 check_entry(found, facts, look.capabilities, entry)
+                check_delivery(found, facts, configuration, entry)
                 check_dynamic(found, facts, entry, is_closed=name in look.closed)
                 check_deduplicated(found, facts, entry)
         findings += found.findings
@@ -259,9 +271,10 @@ def _look_at_decoding(
         if (spec := _spec(configuration, connector.name, facts, zone)) is not None
     ]
     is_hashed = any(look.capabilities and not look.capabilities.tokens for look in looks)
-    keys = {}
+    past, keys = past_windows(configuration), {}
     for table in facts.values():
-        keys[table.target] = Key(table.target, table.partition_key, table.columns, is_hashed)
+        is_known = is_hashed and (table.database, table.table) not in past
+        keys[table.target] = Key(table.target, table.partition_key, table.columns, is_known)
         for dependent in table.all_dependents():
             target = dependent.target
             keys.setdefault(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -54,11 +54,16 @@ class ReplicaLook:
 
 
 def look_at_replica(
-    access: ClickHouseAccess, shard: str, url: str, names: Sequence[_Name]
+    access: ClickHouseAccess,
+    shard: str,
+    url: str,
+    names: Sequence[_Name],
+    past_windows: Collection[_Name] = (),
 ) -> ReplicaLook:
     """Examine one server. What cannot be read is a finding, never an exception.
 
     :param names: (database, table) of the targets.
+    :param past_windows: those of them whose blocks are sent past their windows.
     """
     with access.connect(url) as server:
         look = ReplicaLook(shard, server.url)
@@ -77,7 +82,8 @@ def look_at_replica(
         _try(found, "rights", lambda: _check_rights(found, server))
         look.findings += found.findings
         for database, table in names:
-            _look_at_table(look, server, access, database, table)
+            has_window = (database, table) not in past_windows
+            _look_at_table(look, server, access, database, table, has_window=has_window)
         _look_at_way(look, server, access)
         with suppress(SluiceError):  # a look at the tables has told it
             look.condition = read_condition(server, look.tables, counts=False)
@@ -149,7 +155,13 @@ def _check_rights(found: Examination, server: Server) -> None:
 
 
 def _look_at_table(
-    look: ReplicaLook, server: Server, access: ClickHouseAccess, database: str, table: str
+    look: ReplicaLook,
+    server: Server,
+    access: ClickHouseAccess,
+    database: str,
+    table: str,
+    *,
+    has_window: bool,
 ) -> None:
     found = Examination(f"{database}.{table} on {server.url}")
     try:
@@ -161,10 +173,11 @@ def _look_at_table(
         found.error("table", error.message, error.hint)
     else:
         _try(found, "rights", lambda: _look_at_right_to_add(look, server, (database, table)))
-        _try(found, "insert-counter", lambda: _check_insert_counter(found, server, facts))
+        if has_window:
+            _try(found, "insert-counter", lambda: _check_insert_counter(found, server, facts))
         assert look.capabilities is not None
         if not facts.is_readonly:  # `check_contact` tells of that
-            _rehearse_insert(found, server, access, look, facts)
+            _rehearse_insert(found, server, access, look, facts, has_window=has_window)
     look.findings += found.findings
 
 
@@ -184,6 +197,8 @@ def _rehearse_insert(
     access: ClickHouseAccess,
     look: ReplicaLook,
     facts: TableFacts,
+    *,
+    has_window: bool,
 ) -> None:
     """Insert no row at all, with the settings of a real insert: rights, locked settings,
     columns and quorum answer as they will for a block."""
@@ -197,10 +212,13 @@ def _rehearse_insert(
             facts.table,
             columns,
             b"",
-            token if capabilities.tokens else None,
+            token if capabilities.tokens and has_window else None,
             query_id_of(token, "0"),
             insert_settings(
-                capabilities, access.quorum_of(look.shard), access.quorum_timeout_seconds
+                capabilities,
+                access.quorum_of(look.shard),
+                access.quorum_timeout_seconds,
+                deduplicates=has_window,
             ),
         )
         server.insert(plan, lambda: INSERT_TIMEOUT_SECONDS)

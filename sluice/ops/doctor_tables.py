@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 
 from sluice.clickhouse.capabilities import Capabilities
-from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.schema import TableFacts, table_settings
 from sluice.clickhouse.sql import qualified
-from sluice.config import Durability, TableConfiguration
+from sluice.config import Configuration, Durability, TableConfiguration
 from sluice.core.budget import WINDOW_SHARE
 from sluice.core.dynamic import room_for_columns
 from sluice.core.errors import SluiceError
 from sluice.core.lease import LEASE_SHARE_OF_WINDOW, lease_seconds_max
-from sluice.core.load_spec import NEEDED_LINEAGE, SOURCE, lineage_types
+from sluice.core.load_spec import NEEDED_LINEAGE, SOURCE, Delivery, lineage_types
 from sluice.core.replicas import majority
+from sluice.driver.delivery import require_replacing
 from sluice.driver.probing import why_no_probe
 from sluice.driver.record_updates import FIRST_RESERVATION
-from sluice.driver.specs import add_lineage_statement, lineage_columns
+from sluice.driver.specs import add_lineage_statement, lineage_columns, require_fitting
 from sluice.ops.doctor_findings import Examination
 
 #: Kafka partitions times reservation times this: room for a range in doubt and its successor.
@@ -28,6 +30,12 @@ _WINDOW_BLOCKS_WANTED = 10_000
 _WINDOW_SECONDS_WANTED = 24 * 3600
 #: MODIFY SETTING for the MergeTree family.
 _MODIFY_SETTING_SINCE = (19, 14)
+#: Checks of a table that only windows need.
+_OF_WINDOWS = frozenset({"window", "lease", "views", "tokens", "delivery"})
+_DELIVERIES: dict[Delivery, str] = {
+    "block": "a repeated block is known by the window",
+    "replacing": "a repeated block changes nothing that FINAL shows",
+}
 _MERGING = (
     "Replacing",
     "Collapsing",
@@ -47,6 +55,8 @@ class TableNeeds:
     :param urls: replicas of the shard as configured.
     :param quorum: how many replicas have to have a block, with durability "quorum".
     :param is_majority: it is to be more than half of them.
+    :param window: some entry's blocks have to be known again by its window; else what is asked of
+        windows is of no use (R22).
     """
 
     partitions: int
@@ -55,22 +65,27 @@ class TableNeeds:
     urls: tuple[str, ...]
     quorum: int = 2
     is_majority: bool = False
+    window: bool = True
 
 
 def check_table(
     found: Examination, facts: TableFacts, capabilities: Capabilities, needs: TableNeeds
 ) -> None:
     """Every check of one table on one server, whichever entries go to it."""
-    for table, view in _with_views(facts):
-        _check_blocks(found, table, view, capabilities, needs)
-        _check_seconds(found, table, view, capabilities, needs)
+    for table, _ in _with_views(facts):
         _check_async(found, table, capabilities)
-    window = f"{facts.window_blocks} blocks"
-    if facts.window_seconds is not None:
-        window += f" for {facts.window_seconds} s"
-    found.ok("window", window)
-    _check_views(found, facts, capabilities)
-    _check_engine(found, facts)
+    if needs.window:
+        for table, view in _with_views(facts):
+            _check_blocks(found, table, view, capabilities, needs)
+            _check_seconds(found, table, view, capabilities, needs)
+        window = f"{facts.window_blocks} blocks"
+        if facts.window_seconds is not None:
+            window += f" for {facts.window_seconds} s"
+        found.ok("window", window)
+        _check_views(found, facts, capabilities)
+        _check_engine(found, facts)
+    else:
+        _check_cleanup(found, facts, needs)
     _check_replicas(found, facts, needs)
 
 
@@ -210,6 +225,46 @@ def _after_restart(facts: TableFacts) -> str:
     )
 
 
+def _check_cleanup(found: Examination, facts: TableFacts, needs: TableNeeds) -> None:
+    """Merges that take deleted keys out for good: an older row that comes again brings one back."""
+    settings = table_settings(facts.engine_full)
+    on = [name for name in settings if "replacing_merge_with_cleanup" in name]
+    if any(settings[name] not in ("0", "false") for name in on):
+        found.warning(
+            "cleanup",
+            f"{facts.target} takes deleted keys out for good by itself ({', '.join(on)}): a "
+            f"rewind, or an insert that comes up to {needs.lease_seconds:g} s late, brings such a "
+            "key back",
+            "ALTER TABLE … RESET SETTING; OPTIMIZE TABLE … FINAL CLEANUP while nothing is loaded",
+        )
+    found.ok("cleanup", "deleted keys stay until somebody takes them out")
+
+
+def check_delivery(
+    found: Examination, facts: TableFacts, configuration: Configuration, entry: TableConfiguration
+) -> None:
+    """Whether the table is what `delivery` says; where it is refused, whether another one fits."""
+    try:
+        carried = lineage_columns(entry, facts)
+    except SluiceError:
+        return  # `lineage` tells of it
+    try:
+        require_fitting(configuration, entry, facts, carried)
+    except SluiceError as error:
+        found.error("delivery", error.message, error.hint)
+    is_refused = any(one.level == "error" and one.check in _OF_WINDOWS for one in found.findings)
+    if entry.delivery == "block" and is_refused:
+        with suppress(SluiceError):
+            require_fitting(configuration, entry, facts, carried, require_replacing)
+            found.warning(
+                "delivery",
+                f"table entry {entry.name}: {facts.target} keeps one of equal rows, and needs no "
+                "window",
+                'delivery = "replacing" in its [[table]]',
+            )
+    found.ok("delivery", f"{entry.delivery}: {_DELIVERIES[entry.delivery]}")
+
+
 def check_entry(
     found: Examination, facts: TableFacts, capabilities: Capabilities, entry: TableConfiguration
 ) -> None:
@@ -219,6 +274,9 @@ def check_entry(
         carried = lineage_columns(entry, facts)
     except SluiceError as error:
         found.error("lineage", error.message, error.hint)
+        return
+    if entry.delivery == "replacing":
+        found.ok("lineage", f"blocks of {where} carry {', '.join(carried) or 'none'}")
         return
     missing = sorted(NEEDED_LINEAGE - set(carried))
     fix = 'lineage = true in its [[table]], or "auto"'

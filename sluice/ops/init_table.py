@@ -10,7 +10,7 @@ from sluice.clickhouse.capabilities import Capabilities, read_capabilities
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.sql import identifier, literal, qualified
 from sluice.core.errors import TerminalError, TransientError
-from sluice.core.load_spec import lineage_types
+from sluice.core.load_spec import Delivery, lineage_types
 from sluice.ops.init_types import SampledColumn
 
 #: Enough for every repeat that may come, however late (R10).
@@ -50,7 +50,9 @@ class ServerFacts:
 ASSUMED = ServerFacts((99,), "MergeTree", "non_replicated_deduplication_window", True, False)
 
 
-def ask_server(server: Server, database: str, table: str) -> ServerFacts:
+def ask_server(
+    server: Server, database: str, table: str, delivery: Delivery = "block"
+) -> ServerFacts:
     """Look at the server that the table will be on; nothing is changed.
 
     :raises TerminalError: no table there could deduplicate.
@@ -63,11 +65,11 @@ def ask_server(server: Server, database: str, table: str) -> ServerFacts:
         f" WHERE database = {literal(database)} AND name = {literal(table)}"
     )
     replica = _replica(server, capabilities, database, table)
-    if replica is None and not capabilities.tokens:
+    if replica is None and not capabilities.tokens and delivery == "block":
         raise TerminalError(
             f"{server.url}: ClickHouse {capabilities.version_text} deduplicates only in Replicated "
             "tables, and has no ZooKeeper",
-            "Use ClickHouse 22.2 or newer, or configure <zookeeper>.",
+            "Use ClickHouse 22.2 or newer, configure <zookeeper>, or take --delivery replacing.",
         )
     return ServerFacts(
         capabilities.version,
@@ -128,17 +130,23 @@ def create_table(
     table: str,
     columns: Sequence[SampledColumn],
     facts: ServerFacts,
+    delivery: Delivery = "block",
 ) -> str:
     """The statement, without a semicolon."""
     lineage = lineage_types(facts.version)
     lines = [f"    {_quoted(c.name)} {c.type}" for c in columns]
     lines += [f"    {name} {text}" for name, text in lineage.items()]
-    key = ", ".join(_quoted(name) for name in sorting_key(columns))
+    names, engine = sorting_key(columns), facts.engine
+    settings = f"\nSETTINGS {facts.window} = {_WINDOW_BLOCKS}"
+    if delivery == "replacing":  # one of the rows that the whole lineage makes equal is kept
+        names += [name for name in lineage if name not in names]
+        engine, settings = engine.replace("MergeTree", "ReplacingMergeTree", 1), ""
+    key = ", ".join(map(_quoted, names))
     return (
         f"CREATE TABLE {qualified(database, table)} (\n"
         + ",\n".join(lines)
-        + f"\n) ENGINE = {facts.engine}\nORDER BY ({key})\n"
-        + f"SETTINGS {facts.window} = {_WINDOW_BLOCKS}"
+        + f"\n) ENGINE = {engine}\nORDER BY ({key})"
+        + settings
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sluice.clickhouse.http import Server
 from sluice.core.errors import TerminalError
-from sluice.core.load_spec import LINEAGE_TYPES, Column, TableSpec
+from sluice.core.load_spec import LINEAGE_TYPES, Column, Delivery, TableSpec
 from sluice.decode.formats import framing_of, make_decoder
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import BadMessage
@@ -43,6 +43,7 @@ class Wanted:
     :param database: of the table; None for the default.
     :param table: None to call it like the topic.
     :param samples: how many messages to look at.
+    :param delivery: of the table entry.
     """
 
     topic: str
@@ -53,6 +54,7 @@ class Wanted:
     database: str | None = None
     table: str | None = None
     samples: int = 1_000
+    delivery: Delivery = "block"
     written: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
 
@@ -82,7 +84,7 @@ def propose(wanted: Wanted) -> Proposal:
     facts = ASSUMED
     if wanted.clickhouse:
         with Server(wanted.clickhouse, wanted.user, wanted.password) as server:
-            facts = ask_server(server, database, table)
+            facts = ask_server(server, database, table, wanted.delivery)
     access = KafkaAccess("init", wanted.brokers, wanted.properties)
     sample = take_sample(access, wanted.topic, wanted.samples)
     found = recognise(wanted.topic, sample.values)
@@ -91,7 +93,7 @@ def propose(wanted: Wanted) -> Proposal:
     _tell(sample, found, columns, facts, f"{database}.{table}")
     return Proposal(
         configuration_text(wanted, found, database, table),
-        create_table(database, table, columns, facts),
+        create_table(database, table, columns, facts, wanted.delivery),
     )
 
 
@@ -225,6 +227,8 @@ def configuration_text(wanted: Wanted, found: Recognised, database: str, table: 
     more = f"target = {_text(table)}\n" if len(table) > _NAME_MAX else ""
     if found.rows == "many":
         more += 'rows = "many"                         # a message may hold several rows\n'
+    if wanted.delivery != "block":
+        more += f"delivery = {_text(wanted.delivery)}              # docs/DELIVERIES.md\n"
     if found.options:
         options = ", ".join(f"{key} = {_text(value)}" for key, value in found.options.items())
         more += f"options = {{ {options} }}\n"

@@ -194,7 +194,7 @@ def _insert_counters(situation: Situation, facts: PartitionFacts) -> InsertCount
         tables = [
             table
             for table in configuration.tables_of(facts.source.topic)
-            if shard in configuration.shards_of(table)
+            if shard in configuration.shards_of(table) and table.delivery == "block"
         ]
 
         def read(server: Server, tables: Sequence[TableConfiguration] = tables) -> list[int]:

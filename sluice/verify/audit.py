@@ -25,6 +25,7 @@ from sluice.core.ranges import Interval, TopicPartition
 from sluice.driver.specs import access_of, lineage_columns, tables_of_connector
 from sluice.verify.audit_chunk import EXAMPLES_MAX, Tally
 from sluice.verify.audit_duplicates import Unproven, unproven_duplicates
+from sluice.verify.audit_last_values import has_last_values, unproven_last_values
 from sluice.verify.audit_piece import Judge, Judged, Piece, PieceTable, judge_in_worker
 from sluice.verify.audit_source import DeadLetters, PartitionLog, SourceReader, offsets_of
 from sluice.verify.audit_tables import Loaders, TableReader
@@ -100,7 +101,8 @@ class AuditReport:
         topics whose `_source` says that somebody else loaded them.
     :param duplicates: messages whose rows were left out, since others own their keys; each once
         for a table entry.
-    :param unproven: those of which no row has the key, if that was asked for.
+    :param unproven: those of which no row has the key, if that was asked for; and, of tables that
+        keep the last row of each key, last messages that they have no row of.
     :param unaudited: entries that cannot be looked at: their rows carry no offset.
     """
 
@@ -178,12 +180,17 @@ def audit(
             SourceReader(configuration, each, told_apart) for each in configuration.connectors
         ]
         refuse_ambiguous(configuration, readers, sources)
+        by_keys = {
+            e.name for e in configuration.tables if has_last_values(e, readers[e.target].facts)
+        }
         logs = [source.logs() for source in sources]
         for source, found in zip(sources, logs, strict=True):
-            groups = _groups(configuration, source, sources, readers, unaudited)
+            groups = _groups(configuration, source, sources, readers, unaudited | by_keys)
             judge = _judging(configuration, source, spread, stack)
             partitions += _Auditor(source, found, groups, chunk_offsets, judge).run()
         unproven = unproven_duplicates(configuration, sources, logs) if proves_duplicates else []
+        if by_keys:
+            unproven += unproven_last_values(configuration, sources, logs, by_keys)
     tables = [table for partition in partitions for table in partition.tables]
     return AuditReport(
         produced=sum(partition.produced for partition in partitions),
@@ -296,17 +303,20 @@ def _groups(
     source: SourceReader,
     sources: Sequence[SourceReader],
     readers: dict[str, TableReader],
-    unaudited: set[str],
+    left_out: set[str],
 ) -> dict[str, list[_Group]]:
     """By topic. Entries that load the same topic into the same table are judged together, where
-    not each row says which of them loaded it."""
+    not each row says which of them loaded it.
+
+    :param left_out: entries that are not judged by offsets.
+    """
     found: dict[str, list[_Group]] = {topic: [] for topic in source.counts}
     for topic, groups in found.items():
         by_target: dict[str, list[TableConfiguration]] = {}
         for entry in configuration.tables_of(topic):
             by_target.setdefault(entry.target, []).append(entry)
         for target, entries in sorted(by_target.items()):
-            if unaudited.intersection(entry.name for entry in entries):
+            if left_out.intersection(entry.name for entry in entries):
                 continue
             reader, shards = readers[target], _shards_of(configuration, target)
             if not reader.tells:

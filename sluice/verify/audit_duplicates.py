@@ -148,26 +148,27 @@ def _without_row(
         table = tables[target]
         keyed[target] = table, RowKeys(table, decoder_of(table, registry).columns)
     lines = [keys for each in sought for keys in each.keys]
-    wanted = np.unique(_as_values(np.concatenate([np.zeros((0, KEY_BYTES), np.uint8), *lines])))
+    wanted = np.unique(as_values(np.concatenate([np.zeros((0, KEY_BYTES), np.uint8), *lines])))
     is_there = np.zeros(len(wanted), np.bool_)
     for table, row_keys in keyed.values():
         shards = tuple(shard for shard in table.shards if shard in access.shards)
         for stored, _ in stored_keys(access, replace(table, shards=shards), row_keys):
-            values = _as_values(stored)
+            values = as_values(stored)
             places = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
             if len(wanted):
                 is_there[places[wanted[places] == values]] = True
     why = f"no row of {', '.join(sorted(keyed))} has its key"
     for each in sought:
         missing = [
-            of[~is_there[np.searchsorted(wanted, _as_values(keys))]]
+            of[~is_there[np.searchsorted(wanted, as_values(keys))]]
             for keys, of in zip(each.keys, each.numbers, strict=True)
         ]
         for number in np.unique(np.concatenate([np.zeros(0, np.int64), *missing])).tolist():
             yield _unproven(each.messages[number], each.table, why)
 
 
-def _as_values(keys: Keys) -> NDArray[np.void]:
+def as_values(keys: Keys) -> NDArray[np.void]:
+    """Each key as one value."""
     return np.ascontiguousarray(keys).view(f"V{KEY_BYTES}")[:, 0]
 
 

@@ -12,6 +12,7 @@ from sluice.clickhouse.access import ClickHouseAccess
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.probe import replicas_in_sync, source_literal
 from sluice.clickhouse.schema import TableFacts, describe_table
+from sluice.clickhouse.vanishing import lacking_in_key
 from sluice.core.errors import TerminalError, TransientError
 from sluice.core.load_spec import SOURCE, Sharding
 from sluice.core.ranges import TopicPartition
@@ -162,7 +163,7 @@ class TableReader:
         for server, facts in self._places:
             has_row = any(column.name == "_row" for column in facts.columns)
             query = _RUNS.replace("ROW", "toUInt64(_row)" if has_row else "toUInt64(0)")
-            query = query.replace("WHOSE", _whose(facts, whose))
+            query = _asked(facts, query, whose)
             rows = server.query(
                 query,
                 {**_names(facts, source.topic), "partition": source.partition}
@@ -182,7 +183,7 @@ class TableReader:
         below = above = last = 0
         for server, facts in self._places:
             row = server.query(
-                _OUTSIDE.replace("WHOSE", _whose(facts, whose)),
+                _asked(facts, _OUTSIDE, whose),
                 {**_names(facts, source.topic), "partition": source.partition}
                 | {"begin": begin, "end": end},
                 timeout_seconds=_TIMEOUT_SECONDS,
@@ -201,7 +202,7 @@ class TableReader:
         first, end = 1 << 64, 0
         for server, facts in self._places:
             for row in server.query(
-                _OTHERS.replace("WHOSE", _whose(facts, Loaders(known.names, but=True))),
+                _asked(facts, _OTHERS, Loaders(known.names, but=True)),
                 {**_names(facts, source.topic), "partition": source.partition, "begin": begin},
                 timeout_seconds=_TIMEOUT_SECONDS,
             ):
@@ -223,7 +224,7 @@ class TableReader:
         """
         found = 0
         for place, (server, facts) in enumerate(self._places):
-            query = _MISPLACED.replace("WHOSE", _whose(facts, whose))
+            query = _asked(facts, _MISPLACED, whose)
             query = query.replace("KEY", sharding_key(sharding, facts.columns))
             try:
                 row = server.query(
@@ -243,13 +244,20 @@ class TableReader:
         found: dict[int, int] = {}
         for server, facts in self._places:
             for row in server.query(
-                _PARTITIONS.replace("WHOSE", _whose(facts, whose)),
+                _asked(facts, _PARTITIONS, whose),
                 {**_names(facts, topic), "count": count},
                 timeout_seconds=_TIMEOUT_SECONDS,
             ):
                 partition = int(row["partition"])
                 found[partition] = found.get(partition, 0) + int(row["n"])
         return found
+
+
+def _asked(facts: TableFacts, query: str, whose: Loaders | None) -> str:
+    """The query for this table. Where rows that come twice are one, it is asked for as such."""
+    if not lacking_in_key(facts):
+        query = query.replace("{table:Identifier}", "{table:Identifier} FINAL")
+    return query.replace("WHOSE", _whose(facts, whose))
 
 
 def _whose(facts: TableFacts, whose: Loaders | None) -> str:

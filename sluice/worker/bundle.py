@@ -150,8 +150,9 @@ class Bundle:
         same = first.items()
         return {shard: run for shard, run in same if all(o.get(shard) == run for o in others)}
 
-    def origins(self, spec: LoadSpec, entry: str) -> Origins:
-        """Where the messages come from, and who loads their rows into a table entry."""
+    def origins(self, spec: LoadSpec, table: TableSpec | None) -> Origins:
+        """Where the messages come from, and who loads their rows into a table entry, if it is one
+        that is asked for."""
         return Origins(
             tuple(
                 Origin(
@@ -160,8 +161,8 @@ class Bundle:
                         pipeline=spec.pipeline,
                         connector=spec.connector,
                         topic_id=member.record.topic_id,
-                        entry=entry,
-                        generation=member.record.generation,
+                        entry=table.entry if table else "",
+                        generation=(table.row_generation(member.record.generation) if table else 0),
                     ),
                 )
                 for member in self.members

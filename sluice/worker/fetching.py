@@ -73,7 +73,10 @@ def _read(
     view, bytes_max = router.only_view, bundle.bytes_max
     if isinstance(reader, RangeReader):
         deliver = clocks.checking(view.buffer.add if view else router.deliver)
-        return reader.read_ranges(wanted, bytes_max, deliver, router.look if router.looks else None)
+        look = router.look if router.looks else None
+        return reader.read_ranges(
+            wanted, bytes_max, deliver, look, tombstones=router.takes_tombstones
+        )
     if view is None:
         return reader.read_ranges(wanted, bytes_max, clocks.checking(router.deliver))
     return reader.read_text(wanted, bytes_max, clocks.checking(view.buffer.add_text))

@@ -144,7 +144,9 @@ def _insert_into(
     if not is_first:
         wait_for_earlier(server, token, most, lease.check)
     _look(cache, environment, url, bundle, table, shard, decoded, attempt)
-    profile = cache.profile(environment, url, quorum_of(environment, table, shard))
+    is_known = not table.is_replacing  # whether a window knows the block again (R22)
+    quorum = quorum_of(environment, table, shard)
+    profile = cache.profile(environment, url, quorum, deduplicates=is_known)
     attempt.admit(url, str(profile))
 
     def plan() -> InsertPlan:
@@ -153,9 +155,9 @@ def _insert_into(
             table.table,
             decoded.columns,
             decoded.native,
-            token if profile.tokens else None,
+            token if profile.tokens and is_known else None,
             query_id_of(token, os.urandom(4).hex()),
-            _reserved(profile.settings, bundle.reservation),
+            _reserved(profile.settings, bundle.reservation) if is_known else profile.settings,
         )
 
     record_spec = bundle.spec
@@ -163,10 +165,11 @@ def _insert_into(
         mine.take(min(most, lease.check()))
     seconds = max(_SECONDS_MIN, attempt.seconds_left())
 
-    is_bound = cache.checked[url, record_spec, table.entry, shard] or not profile.tokens
+    is_hashed = is_known and not profile.tokens
+    is_bound = cache.checked[url, record_spec, table.entry, shard] or is_hashed
 
     def check() -> float:
-        told = {"tokens": profile.tokens, "zone_matters": is_bound, "is_first": is_first}
+        told = {"tokens": not is_hashed, "zone_matters": is_bound, "is_first": is_first}
         require_same_table(server, table, shard, **told)
         return mine.before_sending(min(seconds, lease.check(server.clock_ms())))
 
@@ -176,7 +179,7 @@ def _insert_into(
         raise _final(refused, server, table, bundle, attempt) from None
     except TerminalServerError as error:
         raise _refused_block(error, server, table, profile, bundle.reservation, attempt) from error
-    if not is_first:
+    if is_known and not is_first:
         _require_same_run(server, bundle, shard, f"{table.target} on {url} has the block")
     return Receipt(
         entry=table.entry,
@@ -203,7 +206,8 @@ def _refused_block(
     attempt: FailoverAttempt,
 ) -> SluiceError:
     """What a server's refusal of a block means."""
-    if _PARTITIONS_MAX in profile.settings and is_too_many_partitions(error):
+    is_held = _PARTITIONS_MAX in profile.settings and not table.is_replacing
+    if is_held and is_too_many_partitions(error):
         # Of a view's table: the block itself was counted before.
         return NeedsReservationError(NeedsReservation(table.entry, 2 * reservation, views=True))
     is_unstored = attempt.is_clean and _stored_nothing(server, table, error)
@@ -322,7 +326,7 @@ def _look(
     """
     key = (url, bundle.spec, table.entry, shard)
     is_first = bundle.is_first and attempt.is_clean
-    if key in cache.checked and is_first:
+    if key in cache.checked and (is_first or table.is_replacing):
         return
     server = cache.server(environment, url)
     server.ping()  # a server that is frozen is found out in seconds
@@ -333,7 +337,7 @@ def _look(
         check_header([known[name] for name in decoded.columns], facts)
     except TerminalError as error:
         raise BlockRefusedError(table.entry, error, is_unstored=attempt.is_clean) from error
-    if not is_first:
+    if not (is_first or table.is_replacing):
         doubt = f": {attempt.doubt}" if attempt.doubt else ""
         _require_remembered(server, facts, bundle, TargetShard(table.entry, shard), doubt)
     cache.checked[key] = zone_matters(table, facts, tokens=True)

@@ -151,7 +151,7 @@ def _load(
     spec = cache.spec(environment, bundle.spec)
     tables = _tables_of(bundle, spec)
     loading = _Loading(cache, environment, bundle, lease, spec)
-    router = Router(bundle.origins(spec, ""), tables, bundle.rest, cache.buffer)
+    router = Router(bundle.origins(spec, None), tables, bundle.rest, cache.buffer)
     loading.watch(tables, router)
     try:
         reading = fetch(cache, environment, bundle, router, loading.clocks)
@@ -289,7 +289,7 @@ class _Loading:
     def _claim(self, table: TableSpec, decoded: Decoded) -> Decoded:
         """The block without duplicates (R20), after everything that may leave a message out."""
         began = time.monotonic()
-        cache, origins = self.cache, self.bundle.origins(self.spec, table.entry)
+        cache, origins = self.cache, self.bundle.origins(self.spec, table)
         row_keys = cache.row_keys(self.bundle.spec, table, decoded.columns)
         loader = loader_number(self.spec.pipeline, self.spec.connector, table.entry)
         store = cache.claims(self.environment)
@@ -316,7 +316,7 @@ class _Loading:
         parts.reverse()
         self.clocks.decode += time.monotonic() - began
         entries = max(block.clickhouse_partitions for _, block in parts)
-        if entries > self.bundle.reservation:
+        if entries > self.bundle.reservation and not table.is_replacing:
             raise NeedsReservationError(
                 NeedsReservation(table.entry, entries, inserted=bool(self.receipts))
             )
@@ -363,7 +363,7 @@ class _Loading:
         began = time.monotonic()
         decoder = self.cache.decoder(self.environment, self.bundle.spec, table)
         with router.messages_of(table.entry) as buffer:
-            decoded = decoder.decode(buffer, self.bundle.origins(self.spec, table.entry))
+            decoded = decoder.decode(buffer, self.bundle.origins(self.spec, table))
             self.given[table.entry] = self.bundle.counted(buffer.offsets)
             found = new_fields(table, buffer, decoded)
             stored = self.bundle.stored.get(table.entry)
@@ -380,7 +380,13 @@ class _Loading:
     def _keep_values(self, buffer: MessageBuffer, decoded: Decoded) -> None:
         """Of bad messages, as many as dead letters may hold: the buffer goes before they are
         made. Those that are missing are read again."""
-        bad = [one for one in decoded.bad if one.offset not in self.values]
+        facts = buffer.facts
+        bad = [
+            one
+            for one in decoded.bad
+            if one.offset not in self.values
+            and not (facts is not None and facts.tombstones and facts.tombstones[one.index])
+        ]
         indices = np.array([one.index for one in bad], np.int64)
         for one, value in zip(bad, buffer.iterate(indices), strict=True):
             self.values_bytes += len(value)

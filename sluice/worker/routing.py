@@ -26,6 +26,8 @@ from sluice.decode.messages.origins import Origins
 from sluice.kafka.reader import Seen
 
 _NOTHING = Looked()
+#: The value that is read for a tombstone.
+_NO_FIELDS = b"{}"
 
 
 @dataclass(slots=True)
@@ -34,11 +36,13 @@ class View:
 
     :param rest: for a probe's record, the offsets to load; None: all.
     :param excluded: of some entries, places in the buffer that are for another entry only.
+    :param tombstones: are among them.
     """
 
     buffer: MessageBuffer
     route: Route | None
     rest: tuple[Interval, ...] | None
+    tombstones: bool = False
     entries: list[str] = field(default_factory=list)
     excluded: dict[str, list[int]] = field(default_factory=dict)
 
@@ -70,9 +74,10 @@ class Router:
         for table in tables:
             framing = framing_of(table)
             wanted = rest.get(table.entry, ()) if rest else None
-            key = (framing.name, table.route, wanted)
+            deletes = table.tombstones == "delete"
+            key = (framing.name, table.route, wanted, deletes)
             if key not in views:
-                views[key] = View(make_buffer(framing), table.route, wanted)
+                views[key] = View(make_buffer(framing), table.route, wanted, deletes)
             views[key].entries.append(table.entry)
         self.views = list(views.values())
         self._facts = any(facts_named(table) for table in tables)
@@ -81,10 +86,12 @@ class Router:
         self._reads_envelopes = any(t.route and t.route.by == "envelope" for t in tables)
         if self._facts:
             for view in self.views:
-                view.buffer.facts = MessageFacts(origins, [], [], [])
+                view.buffer.facts = MessageFacts(origins, [], [], [], [])
+        #: Whether messages without a value are asked for.
+        self.takes_tombstones = any(view.tombstones for view in self.views)
         #: Offsets of messages that no entry takes.
         self.unrouted: list[int] = []
-        #: Messages with a value, so far.
+        #: Messages that were delivered, so far.
         self.values = 0
         self._all_have_a_place = any(view.route is None for view in self.views)
         self._looked: list[Looked] = []
@@ -111,7 +118,10 @@ class Router:
         self._looked = [looked(key, headers) for key, headers, _ in messages]
 
     def deliver(self, values: list[bytes], offsets: Sequence[int]) -> None:
-        """Take the messages of one poll."""
+        """Take the messages of one poll; None is the value of a tombstone that was asked for."""
+        dead = {place for place, value in enumerate(values) if value is None}
+        if dead:
+            values = [_NO_FIELDS if value is None else value for value in values]
         messages = self._looked or [_NOTHING] * len(values)
         if self._reads_envelopes:
             tables = envelope_tables(values)
@@ -120,9 +130,9 @@ class Router:
         self.values += len(values)
         has_place = [self._all_have_a_place and message.only is None for message in messages]
         for view in self.views:
-            wanted = self._wanted(view, offsets, messages, has_place)
+            wanted = self._wanted(view, offsets, messages, has_place, dead)
             if view.buffer.facts is not None:
-                self._keep_facts(view.buffer.facts, wanted)
+                self._keep_facts(view.buffer.facts, wanted, dead)
             if len(wanted) == len(values):
                 view.buffer.add(values, offsets)
             elif wanted:
@@ -130,21 +140,35 @@ class Router:
         if not all(has_place):
             self.unrouted += [o for o, has in zip(offsets, has_place, strict=True) if not has]
 
-    def _keep_facts(self, facts: MessageFacts, places: Iterable[int]) -> None:
+    def _keep_facts(self, facts: MessageFacts, places: Iterable[int], dead: set[int]) -> None:
         for place in places:
             key, headers, timestamp_ms = self._seen[place]
             facts.keys.append(key)
             facts.headers.append(headers)
             facts.timestamps_ms.append(timestamp_ms)
+            facts.tombstones.append(place in dead)
 
     def _wanted(
-        self, view: View, offsets: Sequence[int], messages: list[Looked], has_place: list[bool]
+        self,
+        view: View,
+        offsets: Sequence[int],
+        messages: list[Looked],
+        has_place: list[bool],
+        dead: set[int],
     ) -> list[int] | range:
-        """Places of the view's messages; marks those that have found a place."""
-        if view.takes_all and all(message.only is None for message in messages):
+        """Places of the view's messages; marks those that have found a place, as each tombstone has
+        that no entry takes.
+
+        :param dead: places of tombstones.
+        """
+        takes_dead = view.tombstones or not dead
+        if view.takes_all and takes_dead and all(message.only is None for message in messages):
             return range(len(offsets))
         wanted: list[int] = []
         for place, message in enumerate(messages):
+            if place in dead and not view.tombstones:
+                has_place[place] = True
+                continue
             if not any(takes(entry, view.route, message) for entry in view.entries):
                 continue
             has_place[place] = True

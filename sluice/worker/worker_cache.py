@@ -68,7 +68,7 @@ class WorkerCache:
 
     readers: dict[tuple[str, bool], Reader] = field(default_factory=dict)
     servers: dict[str, Server] = field(default_factory=dict)
-    profiles: dict[tuple[str, int], ServerProfile] = field(default_factory=dict)
+    profiles: dict[tuple[str, int, bool], ServerProfile] = field(default_factory=dict)
     specs: dict[str, LoadSpec] = field(default_factory=dict)
     decoders: dict[tuple[str, str], TableDecoder] = field(default_factory=dict)
     splitters: dict[tuple[str, str], Splitter] = field(default_factory=dict)
@@ -192,18 +192,21 @@ class WorkerCache:
             self.servers[url].take_password(environment.clickhouse.password)
         return self.servers[url]
 
-    def profile(self, environment: TaskEnvironment, url: str, quorum: int) -> ServerProfile:
+    def profile(
+        self, environment: TaskEnvironment, url: str, quorum: int, *, deduplicates: bool
+    ) -> ServerProfile:
         """How blocks are inserted into this server.
 
         :param quorum: so many replicas have to have them.
+        :param deduplicates: see `insert_settings`.
         """
-        key = (url, quorum)
+        key = (url, quorum, deduplicates)
         if key not in self.profiles:
             capabilities = read_capabilities(self.server(environment, url))
             seconds = environment.clickhouse.quorum_timeout_seconds
             self.profiles[key] = ServerProfile(
                 capabilities.version_text,
-                insert_settings(capabilities, quorum, seconds),
+                insert_settings(capabilities, quorum, seconds, deduplicates=deduplicates),
                 capabilities.tokens,
                 one_by_one=quorum > 1 and not capabilities.parallel_quorums,
             )

@@ -170,3 +170,21 @@ def test_same_token_twice_stores_a_views_rows_once(
 
 def test_native_helper_gives_bytes(server: Server) -> None:
     assert native(server, "SELECT toUInt8(7) AS a").startswith(b"\x01\x01\x01a\x05UInt8")
+
+
+def test_past_the_window_a_repeat_is_stored_again(server: Server, database: str) -> None:
+    """What a window knows, and may have lost the rows of, is stored all the same (R22)."""
+    capabilities = read_capabilities(server)
+    past = insert_settings(capabilities, deduplicates=False)
+    known = insert_settings(capabilities)
+    assert past["insert_deduplicate"] == "0" and known["insert_deduplicate"] == "1"
+    engine = "MergeTree" if capabilities.tokens else f"ReplicatedMergeTree('/{database}/t', 'r')"
+    window = "non_replicated" if capabilities.tokens else "replicated"
+    target = f"{database}.t"
+    server.execute(
+        f"CREATE TABLE {target} (a UInt64) ENGINE = {engine} ORDER BY a "
+        f"SETTINGS {window}_deduplication_window = 100"
+    )
+    for settings, rows in ((known, 1), (known, 1), (past, 2), (past, 3), (known, 3)):
+        insert(server, target, ["a"], "SELECT toUInt64(1) AS a", "token", settings)
+        assert count(server, target) == rows

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.clickhouse.access import ClickHouseAccess
-from sluice.core.budget import TargetShard, WindowState
+from sluice.core.budget import BOUNDLESS, TargetShard, WindowState, own_target_shards
 from sluice.core.bundles import Member, is_whole
 from sluice.core.dead_letters import DeadLetterLimit
 from sluice.core.errors import OwnerChangedError, SluiceError, TerminalError, TransientError
@@ -100,9 +100,10 @@ class Table:
         for row in rows:
             self.rows[row] = self.rows.get(row, 0) + 1
 
-    def read(self, name: str) -> WindowState:
+    def read(self, at: TargetShard) -> WindowState:
         """What a look at its window says."""
-        return WindowState(self.blocks, self.insert_counter, name)
+        blocks, count = (self.blocks, self.insert_counter) if at.has_window else (BOUNDLESS, 0)
+        return WindowState(blocks, count, at.target or f"d.{at.entry}")
 
     def fill(self, entries: int, token: str = "") -> None:
         """Entries of a block, or of somebody else."""
@@ -181,8 +182,7 @@ class World(Inbox, Sources):
         rounds_max: int = 20_000,
     ) -> None:
         super().__init__()
-        self.now = START_MS
-        self.rounds_left = rounds_max
+        self.now, self.rounds_left = START_MS, rounds_max
         self.ends = dict.fromkeys(sources, 0)
         self.ids = {source.topic: TOPIC_ID for source in self.ends}
         self.spec = LoadSpec(
@@ -192,7 +192,8 @@ class World(Inbox, Sources):
             1 << 20,
             tables or (table_spec("t", tuple({s.topic: None for s in self.ends})),),
         )
-        self.tables = {TargetShard(t.entry, "s1"): Table(blocks) for t in self.spec.tables}
+        self.tables = {own_target_shards(t)[0]: Table(blocks) for t in self.spec.tables}
+        self.own = {at.entry: table for at, table in self.tables.items()}
         self.group: dict[TopicPartition, Record] = {}
         self.ledger: list[LedgerEntry] = []
         self.dead_letters: list[DeadLetter] = []
@@ -206,7 +207,7 @@ class World(Inbox, Sources):
         self.gone: dict[str, str] = {}
         self.unreadable: set[TopicPartition] = set()
         self.script: Script = lambda world, assignment: world.load(assignment)
-        self.task_attempt = 0
+        self.task_attempt = self.topic_requests = 0
         self.may_land = self.may_lack_part = False
         self.read_schema: Callable[[], None] | None = None
         self.parking = Parking()
@@ -220,7 +221,6 @@ class World(Inbox, Sources):
         self.leaders: dict[TopicPartition, int] = {}
         self.cut_at: dict[TopicPartition, int] = {}
         self.asked_epochs: list[dict[TopicPartition, EpochOffset]] = []
-        self.topic_requests = 0
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = self._windows_at = 0
         self._members, self._inserted = dict[str, list[Assignment]](), set[str]()
@@ -274,7 +274,7 @@ class World(Inbox, Sources):
             self._windows_at = self.now
             self._windows = {
                 target_shard: ShardWindow(
-                    table.read(target_shard.target or f"d.{target_shard.entry}"),
+                    table.read(target_shard),
                     self.now,
                     table.seconds,
                     server=table.server,
@@ -361,7 +361,7 @@ class World(Inbox, Sources):
             wanted = _wanted(assignment, table.entry)
             if rows and token not in self._inserted:
                 self._inserted |= {token} if record.bundle else set()
-                self.tables[TargetShard(table.entry, "s1")].insert(token, rows, entries)
+                self.own[table.entry].insert(token, rows, entries)
             if wanted:
                 receipts.append(
                     Receipt(
@@ -375,7 +375,7 @@ class World(Inbox, Sources):
         for table in spec.tables_of(block_range.source.topic):
             if table.entry in known:
                 continue
-            rows = self.tables[TargetShard(table.entry, "s1")].rows
+            rows = self.own[table.entry].rows
             present = [(o, o + 1) for s, o in rows if s == block_range.source]
             rest[table.entry] = subtract((block_range.begin, block_range.end), present)
         return ProbeFound(block_range.source, rest)
@@ -457,7 +457,7 @@ class World(Inbox, Sources):
 
     def rows_of(self, source: TopicPartition, entry: str = "t") -> list[int]:
         """How often each offset is in the table, up to the last stable offset."""
-        rows = self.tables[TargetShard(entry, "s1")].rows
+        rows = self.own[entry].rows
         return [rows.get((source, offset), 0) for offset in range(self.ends[source])]
 
 

@@ -258,7 +258,7 @@ def test_what_was_inserted_before_the_refusal_has_to_be_the_same_under_both_spec
         world.spec, tables=(table_spec("a", ("a",)), table_spec("z", ("a",)))
     )
     world.planner.change(world.spec)
-    world.tables[TargetShard("z", "s1")] = type(world.tables[TargetShard("a", "s1")])(1000)
+    world.own["z"] = world.tables[TargetShard("z", "s1")] = type(world.own["a"])(1000)
     world.ends[P0] = 10
     world.now_spec = altered(world.spec, "x")
 

@@ -84,7 +84,7 @@ def start(
     :param asked: gets the topic each time that the servers are asked whether they can.
     """
 
-    def why_no_probe(_: LoadSpec, topic: str) -> str | None:
+    def why_no_probe(_: LoadSpec, topic: str, is_recorded: bool) -> str | None:
         if asked is not None:
             asked.append(topic)
         return no_probe

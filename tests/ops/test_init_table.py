@@ -8,6 +8,9 @@ import pytest
 
 from sluice.clickhouse.http import Server
 from sluice.clickhouse.schema import describe_table
+from sluice.config import TableConfiguration
+from sluice.core.load_spec import LINEAGE_TYPES
+from sluice.driver.delivery import require_delivery
 from sluice.ops.init_table import ASSUMED, ask_server, create_table, fitted, sorting_key
 from sluice.ops.init_types import SampledColumn, columns_of_lines, columns_of_records
 
@@ -121,3 +124,14 @@ def test_without_a_server_it_is_a_plain_table_of_today() -> None:
         "ENGINE = MergeTree\nORDER BY (_partition, _offset)\n"
         "SETTINGS non_replicated_deduplication_window = 10000"
     )
+
+
+def test_a_table_that_keeps_one_of_equal_rows(server: Server, database: str) -> None:
+    """Also where plain tables cannot deduplicate at all."""
+    facts = ask_server(server, database, "kept", "replacing")
+    columns = fitted(columns_of_records([RECORD]), facts.version)
+    server.execute(create_table(database, "kept", columns, facts, "replacing"))
+    made = describe_table(server, database, "kept")
+    assert made.engine == facts.engine.partition("(")[0].replace("Merge", "ReplacingMerge")
+    entry = TableConfiguration("kept", f"{database}.kept", ("t",), delivery="replacing")
+    require_delivery(entry, made, tuple(LINEAGE_TYPES), 1, 1)

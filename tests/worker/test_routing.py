@@ -161,3 +161,22 @@ def test_facts_of_a_dead_letter_that_came_back() -> None:
     for entry, keys in (("one", [b"x", b"z"]), ("two", [b"x", b"y", b"z"])):
         with router.messages_of(entry) as buffer:
             assert buffer.facts is not None and buffer.facts.keys == keys
+
+
+def test_tombstones_go_to_who_deletes_by_them_and_are_passed_over_by_others() -> None:
+    gone = (Mapped("a", "kafka", "_tombstone"),)
+    deleting = replace(a_table("deleting"), mapping=gone, tombstones="delete")
+    by_name = replace(deleting, entry="by_name", route=Route("header", "table", "x"))
+    router = a_router(deleting, by_name, a_table("other"))
+    assert router.takes_tombstones and not a_router(a_table("other")).takes_tombstones
+    router.look([(b"k1", (), 1), (b"k2", (), 2), (b"k3", (("table", b"x"),), 3)])
+    router.deliver([b'{"a":1}', None, None], [1, 2, 3])  # type: ignore[list-item]
+    assert router.unrouted == []
+    for entry, found, dead in (
+        ("deleting", [1, 2, 3], [False, True, True]),
+        ("by_name", [3], [True]),
+        ("other", [1], [False]),
+    ):
+        with router.messages_of(entry) as buffer:
+            assert buffer.offsets.tolist() == found
+            assert buffer.facts is not None and buffer.facts.tombstones == dead

@@ -20,7 +20,7 @@ from sluice.decode.engine.session import declared, literal, run, settings_clause
 from sluice.decode.mapping.source import source_of
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.decoded import Decoded
-from sluice.decode.messages.facts import fact_column, facts_named
+from sluice.decode.messages.facts import TOMBSTONE, fact_column, facts_named
 from sluice.decode.messages.fault import CHECK_FAILED, REQUIRED, Fault
 from sluice.decode.messages.format import Group, Indices, Natural, TypedFormat
 from sluice.decode.messages.marked import memory_file, subset
@@ -64,6 +64,8 @@ class MappedFormat(TypedFormat):
             (Fault(CHECK_FAILED, f"the check {check} does not hold"), f"({check})")
             for check in table.check
         ]
+        if table.tombstones == "delete":  # it has no fields that a test could be about
+            self._tests = [(fault, f"({TOMBSTONE} OR {test})") for fault, test in self._tests]
         self._verdict = self._verdict_query()
 
     def _naturals(self) -> tuple[Natural, ...]:
@@ -117,12 +119,37 @@ class MappedFormat(TypedFormat):
             source = f"null({literal(f'{self._structure}, {_PLACE} UInt32')})"
             yield Group(source, self._columns, indices, _PLACE, self._is_single)
             return
+        dead = self._tombstones(buffer, indices)
+        if len(dead):
+            yield from self._grouped(buffer, dead, self._without_fields(buffer.offsets[dead]))
+            indices = np.setdiff1d(indices, dead)
+            if not len(indices):
+                return
         if len(indices) == buffer.messages:
             decoded = self._fields.decode(buffer, NOWHERE)
         else:
             with subset(buffer, indices) as part:
                 decoded = self._fields.decode(part, NOWHERE)
         yield from self._grouped(buffer, indices, decoded)
+
+    def _tombstones(self, buffer: MessageBuffer, indices: Indices) -> Indices:
+        """Which of these have no value that could be read."""
+        facts = buffer.facts
+        if self._table.tombstones == "skip" or facts is None:
+            return indices[:0]
+        return indices[np.array(facts.tombstones, np.bool_)[indices]]
+
+    def _without_fields(self, offsets: NDArray[np.uint64]) -> Decoded:
+        """The block of fields of messages that have none."""
+        types = {column.name: column.type for column in self._source.table.columns}
+        names = self._fields.columns
+        structure = literal(declared((name, types[name]) for name in names))
+        count = len(offsets)
+        settings = settings_clause(max_block_size=count, input_format_parallel_parsing=0)
+        with memory_file(b"{}\n" * count) as path:
+            source = f"file({literal(path)}, JSONEachRow, {structure})"
+            native = run(f"SELECT * FROM {source} {settings}", "Native").bytes()
+        return Decoded(memoryview(native), count, names, offsets, (), 1, "", count)
 
     @property
     def _is_single(self) -> bool:

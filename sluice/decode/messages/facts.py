@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from sluice.decode.engine.native import (
 )
 from sluice.decode.messages.origins import Origins
 
+#: Of a message without a value.
+TOMBSTONE = "_tombstone"
+
 Headers = Sequence[tuple[str, bytes | None]]
 
 
@@ -26,12 +29,14 @@ class MessageFacts:
     """Of the messages of a buffer, in its order.
 
     :param timestamps_ms: None: the message has none.
+    :param tombstones: which of them have no value; empty: nobody asked.
     """
 
     origins: Origins
     keys: list[bytes | None]
     timestamps_ms: list[int | None]
     headers: list[Headers]
+    tombstones: list[bool] = field(default_factory=list)
 
     def some(self, indices: Iterable[int]) -> MessageFacts:
         """Of these messages only."""
@@ -41,6 +46,7 @@ class MessageFacts:
             [self.keys[i] for i in chosen],
             [self.timestamps_ms[i] for i in chosen],
             [self.headers[i] for i in chosen],
+            [self.tombstones[i] for i in chosen if self.tombstones],
         )
 
 
@@ -50,6 +56,8 @@ def facts_named(table: TableSpec) -> tuple[str, ...]:
     named = {name for name in KAFKA_COLUMNS for text in texts if name in text}
     if any(one.by == "header" for one in table.mapping):
         named.add("_headers")
+    if table.tombstones == "delete":
+        named.add(TOMBSTONE)
     return tuple(name for name in KAFKA_COLUMNS if name in named)
 
 
@@ -75,6 +83,8 @@ def fact_column(
     head = column_head(name, type_text)
     if name == "_key":
         return head + _nullable_texts([facts.keys[i] for i in messages])
+    if name == TOMBSTONE:
+        return head + bytes(facts.tombstones[i] for i in messages)
     if name == "_timestamp":
         values = [facts.timestamps_ms[i] for i in messages]
         nulls = bytes(value is None for value in values)
