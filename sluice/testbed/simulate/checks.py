@@ -171,7 +171,7 @@ class Checks:
                 gone = transaction is not None and transaction.state == "aborted"
                 found = Counter[int]()
                 for table in world.clickhouse.of_name(of_table):
-                    for number, count in table.rows.get((source, offset), {}).items():
+                    for number, count in table.shown(source, offset).items():
                         if (number > AGAIN_NUMBERS // 2) == (name == AGAIN):
                             found[number] += count
                 rows, place = found.total(), (source, offset, name)
@@ -257,9 +257,12 @@ class Checks:
         sources = set(world.sources())
         for table in world.clickhouse.tables():
             name = table.shape.name
-            for (source, offset), numbers in table.rows.items():
+            for source, offset in table.rows:
                 # With the ledger, what was known of late inserts is gone.
-                if max(numbers.values()) > 1 and world.excused.get(source) != "ledger lost":
+                if (
+                    max(table.shown(source, offset).values()) > 1
+                    and world.excused.get(source) != "ledger lost"
+                ):
                     self._world.violate(f"{source} {offset} is doubled in {name}")
                 elif source not in sources or (
                     source not in world.excused and offset >= world.broker.log(source).stable_end

@@ -58,6 +58,7 @@ class TableShape:
     :param view: the target of a materialized view behind it, with a window of its own.
     :param merges: its engine merges rows away.
     :param is_many: messages have none, one or several rows.
+    :param replaces: it keeps one of equal rows, so that blocks are sent past its window (R22).
     """
 
     name: str
@@ -67,6 +68,7 @@ class TableShape:
     view: TableShape | None = None
     merges: bool = False
     is_many: bool = False
+    replaces: bool = False
 
     @property
     def is_replicated(self) -> bool:
@@ -204,7 +206,7 @@ class Table:
             rows = tuple(parts[where])
             # What is hashed is what is stored: the block, and what the server adds to it.
             hashed = (where, rows, block.columns, columns)
-            identity = (where, token) if self.tokens else hashed
+            identity = (where, token) if self.tokens and token is not None else hashed
             part = Part(identity, rows, self.insert_counter + 1)
             if self._insert_part(part, deduplicates=settings.deduplicates):
                 stored.append(part)
@@ -224,12 +226,25 @@ class Table:
             if not self.shape.is_replicated:
                 self.insert_counter, self.fallen = self.insert_counter + 1, 0
             return False
-        self._remember(part.identity)
+        if deduplicates:
+            self._remember(part.identity)
+        else:
+            self.insert_counter, self.fallen = self.insert_counter + 1, 0
         self.own += 1
         self.created_at[part.identity] = self.own
         for row in part.rows:
             self.rows.setdefault((row.source, row.offset), Counter())[row.number] += 1
         return True
+
+    def shown(self, source: TopicPartition, offset: int) -> Counter[int]:
+        """The rows of a message that a reader is shown: of equal ones that are replaced, one."""
+        found = +self.rows.get((source, offset), Counter())
+        return Counter(found.keys()) if self.shape.replaces else found
+
+    def has_again(self, rows: Iterable[Row]) -> bool:
+        """Whether it has one of these more than once."""
+        places = {(row.source, row.offset) for row in rows} & self.rows.keys()
+        return any(max(self.rows[place].values()) > 1 for place in places)
 
     def lose(self, part: Part) -> None:
         """A part whose quorum never came is given up: its rows go, and its identity."""

@@ -262,6 +262,7 @@ def make_configuration(world: World) -> Configuration:
     plan = world.plan
     topics = tuple(sorted(world.broker.ids))
     many = [shape.name for shape in plan.tables if shape.is_many]
+    replacing = [shape.name for shape in plan.tables if shape.replaces]
     rules = plan.claims.rules if plan.claims is not None else {}
     return Configuration(
         path=Path("simulated.toml"),
@@ -294,6 +295,7 @@ def make_configuration(world: World) -> Configuration:
                 on_null="dead-letter",
                 on_error="park" if entry == PARKABLE else "stop-partition",
                 deduplicate=rules.get(entry),
+                delivery="replacing" if name in replacing else "block",
             )
             for entry, name in sorted(plan.entries.items())
         ),

@@ -95,8 +95,10 @@ class Insertion:
         self.deadline_ms = record.deadline_ms
         self._timeout_ms = int(timeout_seconds * 1000)
         self._end_ms = connection.checked_at + self._timeout_ms
+        #: Past the window, whatever the loader thinks of it.
+        self._replaces = self.table.shape.replaces
         count = self._count_parts()
-        if count > record.reservation:
+        if count > record.reservation and not self._replaces:
             world.violate(
                 f"a block of {count} entries was sent with a reservation of {record.reservation} "
                 "(I5)"
@@ -310,12 +312,15 @@ class Insertion:
         world.say(f"stores {self.token} {self.block.rows}, {parts_max} parts")
         if world.now > self.deadline_ms:
             world.faults.note("late insert after the lease")
-        if self.token is not None and parts_max != 0:
+        if self._replaces and parts_max != 0:
+            name = self._query_id.rpartition("-")[0]
+            self._parts.invariants.blocks.storing(name, self.block)
+        elif self.token is not None and parts_max != 0:
             self._parts.invariants.blocks.storing(self.token, self.block)
             for each in (table, *table.views):
                 self._parts.adversary.before_store(each, self.token)
             self._parts.invariants.blocks.stored(table, self.block, self._records, self.token)
-        if self.token is None and parts_max != 0:
+        elif parts_max != 0:
             self._parts.invariants.blocks.stored_by_hash(
                 table, self.block, self._records, self._columns
             )
@@ -331,13 +336,16 @@ class Insertion:
         if parts_max is None:
             table.landed.add(key)
         # Where rows are hashed, what a probe finds has the hash of what the server knows.
-        may_lack = self.token is not None and not table.shape.is_replicated
+        may_lack = (self._replaces or self.token is not None) and not table.shape.is_replicated
         if parts and self._dies_between and may_lack:
             table.lose_rows(parts[-1])
             world.restart(self._host, world.rng.randrange(1, 5_000))
         if parts:
             self._replicate(parts)
-            self._parts.invariants.check_budget(table)
+            if not self._replaces:
+                self._parts.invariants.check_budget(table)
+            elif table.has_again(self.block.rows):
+                world.faults.note("equal row came again")
 
     def _replicate(self, parts: list[Part]) -> None:
         hosts = self._world.clickhouse.replicas_of(self._host.shard)

@@ -187,8 +187,24 @@ _PACES: tuple[dict[str, Any], ...] = (
 )
 
 
-def draw_plan(rng: random.Random) -> Plan:
-    """The plan of a seed: sizes and limits, and which of the features it has."""
+def draw_replacing(plan: Plan, rng: random.Random) -> None:
+    """In some worlds, tables keep one of equal rows.
+
+    :param rng: of its own: worlds without them are the same as ever.
+    """
+    if rng.random() < 0.75:
+        return
+    chosen = rng.choice((("plain",), ("parted",), TABLES))
+    plan.tables = tuple(
+        replace(shape, replaces=True, merges=False, view=None) if shape.name in chosen else shape
+        for shape in plan.tables
+    )
+    plan.has_lineage = True
+
+
+def draw_plan(rng: random.Random, replacing_rng: random.Random) -> Plan:
+    """The plan of a seed: sizes and limits, and which of the features it has, some of them by an
+    rng of their own."""
     is_calm = rng.random() < 0.35
     lease_seconds = rng.choice((30.0, 90.0)) if is_calm else rng.choice((8.0, 15.0, 30.0, 90.0))
     tokens = rng.random() < 0.75
@@ -253,6 +269,7 @@ def draw_plan(rng: random.Random) -> Plan:
         **(_PACES[0] if is_calm else rng.choice(_PACES)),
     )
     plan.draw_limits(rng)
+    draw_replacing(plan, replacing_rng)
     return replace(plan, slots=1, shares_tasks=True) if rng.random() < 0.4 else plan
 
 

@@ -42,6 +42,7 @@ from sluice.testbed.simulate.kafka import Stored
 from sluice.testbed.simulate.patches import patched
 from sluice.testbed.simulate.planted_bundles import BUNDLE_BUGS
 from sluice.testbed.simulate.planted_claims import CLAIM_BUGS
+from sluice.testbed.simulate.planted_replacing import REPLACING_BUGS
 from sluice.testbed.simulate.planted_rules import RULE_BUGS
 from sluice.testbed.simulate.planted_tables import TABLE_BUGS
 from sluice.worker import bundle, inserting, leases
@@ -399,6 +400,7 @@ PLANTED: dict[str, Plant] = {
     "stop-on-half-a-view": _stop_on_half_a_view,
     **BUNDLE_BUGS,
     **TABLE_BUGS,
+    **REPLACING_BUGS,
     **RULE_BUGS,
     **CLAIM_BUGS,
 }

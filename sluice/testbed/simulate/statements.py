@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.clickhouse.vanishing import ALWAYS_KNOWN
+from sluice.core.load_spec import LINEAGE_TYPES
 from sluice.core.ranges import TopicPartition
 from sluice.testbed.simulate.clickhouse import Host, Table
 from sluice.testbed.simulate.parts import Parts
@@ -122,15 +123,16 @@ def _tables(parts: Parts, host: Host, sql: str) -> Rows:
     settings = f"{kind}_deduplication_window = {shape.window_blocks}"
     if shape.seconds is not None:
         settings += f", replicated_deduplication_window_seconds = {shape.seconds}"
-    engine = "ReplacingMergeTree" if shape.merges else "MergeTree"
+    engine = "ReplacingMergeTree" if shape.merges or shape.replaces else "MergeTree"
+    key = ", ".join(LINEAGE_TYPES) if shape.replaces else "number"
     engine = f"Replicated{engine}" if shape.is_replicated else engine
     return [
         {
             "uuid": "",
             "engine": engine,
-            "engine_full": f"{engine} ORDER BY number SETTINGS {settings}",
+            "engine_full": f"{engine} ORDER BY ({key}) SETTINGS {settings}",
             "partition_key": shape.partition_key,
-            "sorting_key": "number",
+            "sorting_key": key,
             "dependencies_database": ["d"] if table.views else [],
             "dependencies_table": [f"{shape.name}_view"] if table.views else [],
         }
@@ -260,7 +262,8 @@ def _structures(parts: Parts, host: Host, sql: str) -> Rows:
             shown = {"column_name": column.name, "column_type": column.type}
             values = {"kind": column.kind, "expression": column.expression}
             rows.append({"what": "column", **of, **shown, **values})
-        keys = {"kind": table.shape.partition_key, "expression": "number"}
+        key = ", ".join(LINEAGE_TYPES) if table.shape.replaces else "number"
+        keys = {"kind": table.shape.partition_key, "expression": key}
         rows.append({"what": "table", **of, "column_name": "", "column_type": "UTC", **keys})
     return rows
 

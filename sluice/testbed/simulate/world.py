@@ -61,7 +61,7 @@ class World:
         self.claims_rng = random.Random(f"{seed}/claims")
         self.is_shown = is_shown
         self.faults = Faults(self.rng, rate)
-        self.plan = draw_plan(self.rng)
+        self.plan = draw_plan(self.rng, random.Random(f"{seed}/replacing"))
         self.plan.late_ms_max = late_ms
         self.plan.claims = draw_claims(seed, self.claims_rng, self.plan)
         if self.plan.claims is not None:
