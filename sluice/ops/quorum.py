@@ -26,8 +26,7 @@ from sluice.clickhouse.quorum import (
 from sluice.clickhouse.schema import TableFacts, describe_table
 from sluice.config import Configuration
 from sluice.core.errors import ConfigurationError, SluiceError
-from sluice.core.quorum import OwnView, TableQuorum
-from sluice.core.stuck import Action, Judgement, judge
+from sluice.core.quorum import Action, Judgement, OwnView, TableQuorum, judge
 from sluice.driver.specs import access_of
 
 _logger = logging.getLogger("sluice.quorum")

@@ -2,7 +2,3 @@
 
 For demo, bench and development: one process for each data folder, any user and password.
 """
-
-from sluice.testbed.local.embedded.server import run_clickhouse
-
-__all__ = ["run_clickhouse"]

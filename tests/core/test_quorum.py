@@ -8,15 +8,17 @@ from dataclasses import replace
 import pytest
 
 from sluice.core.quorum import (
+    STUCK_SECONDS,
+    Judgement,
     OwnView,
     PendingQuorum,
     QueueEntry,
     Replica,
     TableQuorum,
     covers,
+    judge,
     parse_status,
 )
-from sluice.core.stuck import STUCK_SECONDS, Judgement, judge
 
 PART = "all_7_7_0"
 PATH = "/tables/t"
