@@ -11,13 +11,11 @@ import inspect
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sluice.cli.exit import ExitStatus
-from sluice.config.example import EXAMPLE
 from sluice.ops.deciding import Plan
 from sluice.ops.doctor_findings import Finding, Level
 from sluice.ops.replicas import ReplicaStatus
@@ -29,13 +27,6 @@ from tests.cli.support import run
 def found(level: Level) -> Finding:
     fix = "" if level == "ok" else "ALTER TABLE shop.orders …"
     return Finding(level, "window", "shop.orders", "remembers 0 blocks", fix)
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> str:
-    path = tmp_path / "sluice.toml"
-    path.write_text(EXAMPLE)
-    return str(path)
 
 
 class Answers:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sluice.cli.exit import ExitStatus
-from sluice.config.example import EXAMPLE
 from sluice.core.receipts import DeadLetter, Origin
 from sluice.kafka.dead_letter_marks import Replayed
 from sluice.kafka.dead_letters import StoredDeadLetter
@@ -32,13 +30,6 @@ LETTER = DeadLetter(
 )
 STORED = StoredDeadLetter(0, 77, LETTER, 1_700_000_000_000, "0.1", ())
 PLACE = ("--topic", "orders", "--partition", "3", "--offset", "1234")
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> str:
-    path = tmp_path / "sluice.toml"
-    path.write_text(EXAMPLE)
-    return str(path)
 
 
 class DeadLetters:

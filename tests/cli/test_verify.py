@@ -6,7 +6,6 @@ import json
 import time
 import types
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from sluice.cli.arguments import a_time_or_age
 from sluice.cli.exit import ExitStatus
 from sluice.cli.ledger import line_of
-from sluice.config.example import EXAMPLE
 from sluice.core.anomalies import Anomaly, AnomalyKind, Judge
 from sluice.core.ledger import Background, encode_entry, late_insert_entry, record_entry, spec_entry
 from sluice.core.ranges import Range
@@ -25,13 +23,6 @@ from tests.cli.support import run
 from tests.core.histories import SOURCE, TABLES, Writer
 from tests.core.test_ledger import LOADED, RECEIPT
 from tests.core.test_records import a_record
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> str:
-    path = tmp_path / "sluice.toml"
-    path.write_text(EXAMPLE)
-    return str(path)
 
 
 def a_gap() -> Anomaly:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
 from sluice.testbed.local.running import Broker, ClickHouse, running_broker, running_clickhouse
+from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.world import World
 
 
@@ -43,6 +45,25 @@ def fragile_world(tmp_path: Path) -> Iterator[World]:
         world = _world(tmp_path, broker, clickhouse)
         yield world
         world.close()
+
+
+@pytest.fixture
+def old_world(
+    tmp_path: Path, shared_broker: Broker, clickhouse_18: ClickHouseServer
+) -> Iterator[World]:
+    """In the oldest server that Sluice serves."""
+    world = World(tmp_path, shared_broker, clickhouse_18, name=f"h{uuid.uuid4().hex[:8]}")
+    try:
+        yield world
+    finally:
+        world.close()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """One shard of two replicas."""
+    with running_cluster(1, 2) as running:
+        yield running
 
 
 def _world(folder: Path, broker: Broker, clickhouse: ClickHouse) -> World:

@@ -6,14 +6,10 @@ from __future__ import annotations
 import random
 import signal
 import time
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sluice.testbed.local.running import Broker
-from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.world import (
     COLUMNS,
     LINEAGE,
@@ -157,17 +153,6 @@ def test_new_fields_while_the_driver_is_killed_again_and_again(world: World) -> 
     assert f"dynamic_columns.max = {MAX} is reached" in log
     assert "widen" in {str(entry.get("kind")) for entry in world.ledger()}
     assert_all(world, "dynamic", truth, configuration)
-
-
-@pytest.fixture
-def old_world(
-    tmp_path: Path, shared_broker: Broker, clickhouse_18: ClickHouseServer
-) -> Iterator[World]:
-    world = World(tmp_path, shared_broker, clickhouse_18, name=f"h{uuid.uuid4().hex[:8]}")
-    try:
-        yield world
-    finally:
-        world.close()
 
 
 def test_on_a_server_that_hashes_what_it_stores(old_world: World) -> None:

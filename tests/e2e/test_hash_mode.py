@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from sluice.testbed.local.running import Broker
-from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_dead_letters, assert_exact
 
 PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
-
-
-@pytest.fixture
-def old_world(
-    tmp_path: Path, shared_broker: Broker, clickhouse_18: ClickHouseServer
-) -> Iterator[World]:
-    world = World(tmp_path, shared_broker, clickhouse_18, name=f"h{uuid.uuid4().hex[:8]}")
-    try:
-        yield world
-    finally:
-        world.close()
 
 
 @pytest.mark.long

@@ -16,19 +16,13 @@ from sluice.locks.port import LockWaitError
 from sluice.testbed.chaos.proxy import Kind, LinkFault, Proxy
 from sluice.testbed.chaos.requests import Inserts
 from sluice.testbed.local.children import free_ports
-from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
+from sluice.testbed.local.cluster.cluster import Cluster
 from sluice.testbed.local.running import Broker
 from sluice.worker import insert_lock
 from sluice.worker.worker_cache import WorkerCache
 from tests.e2e.measure_insert_locks import load
 from tests.locks.memory import Ensemble, MemoryLocks
 from tests.support.block_loader import Loader, create
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster(1, 2) as running:
-        yield running
 
 
 @pytest.fixture

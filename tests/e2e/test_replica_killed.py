@@ -16,7 +16,7 @@ from sluice.clickhouse.insert import query_id_prefix
 from sluice.core.replicas import REST_SECONDS_FIRST, REST_SECONDS_MAX
 from sluice.testbed.chaos.proxy import Proxy
 from sluice.testbed.chaos.requests import Posts
-from sluice.testbed.local.cluster.cluster import Cluster, running_cluster
+from sluice.testbed.local.cluster.cluster import Cluster
 from sluice.testbed.local.running import Broker
 from tests.support.world import COLUMNS, LINEAGE, Truth, World, assert_exact, wait_for
 
@@ -26,12 +26,6 @@ PLAIN = f"{COLUMNS}, {LINEAGE}".replace("LowCardinality(String)", "String")
 ROWS = 20_000
 #: Of Spark's Python workers, see `World.configure`.
 WORKERS = 2
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster(1, 2) as running:
-        yield running
 
 
 @pytest.fixture

@@ -43,12 +43,6 @@ from tests.support.world import wait_for
 NOW_MS = 1_800_000_000_000
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster(1, 2) as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
 def long_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a replica that failed rests to the end of a test, however slow the machine is."""

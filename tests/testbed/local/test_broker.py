@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from sluice.testbed.local.running import Broker, running_broker
+from tests.support.processes import is_running
 
 TOPIC = "events"
 
@@ -24,7 +24,7 @@ def test_a_broker_over_stop_restart_and_kill(tmp_path: Path) -> None:
 
         jvm, port = broker.jvm_pid, broker.port
         assert broker.stop() == 0
-        assert not _runs(jvm)
+        assert not is_running(jvm)
 
         broker.restart()
         assert broker.port == port
@@ -34,9 +34,9 @@ def test_a_broker_over_stop_restart_and_kill(tmp_path: Path) -> None:
         jvm = broker.jvm_pid
         broker.kill()  # the keeper; the kernel ends the JVM with it
         deadline_seconds = time.monotonic() + 5
-        while _runs(jvm) and time.monotonic() < deadline_seconds:
+        while is_running(jvm) and time.monotonic() < deadline_seconds:
             time.sleep(0.05)
-        assert not _runs(jvm)
+        assert not is_running(jvm)
 
 
 def _second_start_is_refused(broker: Broker) -> None:
@@ -69,11 +69,3 @@ def _consume(broker: Broker, count: int) -> list[bytes | None]:
         messages += more
     consumer.close()
     return [message.value() for message in messages]
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False

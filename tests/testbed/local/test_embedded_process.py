@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import time
 from pathlib import Path
 
 from sluice.testbed.local.running import running_clickhouse
+from tests.support.processes import is_running
 from tests.support.world import wait_for
 from tests.testbed.local.http_client import Client, Response
 
@@ -79,9 +79,9 @@ def test_a_program_ends_with_the_process_that_started_it(tmp_path: Path) -> None
     starter.kill()
     starter.communicate()
     deadline_seconds = time.monotonic() + 10
-    while _runs(pid) and time.monotonic() < deadline_seconds:
+    while is_running(pid) and time.monotonic() < deadline_seconds:
         time.sleep(0.05)
-    assert not _runs(pid)
+    assert not is_running(pid)
 
 
 def _start(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -92,11 +92,3 @@ def _start(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         timeout=30,
         check=False,
     )
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False
