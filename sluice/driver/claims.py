@@ -554,7 +554,7 @@ class ClaimsKeeper:
             self.run, self._run_since_ms = run, now_ms
             self._close(frozenset(), "it was started again, or is another one", now_ms)
         of_entries = self._parts
-        parts = frozenset(of_entries.values())
+        parts = sorted(set(of_entries.values()))  # in one order in every process
         is_quiet = self._quiet_in == run
         has_settled = now_ms - self._run_since_ms >= self._settle_ms
         notes = store.notes()
@@ -607,7 +607,7 @@ class ClaimsKeeper:
             if self._opened != run:
                 self._warn_of_tables(not_made_again(notes, run, {p.scope for p in parts}, now_ms))
             self._noted_ms, self._opened = now_ms, run
-            self._close(parts, "", now_ms)
+            self._close(frozenset(parts), "", now_ms)
             self._care(store, run, notes, now_ms)
         else:
             self._close(frozenset(), why, now_ms)

@@ -90,7 +90,7 @@ def test_the_order_does_not_depend_on_the_process() -> None:
     """Sets of strings have another order in each process; nothing may hang on it."""
     code = (
         "from sluice.testbed.simulate.runs import run_seed, on_one_processor\n"
-        "with on_one_processor(): print([run_seed(s, 1200).trace for s in (3, 4)])"
+        "with on_one_processor(): print([run_seed(s, 1200).trace for s in (3, 4, 289)])"
     )
     traces = {
         subprocess.run(
