@@ -28,6 +28,7 @@ ALLOWED = {
     "clickhouse": {"core"},
     "claims": {"core"},
     "locks": {"core"},
+    "stream": {"core", "config", "decode", "clickhouse"},
     "worker": _LIBRARIES,
     "spark": _LIBRARIES | {"worker"},
     "driver": _LIBRARIES | {"config", "spark", "worker"},
@@ -63,7 +64,7 @@ OF_WORKER = {"sluice.worker.assignment", "sluice.worker.errors"}
 CONFINED = {
     "confluent_kafka": {"kafka"} | _INSTRUMENTS,
     "chdb": {"decode", "testbed.local", "testbed.simulate"},
-    "pyspark": {"driver", "spark", "testbed.local"},
+    "pyspark": {"driver", "spark", "stream", "testbed.local"},
     "argparse": {"testbed.local"},
     "click": {"cli"},
     "rich": {"cli"},

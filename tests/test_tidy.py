@@ -56,8 +56,8 @@ BANNED_NAMES = {
 #: What was left open.
 BANNED_TEXT = re.compile(r"\bTODO\b|\bFIXME\b|\bXXX\b")
 
-#: Started by Python or by pip, imported by nobody.
-ENTRY_POINTS = {"sluice", "sluice.__main__"}
+#: Started by Python, by pip or, through `pyspark_sluice`, by Spark; imported by nobody.
+ENTRY_POINTS = {"sluice", "sluice.__main__", "sluice.stream.source"}
 
 
 def shown(path: Path) -> str:

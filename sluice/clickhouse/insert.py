@@ -60,6 +60,7 @@ def plan_insert(
     token: str | None,
     query_id: str,
     settings: Mapping[str, str],
+    data_format: str = "Native",
 ) -> InsertPlan:
     """Plan the insert of one Native block.
 
@@ -68,9 +69,10 @@ def plan_insert(
     :param token: None for a server that does not know `insert_deduplication_token`.
     :param settings: what `insert_settings` gave; identical for every attempt of a block,
         but for what decides about no row of it.
+    :param data_format: of the block, in ClickHouse's words.
     """
     names = ", ".join(identifier(column) for column in columns)
-    query = f"INSERT INTO {qualified(database, table)} ({names}) FORMAT Native"
+    query = f"INSERT INTO {qualified(database, table)} ({names}) FORMAT {data_format}"
     keys = {"query_id": query_id, "wait_end_of_query": "1", **settings}
     if token is not None:
         keys["insert_deduplication_token"] = token

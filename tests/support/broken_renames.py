@@ -33,15 +33,18 @@ int rename(const char *from, const char *to) {
     static int (*real)(const char *, const char *);
     if (!real) real = dlsym(RTLD_NEXT, "rename");
     const char *order = getenv("SLUICE_TEST_RENAME");
-    if (order && strstr(from, "tmp_insert_")) {
-        char what = 0;
+    int moves = strstr(from, "tmp_move_from_") != 0;
+    if (order && (moves || strstr(from, "tmp_insert_"))) {
+        static int moved;
+        char said[8] = "", what = 0;
         int file = open(order, O_RDONLY);
         if (file >= 0) {
-            if (read(file, &what, 1) != 1) what = 0;
+            if (read(file, said, sizeof said - 1) > 0 && (said[0] == 'm') == moves) what = said[0];
             close(file);
         }
+        if (what == 'm' && ++moved < atoi(said + 1)) what = 0;
         if (what) unlink(order);
-        if (what == 'k') { kill(getpid(), SIGKILL); pause(); }
+        if (what == 'k' || what == 'm') { kill(getpid(), SIGKILL); pause(); }
         if (what == 'f') { errno = EIO; return -1; }
     }
     return real(from, to);
@@ -65,6 +68,11 @@ class BreakingServer(ClickHouse):
 
     def break_next(self, how: Breakage) -> None:
         self._order.write_text(how[0])
+
+    def break_move(self, number: int) -> None:
+        """Killed when the part with this number, from 1 on, of those that are moved is to be
+        renamed."""
+        self._order.write_text(f"m{number}")
 
     @property
     def is_broken(self) -> bool:

@@ -1,0 +1,293 @@
+"""The commit of an epoch: what was staged gets into the target, once.
+
+A redo log. The mark that seals an epoch names its staging tables; then each of them is moved; then
+the mark is done. Whoever finds a sealed mark only finishes it. How far a table is stands in its
+name, which one client at a time can change:
+
+    staged  --RENAME-->  moving, by one mover  --MOVE PARTITION, each--  --RENAME-->  moved
+
+1. Look at the latest mark: refuse, finish what is sealed, or know that the epoch is done.
+2. Seal: make the mark of the next number.
+3. Look again: whoever was late gives up.
+4. Move.
+5. Done.
+6. Remove what counts no more.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.schema import describe_table
+from sluice.clickhouse.window import read_server_run
+from sluice.core.errors import InDoubtError, TransientError
+from sluice.stream.direct import Memory
+from sluice.stream.errors import (
+    AlreadyLoadedError,
+    CheckpointSetBackError,
+    OtherCheckpointError,
+    OvertakenError,
+    StagedRowsError,
+)
+from sluice.stream.marks import Mark, Marks, drop_table
+from sluice.stream.moving import Mover
+from sluice.stream.names import mark_name, parse_staged, query_prefix, run_key
+from sluice.stream.replacing import Replacer
+
+_ATTEMPTS = 7
+_PAUSE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class QueryIdentity:
+    """Who commits.
+
+    :param query: the name that the user gave the query.
+    :param checkpoint: the id of its checkpoint.
+    :param takeover: the id of a checkpoint before it, whose place it takes; "" for none.
+    """
+
+    query: str
+    checkpoint: str
+    takeover: str = ""
+
+    def check(self, latest: Mark | None) -> None:
+        """:raises OtherCheckpointError: another checkpoint counts this query's epochs."""
+        if latest is None or latest.checkpoint in (self.checkpoint, self.takeover):
+            return
+        raise OtherCheckpointError(
+            f'the query "{self.query}" has written {latest.table} up to epoch {latest.epoch} under '
+            f"the checkpoint {latest.checkpoint}, and now comes with the checkpoint "
+            f"{self.checkpoint}, which counts its epochs anew: what it reads again would be in the "
+            "table twice",
+            "If this is another query, or one that starts over into an empty table: give it a new "
+            "name (option `query`). If it goes on exactly where the rows in the table end: option "
+            f'takeover = "{latest.checkpoint}". Else start it with its old checkpoint.',
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What is to be committed.
+
+    :param winners: the staging table of each task that has rows.
+    :param rows: in all of them.
+    :param replaces: all rows of the target go.
+    :param is_direct: the tasks have inserted its rows themselves.
+    """
+
+    number: int
+    winners: Sequence[str]
+    rows: int
+    replaces: bool
+    is_direct: bool = False
+
+
+class Committer:
+    """Commits epochs of one query into one table. Not for several threads."""
+
+    def __init__(self, server: Server, database: str, table: str, who: QueryIdentity) -> None:
+        self._server = server
+        self._database = database
+        self._table = table
+        self._who = who
+        self._prefix = query_prefix(who.query)
+        self._claims = set[str]()
+        self.marks = Marks(server, database, self._prefix)
+
+    def check(self) -> None:
+        """:raises OtherCheckpointError: nothing may be written under this name."""
+        self._who.check(self.marks.latest())
+
+    def commit(self, epoch: Epoch) -> bool:
+        """Get the rows of an epoch into the target, unless rows of it are there.
+
+        :returns: whether it was these rows.
+        :raises OtherCheckpointError, CheckpointSetBackError, OvertakenError: nothing was done.
+        :raises StagedRowsError: a person has to look.
+        :raises ServerError: of any kind; to be called again.
+        """
+        latest = self.settled()
+        if self._is_known(latest, epoch.number):
+            assert latest is not None
+            if latest.state == "open":
+                if not epoch.is_direct:
+                    raise CheckpointSetBackError(
+                        f"epoch {epoch.number} was begun with mode direct, and some of its rows "
+                        f"may be in {self._database}.{self._table}",
+                        'Start the query with the option mode = "direct" until this epoch is done.',
+                    )
+                self.marks.set_done(latest)
+            self._sweep(latest)
+            return latest.claim in self._claims
+        if epoch.winners or epoch.replaces:
+            self._finish(self._seal(latest, epoch))
+        return True
+
+    def begin(self, number: int, memory: Memory) -> Mark:
+        """The mark of an epoch that is inserted directly: an open one, unless it is done.
+
+        :param memory: what the target's windows are now, if nobody has begun it yet.
+        :raises OtherCheckpointError, CheckpointSetBackError: nothing was done.
+        """
+        for _ in range(_ATTEMPTS):
+            latest = self.settled()
+            if self._is_known(latest, number):
+                assert latest is not None
+                return latest
+            mark = Mark(
+                1 if latest is None else latest.number + 1,
+                self._who.checkpoint,
+                number,
+                "open",
+                self._table,
+                claim=uuid.uuid4().hex[:8],
+                insert_counters=memory.counters,
+                run=memory.run,
+            )
+            self.marks.create(mark)
+        raise OvertakenError(f'other drivers of the query "{self._who.query}" run at the same time')
+
+    def _is_known(self, latest: Mark | None, number: int) -> bool:
+        """Whether the latest mark is that of this epoch.
+
+        :raises CheckpointSetBackError: it is of a later one, or of one that was never ended.
+        """
+        if latest is None or latest.checkpoint != self._who.checkpoint:
+            return False
+        if number < latest.epoch:
+            raise CheckpointSetBackError(
+                f'the query "{self._who.query}" comes with epoch {number} for '
+                f"{self._database}.{self._table}, which has epoch {latest.epoch} already"
+            )
+        if number > latest.epoch and latest.state == "open":
+            raise CheckpointSetBackError(
+                f'the query "{self._who.query}" comes with epoch {number} for '
+                f"{self._database}.{self._table}, where epoch {latest.epoch} was begun and not "
+                "ended"
+            )
+        return number == latest.epoch
+
+    def settled(self) -> Mark | None:
+        """The latest mark, after what it sealed is in the target.
+
+        :raises OtherCheckpointError: nothing was done.
+        """
+        latest = self.marks.latest()
+        self._who.check(latest)
+        while latest is not None and latest.state == "sealed":
+            self._finish(latest)
+            latest = self.marks.latest()
+        return latest
+
+    def refuse_known(self) -> None:
+        """:raises AlreadyLoadedError: this name, of a batch, has a mark. What it sealed is in the
+        target then."""
+        latest = self.settled()
+        if latest is not None:
+            raise AlreadyLoadedError(
+                f'a batch "{self._who.query}" is in {self._database}.{latest.table} already, with '
+                f"{latest.rows} rows, and the rows of this one are not"
+            )
+
+    def forget(self) -> None:
+        """Remove the marks of a query whose name nobody has again."""
+        latest = self.marks.latest()
+        self.marks.drop_below(0 if latest is None else latest.number + 1)
+
+    def _seal(self, latest: Mark | None, epoch: Epoch) -> Mark:
+        """Steps 2 and 3."""
+        number = 1 if latest is None else latest.number + 1
+        claim = uuid.uuid4().hex[:8]
+        self._claims.add(claim)
+        replaces = puts = ""
+        if epoch.replaces:
+            target = describe_table(self._server, self._database, self._table)
+            replaces, puts = target.uuid, self._replacer(claim).prepare(target, number)
+        mark = Mark(
+            number,
+            self._who.checkpoint,
+            epoch.number,
+            "sealed",
+            self._table,
+            tuple(sorted(epoch.winners)),
+            epoch.rows,
+            claim,
+            replaces=replaces,
+            puts=puts,
+        )
+        is_ours = self.marks.create(mark)
+        newest = self.marks.latest()
+        if is_ours and newest is not None and newest.number == number:
+            return mark
+        if is_ours:
+            drop_table(self._server, self._database, mark_name(self._prefix, number))
+        raise OvertakenError(
+            f'another driver of the query "{self._who.query}" committed into '
+            f"{self._database}.{self._table} while this one was about to commit epoch "
+            f"{epoch.number}"
+        )
+
+    def _finish(self, mark: Mark) -> None:
+        """Steps 4 to 6, from wherever somebody came to."""
+        claim = uuid.uuid4().hex[:8]
+        try:
+            if mark.replaces:
+                self._replacer(claim).put_in_place(mark)
+            else:
+                self._move(mark, claim)
+        except StagedRowsError:
+            newest = self.marks.latest()
+            if newest is None or (newest.number == mark.number and newest.state == "sealed"):
+                raise
+            return  # Another driver finished it, and removed what it had moved.
+        self.marks.set_done(mark)
+        self._sweep(mark)
+
+    def _move(self, mark: Mark, claim: str) -> None:
+        target = describe_table(self._server, self._database, mark.table)
+        run = run_key(read_server_run(self._server))
+        mover = Mover(self._server, target, claim, run)
+        for base in mark.winners:
+            mover.move(base)
+
+    def _sweep(self, done: Mark) -> None:
+        """Remove what was staged for epochs that are done: what was moved, and what no message
+        named. Never what a later epoch stages."""
+        rows = self._server.query(
+            "SELECT name FROM system.tables WHERE database = {database:String} "
+            "AND startsWith(name, {prefix:String})",
+            {"database": self._database, "prefix": self._prefix},
+        )
+        gone = {done.checkpoint, self._who.takeover} - {""}
+        for row in rows:
+            staged = parse_staged(str(row["name"]))
+            if staged is None or not any(staged.is_of(each) for each in gone):
+                continue
+            if staged.is_of(done.checkpoint) and staged.epoch > done.epoch:
+                continue
+            drop_table(self._server, self._database, staged.name)
+        self._replacer("").drop(done.number)
+        self.marks.drop_below(done.number)
+
+    def _replacer(self, claim: str) -> Replacer:
+        return Replacer(self._server, self._database, self._prefix, claim)
+
+
+def patiently(action: Callable[[], bool]) -> bool:
+    """Do it, and again from its beginning while the server is away or an answer was lost.
+
+    :raises SluiceError: as the action does; a minute's outage is waited out.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            return action()
+        except (InDoubtError, TransientError):
+            if attempt + 1 == _ATTEMPTS:
+                raise
+            time.sleep(_PAUSE_SECONDS * 2**attempt)
+    raise AssertionError("the last attempt returns or raises")

@@ -1,0 +1,120 @@
+"""Mode direct: tasks insert into the target itself, under tokens that a repeat has again.
+
+For plans that make the same rows in the same order whenever they run. The first task attempt of an
+epoch makes an open mark with the target's insert counters; whoever inserts looks whether the
+windows still remember all that was inserted since then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.window import read_insert_counter, read_server_run, tables_with_windows
+from sluice.core.errors import TerminalError
+from sluice.core.server_runs import is_same_run
+from sluice.stream.marks import Mark
+from sluice.stream.staging import InsertManner, insert_chunk
+
+_HINT = (
+    "A repeat could double rows now. Compare the epoch's rows in the table with the query's "
+    "source; mode staged does not depend on the window."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the target's windows were when an epoch began.
+
+    :param counters: of the target and of each table behind it, see `read_insert_counter`.
+    :param run: which life of the server it was; "" for a Replicated target, whose window outlives
+        it.
+    """
+
+    counters: tuple[int, ...]
+    run: str
+
+
+def read_memory(server: Server, facts: TableFacts) -> Memory:
+    """As it is now.
+
+    :raises ServerError: terminal or transient.
+    """
+    tables = [table for _, table in tables_with_windows(facts)]
+    run = "" if all(table.replicated for table in tables) else read_server_run(server)
+    return Memory(tuple(read_insert_counter(server, table) for table in tables), run)
+
+
+def check_memory(server: Server, facts: TableFacts, mark: Mark) -> None:
+    """Whether a chunk that was inserted since the mark was made is still known.
+
+    :raises TerminalError: nobody can say so.
+    """
+    now = read_memory(server, facts)
+    if mark.run and not is_same_run(mark.run, now.run):
+        raise TerminalError(
+            f"{facts.url} was restarted while epoch {mark.epoch} was inserted into {facts.target}: "
+            "a table that is not replicated may know blocks by then that it does not have",
+            _HINT,
+        )
+    tables = [table for _, table in tables_with_windows(facts)]
+    for table, before, after in zip(tables, mark.insert_counters, now.counters, strict=True):
+        if after < before or after - before >= table.window_blocks // 2:
+            raise TerminalError(
+                f"{table.target} on {facts.url} took {after - before} inserts since epoch "
+                f"{mark.epoch} began, and its window remembers {table.window_blocks}",
+                _HINT,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """Inserts what one task attempt has into the target.
+
+    :param token: of the task in its epoch.
+    :param chunk_rows: of each insert but the last, whatever batches Spark makes.
+    """
+
+    server: Server
+    facts: TableFacts
+    mark: Mark
+    token: str
+    manner: InsertManner
+    chunk_rows: int
+
+    def insert(self, batches: Iterator[pa.RecordBatch]) -> int:
+        """Insert all of them; gives how many rows there were.
+
+        :raises TerminalError: see `check_memory`.
+        :raises ServerError: of any kind; the next attempt repeats it.
+        """
+        rows = 0
+        for number, chunk in enumerate(_exact_chunks(batches, self.chunk_rows)):
+            check_memory(self.server, self.facts, self.mark)
+            target = self.facts.database, self.facts.table
+            insert_chunk(self.server, target, f"{self.token}/{number}", chunk, self.manner)
+            rows += sum(batch.num_rows for batch in chunk)
+        return rows
+
+
+def _exact_chunks(
+    batches: Iterator[pa.RecordBatch], chunk_rows: int
+) -> Iterator[list[pa.RecordBatch]]:
+    """The borders of Spark's batches must not decide where a chunk ends."""
+    gathered, missing = list[pa.RecordBatch](), chunk_rows
+    for whole in batches:
+        batch = whole
+        while batch.num_rows:
+            piece = batch.slice(0, missing)
+            gathered.append(piece)
+            missing -= piece.num_rows
+            batch = batch.slice(piece.num_rows)
+            if not missing:
+                yield gathered
+                gathered, missing = [], chunk_rows
+    if gathered:
+        yield gathered

@@ -1,0 +1,184 @@
+"""Marks: what a query has committed, in ClickHouse itself.
+
+A mark is a table without rows whose comment says what it stands for. CREATE TABLE is the only
+statement of a server that one of several clients can win, and it brings its comment along: a mark
+is there with its content, or not at all. The numbers of a query's marks only grow, and **only the
+largest counts**. It is never dropped, so that whoever was late, and makes a mark whose number was
+in use before, finds a larger one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.reactions import ServerError
+from sluice.clickhouse.sql import literal, qualified
+from sluice.core.errors import InDoubtError, TerminalError, TransientError
+from sluice.stream.names import mark_name, mark_number
+
+_TABLE_EXISTS = 57
+_UNKNOWN_TABLE = 60
+#: A mark names every staging table of its epoch; the server's default allows 256 KiB.
+_STATEMENT_BYTES_MAX = str(64 << 20)
+_IDLE_SECONDS_MAX = 600.0
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What became of one epoch.
+
+    :param number: of the mark, see the head of the module.
+    :param checkpoint: the id of the checkpoint that counts the epochs.
+    :param state: "open": tasks insert into the target under tokens; "sealed": `winners` are the
+        rows of the epoch, and have to get into the target; "done": all of it is there.
+    :param table: the target.
+    :param winners: staging tables by their first names, in the order in which they are moved.
+    :param rows: of the epoch; of no meaning while it is open.
+    :param claim: drawn by whoever made it.
+    :param insert_counters, run: of an open mark, see `direct.Memory`.
+    :param replaces: the uuid of the target that goes when all of its rows are replaced; "" if they
+        stay.
+    :param puts: the uuid of the table that comes then.
+    """
+
+    number: int
+    checkpoint: str
+    epoch: int
+    state: Literal["open", "sealed", "done"]
+    table: str
+    winners: tuple[str, ...] = ()
+    rows: int = 0
+    claim: str = ""
+    insert_counters: tuple[int, ...] = ()
+    run: str = ""
+    replaces: str = ""
+    puts: str = ""
+
+    def text(self) -> str:
+        """As the comment of a table has it."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+def parse_mark(text: str) -> Mark:
+    """The contrary of `Mark.text`."""
+    raw: dict[str, Any] = json.loads(text)
+    raw["winners"] = tuple(raw["winners"])
+    raw["insert_counters"] = tuple(raw["insert_counters"])
+    return Mark(**raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The marks of one query in one database.
+
+    :param prefix: see `names.query_prefix`.
+    """
+
+    server: Server
+    database: str
+    prefix: str
+
+    def latest(self) -> Mark | None:
+        """The one that counts; None before the first.
+
+        :raises ServerError: terminal or transient.
+        """
+        rows = self.server.query(
+            "SELECT name, comment FROM system.tables WHERE database = {database:String} "
+            "AND startsWith(name, {prefix:String}) ORDER BY name DESC LIMIT 1",
+            {"database": self.database, "prefix": f"{self.prefix}mark_"},
+        )
+        return parse_mark(str(rows[0]["comment"])) if rows else None
+
+    def create(self, mark: Mark) -> bool:
+        """Make a mark. False: another made one of its number before.
+
+        :raises ServerError: of any kind; in doubt if it may come into being later.
+        """
+        name = mark_name(self.prefix, mark.number)
+        statement = (
+            f"CREATE TABLE {qualified(self.database, name)} (nothing UInt8) ENGINE = Null "
+            f"COMMENT {literal(mark.text())}"
+        )
+        try:
+            self.server.execute(statement, settings={"max_query_size": _STATEMENT_BYTES_MAX})
+        except (InDoubtError, TransientError):
+            wait_for_queries(self.server, qualified(self.database, name))
+            made = self._read(name)
+            if made is None:
+                raise
+            return made.claim == mark.claim
+        except ServerError as error:
+            if error.code != _TABLE_EXISTS:
+                raise
+            made = self._read(name)
+            return made is not None and made.claim == mark.claim
+        return True
+
+    def set_done(self, mark: Mark) -> None:
+        """All of it is in the target. Harmless when repeated.
+
+        :raises ServerError: of any kind.
+        """
+        name = qualified(self.database, mark_name(self.prefix, mark.number))
+        done = replace(mark, state="done", winners=())
+        try:
+            self.server.execute(f"ALTER TABLE {name} MODIFY COMMENT {literal(done.text())}")
+        except ServerError as error:
+            if error.code != _UNKNOWN_TABLE:
+                raise  # Else a later mark is there, and this one counts no more.
+
+    def drop_below(self, number: int) -> None:
+        """Remove what counts no more."""
+        rows = self.server.query(
+            "SELECT name FROM system.tables WHERE database = {database:String} "
+            "AND startsWith(name, {prefix:String}) ORDER BY name",
+            {"database": self.database, "prefix": f"{self.prefix}mark_"},
+        )
+        for row in rows:
+            found = mark_number(str(row["name"]))
+            if found is not None and found < number:
+                drop_table(self.server, self.database, str(row["name"]))
+
+    def _read(self, name: str) -> Mark | None:
+        rows = self.server.query(
+            "SELECT comment FROM system.tables WHERE database = {database:String} "
+            "AND name = {name:String}",
+            {"database": self.database, "name": name},
+        )
+        return parse_mark(str(rows[0]["comment"])) if rows else None
+
+
+def drop_table(server: Server, database: str, table: str) -> None:
+    """At once, so that what a server keeps of dropped tables does not pile up."""
+    server.execute(f"DROP TABLE IF EXISTS {qualified(database, table)} SYNC")
+
+
+def wait_for_queries(server: Server, name: str) -> None:
+    """Until no statement runs that names a table. A server lists a statement before it looks for
+    its tables, so that none that began before this call goes on after it.
+
+    :param name: as the statement has it.
+    :raises TerminalError: it runs on and on.
+    """
+    deadline = time.monotonic() + _IDLE_SECONDS_MAX
+    while True:
+        rows = server.query(
+            "SELECT count() AS running FROM system.processes "
+            "WHERE position(query, {name:String}) > 0 AND position(query, 'system.processes') = 0",
+            {"name": name},
+        )
+        if not int(rows[0]["running"]):
+            return
+        if time.monotonic() > deadline:
+            raise TerminalError(
+                f"a statement about {name} has been running on {server.url} for "
+                f"{_IDLE_SECONDS_MAX:g} s",
+                "Look at system.processes; KILL QUERY ends it. Then start the query again.",
+            )
+        time.sleep(_LOOK_SECONDS)

@@ -1,0 +1,161 @@
+"""The options of the sink, as Spark hands them over: texts, whatever their case."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sluice.clickhouse.access import ClickHouseAccess
+from sluice.clickhouse.password import read_password
+from sluice.clickhouse.tls import Tls
+from sluice.config.findings import suggest
+from sluice.core.errors import ConfigurationError
+
+PASSWORD_VARIABLE = "CLICKHOUSE_PASSWORD"
+#: The one shard of the sink, in the words of `ClickHouseAccess`.
+SHARD = "s1"
+
+#: Spark's own, which it hands to every sink.
+_OF_SPARK = frozenset({"checkpointlocation"})
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What the user said. Travels to the tasks, the password with it.
+
+    :param query: the name under which ClickHouse remembers what was committed; "" for a batch
+        without.
+    :param mode: "staged": any plan; "direct": one that makes the same rows in the same order again.
+    :param takeover: the id of the checkpoint that this query's new one goes on from.
+    :param nulls: what becomes of a column that Spark calls nullable and ClickHouse does not:
+        "refuse" it at the start, or "check" each value.
+    :param batch_rows: of an insert.
+    :param batch_bytes: an insert ends with the record batch that makes it so large.
+    """
+
+    access: ClickHouseAccess
+    database: str
+    table: str
+    query: str
+    mode: Literal["staged", "direct"]
+    takeover: str
+    nulls: Literal["refuse", "check"]
+    batch_rows: int
+    batch_bytes: int
+    compression: Literal["lz4", "zstd", "none"]
+    timeout_seconds: float
+
+    @property
+    def url(self) -> str:
+        """Of the server."""
+        return self.access.shards[SHARD][0]
+
+
+def read_options(given: Mapping[str, str]) -> SinkOptions:
+    """Read Spark's options; `batch_rows`, `batchRows` and `BATCHROWS` are the same.
+
+    :raises ConfigurationError: one is unknown, missing, or of no use.
+    """
+    said: dict[str, str] = {}
+    for name, value in given.items():
+        key = name.lower().replace("_", "")
+        if key == "password":
+            raise ConfigurationError(
+                "option password: Spark shows options in its plans and logs",
+                f"Set the environment variable {PASSWORD_VARIABLE} of Spark's driver, or the "
+                "option password_file.",
+            )
+        if key in _OF_SPARK:
+            continue
+        if key not in _BY_KEY:
+            raise ConfigurationError(f"option {name} is unknown", suggest(name, _READERS))
+        said[_BY_KEY[key]] = value
+    values = {name: read(name, said.get(name)) for name, read in _READERS.items()}
+    return SinkOptions(
+        access=_access(values),
+        **{name: values[name] for name in _READERS if name not in _OF_ACCESS},
+    )
+
+
+def _access(values: Mapping[str, Any]) -> ClickHouseAccess:
+    password = os.environ.get(PASSWORD_VARIABLE, "")
+    if file := values["password_file"]:
+        try:
+            password = read_password(file)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(
+                f"option password_file: {file} cannot be read: {error}",
+                "Name a file that Spark's driver can read.",
+            ) from None
+    return ClickHouseAccess(
+        {SHARD: (values["url"],)},
+        values["user"],
+        password,
+        "single",
+        values["password_file"],
+        tls=Tls(values["ca"], values["certificate"], values["key"]),
+    )
+
+
+_Reader = Callable[[str, str | None], Any]
+
+
+def _text(default: str | None) -> _Reader:
+    def read(name: str, value: str | None) -> str:
+        found = default if value is None else value
+        if found is None or (default is None and not found):
+            raise ConfigurationError(
+                f"option {name} is missing", f'Write .option("{name}", …) before start or save.'
+            )
+        return found
+
+    return read
+
+
+def _choice(*values: str) -> _Reader:
+    def read(name: str, value: str | None) -> str:
+        found = values[0] if value is None else value.lower()
+        if found not in values:
+            raise ConfigurationError(
+                f"option {name} is {value!r}", f"Use one of {', '.join(values)}."
+            )
+        return found
+
+    return read
+
+
+def _number(default: int, most: int) -> _Reader:
+    def read(name: str, value: str | None) -> int:
+        if value is None:
+            return default
+        if not value.isdecimal() or not 1 <= int(value) <= most:
+            raise ConfigurationError(
+                f"option {name} is {value!r}", f"Use a whole number from 1 to {most}."
+            )
+        return int(value)
+
+    return read
+
+
+_READERS: dict[str, _Reader] = {
+    "url": _text(None),
+    "database": _text("default"),
+    "table": _text(None),
+    "user": _text("default"),
+    "password_file": _text(""),
+    "ca": _text(""),
+    "certificate": _text(""),
+    "key": _text(""),
+    "query": _text(""),
+    "mode": _choice("staged", "direct"),
+    "takeover": _text(""),
+    "nulls": _choice("refuse", "check"),
+    "batch_rows": _number(1_000_000, 100_000_000),
+    "batch_bytes": _number(128 << 20, 1 << 30),
+    "compression": _choice("lz4", "zstd", "none"),
+    "timeout_seconds": _number(300, 86_400),
+}
+_OF_ACCESS = frozenset({"url", "user", "password_file", "ca", "certificate", "key"})
+_BY_KEY = {name.replace("_", ""): name for name in _READERS}

@@ -1,0 +1,133 @@
+"""Puts what an epoch staged in place of all rows of the target, at once.
+
+One table is made for it before the mark is, and only who renamed it last may exchange it: a driver
+that was overtaken names a table that is not there.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.reactions import ServerError
+from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.sql import literal, qualified
+from sluice.stream.errors import StagedRowsError
+from sluice.stream.marks import Mark, drop_table, wait_for_queries
+from sluice.stream.moving import TABLE_EXISTS, UNKNOWN_TABLE, partitions_of
+from sluice.stream.names import new_prefix
+from sluice.stream.staging import CREATE_SETTINGS, count_rows
+
+_LOOKS = 20
+#: See `moving`.
+_LOOKS_WHILE_RENAMED = 5
+_PAUSE_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Replacer:
+    """One client that puts tables in place.
+
+    :param prefix: see `names.query_prefix`.
+    :param claim: drawn for this client.
+    """
+
+    server: Server
+    database: str
+    prefix: str
+    claim: str
+
+    def prepare(self, target: TableFacts, number: int) -> str:
+        """Make the empty table for the mark with this number; gives its uuid."""
+        name = f"{new_prefix(self.prefix, number)}{self.claim}"
+        self.server.execute(
+            f"CREATE TABLE {qualified(self.database, name)} AS "
+            f"{qualified(self.database, target.table)}",
+            settings=CREATE_SETTINGS,
+        )
+        return self._tables(name)[name]
+
+    def put_in_place(self, mark: Mark) -> None:
+        """Exchange the target for a table with exactly what the mark names, unless that is done.
+
+        :raises StagedRowsError: what is needed for it is gone.
+        :raises ServerError: of any kind; another client goes on.
+        """
+        for _ in range(_LOOKS):
+            name = self._new_table(mark)
+            if not name:
+                return
+            held = f"{new_prefix(self.prefix, mark.number)}{self.claim}"
+            if name != held:
+                try:
+                    self._execute(f"RENAME TABLE {self._of(name)} TO {self._of(held)}")
+                except ServerError as error:
+                    if error.code not in (UNKNOWN_TABLE, TABLE_EXISTS):
+                        raise
+                    continue
+                wait_for_queries(self.server, self._of(name))
+            if self._tables(held).get(held) == mark.replaces:
+                return
+            self._fill(held, mark)
+            self._execute(f"EXCHANGE TABLES {self._of(held)} AND {self._of(mark.table)}")
+            return
+        raise StagedRowsError(
+            f"the table that replaces {self.database}.{mark.table} changes its name all the time",
+            "Several drivers commit the same epoch at once: stop all but one.",
+        )
+
+    def drop(self, number: int) -> None:
+        """Remove what is left of this mark's table and of those before it: the rows that were
+        replaced."""
+        last = f"{new_prefix(self.prefix, number)}~"
+        for name in self._tables(f"{self.prefix}new_"):
+            if name < last:
+                drop_table(self.server, self.database, name)
+
+    def _new_table(self, mark: Mark) -> str:
+        """Its name now; "" if it was dropped after the exchange."""
+        for look in range(_LOOKS_WHILE_RENAMED):
+            time.sleep(look * _PAUSE_SECONDS)
+            for name, uuid in self._tables(new_prefix(self.prefix, mark.number)).items():
+                if uuid in (mark.replaces, mark.puts):
+                    return name
+            if self._tables(mark.table).get(mark.table) == mark.puts:
+                return ""
+        raise StagedRowsError(
+            f"the table that was to replace {self.database}.{mark.table} on {self.server.url} is "
+            "gone",
+            f"{self.database}.{mark.table} is as it was before, or somebody exchanged it. Drop the "
+            f"newest of the tables {self.prefix}mark_… and start the query with a new checkpoint.",
+        )
+
+    def _fill(self, held: str, mark: Mark) -> None:
+        self._execute(f"TRUNCATE TABLE {self._of(held)}")
+        for staged in mark.winners:
+            for partition in partitions_of(self.server, self.database, staged):
+                self._execute(
+                    f"ALTER TABLE {self._of(held)} ATTACH PARTITION ID {literal(partition)} "
+                    f"FROM {self._of(staged)}"
+                )
+        found = count_rows(self.server, self.database, held)
+        if found != mark.rows:
+            raise StagedRowsError(
+                f"{self.database}.{held} on {self.server.url} has {found} rows, and {mark.rows} "
+                "were staged",
+                f"{self.database}.{mark.table} is as it was. Start the query again: the other is "
+                "filled anew.",
+            )
+
+    def _tables(self, prefix: str) -> dict[str, str]:
+        rows = self.server.query(
+            "SELECT name, toString(uuid) AS uuid FROM system.tables "
+            "WHERE database = {database:String} AND startsWith(name, {prefix:String})",
+            {"database": self.database, "prefix": prefix},
+        )
+        return {str(row["name"]): str(row["uuid"]) for row in rows}
+
+    def _execute(self, statement: str) -> None:
+        self.server.execute(statement)
+
+    def _of(self, name: str) -> str:
+        return qualified(self.database, name)

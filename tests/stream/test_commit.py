@@ -1,0 +1,264 @@
+"""The commit of an epoch, with drivers that die, come back, come twice and come late."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from sluice.clickhouse.http import Server
+from sluice.stream.commit import Epoch
+from sluice.stream.errors import (
+    CheckpointSetBackError,
+    OtherCheckpointError,
+    OvertakenError,
+    StagedRowsError,
+)
+from sluice.stream.marks import Mark
+from sluice.testbed.local.running import ClickHouse
+from tests.stream.committing import DiedError, Mortal, Target
+from tests.support.fixtures import fresh_database
+
+
+@pytest.fixture
+def target(embedded_url: str) -> Iterator[Target]:
+    for database in fresh_database(embedded_url):
+        yield Target(embedded_url, database)
+
+
+def test_rows_arrive_and_nothing_is_left(target: Target) -> None:
+    epoch = target.stage(0)
+    wanted = target.ids_of(epoch)
+    target.committer().commit(epoch)
+    assert target.ids() == wanted
+    assert target.tables() == {"mark": 1}
+
+
+def test_an_epoch_is_committed_once(target: Target) -> None:
+    first, second = target.stage(4), target.stage(4)
+    wanted = target.ids_of(first)
+    assert target.committer().commit(first)
+    assert not target.committer().commit(second)
+    assert not target.committer().commit(first)
+    assert target.ids() == wanted
+    assert target.tables() == {"mark": 1}
+
+
+@pytest.mark.parametrize("replaces", [False, True], ids=["append", "replace"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_death_at_each_statement(target: Target, replaces: bool, after: bool) -> None:
+    """The next driver comes with other rows for the same epoch: all of one driver's are there."""
+    before = target.stage(0)
+    target.committer().commit(before)
+    old = target.ids()
+    number = 0
+    while True:
+        epoch = replace(target.stage(number + 1), replaces=replaces)
+        again = replace(target.stage(number + 1), replaces=replaces)
+        first, second = target.ids_of(epoch), target.ids_of(again)
+        server = Mortal(target.url, number, after=after)
+        try:
+            target.committer(server).commit(epoch)
+            break
+        except DiedError:
+            pass
+        is_sealed = _latest_epoch(target) == number + 1
+        target.committer().commit(again)
+        arrived = first if is_sealed else second
+        old = arrived if replaces else sorted(old + arrived)
+        assert target.ids() == old, server.statements
+        assert set(target.tables()) == {"mark"}
+        number += 1
+    assert number > 8
+
+
+def _latest_epoch(target: Target) -> int:
+    latest = target.committer().marks.latest()
+    assert latest is not None
+    return latest.epoch
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_two_drivers_statement_by_statement(target: Target, seed: int) -> None:
+    """Both have staged rows of their own for each epoch, and their statements mix at random."""
+    epochs = [[target.stage(number, tasks=2) for number in range(3)] for _ in range(2)]
+    staged = [[target.ids_of(epoch) for epoch in each] for each in epochs]
+    turns = _Turns(random.Random(seed), 2)
+    failures = list[BaseException]()
+
+    def drive(driver: int) -> None:
+        server = _Taking(target.url, turns, driver)
+        try:
+            for epoch in epochs[driver]:
+                _until_committed(target, server, epoch)
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            turns.leave(driver)
+
+    threads = [threading.Thread(target=drive, args=(driver,)) for driver in range(2)]
+    for thread in threads:
+        thread.start()
+    turns.deal()
+    for thread in threads:
+        thread.join()
+    assert [error for error in failures if not isinstance(error, CheckpointSetBackError)] == []
+    for number in range(3):
+        arrived = target.ids(f"text = 'epoch {number}'")
+        assert arrived in (staged[0][number], staged[1][number])
+
+
+def _until_committed(target: Target, server: Server, epoch: Epoch) -> None:
+    for _ in range(50):
+        try:
+            target.committer(server).commit(epoch)
+            return
+        except OvertakenError:
+            continue
+        except Exception as error:
+            if getattr(error, "code", 0) != 60:  # the other one took a table over
+                raise
+    raise AssertionError("never committed")
+
+
+class _Turns:
+    """Lets one of several threads run at a time, up to its next statement."""
+
+    def __init__(self, chance: random.Random, count: int) -> None:
+        self._chance = chance
+        self._gates = {driver: threading.Semaphore(0) for driver in range(count)}
+        self._back = threading.Semaphore(0)
+        self._left = set[int]()
+
+    def take(self, driver: int) -> None:
+        self._back.release()
+        self._gates[driver].acquire()
+
+    def leave(self, driver: int) -> None:
+        self._left.add(driver)
+        self._back.release()
+
+    def deal(self) -> None:
+        for _ in self._gates:
+            self._back.acquire()
+        while present := sorted(set(self._gates) - self._left):
+            self._gates[self._chance.choice(present)].release()
+            self._back.acquire()
+
+
+class _Taking(Server):
+    """A client that waits for its turn before each statement."""
+
+    def __init__(self, url: str, turns: _Turns, driver: int) -> None:
+        super().__init__(url)
+        self._turns = turns
+        self._driver = driver
+
+    def execute(self, *arguments: object, **more: object) -> str:
+        self._turns.take(self._driver)
+        return super().execute(*arguments, **more)  # type: ignore[arg-type]
+
+
+def test_drivers_that_run_at_the_same_time(target: Target) -> None:
+    epochs = [target.stage(0, tasks=4) for _ in range(4)]
+    staged = [target.ids_of(epoch) for epoch in epochs]
+    with ThreadPoolExecutor(len(epochs)) as drivers:
+        for outcome in [
+            drivers.submit(_until_committed, target, Server(target.url), epoch) for epoch in epochs
+        ]:
+            outcome.result()
+    assert target.ids() in staged
+    assert set(target.tables()) == {"mark"}
+
+
+def test_another_checkpoint_is_refused_and_may_take_over(target: Target) -> None:
+    target.committer().commit(target.stage(5))
+    before = target.ids()
+    late = target.stage(0, checkpoint="d")
+    with pytest.raises(OtherCheckpointError) as refused:
+        target.committer(checkpoint="d").commit(late)
+    assert "epoch 5" in str(refused.value)
+    assert 'takeover = "c"' in refused.value.hint
+    with pytest.raises(OtherCheckpointError):
+        target.committer(checkpoint="d").check()
+    assert target.ids() == before
+    wanted = sorted(before + target.ids_of(late))
+    target.committer(checkpoint="d", takeover="c").commit(late)
+    target.committer(checkpoint="d", takeover="c").commit(late)
+    assert target.ids() == wanted
+    with pytest.raises(OtherCheckpointError):
+        target.committer().commit(target.stage(6))
+    assert target.ids() == wanted
+
+
+def test_who_takes_over_finishes_what_was_sealed(target: Target) -> None:
+    epoch = target.stage(5)
+    wanted = target.ids_of(epoch)
+    with pytest.raises(DiedError):
+        target.committer(Mortal(target.url, 1)).commit(epoch)
+    late = target.stage(0, checkpoint="d")
+    wanted = sorted(wanted + target.ids_of(late))
+    target.committer(checkpoint="d", takeover="c").commit(late)
+    assert target.ids() == wanted
+    assert target.tables() == {"mark": 1}
+
+
+def test_a_checkpoint_that_was_set_back_is_refused(target: Target) -> None:
+    for number in (0, 1):
+        target.committer().commit(target.stage(number))
+    before = target.ids()
+    with pytest.raises(CheckpointSetBackError, match="epoch 0"):
+        target.committer().commit(target.stage(0))
+    assert target.ids() == before
+
+
+def test_a_late_mark_of_a_number_that_was_in_use_counts_nothing(target: Target) -> None:
+    """A driver that stood still before it sealed finds the number free again."""
+    committer = target.committer()
+    late = target.stage(0)
+    for number in range(3):
+        target.committer().commit(target.stage(number))
+    before = target.ids()
+    with pytest.raises(OvertakenError):
+        committer._seal(None, late)
+    assert target.ids() == before
+    mark = Mark(1, "c", 0, "sealed", target.table, tuple(late.winners), late.rows, "00000000")
+    assert target.committer().marks.create(mark)  # and died before it looked again
+    target.committer().commit(target.stage(3, rows=1))
+    assert target.ids()[: len(before)] == before
+    assert len(target.ids()) == len(before) + 2
+    assert target.tables() == {"mark": 1}
+
+
+def test_what_was_staged_and_is_gone_is_never_taken_for_moved(target: Target) -> None:
+    epoch = target.stage(0)
+    with pytest.raises(DiedError):
+        target.committer(Mortal(target.url, 0, after=True)).commit(epoch)
+    target.server.execute(f"DROP TABLE {target.database}.{epoch.winners[1]} SYNC")
+    with pytest.raises(StagedRowsError) as stopped:
+        target.committer().commit(target.stage(0))
+    assert epoch.winners[1] in str(stopped.value)
+
+
+def test_an_empty_epoch_leaves_nothing(target: Target) -> None:
+    target.committer().commit(Epoch(0, (), 0, False))
+    assert target.ids() == []
+    assert target.tables() == {}
+
+
+def test_a_running_server_is_told_from_one_that_was_restarted(
+    target: Target, embedded_server: ClickHouse
+) -> None:
+    """Killed between the moves, and the server, too: what a restart leaves is settled by parts."""
+    epoch = target.stage(0)
+    wanted = target.ids_of(epoch)
+    with pytest.raises(DiedError):
+        target.committer(Mortal(target.url, 3, after=True)).commit(epoch)
+    embedded_server.stop()
+    embedded_server.start()
+    target.committer(Server(target.url)).commit(target.stage(0))
+    assert target.ids() == wanted

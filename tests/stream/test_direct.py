@@ -1,0 +1,118 @@
+"""Mode direct: repeats are known by their tokens, while the window surely remembers them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sluice.clickhouse.capabilities import insert_settings, read_capabilities
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.schema import describe_table
+from sluice.core.errors import TerminalError
+from sluice.stream.commit import Epoch
+from sluice.stream.direct import Direct, read_memory
+from sluice.stream.errors import CheckpointSetBackError
+from sluice.stream.marks import Mark
+from sluice.stream.staging import InsertManner
+from sluice.testbed.local.running import running_clickhouse
+from tests.stream.committing import Target
+from tests.support.fixtures import fresh_database
+
+_DDL = (
+    "CREATE TABLE {name} (id Int64, text String) ENGINE = MergeTree ORDER BY id "
+    "SETTINGS non_replicated_deduplication_window = 20"
+)
+
+
+class Task:
+    """One attempt of a task of a stream in mode direct."""
+
+    def __init__(self, target: Target, epoch: int, server: Server | None = None) -> None:
+        self.target = target
+        self.server = server or Server(target.url)
+        self.epoch = epoch
+        self.facts = describe_table(self.server, target.database, target.table)
+
+    def begin(self) -> Mark:
+        memory = read_memory(self.server, self.facts)
+        return self.target.committer(self.server).begin(self.epoch, memory)
+
+    def insert(self, mark: Mark, batch_rows: int, rows: int = 25, chunk_rows: int = 10) -> int:
+        """Numbers of the epoch, in Spark's batches of so many rows."""
+        manner = InsertManner(insert_settings(read_capabilities(self.server)), "none", 30.0)
+        direct = Direct(self.server, self.facts, mark, f"{self.epoch}/0", manner, chunk_rows)
+        first = self.epoch * 100
+        batches = (
+            pa.record_batch(
+                {
+                    "id": pa.array(range(begin, min(begin + batch_rows, first + rows))),
+                    "text": pa.array(["x"] * (min(begin + batch_rows, first + rows) - begin)),
+                }
+            )
+            for begin in range(first, first + rows, batch_rows)
+        )
+        return direct.insert(batches)
+
+
+@pytest.fixture
+def target(embedded_url: str) -> Iterator[Target]:
+    for database in fresh_database(embedded_url):
+        yield Target(embedded_url, database, _DDL)
+
+
+def test_attempts_repeat_each_other_whatever_sparks_batches_are(target: Target) -> None:
+    first, second = Task(target, 0), Task(target, 0)
+    mark = first.begin()
+    assert second.begin() == mark
+    assert first.insert(mark, batch_rows=4) == 25
+    assert second.insert(mark, batch_rows=25) == 25
+    assert target.ids() == list(range(25))
+    epoch = Epoch(0, (), 25, False, is_direct=True)
+    target.committer().commit(epoch)
+    target.committer().commit(epoch)
+    assert Task(target, 0).begin().state == "done"
+    assert target.ids() == list(range(25))
+    assert target.tables() == {"mark": 1}
+
+
+def test_an_attempt_that_the_window_may_have_forgotten_is_refused(target: Target) -> None:
+    task = Task(target, 0)
+    mark = task.begin()
+    task.insert(mark, batch_rows=25, rows=10)
+    for number in range(10):
+        target.server.execute(
+            f"INSERT INTO {target.database}.{target.table} VALUES ({900 + number}, 'other')"
+        )
+    with pytest.raises(TerminalError, match="its window remembers 20"):
+        Task(target, 0).insert(mark, batch_rows=25)
+    assert target.ids("id < 900") == list(range(10))
+
+
+def test_an_epoch_that_was_begun_directly_is_not_ended_otherwise(target: Target) -> None:
+    task = Task(target, 3)
+    task.insert(task.begin(), batch_rows=25)
+    with pytest.raises(CheckpointSetBackError, match="mode direct"):
+        target.committer().commit(target.stage(3))
+    with pytest.raises(CheckpointSetBackError, match="was begun and not ended"):
+        Task(target, 4).begin()
+    target.committer().commit(Epoch(3, (), 25, False, is_direct=True))
+    later = target.stage(4)
+    wanted = sorted(list(range(300, 325)) + target.ids_of(later))
+    target.committer().commit(later)
+    assert target.ids() == wanted
+
+
+def test_nothing_is_repeated_after_a_restart_of_the_server(tmp_path: Path) -> None:
+    """It may know blocks whose parts it lost."""
+    with running_clickhouse(tmp_path) as server:
+        Server(server.url).execute("CREATE DATABASE d")
+        target = Target(server.url, "d", _DDL)
+        mark = Task(target, 0).begin()
+        server.stop()
+        server.start()
+        with pytest.raises(TerminalError, match="was restarted while epoch 0"):
+            Task(target, 0).insert(mark, batch_rows=25)
+        assert target.ids() == []

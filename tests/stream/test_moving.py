@@ -1,0 +1,77 @@
+"""A server that is killed while it moves parts has some of them in both tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sluice.clickhouse.http import Server
+from sluice.core.errors import InDoubtError
+from sluice.stream.errors import StagedRowsError
+from sluice.testbed.local.children import wait_until
+from tests.stream.committing import Target
+from tests.support.broken_renames import BreakingServer, run_breaking
+
+#: Parts stay as they are, unless a test merges them.
+_DDL = (
+    "CREATE TABLE {name} (id Int64, text String) ENGINE = MergeTree ORDER BY id "
+    "SETTINGS max_bytes_to_merge_at_max_space_in_pool = 1, old_parts_lifetime = 1, "
+    "cleanup_delay_period = 1, max_cleanup_delay_period = 1, cleanup_delay_period_random_add = 0"
+)
+
+
+@pytest.fixture(scope="module")
+def breaking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakingServer]:
+    with run_breaking(tmp_path_factory.mktemp("breaking") / "server") as server:
+        Server(server.url).execute("CREATE DATABASE d")
+        yield server
+
+
+def _killed_in_the_move(
+    server: BreakingServer, target: Target, number: int, parts: int
+) -> list[int]:
+    """An epoch of so many parts is committed, and the server is killed before it renames the nth;
+    gives what was staged."""
+    epoch = target.stage(0, tasks=1)
+    (name,) = epoch.winners
+    for part in range(1, parts):
+        target.server.execute(f"INSERT INTO d.{name} VALUES ({-part}, 'epoch 0')")
+    wanted = target.ids_of(epoch)
+    server.break_move(number)
+    committer = target.committer()
+    with pytest.raises(InDoubtError):
+        committer.commit(epoch)
+    assert server.is_broken
+    assert server.process is not None
+    server.process.wait()
+    server.start()
+    return wanted
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_parts_that_arrived_are_not_moved_again(breaking: BreakingServer, number: int) -> None:
+    target = Target(breaking.url, "d", _DDL)
+    wanted = _killed_in_the_move(breaking, target, number, parts=3)
+    assert len(target.ids()) in ({0} if number == 1 else {1, 2, 7, 8})  # what had a name by then
+    target.committer().commit(target.stage(0))
+    assert target.ids() == wanted
+    assert target.tables() == {"mark": 1}
+
+
+def test_a_merge_that_hides_them_stops_with_words(breaking: BreakingServer) -> None:
+    """A person says then what is there; nothing is guessed."""
+    target = Target(breaking.url, "d", _DDL)
+    wanted = _killed_in_the_move(breaking, target, 2, parts=3)
+    table = f"d.{target.table}"
+    target.server.execute(f"INSERT INTO {table} VALUES (5000, 'other')")
+    target.server.execute(f"OPTIMIZE TABLE {table} FINAL")
+    before = target.ids()
+    inactive = f"SELECT name FROM system.parts WHERE table = '{target.table}' AND NOT active"
+    wait_until(lambda: not target.server.query(inactive), breaking.process, breaking.data)
+    with pytest.raises(StagedRowsError) as stopped:
+        target.committer().commit(target.stage(0))
+    assert "merges since then hide" in str(stopped.value)
+    assert "RENAME TABLE" in stopped.value.hint
+    assert target.ids() == before
+    assert set(wanted) - set(before)
