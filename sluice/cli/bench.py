@@ -18,6 +18,7 @@ from sluice.cli.arguments import (
     json_option,
     parameter_type,
 )
+from sluice.core.load_spec import Delivery
 from sluice.testbed.local.bench_settings import ORDER_FORMATS, BenchSettings
 
 _DEFAULTS = BenchSettings()
@@ -113,6 +114,7 @@ def _flag(option: str, what: str) -> Callable[[Function], Function]:
     metavar="STORE",
     help='know orders again by their id, with claims in this store: "local", or the URL of a Redis',
 )
+@_setting("--delivery", "how blocks come into the tables", type=click.Choice(get_args(Delivery)))
 @_setting("--max-delay", "how long a message may wait for a full range", type=a_duration)
 @_flag("--sort", "workers sort the blocks by the table's sorting key")
 @_setting("--reader", "what reads the ranges", type=a_reader)

@@ -85,6 +85,7 @@ def status(config: Path, as_json: bool, replicas: bool) -> int:
         )
     print_table(_HEADERS, rows)
     _show_claims(configuration)
+    _show_leftovers(configuration)
     return ExitStatus.DONE
 
 
@@ -97,6 +98,14 @@ def _show_claims(configuration: Configuration) -> None:
     claims = read_claims_status(configuration)
     if claims is not None:
         print(cell_text(claims.line()))
+
+
+def _show_leftovers(configuration: Configuration) -> None:
+    """Staging tables that nobody seems to be at."""
+    from sluice.ops.staging import read_leftovers
+
+    for leftover in read_leftovers(configuration):
+        print(cell_text(leftover.line()))
 
 
 def _show_replicas(configuration: Configuration, *, as_json: bool) -> int:

@@ -52,6 +52,15 @@ def query_id_of(token: str, attempt: str) -> str:
     return f"{query_id_prefix(token)}-{attempt}"
 
 
+def plan_statement(target: str, sql: str, query_id: str, settings: Mapping[str, str]) -> InsertPlan:
+    """Plan a statement that answers nothing: it is sent as a block is, within a lease (R9).
+
+    :param target: database.table, for messages.
+    """
+    keys = {"query_id": query_id, "wait_end_of_query": "1", **settings}
+    return InsertPlan(target, "/?" + urlencode(keys), sql, query_id, (), (sql.encode(),))
+
+
 def plan_insert(
     database: str,
     table: str,

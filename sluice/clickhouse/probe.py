@@ -250,6 +250,33 @@ def stored_rows(
     ]
 
 
+def rows_by_partition(
+    server: Server,
+    facts: TableFacts,
+    topic: str,
+    partition: int,
+    begin: int,
+    end: int,
+    source: str,
+    settings: Mapping[str, str] | None = None,
+    timeout_seconds: float = PRESENT_TIMEOUT_SECONDS,
+) -> dict[str, int]:
+    """How many rows of [begin, end) one loader has in each ClickHouse partition, by its id.
+
+    :param source: of the rows, as `core.tokens.row_source` says it.
+    """
+    rows = server.query(
+        _BY_PARTITION.replace("SOURCE", source_literal(facts, source)),
+        {
+            **{"database": facts.database, "table": facts.table, "topic": topic},
+            **{"partition": partition, "begin": begin, "end": end},
+        },
+        settings,
+        timeout_seconds,
+    )
+    return {str(row["place"]): int(row["n"]) for row in rows}
+
+
 def source_literal(facts: TableFacts, source: str) -> str:
     """A value of the column `_source` of this table; "" is what says nothing."""
     types = {column.name: column.type for column in facts.columns}
@@ -262,6 +289,15 @@ _NAMELESS = """
 SELECT count() AS n FROM {database:Identifier}.{table:Identifier}
 WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
     AND _offset >= {begin:UInt64} AND _offset < {end:UInt64} AND _source = SOURCE
+"""
+
+# A part's name begins with the id of its ClickHouse partition.
+_BY_PARTITION = """
+SELECT substring(_part, 1, position(_part, '_') - 1) AS place, count() AS n
+FROM {database:Identifier}.{table:Identifier}
+WHERE _topic = {topic:String} AND _partition = {partition:UInt32}
+    AND _offset >= {begin:UInt64} AND _offset < {end:UInt64} AND _source = SOURCE
+GROUP BY place
 """
 
 # Inside out: rows of each (offset, _row); rows of each offset; offsets with equal counts

@@ -90,7 +90,9 @@ sort = false                          # true: workers sort blocks by the sorting
                                       # pipeline/database.table), duplicates = "drop" or
                                       # "dead-letter", and for messages without a part of the key
                                       # on_null = "dead-letter" or "row"
-# delivery = "replacing"              # the table keeps one of equal rows, and needs no window;
+# delivery = "staged"                 # each block has a table of its own first, and is moved in,
+                                      # for tables without a deduplication window; or
+                                      # "replacing": the table keeps one of equal rows;
                                       # default: "block". docs/DELIVERIES.md
 # tombstones = "delete"               # with "replacing": a message without a value deletes its key
 on_error = "stop-partition"           # what ClickHouse refuses for good stops its partition;

@@ -230,9 +230,26 @@ class TableConfiguration(Section):
             yield from self._not_known_again(self.deduplicate)
         if self.tombstones == "delete":
             yield from self._not_deleting()
+        if self.delivery == "staged":
+            yield from self._not_staged()
         if self.dynamic_columns is not None:
             for what in self._without_new_fields():
                 yield "dynamic_columns", what
+
+    def _not_staged(self) -> Iterator[Conflict]:
+        """What would give a block other rows than a marker speaks of, or none."""
+        if self.deduplicate is not None:
+            yield (
+                "deduplicate",
+                'does not go with delivery = "staged": who claims anew after its store lost claims '
+                "makes other rows of a block that may be sealed; use one of the two",
+            )
+        if self.on_error == "park":
+            yield (
+                "on_error",
+                '"park" does not go with delivery = "staged": a block that is sealed is finished; '
+                'use "stop-partition"',
+            )
 
     def _not_known_again(self, deduplicate: Deduplicate) -> Iterator[Conflict]:
         if deduplicate.duplicates != "drop" and self.rows == "many":

@@ -64,7 +64,9 @@ class TargetShard:
 
 
 def own_target_shards(table: TableSpec) -> list[TargetShard]:
-    """The table of an entry in each of its shards."""
+    """The table of an entry in each of its shards; none where its blocks are staged (R21)."""
+    if table.is_staged:
+        return []
     return [
         TargetShard(table.entry, shard, has_window=not table.is_replacing) for shard in table.shards
     ]

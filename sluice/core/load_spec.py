@@ -24,8 +24,9 @@ SPEC_VERSION = 1
 ColumnKind = Literal["", "DEFAULT", "MATERIALIZED", "ALIAS", "EPHEMERAL"]
 
 #: How a block is stored once: "block": the table's deduplication window knows it again (R10);
-#: "replacing": the table keeps one of equal rows, however often they come (R22).
-Delivery = Literal["block", "replacing"]
+#: "staged": it has a table of its own first, and is moved in (R21); "replacing": the table keeps
+#: one of equal rows, however often they come (R22).
+Delivery = Literal["block", "staged", "replacing"]
 #: What becomes of a message without a value.
 Tombstones = Literal["skip", "delete"]
 
@@ -214,6 +215,11 @@ class TableSpec:
         """What rows of it say of their generation: those that a rewind loads again are to replace
         those that were there before."""
         return 0 if self.is_replacing else generation
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether blocks come into it by way of tables of their own (R21)."""
+        return self.delivery == "staged"
 
     @property
     def target(self) -> str:

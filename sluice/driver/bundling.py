@@ -356,7 +356,8 @@ class NewRanges:
         if found is None:
             tables, windows = self._planner.spec.tables_of(one.source.topic), self._windows
             found = self._probed[group] = all(
-                table.is_replacing or not lacking_lineage(table.lineage, table.rows)
+                table.is_replacing
+                or not (table.is_staged or lacking_lineage(table.lineage, table.rows))
                 for table in tables
             ) and all(windows[each].keeps_rows for each in group.target_shards if each in windows)
         return found

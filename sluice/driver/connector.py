@@ -42,6 +42,7 @@ from sluice.driver.specs import (
     registry_access,
     store_access,
 )
+from sluice.driver.staging import StagingCollector
 from sluice.driver.start import Started, StartParts, spec_needed, take_over
 from sluice.driver.state import Holds
 from sluice.driver.topology import resolved
@@ -201,6 +202,8 @@ class _Assembly:
         if failure is not None:
             self.monitor.stop()
             raise failure
+        lease_ms = int(configuration.batch.lease_seconds * 1000)
+        self.staging = StagingCollector(self.clickhouse, self.spec, lease_ms, now_ms)
         self.claims = self._claims_keeper()
         if self.claims is not None:
             self.claims.start()
@@ -244,6 +247,7 @@ class _Assembly:
         :raises TerminalError: it deduplicates, and no store of claims is configured.
         """
         self.monitor.watch(spec)
+        self.staging.watch(spec)
         if self.claims is not None:
             self.claims.watch(spec)
         elif any(table.deduplicate is not None for table in spec.tables):
@@ -262,6 +266,7 @@ class _Assembly:
         if self.watch is not None:
             self.watch.stop()
         self.monitor.stop()
+        self.staging.stop()
         self.prober.close()
         self.recorder.close()
         if self.ends is not None:
@@ -290,11 +295,7 @@ class _Assembly:
             self.configuration, self.run.connector.name, self.log, self._told_apart
         )
         topics = self.log.topics(names)
-        sources = [
-            TopicPartition(topic, number)
-            for topic, (_, count) in topics.items()
-            for number in range(count)
-        ]
+        sources = [TopicPartition(t, n) for t, (_, count) in topics.items() for n in range(count)]
         parts = self._start_parts()
         started = take_over(parts, sources)
         leaving = retired(self.recorder, self.log, topics, started.elsewhere)
@@ -322,6 +323,7 @@ class _Assembly:
             offsets=self.log,
             windows=self.claims or self.monitor,
             claims=self.claims,
+            staging=self.staging,
             jobs=self.run._jobs.result(),
             prober=self.prober,
             now_ms=now_ms,
@@ -342,6 +344,7 @@ class _Assembly:
         )
         self.schema.start()
         self.watch.start()
+        self.staging.start()
         return ConnectorLoop(
             name=f"{configuration.pipeline}.{name}",
             parts=loop_parts,

@@ -207,6 +207,8 @@ class ConnectorLoop:
         if self._parts.claims is not None:
             of = self._round_planner
             self._parts.claims.see(self.states.values(), self._holds, of.spec, of.spec_of, now_ms)
+        if self._parts.staging is not None:
+            self._parts.staging.see(self.states.values(), now_ms)
         self._busy = busy(self.states.values(), now_ms)
         self._planner.batch = self._recorder.batch + 1
         planned = self._round_planner.plan(self._busy, now_ms, flush=flush, stopping=stopping)
@@ -298,6 +300,8 @@ class ConnectorLoop:
     def _use(self, access: ClickHouseAccess) -> None:
         self._environment = replace(self._environment, clickhouse=access)
         self._flights.use(access.shards, access.preferred, access.behind)
+        if self._parts.staging is not None:
+            self._parts.staging.use(access)
 
     # 2. Observe
 

@@ -276,6 +276,16 @@ class Claims(Protocol):
         """
 
 
+class Staging(Protocol):
+    """Looks after staging tables; `sluice.driver.staging` for real."""
+
+    def see(self, states: Iterable[PartitionState], now_ms: int) -> None:
+        """What is settled by now, of all partitions of a loop."""
+
+    def use(self, access: ClickHouseAccess) -> None:
+        """These are the servers from now on."""
+
+
 class Clock(Protocol):
     """Wall time."""
 
@@ -296,6 +306,7 @@ class LoopParts:
     :param find_cuts: looks after logs whose leader has changed.
     :param claims: None where no entry deduplicates.
     :param schema_patience_ms: see `unknown_schemas`.
+    :param staging: None where nobody looks after staging tables.
     """
 
     log: IntentLog
@@ -315,3 +326,4 @@ class LoopParts:
     replicas: Replicas | None = None
     find_cuts: FindCuts = no_cuts
     schema_patience_ms: int = PATIENCE_MS
+    staging: Staging | None = None

@@ -184,6 +184,8 @@ def found_nothing(state: PartitionState, spec: LoadSpec) -> bool:
     whole = ((state.record.begin, state.record.end),)
     rest, stored = state.background.rest, state.background.stored
     tables = spec.tables_of(state.source.topic)
+    if any(table.is_staged for table in tables):
+        return False  # nobody looked there
     return not any(stored.values()) and all(rest.get(table.entry) == whole for table in tables)
 
 

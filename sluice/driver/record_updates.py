@@ -383,7 +383,8 @@ class RecordPlanner:
         """
         wanted = 1
         for table in self.spec.tables_of(topic):
-            if table.partition_key and not (table.parked or table.is_replacing):
+            has_window = not (table.parked or table.is_replacing or table.is_staged)
+            if table.partition_key and has_window:
                 wanted = max(wanted, 2 * self.reservations.get(table.entry, FIRST_RESERVATION // 2))
         for target_shard in target_shards:
             if target_shard.target and target_shard in windows:

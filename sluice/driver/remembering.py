@@ -15,8 +15,8 @@ from sluice.driver.state import PartitionState
 
 
 def target_shards_of(spec: LoadSpec, topic: str) -> list[TargetShard]:
-    """Every table that a range of this topic is inserted into; see `Budget.target_shards`, too. The
-    claims of a table are to a range what one more window is (R20)."""
+    """Every table whose window knows a range of this topic; see `Budget.target_shards`, too. The
+    claims of a table are to a range what one more window is (R20); a staged one has none (R21)."""
     return [
         target_shard
         for table in spec.tables_of(topic)

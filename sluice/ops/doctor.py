@@ -30,6 +30,7 @@ from sluice.ops.doctor_shards import (
     check_insert_locks,
     look_at_cluster,
 )
+from sluice.ops.doctor_staged import check_staged, propose_staged
 from sluice.ops.doctor_tables import (
     TableNeeds,
     check_delivery,
@@ -224,15 +225,20 @@ def _look_at_tables(
             is_majority=clickhouse.quorum == "auto",
             window=name not in past_windows(configuration),
         )
-        check_table(found, facts, look.capabilities, needs)
+        own = [entry for entry in entries if (entry.database, entry.table) == name]
+        is_staged = bool(own) and all(entry.delivery == "staged" for entry in own)
+        check_table(found, facts, look.capabilities, needs, is_staged=is_staged)
         loaders = _loaders(configuration, facts.target, topics)
         check_shared(found, facts, look.capabilities, loaders)
-        for entry in entries:
-            if (entry.database, entry.table) == name:
+        for entry in own:
+            if entry.delivery == "staged":
+                check_staged(found, facts, look.capabilities, entry)
+            else:
                 check_entry(found, facts, look.capabilities, entry)
                 check_delivery(found, facts, configuration, entry)
-                check_dynamic(found, facts, entry, is_closed=name in look.closed)
-                check_deduplicated(found, facts, entry)
+            check_dynamic(found, facts, entry, is_closed=name in look.closed)
+            check_deduplicated(found, facts, entry)
+        propose_staged(found, facts, look.capabilities, own)
         findings += found.findings
     return findings
 

@@ -69,24 +69,41 @@ class TableNeeds:
 
 
 def check_table(
-    found: Examination, facts: TableFacts, capabilities: Capabilities, needs: TableNeeds
+    found: Examination,
+    facts: TableFacts,
+    capabilities: Capabilities,
+    needs: TableNeeds,
+    *,
+    is_staged: bool = False,
 ) -> None:
-    """Every check of one table on one server, whichever entries go to it."""
-    for table, _ in _with_views(facts):
-        _check_async(found, table, capabilities)
-    if needs.window:
-        for table, view in _with_views(facts):
-            _check_blocks(found, table, view, capabilities, needs)
-            _check_seconds(found, table, view, capabilities, needs)
-        window = f"{facts.window_blocks} blocks"
-        if facts.window_seconds is not None:
-            window += f" for {facts.window_seconds} s"
-        found.ok("window", window)
-        _check_views(found, facts, capabilities)
+    """Every check of one table on one server, whichever entries go to it.
+
+    :param is_staged: all of them are; then no window matters.
+    """
+    if is_staged:
         _check_engine(found, facts)
     else:
-        _check_cleanup(found, facts, needs)
+        _check_windows(found, facts, capabilities, needs)
     _check_replicas(found, facts, needs)
+
+
+def _check_windows(
+    found: Examination, facts: TableFacts, capabilities: Capabilities, needs: TableNeeds
+) -> None:
+    for table, _ in _with_views(facts):
+        _check_async(found, table, capabilities)
+    if not needs.window:
+        _check_cleanup(found, facts, needs)
+        return
+    for table, view in _with_views(facts):
+        _check_blocks(found, table, view, capabilities, needs)
+        _check_seconds(found, table, view, capabilities, needs)
+    window = f"{facts.window_blocks} blocks"
+    if facts.window_seconds is not None:
+        window += f" for {facts.window_seconds} s"
+    found.ok("window", window)
+    _check_views(found, facts, capabilities)
+    _check_engine(found, facts)
 
 
 def _with_views(facts: TableFacts) -> Iterator[tuple[TableFacts, str]]:

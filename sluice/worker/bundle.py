@@ -185,6 +185,12 @@ class Bundle:
             bundle=record.bundle,
         )
 
+    def staged_token(self, pipeline: str, connector: str, table: TableSpec, shard: str) -> str:
+        """The same where the block is staged: that of the whole range, whatever a probe found in
+        other tables (R21)."""
+        member = replace(self.members[0], record=replace(self._record, rest="", bundle=""))
+        return replace(self, members=(member,)).token(pipeline, connector, table, shard)
+
     def owners(
         self, of: Origins, loader: int, places: NDArray[np.uint64], rows: NDArray[np.uint32]
     ) -> Owners:

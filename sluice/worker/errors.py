@@ -68,3 +68,13 @@ class StructureChangedError(InDoubtError):
     it has another time zone, or the table is another one."""
 
     hint = "The driver looks at the table, and probes the range; no action is needed."
+
+
+class OvertakenError(InDoubtError):
+    """Another attempt at the same staged block goes on with it."""
+
+    hint = "The range is sent again, and what is left to do is done then; no action is needed."
+
+
+class SealedError(InDoubtError):
+    """A staged block was sealed before this failed: its rows come into the target."""

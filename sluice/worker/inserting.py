@@ -174,8 +174,8 @@ def _insert_into(
         return mine.before_sending(min(seconds, lease.check(server.clock_ms())))
 
     try:
-        reply = _insert_surely(server, plan, check, seconds)
-    except _RefusedValuesError as refused:
+        reply = insert_surely(server, plan, check, seconds)
+    except RefusedValuesError as refused:
         raise _final(refused, server, table, bundle, attempt) from None
     except TerminalServerError as error:
         raise _refused_block(error, server, table, profile, bundle.reservation, attempt) from error
@@ -214,7 +214,7 @@ def _refused_block(
     return BlockRefusedError(table.entry, error, is_unstored=is_unstored)
 
 
-class _RefusedValuesError(TransientError):
+class RefusedValuesError(TransientError):
     """Carries an answer that is a function of the block's values, and how often it came."""
 
     def __init__(self, error: ServerError, answers: int) -> None:
@@ -223,13 +223,13 @@ class _RefusedValuesError(TransientError):
         self.answers = answers
 
 
-def _insert_surely(
+def insert_surely(
     server: Server, plan: Callable[[], InsertPlan], check: Callable[[], float], seconds: float
 ) -> InsertReply:
     """Insert a block. An answer that says something of its values is asked for again: the same one
     each time is the only one that the block will get.
 
-    :raises _RefusedValuesError: it came each time, so nothing of an attempt runs any more.
+    :raises RefusedValuesError: it came each time, so nothing of an attempt runs any more.
     """
     codes: set[int] = set()
     for number in range(1, SAME_ANSWERS + 1):
@@ -240,13 +240,18 @@ def _insert_surely(
             if error.code not in DATA_CODES or len(codes) > 1:
                 raise
             if number == SAME_ANSWERS:
-                raise _RefusedValuesError(error, number) from None
+                raise RefusedValuesError(error, number) from None
         time.sleep(_AGAIN_SECONDS)
     raise AssertionError("every round returns or raises")
 
 
+def data_refused(refused: RefusedValuesError, more: str) -> TerminalServerError:
+    """What such an answer says, for a person; see `reactions.data_refusal`."""
+    return data_refusal(refused.error, refused.answers, more)
+
+
 def _final(
-    refused: _RefusedValuesError,
+    refused: RefusedValuesError,
     server: Server,
     table: TableSpec,
     bundle: Bundle,
@@ -254,7 +259,7 @@ def _final(
 ) -> BlockRefusedError:
     """What an answer that will not change means for the block."""
     rows = _rows_of(server, table, bundle)
-    error = data_refusal(refused.error, refused.answers, rows.words)
+    error = data_refused(refused, rows.words)
     return BlockRefusedError(table.entry, error, is_unstored=attempt.is_clean and rows.is_unstored)
 
 

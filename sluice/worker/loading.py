@@ -63,6 +63,7 @@ from sluice.worker.leases import HeldLease
 from sluice.worker.parallel import decisive, send_parallel, send_sequentially
 from sluice.worker.routing import Router
 from sluice.worker.stage_clocks import StageClocks
+from sluice.worker.staging import stage_block
 from sluice.worker.worker_cache import WorkerCache
 
 #: Rows of a block: below what servers squash or split. A message of several rows counts with all.
@@ -316,7 +317,7 @@ class _Loading:
         parts.reverse()
         self.clocks.decode += time.monotonic() - began
         entries = max(block.clickhouse_partitions for _, block in parts)
-        if entries > self.bundle.reservation and not table.is_replacing:
+        if entries > self.bundle.reservation and not (table.is_replacing or table.is_staged):
             raise NeedsReservationError(
                 NeedsReservation(table.entry, entries, inserted=bool(self.receipts))
             )
@@ -326,8 +327,10 @@ class _Loading:
         """Insert into all shards; each block goes when it is stored."""
         began = time.monotonic()
 
+        deliver_block = stage_block if table.is_staged else insert_block
+
         def send(shard: str, block: Block) -> Receipt:
-            return insert_block(
+            return deliver_block(
                 self.cache, self.environment, self.bundle, table, shard, block, self.lease
             )
 

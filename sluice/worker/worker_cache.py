@@ -10,6 +10,7 @@ from sluice.claims.port import ClaimStore
 from sluice.claims.stores import StoreAccess, open_store
 from sluice.clickhouse.capabilities import insert_settings, read_capabilities
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.schema import TableFacts
 from sluice.core.errors import TerminalError
 from sluice.core.formats import REGISTRY_OPTION
 from sluice.core.load_spec import LoadSpec, TableSpec, parse_spec
@@ -77,6 +78,8 @@ class WorkerCache:
     registries: set[str] = field(default_factory=set)
     #: By replica, load spec, entry and shard, what was looked at: whether the zone matters there.
     checked: dict[tuple[str, str, str, str], bool] = field(default_factory=dict)
+    #: The same of staged entries: what the target is like.
+    staged: dict[tuple[str, str, str, str], TableFacts] = field(default_factory=dict)
     spare: MessageBuffer | None = None
     breaker: Breaker = field(default_factory=Breaker)
     locks: dict[str, Locks] = field(default_factory=dict)
@@ -229,3 +232,5 @@ class WorkerCache:
             del self.profiles[profile]
         for looked in [key for key in tuple(self.checked) if key[0] == url]:
             del self.checked[looked]
+        for staged in [key for key in tuple(self.staged) if key[0] == url]:
+            del self.staged[staged]

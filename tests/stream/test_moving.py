@@ -23,7 +23,7 @@ _DDL = (
 
 @pytest.fixture(scope="module")
 def breaking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakingServer]:
-    with run_breaking(tmp_path_factory.mktemp("breaking") / "server") as server:
+    with run_breaking(tmp_path_factory.mktemp("breaking") / "server", "tmp_move_from_") as server:
         Server(server.url).execute("CREATE DATABASE d")
         yield server
 
@@ -38,7 +38,7 @@ def _killed_in_the_move(
     for part in range(1, parts):
         target.server.execute(f"INSERT INTO d.{name} VALUES ({-part}, 'epoch 0')")
     wanted = target.ids_of(epoch)
-    server.break_move(number)
+    server.break_next("killed", number)
     committer = target.committer()
     with pytest.raises(InDoubtError):
         committer.commit(epoch)

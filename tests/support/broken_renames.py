@@ -1,7 +1,8 @@
-"""An embedded engine whose next part does not get its name.
+"""An embedded engine whose next part does not get its name, or which ends when it has it.
 
-The engine writes down that it knows a block, and then renames the part. What happens in between is
-made by a small library that is put before the C library's `rename`.
+The engine writes down that it knows a block, and then renames the part; a part that is moved gets
+its name in one table before it goes from the other. What happens in between is made by a small
+library that is put before the C library's `rename`.
 """
 
 from __future__ import annotations
@@ -33,46 +34,49 @@ int rename(const char *from, const char *to) {
     static int (*real)(const char *, const char *);
     if (!real) real = dlsym(RTLD_NEXT, "rename");
     const char *order = getenv("SLUICE_TEST_RENAME");
-    int moves = strstr(from, "tmp_move_from_") != 0;
-    if (order && (moves || strstr(from, "tmp_insert_"))) {
-        static int moved;
+    if (order && strstr(from, getenv("SLUICE_TEST_RENAME_OF"))) {
+        static int renamed;
         char said[8] = "", what = 0;
         int file = open(order, O_RDONLY);
         if (file >= 0) {
-            if (read(file, said, sizeof said - 1) > 0 && (said[0] == 'm') == moves) what = said[0];
+            if (read(file, said, sizeof said - 1) > 0) what = said[0];
             close(file);
         }
-        if (what == 'm' && ++moved < atoi(said + 1)) what = 0;
-        if (what) unlink(order);
-        if (what == 'k' || what == 'm') { kill(getpid(), SIGKILL); pause(); }
+        if (what && ++renamed < atoi(said + 1)) what = 0;
+        if (what) { unlink(order); renamed = 0; }
+        if (what == 'a') real(from, to);
+        if (what == 'k' || what == 'a') { kill(getpid(), SIGKILL); pause(); }
         if (what == 'f') { errno = EIO; return -1; }
     }
     return real(from, to);
 }
 """
 
-Breakage = Literal["killed", "fails"]
+#: "after": killed when the part has its name.
+Breakage = Literal["killed", "fails", "after"]
 
 
 class BreakingServer(ClickHouse):
     """`break_next` says what becomes of the next part that is to be renamed."""
 
-    def __init__(self, folder: Path, library: Path) -> None:
+    def __init__(self, folder: Path, library: Path, parts: str) -> None:
         super().__init__(folder / "data")
-        self._library = library
+        self._library, self._parts = library, parts
         self._order = folder / "order"
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"LD_PRELOAD": str(self._library), "SLUICE_TEST_RENAME": str(self._order)}
+        return {
+            "LD_PRELOAD": str(self._library),
+            "SLUICE_TEST_RENAME": str(self._order),
+            "SLUICE_TEST_RENAME_OF": self._parts,
+        }
 
-    def break_next(self, how: Breakage) -> None:
-        self._order.write_text(how[0])
-
-    def break_move(self, number: int) -> None:
-        """Killed when the part with this number, from 1 on, of those that are moved is to be
-        renamed."""
-        self._order.write_text(f"m{number}")
+    def break_next(self, how: Breakage, number: int = 1) -> None:
+        """
+        :param number: from 1 on, of those that are renamed from now on.
+        """
+        self._order.write_text(f"{how[0]}{number}")
 
     @property
     def is_broken(self) -> bool:
@@ -81,14 +85,17 @@ class BreakingServer(ClickHouse):
 
 
 @contextmanager
-def run_breaking(folder: Path) -> Iterator[BreakingServer]:
-    """Run it until the block ends."""
+def run_breaking(folder: Path, parts: str = "tmp_insert_") -> Iterator[BreakingServer]:
+    """Run it until the block ends.
+
+    :param parts: which of them, by what they are called before.
+    """
     folder.mkdir(parents=True)
     source, library = folder / "rename.c", folder / "rename.so"
     source.write_text(_SOURCE)
     command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
     subprocess.run(command, check=True)
-    server = BreakingServer(folder, library)
+    server = BreakingServer(folder, library, parts)
     try:
         server.start()
         yield server

@@ -155,6 +155,7 @@ def _prepared(
         topic_pattern=TOPIC_PATTERN if settings.topics > 1 else "",
         deduplicate=("order_id",) if settings.deduplicate else (),
         store=settings.deduplicate,
+        delivery=settings.delivery,
     ).write(path)
     configuration = load(path, os.environ)
     ensure_own_topic(make_admin(access), configuration.ledger_topic)

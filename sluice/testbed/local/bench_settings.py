@@ -50,6 +50,7 @@ _SHOWN = (
     "range_messages",
     "partial_ranges",
     "deduplicate",
+    "delivery",
     "max_delay",
     "sort",
     "reader",
@@ -80,6 +81,7 @@ class BenchSettings:
     :param partial_ranges: ranges are not made equal and full; they are due after `max_delay`.
     :param deduplicate: the store of claims, as it stands in the configuration, where orders are
         known again by their id; "": they are not.
+    :param delivery: how blocks come into the tables.
     :param max_delay: as it stands in the configuration.
     :param sort: workers sort the blocks.
     :param reader: what reads the ranges.
@@ -106,6 +108,7 @@ class BenchSettings:
     range_messages: int = 250_000
     partial_ranges: bool = False
     deduplicate: str = ""
+    delivery: str = "block"
     max_delay: str = "500ms"
     sort: bool = False
     reader: str = "auto"

@@ -47,6 +47,7 @@ lineage = true
 sort = {sort}
 rows = "{rows}"
 options = {options}
+delivery = "{delivery}"
 {deduplicate}"""
 
 
@@ -62,6 +63,7 @@ class PipelineSettings:
     :param options: of the format.
     :param deduplicate: the key by which events are known again, for a day; (): they are not.
     :param store: of their claims, as it stands in the configuration.
+    :param delivery: of blocks into the tables.
     """
 
     pipeline: str
@@ -82,6 +84,7 @@ class PipelineSettings:
     topic_pattern: str = ""
     deduplicate: tuple[str, ...] = ()
     store: str = "local"
+    delivery: str = "block"
 
     def write(self, path: Path) -> None:
         """Write the file that `sluice run` takes."""
@@ -105,6 +108,7 @@ class PipelineSettings:
                 format=self.format,
                 rows="many" if self.format == "SQLBatchRequest" else "one",
                 options=f"{{ {options} }}",
+                delivery=self.delivery,
                 deduplicate=deduplicate,
             )
             for name, table in (

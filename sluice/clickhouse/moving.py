@@ -1,0 +1,155 @@
+"""Moving the ClickHouse partitions of one table into another, each exactly once (R21).
+
+A MOVE is no redo by itself: two at once may take the same part, and a server that is killed in
+between has it in both tables [measured]. So there is one mover at a time, who *claims* a table by
+renaming it: what was sent under its older name fails. What a claim leaves open when its server is
+started again is decided by the parts that the target got since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.sql import literal, qualified
+
+#: Of a server that does not say which process serves it.
+RUN_UNKNOWN = "0" * 16
+#: A server says when it started to the second, give or take one (`core/server_runs.py`).
+_STARTED_SECONDS_MAX = 2
+
+
+def run_name(server_run: str) -> str:
+    """A process of a server (`clickhouse.window.read_server_run`) in 16 hexadecimal digits."""
+    drawn, _, started_ms = server_run.rpartition("@")
+    digest = hashlib.sha256(drawn.encode()).hexdigest()[:8]
+    return f"{digest}{int(started_ms) // 1000 & 0xFFFFFFFF:08x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who may move the partitions of a table, and since when anybody may have.
+
+    :param by: 16 hexadecimal digits that nobody else has.
+    :param block: the largest block number of the target before the first claim.
+    :param run: which process of the server served it then; see `run_name`.
+    """
+
+    by: str
+    block: int
+    run: str
+
+    @property
+    def suffix(self) -> str:
+        """As it ends the name of the claimed table."""
+        return f"_{self.by}_{self.block:x}_{self.run}"
+
+    def is_clear(self, run: str) -> bool:
+        """Whether what the table still has is not moved: the same process has served it since
+        before the first move, and none of them is under way."""
+        if run == RUN_UNKNOWN or self.run[:8] != run[:8]:
+            return False
+        return abs(int(self.run[8:], 16) - int(run[8:], 16)) <= _STARTED_SECONDS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class PartFacts:
+    """A part of a table.
+
+    :param partition: the id of its ClickHouse partition.
+    :param number: its largest block number.
+    :param content: a hash of its files; "" where the server does not say.
+    """
+
+    partition: str
+    number: int
+    level: int
+    rows: int
+    content: str
+    active: bool
+
+
+def read_parts(server: Server, database: str, table: str) -> list[PartFacts]:
+    """All parts of a table, active or not, but those without rows.
+
+    :raises ServerError: terminal or transient.
+    """
+    rows = server.query(
+        "SELECT * FROM system.parts WHERE database = {database:String} AND table = {table:String}",
+        {"database": database, "table": table},
+    )
+    found = []
+    for row in rows:
+        partition, _, number, level = str(row["name"]).split("_")[:4]
+        content = str(row.get("hash_of_all_files", ""))
+        active = bool(row["active"])
+        if int(row["rows"]):
+            found.append(
+                PartFacts(partition, int(number), int(level), int(row["rows"]), content, active)
+            )
+    return found
+
+
+def stored_rows_of(parts: Sequence[PartFacts]) -> dict[str, int]:
+    """How many rows a table has in each ClickHouse partition."""
+    found: dict[str, int] = {}
+    for part in parts:
+        if part.active:
+            found[part.partition] = found.get(part.partition, 0) + part.rows
+    return dict(sorted(found.items()))
+
+
+def has_moved(
+    claim: Claim,
+    partition: str,
+    stored: Sequence[PartFacts],
+    target: Sequence[PartFacts],
+    *,
+    is_unique: bool,
+) -> bool | None:
+    """Whether a partition that a claimed table still has is in the target, too. Pure.
+
+    :param stored: parts of the claimed table; `target`: of the target.
+    :param is_unique: no other block has the same rows.
+    :returns: None: its parts do not tell.
+    """
+    mine = [part for part in stored if part.partition == partition and part.active]
+    since = [part for part in target if part.partition == partition and part.number > claim.block]
+    if not since:
+        return False
+    if not is_unique or len(mine) != 1 or not mine[0].content:
+        return None
+    if any(part.content == mine[0].content for part in since):
+        return True
+    return None if any(part.level > mine[0].level for part in since) else False
+
+
+def move_statement(
+    source: tuple[str, str], target: tuple[str, str], partition: str, *, moves: bool
+) -> str:
+    """The statement that brings a partition into the target.
+
+    :param source: database and table, as `target`.
+    :param moves: the server takes it out of the source; else it stays there, too.
+    """
+    part = f"PARTITION ID {literal(partition)}"
+    if moves:
+        return f"ALTER TABLE {qualified(*source)} MOVE {part} TO TABLE {qualified(*target)}"
+    return f"ALTER TABLE {qualified(*target)} ATTACH {part} FROM {qualified(*source)}"
+
+
+def left_to_move(
+    stored: Mapping[str, int], there: Mapping[str, int], rows: int
+) -> list[str] | None:
+    """The partitions of a claimed table that are not in the target, by how many rows of the block
+    each of the two has. Pure.
+
+    :param rows: of the whole block.
+    :returns: None where the numbers do not fit together.
+    """
+    left = [partition for partition in stored if not there.get(partition)]
+    both = [partition for partition in stored if there.get(partition)]
+    is_whole = sum(there.values()) + sum(stored[each] for each in left) == rows
+    return left if is_whole and all(stored[each] == there[each] for each in both) else None

@@ -1,0 +1,210 @@
+"""The tables through which a block of a staged entry comes into its target, and their names (R21).
+
+Beside a target `t`, for each block: the *marker* `t__sluice_<block>`, and the *stored block*
+`t__sluice_<block>_<attempt>`, to which a claim adds who moves it (`clickhouse/moving.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
+
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.moving import Claim
+from sluice.clickhouse.schema import TableFacts
+from sluice.clickhouse.sql import identifier, qualified
+from sluice.clickhouse.vanishing import why_not_seen
+from sluice.core.errors import TerminalError
+from sluice.core.load_spec import lacking_lineage
+
+_NAME = re.compile(
+    r"(?P<table>.+)__sluice_(?P<block>[0-9a-f]{16})"
+    r"(?:_(?P<attempt>[0-9a-f]{16})"
+    r"(?:_(?P<by>[0-9a-f]{16})_(?P<number>[0-9a-f]+)_(?P<run>[0-9a-f]{16}))?)?"
+)
+#: A name is a name of files: ClickHouse takes 206 characters at most, less what it adds.
+TARGET_CHARACTERS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What a marker says: its block is sealed, and by which attempt.
+
+    :param attempt: see `attempt_of`.
+    :param loader: as the lineage column `_source` says it.
+    :param checksum: of the block, as a receipt has it.
+    :param deadline_ms: the end of the lease of the attempt.
+    :param uuid: of the target; "" where tables have none.
+    """
+
+    attempt: str
+    uuid: str
+    loader: str
+    topic: str
+    partition: int
+    begin: int
+    end: int
+    rows: int
+    checksum: str
+    deadline_ms: int
+
+    def statement(self, database: str, name: str, engine: str) -> str:
+        """Creates the marker, which fails where there is one."""
+        note = identifier(json.dumps(asdict(self), sort_keys=True, separators=(",", ":")))
+        return f"CREATE TABLE {qualified(database, name)} ({note} UInt8) ENGINE = {engine}"
+
+    @staticmethod
+    def read(column: str) -> Marker:
+        """What the marker's column says."""
+        return Marker(**json.loads(column))
+
+
+@dataclass(frozen=True, slots=True)
+class StagingTable:
+    """A table of a block, by its name.
+
+    :param attempt: whose stored block it is; "": it is the marker.
+    :param claim: None: nobody moves it yet.
+    """
+
+    name: str
+    table: str
+    block: str
+    attempt: str = ""
+    claim: Claim | None = None
+
+    @property
+    def marker(self) -> str:
+        """The name of the block's marker."""
+        return f"{staging_prefix(self.table)}{self.block}"
+
+    @property
+    def deadline_ms(self) -> int:
+        """Until when its attempt may fill it; of a stored block."""
+        return int(self.attempt[:8], 16) * 1000
+
+
+def block_name(token: str) -> str:
+    """16 hexadecimal digits that name a block."""
+    return hashlib.sha256(token.encode()).hexdigest()[:16]
+
+
+def staging_prefix(table: str) -> str:
+    """How the names of all staging tables of a target begin."""
+    return f"{table}__sluice_"
+
+
+def marker_name(table: str, token: str) -> str:
+    """How the marker of a block is called; the names of its stored blocks begin like this."""
+    return f"{staging_prefix(table)}{block_name(token)}"
+
+
+def attempt_of(deadline_ms: int, random: bytes) -> str:
+    """What names an attempt: the end of its lease in seconds, and 4 random bytes."""
+    return f"{deadline_ms // 1000 + 1:08x}{random.hex()}"
+
+
+def parsed(name: str) -> StagingTable | None:
+    """What a table's name says; None: it is no staging table."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    claim = None
+    if found["by"]:
+        claim = Claim(found["by"], int(found["number"], 16), found["run"])
+    return StagingTable(name, found["table"], found["block"], found["attempt"] or "", claim)
+
+
+def staging_tables(server: Server, database: str, prefix: str) -> list[StagingTable]:
+    """The staging tables of a database whose names begin like this.
+
+    :raises ServerError: terminal or transient.
+    """
+    rows = server.query(
+        "SELECT name FROM system.tables WHERE database = {database:String} "
+        "AND substring(name, 1, {length:UInt32}) = {prefix:String} ORDER BY name",
+        {"database": database, "prefix": prefix, "length": len(prefix.encode())},
+    )
+    found = (parsed(str(row["name"])) for row in rows)
+    return [each for each in found if each is not None]
+
+
+def read_markers(server: Server, database: str, names: Iterable[str]) -> dict[str, Marker]:
+    """What these markers say, as far as they are there, by name.
+
+    :raises ServerError: terminal or transient.
+    """
+    rows = server.query(
+        "SELECT table AS marker, name AS note FROM system.columns "
+        "WHERE database = {database:String} AND has({names:Array(String)}, table)",
+        {"database": database, "names": sorted(names)},
+    )
+    return {str(row["marker"]): Marker.read(str(row["note"])) for row in rows}
+
+
+def create_like(facts: TableFacts, name: str) -> str:
+    """The statement that creates a stored block's table: like the target, as a table that merges
+    no rows, so that what was inserted can be counted.
+
+    :raises TerminalError: the target's definition is too old.
+    """
+    create = f"CREATE TABLE {qualified(facts.database, name)} AS "
+    create += qualified(facts.database, facts.table)
+    if facts.engine == "MergeTree":
+        return create
+    head = re.match(r"\w+\s*(\((?:[^()']|'(?:[^'\\]|\\.)*'|\([^()]*\))*\))?", facts.engine_full)
+    clauses = facts.engine_full[head.end() :] if head else ""
+    if "ORDER BY" not in clauses:
+        raise TerminalError(
+            f"{facts.target} on {facts.url} is defined in a way of long ago, without ORDER BY: "
+            f"{facts.engine_full[:200]}",
+            'Create it with ENGINE = … ORDER BY …; or delivery = "block".',
+        )
+    return f"{create} ENGINE = MergeTree {clauses.strip()}"
+
+
+def add_columns_of(facts: TableFacts, name: str, known: Collection[str]) -> str | None:
+    """The statement that gives a stored block the columns that its target got since; None: there
+    are none. What is stored has the defaults there, as in the target.
+
+    :param known: the columns that it has.
+    """
+    added, after = [], "FIRST"
+    for column in facts.columns:
+        if column.name not in known:
+            default = f" {column.kind} {column.expression}" if column.kind else ""
+            added.append(f"ADD COLUMN {identifier(column.name)} {column.type}{default} {after}")
+        after = f"AFTER {identifier(column.name)}"
+    return f"ALTER TABLE {qualified(facts.database, name)} {', '.join(added)}" if added else None
+
+
+def why_not_staged(
+    facts: TableFacts, lineage: Collection[str], rows: str, *, moves: bool
+) -> str | None:
+    """Why blocks cannot be staged for this table; None: they can. Pure.
+
+    :param lineage: the lineage columns that the entry's blocks carry.
+    :param rows: of a message, "one" or "many".
+    :param moves: the server moves partitions between tables; else it copies them, and only the
+        rows tell whether it has.
+    """
+    views = ", ".join(dependent.view for dependent in facts.all_dependents())
+    if views:
+        return f"it feeds {views}, and a partition that is moved into it feeds no view"
+    if facts.replicated:
+        return "it is replicated, and a block is sealed at one server only"
+    if len(facts.table) > TARGET_CHARACTERS_MAX:
+        return f"its name has more than {TARGET_CHARACTERS_MAX} characters"
+    if moves:
+        return None
+    lacking = lacking_lineage(lineage, rows)
+    why = f"it has no lineage column {', '.join(lacking)}" if lacking else why_not_seen(facts)
+    if why is not None:
+        return (
+            "this server copies partitions between tables instead of moving them, so its rows have "
+            f"to tell whether it has, and they do not: {why}"
+        )
+    return None

@@ -1,0 +1,187 @@
+"""Drops what staged blocks leave behind, when nobody can want it any more (R21)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sluice.clickhouse.access import ClickHouseAccess
+from sluice.clickhouse.http import Server
+from sluice.clickhouse.insert import QUERY_ID_PREFIX
+from sluice.clickhouse.probe import running_query_ids
+from sluice.clickhouse.sql import qualified
+from sluice.clickhouse.staging import (
+    Marker,
+    StagingTable,
+    read_markers,
+    staging_prefix,
+    staging_tables,
+)
+from sluice.core.errors import SluiceError
+from sluice.core.lease import has_expired
+from sluice.core.load_spec import LoadSpec
+from sluice.core.ranges import TopicPartition
+from sluice.core.tokens import row_source
+from sluice.driver.ports import Clock
+from sluice.driver.state import PartitionState
+
+_logger = logging.getLogger("sluice.staging")
+
+SWEEP_EVERY_SECONDS = 10.0
+SEE_EVERY_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Up to where a partition is settled, and in which generation of which topic."""
+
+    topic_id: str
+    generation: int
+    position: int
+
+
+def is_settled(
+    marker: Marker, settled: Mapping[TopicPartition, Settled], pipeline: str, connector: str
+) -> bool:
+    """Whether the range of a marker is settled by this connector, and never comes again. Pure."""
+    source = TopicPartition(marker.topic, marker.partition)
+    at = settled.get(source)
+    if at is None:
+        return False
+    entry, generation = marker.loader.split("/")[-2:]
+    mine = row_source(
+        pipeline=pipeline,
+        connector=connector,
+        topic_id=at.topic_id,
+        entry=entry,
+        generation=int(generation),
+    )
+    is_past = (at.generation, at.position) >= (int(generation), marker.end)
+    return marker.loader == mine and is_past
+
+
+def to_drop(
+    tables: Sequence[StagingTable],
+    markers: Mapping[str, Marker],
+    settled_since_ms: Mapping[str, int],
+    lease_ms: int,
+    now_ms: int,
+) -> list[StagingTable]:
+    """What nobody can want any more, stored blocks before their markers. Pure.
+
+    :param tables: of one target on one server, read before `markers`.
+    :param settled_since_ms: by name of a marker, when its range was first seen settled.
+    :param lease_ms: no attempt that was sent before then may still act so long after.
+    """
+    found = []
+    for table in tables:
+        marker = markers.get(table.marker)
+        if table.attempt and (marker is None or table.attempt != marker.attempt):
+            if has_expired(table.deadline_ms, now_ms):
+                found.append(table)  # its attempt died, or another one was quicker
+        elif marker is not None and has_expired(marker.deadline_ms, now_ms):
+            since_ms = settled_since_ms.get(table.marker)
+            if since_ms is not None and has_expired(since_ms + lease_ms, now_ms):
+                found.append(table)
+    return sorted(found, key=lambda table: not table.attempt)
+
+
+class StagingCollector:
+    """Looks after the staging tables of a connector; `see` tells it what is settled.
+
+    :param lease_ms: the longest lease of an attempt.
+    """
+
+    def __init__(
+        self, access: ClickHouseAccess, spec: LoadSpec, lease_ms: int, now_ms: Clock
+    ) -> None:
+        self._access = access
+        self._pipeline, self._connector = spec.pipeline, spec.connector
+        self._targets: set[tuple[str, str, str]] = set()
+        self._lease_ms = lease_ms
+        self._now_ms = now_ms
+        self._settled: Mapping[TopicPartition, Settled] = {}
+        self._since_ms: dict[str, int] = {}
+        self._seen_ms = 0
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_started = False
+        self.watch(spec)
+
+    def start(self) -> None:
+        """Begin, as soon as there is anything to look after."""
+        self._is_started = True
+        self.watch(None)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ended.set()
+
+    def watch(self, spec: LoadSpec | None) -> None:
+        """Look after the staged entries of a load spec, too."""
+        self._targets = self._targets | {
+            (table.database, table.table, shard)
+            for table in (() if spec is None else spec.tables)
+            if table.is_staged
+            for shard in table.shards
+        }
+        if self._is_started and self._targets and self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="staging", daemon=True)
+            self._thread.start()
+
+    def use(self, access: ClickHouseAccess) -> None:
+        """Ask these servers from now on."""
+        self._access = access
+
+    def see(self, states: Iterable[PartitionState], now_ms: int) -> None:
+        """What is settled by now; called by the loop in every round."""
+        if not self._targets or 0 <= now_ms - self._seen_ms < SEE_EVERY_MS:
+            return
+        self._seen_ms = now_ms
+        self._settled = {
+            state.source: Settled(state.record.topic_id, state.record.generation, state.settled)
+            for state in states
+        }
+
+    def _run(self) -> None:
+        while not self._ended.wait(SWEEP_EVERY_SECONDS):
+            try:
+                self.sweep()
+            except Exception:
+                _logger.exception("sweeping staging tables ends on a bug, and is tried again")
+
+    def sweep(self) -> None:
+        """Drop what can go now."""
+        for database, table, shard in sorted(self._targets):
+            for url in self._access.shards.get(shard, ()):
+                try:
+                    with self._access.connect(url) as server:
+                        self._sweep(server, database, table)
+                except SluiceError as error:
+                    _logger.debug("staging tables of %s.%s: %s", database, table, error)
+
+    def _sweep(self, server: Server, database: str, table: str) -> None:
+        tables = staging_tables(server, database, staging_prefix(table))
+        if not tables:
+            return
+        markers = read_markers(server, database, {each.marker for each in tables})
+        now_ms, settled = self._now_ms(), self._settled
+        for name, marker in markers.items():
+            if is_settled(marker, settled, self._pipeline, self._connector):
+                self._since_ms.setdefault(f"{database}.{name}", now_ms)
+        since = {name: self._since_ms.get(f"{database}.{name}", 1 << 62) for name in markers}
+        mine = [each for each in tables if self._is_mine(each, markers)]
+        for each in to_drop(mine, markers, since, self._lease_ms, now_ms):
+            if running_query_ids(server, QUERY_ID_PREFIX + each.block):
+                continue
+            server.execute(f"DROP TABLE {qualified(database, each.name)}")
+            if not each.attempt:
+                self._since_ms.pop(f"{database}.{each.name}", None)
+
+    def _is_mine(self, table: StagingTable, markers: Mapping[str, Marker]) -> bool:
+        """A stored block without a marker is nobody's: whoever finds it may drop it."""
+        marker = markers.get(table.marker)
+        begin = f"{self._pipeline}/{self._connector}/"
+        return marker is None or marker.loader.startswith(begin)

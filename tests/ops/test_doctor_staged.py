@@ -1,0 +1,77 @@
+"""What `doctor` says of staged delivery, and where it proposes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sluice.clickhouse.schema import Dependent, TableFacts
+from sluice.clickhouse.staging import create_like
+from sluice.core.errors import TerminalError
+from sluice.ops.doctor_findings import Examination, Finding
+from sluice.ops.doctor_staged import check_staged, propose_staged
+from sluice.ops.doctor_tables import check_table
+from tests.ops.doctor_facts import ENTRY, FACTS, NEEDS, NEW, OLD, plain
+
+STAGED = replace(ENTRY, delivery="staged")
+BARE = plain(window_blocks=0)
+ONE = replace(NEEDS, durability="single", urls=("a",))
+
+
+def examined(facts: TableFacts, *, old: bool = False, is_staged: bool = True) -> list[Finding]:
+    found, capabilities = Examination("here"), OLD if old else NEW
+    check_table(found, facts, capabilities, ONE, is_staged=is_staged)
+    if is_staged:
+        check_staged(found, facts, capabilities, STAGED)
+    propose_staged(found, facts, capabilities, [STAGED if is_staged else ENTRY])
+    return [each for each in found.findings if each.level != "ok"]
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_table_without_a_window_is_refused_with_the_line_to_write(old: bool) -> None:
+    error, proposed = examined(BARE, old=old, is_staged=False)
+    assert (error.level, error.check) == ("error", "window")
+    assert proposed.fix == 'delivery = "staged" in [[table]] orders'
+    assert examined(BARE, old=old) == []
+
+
+def test_it_is_not_proposed_where_it_would_be_refused() -> None:
+    view = Dependent("shop.sums_view", plain(table="sums", window_blocks=0))
+    for facts in (replace(BARE, dependents=(view,)), replace(FACTS, window_blocks=0)):
+        found = examined(facts, is_staged=False)
+        assert found and not any("staged" in each.fix for each in found)
+        assert any(e.check == "staged" and e.level == "error" for e in examined(facts))
+    no_lineage = replace(BARE, columns=FACTS.columns[:1])
+    place = Examination("here")
+    check_table(place, BARE, NEW, ONE)
+    propose_staged(place, no_lineage, NEW, [replace(ENTRY, on_error="park", lineage=False)])
+    assert not any("staged" in e.fix for e in place.findings)
+
+
+def test_what_a_view_behind_it_costs_is_said() -> None:
+    view = Dependent("shop.sums_view", plain(table="sums"))
+    (error,) = [e for e in examined(replace(BARE, dependents=(view,))) if e.level == "error"]
+    assert "it feeds shop.sums_view" in error.what
+
+
+def test_a_server_that_copies_needs_rows_that_tell() -> None:
+    assert examined(replace(BARE, engine="SummingMergeTree"))[0].level == "warning"
+    (error,) = [
+        e
+        for e in examined(replace(BARE, engine="SummingMergeTree"), old=True)
+        if e.level == "error"
+    ]
+    assert "copies partitions" in error.what and "merges rows into others" in error.what
+
+
+def test_a_stored_blocks_table_is_like_its_target_and_merges_nothing() -> None:
+    full = "SummingMergeTree((a, b)) PARTITION BY toYYYYMM(d) ORDER BY (a, ')') SETTINGS x = 1"
+    facts = replace(BARE, engine="SummingMergeTree", engine_full=full)
+    assert create_like(facts, "s") == (
+        "CREATE TABLE `shop`.`s` AS `shop`.`orders` ENGINE = MergeTree "
+        "PARTITION BY toYYYYMM(d) ORDER BY (a, ')') SETTINGS x = 1"
+    )
+    assert create_like(BARE, "s") == "CREATE TABLE `shop`.`s` AS `shop`.`orders`"
+    with pytest.raises(TerminalError, match="without ORDER BY"):
+        create_like(replace(facts, engine_full="SummingMergeTree(d, (a), 8192)"), "s")
