@@ -11,7 +11,7 @@ from sluice.core.load_spec import TableSpec
 from sluice.core.text_options import first_problem
 from sluice.decode.keys.required import RequiredKeyDecoder, without_required_key
 from sluice.decode.mapping.mapped import MappedFormat, is_mapped
-from sluice.decode.messages.framing import BYTES, JSON_ARRAYS, JSON_OBJECTS, LINES, Framing
+from sluice.decode.messages.framing import BYTES, JSON_ARRAYS, JSON_OBJECTS, Framing
 from sluice.decode.messages.port import TableDecoder
 from sluice.decode.text.decoders import json_array_decoder, json_object_decoder, line_decoder
 from sluice.decode.typed.decoder import TypedDecoder
@@ -30,8 +30,8 @@ class _Format:
 _FORMATS = dict.fromkeys(KNOWN, _Format(typed_decoder, BYTES)) | {
     "JSONEachRow": _Format(json_object_decoder, JSON_OBJECTS),
     "JSONCompactEachRow": _Format(json_array_decoder, JSON_ARRAYS),
-    "CSV": _Format(line_decoder, LINES),
-    "TSV": _Format(line_decoder, LINES),
+    "CSV": _Format(line_decoder, BYTES),
+    "TSV": _Format(line_decoder, BYTES),
     "CSVWithNames": _Format(line_decoder, BYTES),
     "TSVWithNames": _Format(line_decoder, BYTES),
     "TSKV": _Format(line_decoder, BYTES),

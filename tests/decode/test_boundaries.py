@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.decode.messages.boundaries import ARRAYS, OBJECTS, is_one_row
-from sluice.decode.messages.brackets import bracket_faults, line_ends
+from sluice.decode.messages.brackets import ARRAYS, OBJECTS, bracket_faults, line_ends
+from tests.decode.slow_brackets import is_one_row
 
 PAIRS = {"}": "{", "]": "["}
 

@@ -234,7 +234,6 @@ def test_time_zone_is_the_tables() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        table(ID, format="CSV"),
         table(Column("a", "NoSuchType")),
         table(Column("a", "UInt8", "DEFAULT", "nope(")),
         table(Column("a", "UInt8", "DEFAULT", "no_such_function(1)")),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.decode.messages.boundaries import ARRAYS, OBJECTS
+from sluice.decode.messages.brackets import ARRAYS, OBJECTS
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.framing import JSON_ARRAYS, JSON_OBJECTS
 from sluice.decode.text.split_json import JsonSplitter

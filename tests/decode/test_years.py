@@ -20,12 +20,9 @@ from hypothesis import strategies as st
 from sluice.decode.engine.session import literal, run
 from sluice.decode.engine.years import says_year, without_year
 from sluice.decode.messages.buffer import MessageBuffer
-from sluice.decode.messages.framing import JSON_ARRAYS, LINES
 from sluice.decode.messages.marked import buffer_of, memory_file
-from sluice.decode.messages.moments import DATES, LOOK_BITS, MomentFields
-from sluice.decode.text.cells import LineCells
-from sluice.decode.text.misread import MisreadArrays, MisreadObjects
-from tests.decode.text_support import decoder_of, text_of
+from sluice.decode.messages.moments import MomentFields
+from sluice.decode.text.misread import MisreadObjects
 
 PARSE = "cannot-parse"
 TOKENS = (
@@ -127,23 +124,12 @@ def test_a_year_is_found(text: str) -> None:
 def test_the_quick_look_lets_no_date_without_a_year_pass() -> None:
     texts = texts_of(2, 30_000)
     asked = [asks is True for asks, _ in judged(texts)]
-    cells = [text.encode() for text in texts]
     in_json = [json.dumps(text).encode() for text in texts]
-    looks = [
-        (MomentFields("{", ["a"], [9]), [b'{"b":7,"a":%b}' % one for one in in_json]),
-        (MomentFields("{", ["a"], [9]), [b'{"a":[1,{"x":%b}]}' % one for one in in_json]),
-        (MomentFields("[", [1], [9]), [b"[7,%b]" % one for one in in_json]),
-        (MomentFields("\t", [1 << LOOK_BITS | DATES], [9]), [b"7\t%b" % one for one in cells]),
-        (
-            MomentFields("\t", [1 << LOOK_BITS | DATES], [9]),
-            [b"7\t{'x':'%b'}" % one for one in cells],
-        ),
-        (
-            MomentFields(";", [1 << LOOK_BITS | DATES], [9], True),
-            [b'"7;""";"%b"' % one for one in cells],
-        ),
-    ]
-    for fields, messages in looks:
+    fields = MomentFields(["a"], [9])
+    for messages in (
+        [b'{"b":7,"a":%b}' % one for one in in_json],
+        [b'{"a":[1,{"x":%b}]}' % one for one in in_json],
+    ):
         ends = np.cumsum([len(message) + 1 for message in messages]) - 1
         unclear = set(fields.unclear(b"\n".join(messages), ends).tolist())
         passed = [texts[i] for i, asks in enumerate(asked) if asks and i not in unclear]
@@ -158,18 +144,13 @@ ORDINARY = [
 
 
 def test_ordinary_dates_are_not_looked_at_twice() -> None:
-    for kind, fields, message in (
-        ("{", ["at"], '{{"id":1,"note":"a \\" b","at":"{0}","x":{{"at":"12"}}}}'),
-        ("{", ["at"], '{{"id":1,"at" : ["{0}",12],"note":"12"}}'),
-        ("[", [1], '["12","{0}","12"]'),
-        ("\t", [1 << LOOK_BITS | DATES], "12\t{0}\t12"),
-        (",", [1 << LOOK_BITS | DATES, 2 << LOOK_BITS | DATES], '"1,2","{0}","[\'{0}\']",12'),
+    for message in (
+        '{{"id":1,"note":"a \\" b","at":"{0}","x":{{"at":"12"}}}}',
+        '{{"id":1,"at" : ["{0}",12],"note":"12"}}',
     ):
         values = [message.format(text).encode() for text in ORDINARY]
         ends = np.cumsum([len(value) + 1 for value in values]) - 1
-        found = MomentFields(kind, fields, [3] * len(fields), kind == ",").unclear(
-            b"\n".join(values), ends
-        )
+        found = MomentFields(["at"], [3]).unclear(b"\n".join(values), ends)
         assert not len(found), [values[i] for i in found.tolist()]
 
 
@@ -219,40 +200,3 @@ def test_quick_and_slow_agree(values: list[bytes]) -> None:
             watched.watch(look)
         watched.add(values, range(len(values)))
         assert years.faults(watched) == slow
-    arrays = [json.dumps(list(json.loads(value).values())).encode() for value in values]
-    types = [("a", "DateTime"), ("-", ""), ("c", "Map(String, DateTime)")]
-    of_arrays = MisreadArrays(types)
-    slow = {i: fault for i, value in enumerate(arrays) if (fault := of_arrays._judge(value))}
-    with buffer_of(arrays, JSON_ARRAYS) as buffer:
-        assert of_arrays.faults(buffer) == slow
-
-
-CELLS = st.sampled_from(
-    [
-        "12",
-        "5 Jan",
-        "2026-01-02",
-        "",
-        "\\N",
-        "'12'",
-        "['12']",
-        "[12]",
-        "{'a':'5 Jan'}",
-        "x'y",
-        "NULL",
-    ]
-)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.lists(CELLS, min_size=1, max_size=5), min_size=1, max_size=8))
-def test_quick_and_slow_agree_on_lines(cells: list[list[str]]) -> None:
-    columns = [("a", "DateTime"), ("b", "Tuple(String, DateTime)"), ("c", "Array(DateTime)")]
-    for fmt, delimiter in (("CSV", ","), ("TSV", "\t")):
-        lines = decoder_of(text_of(fmt))._lines
-        years = lines.look(columns, False)
-        assert isinstance(years, LineCells)
-        values = [delimiter.join(row).encode() or b"x" for row in cells]
-        slow = {i: fault for i, value in enumerate(values) if (fault := years._judge(value))}
-        with buffer_of(values, LINES) as buffer:
-            assert years.faults(buffer) == slow

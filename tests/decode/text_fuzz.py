@@ -187,10 +187,7 @@ def messages(table_format: str, chance: random.Random, count: int) -> list[bytes
 
 
 def outcomes(of: Subject, values: list[bytes]) -> list[tuple[Any, ...]]:
-    """What each message became: its rows as digests, or bad, or nothing.
-
-    Not the reason: beyond a hundred unreadable messages of a block it is a general one.
-    """
+    """What each message became: its rows as digests, or bad, or nothing."""
     with MessageBuffer(framing_of(of.text)) as buffer:
         decoded = of.decoder.decode(fill(buffer, values), alone("orders", 3))
     found: list[list[Any]] = [[] for _ in values]

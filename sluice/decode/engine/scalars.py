@@ -65,8 +65,6 @@ class Reader:
 class Place:
     """Where a scalar stands, which decides what null and a missing value mean.
 
-    :param has_blanks: blanks around a number are none of it, nor single quotes (CSV).
-    :param in_brackets: in those of lines, where no number is a text.
     :param clamps: what is read is read in one way, loose or not, and a DateTime beyond its type
         becomes one of the ends of its type: they are taken for values that do not fit.
     """
@@ -74,8 +72,6 @@ class Place:
     nullable: bool
     in_tuple: bool
     refuse_null: bool
-    has_blanks: bool = False
-    in_brackets: bool = False
     clamps: bool = False
 
     @property
@@ -104,8 +100,6 @@ def scalar_reader(node: TypeNode, place: Place, widest_integer: str) -> Reader:
     """The reader of a type that contains no other; unknown types are read as they are."""
     if node.name in _INTEGERS and place.in_tuple and place.refuses:
         # A missing element and null look alike in Int256; a decimal refuses null, and so does text.
-        if place.in_brackets:
-            return checked_reader(node, place, _WHOLE, _integer_unfit(node.name))
         unfit = _integer_unfit(node.name)
         return _text(
             node,
@@ -118,10 +112,10 @@ def scalar_reader(node: TypeNode, place: Place, widest_integer: str) -> Reader:
             _no_number,
         )
     if node.name in _INTEGERS:
-        return checked_reader(node, place, widest_integer, None)
+        return _checked(node, place, widest_integer, None)
     if node.name in _FLOATS:
         null_is_nan = place.in_tuple and place.refuses
-        return checked_reader(node, place, node.text, _not_finite if null_is_nan else _infinite)
+        return _checked(node, place, node.text, _not_finite if null_is_nan else _infinite)
     if node.name.startswith("Decimal"):
         return _decimal(node, place)
     if node.name in ("DateTime", "DateTime64"):
@@ -133,16 +127,16 @@ def scalar_reader(node: TypeNode, place: Place, widest_integer: str) -> Reader:
     if node.name.startswith("Enum"):
         return _text(node, place, _same, _not_among(enum_values(node)), unfit_throws=True)
     if node.name in ("Time", "Time64"):
-        return checked_reader(node, place, node.text, _at_the_last_second)
+        return _checked(node, place, node.text, _at_the_last_second)
     if node.name.startswith("Interval"):
         return _interval(node, place, widest_integer)
     if node.name in _NULLABLE:
-        return checked_reader(node, place, node.text, _never)
+        return _checked(node, place, node.text, _never)
     text = place.target(node.text)
     return Reader(text, text, text, _same)
 
 
-def checked_reader(
+def _checked(
     node: TypeNode,
     place: Place,
     wide: str,
@@ -242,17 +236,13 @@ def _decimal(node: TypeNode, place: Place) -> Reader:
     bits = next(
         bits for bits, most in ((32, 9), (64, 18), (128, 38), (256, 76)) if precision <= most
     )
-
-    def bare(value: str) -> str:
-        return _bare(value) if place.has_blanks else value
-
     return _text(
         node,
         place,
-        lambda value: f"toDecimal{bits}OrZero({bare(value)}, {scale})",
-        lambda value: unfit(bare(value)),
+        lambda value: f"toDecimal{bits}OrZero({value}, {scale})",
+        unfit,
         False,
-        lambda value: _no_number(bare(value)),
+        _no_number,
     )
 
 
@@ -260,19 +250,19 @@ def _moment(node: TypeNode, place: Place) -> Reader:
     """DateTime throws by itself. DateTime64 is clamped to the years that the engine knows."""
     if node.name == "DateTime":
         if place.clamps:
-            return checked_reader(node, place, node.text, _never, "", _at_its_ends)
+            return _checked(node, place, node.text, _never, "", _at_its_ends)
         zone = f", {node.arguments[0]}" if node.arguments else ""
         unfit = _seconds_outside(0, 2**32)
-        return checked_reader(node, place, node.text, _never, f"DateTime64(0{zone})", unfit)
+        return _checked(node, place, node.text, _never, f"DateTime64(0{zone})", unfit)
     scale = scale_of(node)
     zone = "".join(f", {argument}" for argument in node.arguments[1:])
     low, high = _DATETIME64_SECONDS
     reach = 2**63 // 10**scale
     clamped = _seconds_outside(low, high)
     if place.clamps:
-        return checked_reader(node, place, node.text, clamped)
+        return _checked(node, place, node.text, clamped)
     overflows = _seconds_outside(max(low, -reach), min(high, reach))
-    return checked_reader(
+    return _checked(
         node, place, node.text, clamped, f"DateTime64({min(scale, 6)}{zone})", overflows
     )
 
@@ -386,13 +376,6 @@ def _wraps(target: str) -> Expression:
         return f"(isNull({number}) OR toString({number}) != {canonical})"
 
     return unfit
-
-
-def _bare(value: str) -> str:
-    """Without blanks around it, or single quotes."""
-    quoted = f"replaceRegexpOne({value}, '^ *\\'([^\\']+)\\' *$', '\\\\1')"
-    blank = f"if(match({value}, '^ +$'), 'blank', trimBoth({value}))"
-    return f"if(position({value}, '\\'') != 0, {quoted}, {blank})"
 
 
 def _no_number(value: str) -> str:

@@ -1,5 +1,5 @@
-/* Whether each message is one JSON object, or one array, that no value is missing in:
- * `is_one_row` of boundaries.py, which tests compare with, message by message.
+/* Whether each message is one JSON object, or one array, that no value is missing in: the rule is in
+ * brackets.py. Tests compare with the same in Python, message by message.
  *
  * The input is not trusted. Nothing is allocated or kept.
  */
@@ -7,9 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#define DEPTH_MAX 64
-
-enum verdict { SOUND = 0, FAULT = 1, TOO_DEEP = 2 };
+/* The engine stops at 1,000. */
+#define DEPTH_MAX 1024
 
 static int is_space(uint8_t symbol)
 {
@@ -74,64 +73,94 @@ static int is_missing(uint8_t before, uint8_t symbol, int in_array)
     return 0;
 }
 
-static enum verdict verdict_of(const uint8_t *at, const uint8_t *end, uint8_t opening)
+/* Behind the object or array that begins here; NULL if it does not end. If it is to be whole, no value is
+ * missing in it, and no number has two signs. */
+static const uint8_t *row_end(const uint8_t *at, const uint8_t *end, uint8_t opening, int is_whole)
 {
-    uint64_t kinds = 0; /* of open brackets, the innermost last: 1 is a brace */
-    int depth = 0;
-    int inside = 0;
+    uint8_t open[DEPTH_MAX];
     uint8_t before = 0; /* the last symbol that is no space; of a string its quote */
-    while (at < end && is_space(*at))
-        at++;
+    int depth = 0, inside = 0;
     if (at == end || *at != opening)
-        return FAULT;
+        return NULL;
     for (; at < end; at++) {
         uint8_t symbol = *at;
         if (inside) {
             if (symbol == '"')
                 inside = 0;
             else if (symbol == '\n')
-                return FAULT;
+                return NULL;
             else if (symbol == '\\' && ++at < end && *at == '\n')
-                return FAULT;
+                return NULL;
             continue;
         }
         if (is_space(symbol))
             continue;
-        if (is_missing(before, symbol, depth && !(kinds & 1)))
-            return FAULT;
-        if (opening == '[' && is_sign(symbol) && is_sign(at[-1]))
-            return FAULT;
+        if (is_whole && is_missing(before, symbol, depth && open[depth - 1] == '['))
+            return NULL;
+        if (is_whole && opening == '[' && is_sign(symbol) && is_sign(at[-1]))
+            return NULL;
         /* A row has a value at least. */
-        if (symbol == ']' && before == '[' && opening == '[' && depth == 1)
-            return FAULT;
+        if (is_whole && symbol == ']' && before == '[' && opening == '[' && depth == 1)
+            return NULL;
         before = symbol;
-        switch (symbol) {
-        case '"':
+        if (symbol == '"') {
             inside = 1;
-            break;
-        case '\\':
-            return FAULT;
-        case '{':
-        case '[':
+        } else if (symbol == '\\') {
+            return NULL;
+        } else if (symbol == '{' || symbol == '[') {
             if (depth == DEPTH_MAX)
-                return TOO_DEEP;
-            kinds = kinds << 1 | (symbol == '{');
-            depth++;
-            break;
-        case '}':
-        case ']':
-            if ((kinds & 1) != (symbol == '}'))
-                return FAULT;
-            kinds >>= 1;
-            if (--depth)
-                break;
-            for (at++; at < end; at++)
-                if (!is_space(*at))
-                    return FAULT;
-            return SOUND;
+                return NULL;
+            open[depth++] = symbol;
+        } else if (symbol == '}' || symbol == ']') {
+            if (open[--depth] + 2 != symbol)
+                return NULL;
+            if (!depth)
+                return at + 1;
         }
     }
-    return FAULT;
+    return NULL;
+}
+
+static const uint8_t *behind_space(const uint8_t *at, const uint8_t *end)
+{
+    while (at < end && is_space(*at))
+        at++;
+    return at;
+}
+
+static int is_fault(const uint8_t *at, const uint8_t *end, uint8_t opening)
+{
+    const uint8_t *behind = row_end(behind_space(at, end), end, opening, 1);
+    return !behind || behind_space(behind, end) != end;
+}
+
+/* Where the rows of a message begin and end: objects, or arrays, with at most one comma between two; or
+ * one array of objects. How many there are; -1: something else stands there. */
+static int64_t split(const uint8_t *text, const uint8_t *at, const uint8_t *end, uint8_t opening,
+                     int64_t *row_begins, int64_t *row_ends)
+{
+    int64_t rows = 0;
+    int is_array, commas = 0;
+    at = behind_space(at, end);
+    is_array = opening == '{' && at < end && *at == '[';
+    for (at = behind_space(at + is_array, end); at < end; at = behind_space(at, end)) {
+        if (is_array && *at == ']' && !commas)
+            return behind_space(at + 1, end) == end ? rows : -1;
+        if (*at == ',') {
+            if (!rows || commas++)
+                return -1;
+            at++;
+            continue;
+        }
+        const uint8_t *behind = row_end(at, end, opening, 0);
+        if (!behind || (is_array && rows && !commas))
+            return -1;
+        row_begins[rows] = at - text;
+        row_ends[rows++] = behind - text;
+        commas = 0;
+        at = behind;
+    }
+    return is_array || commas || !rows ? -1 : rows;
 }
 
 /* Where each of so many messages ends that are joined by newlines; 0 if there are not as many
@@ -168,8 +197,25 @@ int64_t sluice_check_brackets(const uint8_t *text, int64_t messages, const int64
             is_sound = (spaced ? is_plain(at + 1, size - 2, 1) : is_plain(at + 1, size - 2, 0)) &&
                        (opening == '{' || is_full(at, size));
         }
-        verdicts[i] = is_sound ? SOUND : verdict_of(at, at + size, (uint8_t)opening);
-        unsound += verdicts[i] != SOUND;
+        verdicts[i] = !is_sound && is_fault(at, at + size, (uint8_t)opening);
+        unsound += verdicts[i];
     }
     return unsound;
+}
+
+/* The rows of messages, by `split`. Gives how many there are. owners: the message of each; faults: 1 for
+ * messages that have something else in them. */
+int64_t sluice_split_rows(const uint8_t *text, int64_t messages, const int64_t *begins,
+                          const int64_t *ends, int64_t opening, int64_t *row_begins,
+                          int64_t *row_ends, int64_t *owners, uint8_t *faults)
+{
+    int64_t rows = 0;
+    for (int64_t i = 0; i < messages; i++) {
+        int64_t found = split(text, text + begins[i], text + ends[i], (uint8_t)opening,
+                              row_begins + rows, row_ends + rows);
+        faults[i] = found < 0;
+        for (; found > 0; found--)
+            owners[rows++] = i;
+    }
+    return rows;
 }

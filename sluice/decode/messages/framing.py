@@ -12,14 +12,14 @@ from typing import Protocol
 
 import numpy as np
 
-from sluice.decode.messages.boundaries import (
+from sluice.decode.messages.brackets import (
     ARRAYS,
     JSON_WHITESPACE,
     OBJECTS,
     Mask,
     Positions,
+    bracket_faults,
 )
-from sluice.decode.messages.brackets import bracket_faults
 from sluice.decode.messages.fault import NOT_ONE_OBJECT, NOT_ONE_ROW, Fault
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -49,7 +49,7 @@ class Framing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Json:
-    """Each message is one JSON object, or one array: see `boundaries`.
+    """Each message is one JSON object, or one array: see `brackets`.
 
     :param kind: OBJECTS or ARRAYS.
     """
@@ -87,47 +87,6 @@ class _Json:
         return Fault(reason, what)
 
 
-class _Lines:
-    """Each message is one line, as far as can be told without its format: no newline, nothing
-    at its end that may be part of a line's end, nothing at its start that the engine takes for
-    part of the file. Messages that are not are looked at more closely by who reads them
-    (`split_lines`)."""
-
-    name = "lines"
-    inspects_digits = True
-
-    def faults(self, chunk: bytes | memoryview, starts: Positions, ends: Positions) -> Mask:
-        # Behind the last message stands a byte that means nothing here.
-        symbols = np.append(np.frombuffer(chunk, np.uint8), np.uint8(ord(" ")))
-        last, first = symbols[ends - 1], symbols[starts]
-        faults: Mask = (starts == ends) | (last == ord("\r")) | (last == ord("\\"))
-        faults |= first == BYTE_ORDER_MARK[0]
-        newlines = np.flatnonzero(symbols == ord("\n"))
-        if len(newlines) >= len(starts):
-            inside = np.searchsorted(newlines, ends) - np.searchsorted(newlines, starts)
-            faults |= inside > 0
-        return faults
-
-    def explain(self, value: bytes) -> Fault:
-        return Fault(NOT_ONE_ROW, "the message is not one line")
-
-
-class _Rows:
-    """Each "message" is a row that a splitter made; `faults` names those with a newline in it.
-    They are not at fault, but their boundaries have to be proven by other means."""
-
-    name = "rows"
-    inspects_digits = True
-
-    def faults(self, chunk: bytes | memoryview, starts: Positions, ends: Positions) -> Mask:
-        symbols = np.frombuffer(chunk, np.uint8)
-        newlines = np.flatnonzero(symbols == ord("\n"))
-        return np.searchsorted(newlines, ends) > np.searchsorted(newlines, starts)
-
-    def explain(self, value: bytes) -> Fault:
-        raise AssertionError("a newline in a row is no fault")
-
-
 class _Bytes:
     """Nothing is known, and nothing is joined for the engine: the decoder takes messages singly
     or frames them anew."""
@@ -144,6 +103,4 @@ class _Bytes:
 
 JSON_OBJECTS: Framing = _Json("json-objects", OBJECTS)
 JSON_ARRAYS: Framing = _Json("json-arrays", ARRAYS)
-LINES: Framing = _Lines()
-ROWS: Framing = _Rows()
 BYTES: Framing = _Bytes()

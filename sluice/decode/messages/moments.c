@@ -1,7 +1,7 @@
-/* Which messages have a value that the engine may take for another one: a date without a year or of two
- * readings, a fraction of more digits than are kept, an empty text for a number, in lines a number that
- * is none; and which objects may have no field of the table. What is not found here is proven to have
- * none; the others are judged exactly (text/misread.py, text/cells.py).
+/* Which objects have a value that the engine may take for another one: a date without a year or of two
+ * readings, a fraction of more digits than are kept, an empty text for a number; and which may have no
+ * field of the table. What is not found here is proven to have none; the others are judged exactly
+ * (text/misread.py).
  *
  * The input is not trusted: it need not be what its format says. Nothing is allocated or kept.
  */
@@ -340,225 +340,22 @@ static enum verdict object_verdict(const uint8_t *begin, const uint8_t *end,
     return CLEAR;
 }
 
-/* Of a value: whether an empty text stands in it. */
-static int has_empty(const uint8_t *at, const uint8_t *end)
-{
-    int64_t depth = 0;
-    for (at = behind_space(at, end); at < end; at++) {
-        if (*at == '"') {
-            const uint8_t *close = string_end(at + 1, end);
-            if (close == at + 1)
-                return 1;
-            at = close;
-        } else if (*at == '[' || *at == '{') {
-            depth++;
-        } else if (*at == ']' || *at == '}') {
-            depth--;
-        }
-        if (depth < 0 || (!depth && (*at == ',' || *at == ']' || *at == '}')))
-            return 0;
-    }
-    return 0;
-}
-
-/* The values at these places of the outermost array, which ascend. */
-static enum verdict array_verdict(const uint8_t *at, const uint8_t *end, const int64_t *places,
-                                  const int64_t *scales, int64_t count, int empties)
-{
-    int64_t depth = 0, value = 0;
-    for (; count && at < end; at++) {
-        if (*at == '"') {
-            at = string_end(at + 1, end);
-            continue;
-        }
-        if (*at == '{' || *at == '[')
-            depth++;
-        else if (*at == '}' || *at == ']')
-            depth--;
-        else if (*at == ',' && depth == 1)
-            value++;
-        else
-            continue;
-        if (depth == 1 && value == *places && (*at == ',' || *at == '[')) {
-            if (empties ? has_empty(at + 1, end) : value_verdict(at + 1, end, *scales) == UNCLEAR)
-                return UNCLEAR;
-            places++;
-            scales++;
-            count--;
-        }
-    }
-    return CLEAR;
-}
-
-/* The end of a value of a line, and where its text begins; *next is behind its separator. */
-static const uint8_t *line_value(const uint8_t **text, const uint8_t *end, uint8_t separator,
-                                 int has_quotes, const uint8_t **next)
-{
-    const uint8_t *at = *text;
-    if (has_quotes && at < end && *at == '"') {
-        *text = ++at;
-        while (at < end && (*at != '"' || (at + 1 < end && at[1] == '"')))
-            at += *at == '"' ? 2 : 1;
-        const uint8_t *close = at < end ? at : end;
-        *next = close < end ? close + 1 : end;
-        if (*next < end)
-            (*next)++;
-        return close;
-    }
-    at = memchr(at, separator, end - at);
-    *next = at ? at + 1 : end;
-    return at ? at : end;
-}
-
-/* What is looked for in a value of a line. */
-enum look { DATES = 1, NUMBERS = 2, ALL = 4, EMPTIES = 8 };
-
-/* Of what stands in no quotes, in brackets: a number that every reader takes for the same, or NULL. */
-static int is_word_clear(const uint8_t *at, const uint8_t *end)
-{
-    int numerals = 0, points = 0, others = 0;
-    if (end - at == 4 && (!memcmp(at, "NULL", 4) || !memcmp(at, "true", 4)))
-        return 1;
-    if (*at == '-')
-        at++;
-    if (at < end && *at == '.')
-        return 0;
-    for (; at < end; at++) {
-        if (is_digit(*at))
-            numerals++;
-        else if (*at == '.')
-            points++;
-        else
-            others++;
-    }
-    return numerals && !others && points < 2 && numerals <= 18 && end[-1] != '.';
-}
-
-static int is_word_end(uint8_t symbol)
-{
-    return is_space(symbol) || (symbol && strchr(",:[](){}'", symbol));
-}
-
-/* Of an array, a map or a tuple: no value is missing, and each is clear. Texts stand in single quotes. */
-static int is_nest_clear(const uint8_t *at, const uint8_t *end, int64_t look, int64_t scale)
-{
-    uint8_t before = 0;
-    while (at < end) {
-        uint8_t symbol = *at;
-        if (is_space(symbol)) {
-            at++;
-            continue;
-        }
-        if (symbol == '\\')
-            return 0;
-        if (symbol == '\'') {
-            if ((look & DATES) && !is_clear(at + 1, end, scale))
-                return 0;
-            if ((look & EMPTIES) && at + 1 < end && at[1] == '\'')
-                return 0;
-            for (at++; at < end && *at != '\''; at++)
-                if (*at == '\\')
-                    return 0;
-        } else if (is_word_end(symbol)) {
-            int ends = symbol == ',' || symbol == ':' || symbol == ']' || symbol == '}' || symbol == ')';
-            int opened = before == '[' || before == '{' || before == '(';
-            if ((look & NUMBERS) && ends &&
-                (before == ',' || before == ':' || (opened && (symbol == ',' || symbol == ':'))))
-                return 0;
-        } else {
-            const uint8_t *word = at;
-            while (at < end && !is_word_end(*at))
-                at++;
-            if ((look & NUMBERS) && !is_word_clear(word, at))
-                return 0;
-            if ((look & DATES) && memchr(word, '.', at - word))
-                return 0;
-            before = 'w';
-            continue;
-        }
-        before = symbol;
-        at++;
-    }
-    return 1;
-}
-
-static int is_line_value_clear(const uint8_t *at, const uint8_t *end, int64_t look, int64_t scale,
-                               int is_quoted, int has_quotes)
-{
-    if (look & ALL)
-        return 0;
-    if (at == end)
-        return !(look & EMPTIES) || (has_quotes && !is_quoted); /* CSV's own word for what is absent */
-    if (end - at == 2 && at[0] == '\\' && at[1] == 'N')
-        return 1; /* null, or refused */
-    if (*at == '[' || *at == '{' || *at == '(')
-        return is_nest_clear(at, end, look, scale);
-    if (*at == '\'')
-        at++;
-    if ((look & EMPTIES) && (at == end || *at == '\''))
-        return 0;
-    return !(look & DATES) || is_clear(at, end, scale);
-}
-
-/* Whether a value of a line may be a sign alone, or begin with two of them. */
-static int has_odd_sign(const uint8_t *at, const uint8_t *end, uint8_t separator)
-{
-    uint8_t found = 0;
-    int64_t size = end - at;
-    for (int64_t i = 0; i < size - 1; i++) {
-        uint8_t next = at[i + 1];
-        found |= ((at[i] == '-') | (at[i] == '+')) & ((next == separator) | (next == '-') | (next == '+'));
-    }
-    return found || (size && (end[-1] == '-' || end[-1] == '+'));
-}
-
-/* The values at these places of a line, which ascend. */
-static enum verdict line_verdict(const uint8_t *at, const uint8_t *end, const int64_t *places,
-                                 const int64_t *scales, int64_t count, uint8_t separator, int has_quotes)
-{
-    /* A value may be empty at the very end. */
-    for (int64_t value = 0; count && at <= end; value++) {
-        const uint8_t *next, *first = at, *close = line_value(&at, end, separator, has_quotes, &next);
-        if (value == *places >> 4) {
-            if (!is_line_value_clear(at, close, *places & 15, *scales, at != first, has_quotes))
-                return UNCLEAR;
-            places++;
-            scales++;
-            count--;
-        }
-        at = next;
-    }
-    return CLEAR;
-}
-
 /* Of messages with one byte between two of them. Writes a verdict for each; how many are unclear is
  * given back.
  *
- * kind: '{' for objects, '[' for arrays, else what separates the values of a line. names: the keys of
- * objects; numbers: where each of them ends in names, at most KEYS_MAX; or the places of values, of lines
- * times 16 plus what is looked for. scales: of each, how many digits of a second are kept. signs: of
- * lines, that odd ones are looked for everywhere. */
+ * names: the keys of objects; name_ends: where each of them ends in names, at most KEYS_MAX. scales: of
+ * each, how many digits of a second are kept. */
 int64_t sluice_unclear_values(const uint8_t *text, int64_t messages, const int64_t *ends,
-                               int64_t kind, int64_t has_quotes, int64_t signs,
-                               const uint8_t *names, const int64_t *numbers, const int64_t *scales,
-                               int64_t count, uint8_t *verdicts)
+                              const uint8_t *names, const int64_t *name_ends, const int64_t *scales,
+                              int64_t count, uint8_t *verdicts)
 {
-    struct keys keys = {names, numbers, scales, count};
+    struct keys keys = {names, name_ends, scales, count};
     int64_t places[KEYS_MAX] = {0}, unclear = 0;
     const uint8_t *at = text;
     for (int64_t i = 0; i < messages; i++) {
-        const uint8_t *end = text + ends[i];
-        if (kind == '{')
-            verdicts[i] = object_verdict(at, end, &keys, places);
-        else if (kind == '[')
-            verdicts[i] = array_verdict(at, end, numbers, scales, count, 0);
-        else if (signs && has_odd_sign(at, end, (uint8_t)kind))
-            verdicts[i] = UNCLEAR;
-        else
-            verdicts[i] =
-                line_verdict(at, end, numbers, scales, count, (uint8_t)kind, (int)has_quotes);
+        verdicts[i] = object_verdict(at, text + ends[i], &keys, places);
         unclear += verdicts[i];
-        at = end + 1;
+        at = text + ends[i] + 1;
     }
     return unclear;
 }
@@ -640,23 +437,18 @@ static enum verdict empties_verdict(const uint8_t *begin, const uint8_t *end, co
 
 /* The same of texts that are empty where a number should be, which the engine takes for 0.
  *
- * numbers: as above; of arrays the places of values. within: of objects, what else is looked for. */
-int64_t sluice_unclear_empties(const uint8_t *text, int64_t messages, const int64_t *ends, int64_t kind,
-                               const uint8_t *names, const int64_t *numbers, int64_t count,
+ * within: what else is looked for. */
+int64_t sluice_unclear_empties(const uint8_t *text, int64_t messages, const int64_t *ends,
+                               const uint8_t *names, const int64_t *name_ends, int64_t count,
                                int64_t within, uint8_t *verdicts)
 {
-    struct keys keys = {names, numbers, 0, count};
+    struct keys keys = {names, name_ends, 0, count};
     int64_t unclear = 0;
     const uint8_t *at = text;
     for (int64_t i = 0; i < messages; i++) {
-        const uint8_t *end = text + ends[i];
-        if (kind == '{')
-            verdicts[i] = empties_verdict(at, end, &keys, within);
-        else
-            verdicts[i] = next_empty(at, end) == end ? CLEAR
-                                                     : array_verdict(at, end, numbers, numbers, count, 1);
+        verdicts[i] = empties_verdict(at, text + ends[i], &keys, within);
         unclear += verdicts[i];
-        at = end + 1;
+        at = text + ends[i] + 1;
     }
     return unclear;
 }
@@ -693,9 +485,9 @@ static enum verdict filled_verdict(const uint8_t *at, const uint8_t *end, const 
 
 /* The same of objects that may have none of these keys. */
 int64_t sluice_unfilled(const uint8_t *text, int64_t messages, const int64_t *ends, const uint8_t *names,
-                        const int64_t *numbers, int64_t count, uint8_t *verdicts)
+                        const int64_t *name_ends, int64_t count, uint8_t *verdicts)
 {
-    struct keys keys = {names, numbers, 0, count};
+    struct keys keys = {names, name_ends, 0, count};
     int64_t unclear = 0, likely = 0;
     const uint8_t *at = text;
     for (int64_t i = 0; i < messages; i++) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,13 @@ class Split:
     :param rows: each row as if it were a message; whoever asked closes it.
     :param message_of: for each row, the index of its message; ascending.
     :param faults: messages that cannot be taken apart, by index; none of their rows is here.
+    :param bad_rows: rows that cannot be read, by number.
     """
 
     rows: MessageBuffer
     message_of: Indices
     faults: dict[int, Fault]
+    bad_rows: dict[int, Fault]
 
     @property
     def numbers(self) -> NDArray[np.uint32]:
@@ -49,12 +51,14 @@ class PieceRows:
     :param ends: of each, exclusive.
     :param owners: the message of each, within the piece.
     :param faults: messages that cannot be taken apart, by their places in the piece.
+    :param bad_rows: rows that cannot be read, by number.
     """
 
     text: bytes
     ends: Indices
     owners: Indices
     faults: dict[int, Fault]
+    bad_rows: dict[int, Fault] = field(default_factory=dict)
 
 
 def split_pieces(
@@ -67,16 +71,18 @@ def split_pieces(
     rows = MessageBuffer(framing)
     owners: list[Indices] = [np.zeros(0, np.int64)]
     faults: dict[int, Fault] = {}
+    bad_rows: dict[int, Fault] = {}
     offsets = buffer.offsets
     for piece in pieces(buffer, np.arange(buffer.messages)):
         found = rows_of(piece)
         faults |= {piece.first + place: fault for place, fault in found.faults.items()}
         if len(found.owners):
             owner = found.owners + piece.first
-            may_be_long = not buffer.short_numbers
+            bad_rows |= {rows.messages + row: fault for row, fault in found.bad_rows.items()}
+            may_be_long = not (buffer.framing.inspects_digits and buffer.short_numbers)
             rows.add_text(memoryview(found.text), offsets[owner], found.ends, may_be_long)
             owners.append(owner)
-    return Split(rows, np.concatenate(owners), faults)
+    return Split(rows, np.concatenate(owners), faults, bad_rows)
 
 
 #: Takes the messages of a buffer apart; what it cannot take apart is a fault. None: each

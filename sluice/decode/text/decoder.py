@@ -7,7 +7,6 @@ asks the clock is the exception that `expressions.nondeterministic_functions` na
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -26,7 +25,7 @@ from sluice.decode.messages.marked import Indices, buffer_of, memory_file, subse
 from sluice.decode.messages.origins import Origins
 from sluice.decode.messages.splitting import Split, Splitter
 from sluice.decode.text.isolate import find_faults, halve
-from sluice.decode.text.misread import Look, MisreadObjects
+from sluice.decode.text.misread import MisreadObjects
 from sluice.decode.text.plan import Plan
 from sluice.decode.text.tolerant import overflow_behavior, sift
 
@@ -42,15 +41,12 @@ class Decoder:
     :raises TerminalError: the text cannot be executed by this decoder.
     """
 
-    #: Whether one pass may find rows and faults.
-    _sifts = True
-
     def __init__(self, table: TableSpec, split: Splitter | None = None) -> None:
         self.table = table
         self._split = split
-        self._plan = self._make_plan("Int256")
+        self._plan = Plan(table, "Int256")
         #: The same rows, for buffers whose numbers are short: Int64 in place of Int256.
-        self._short_plan = self._make_plan("Int64")
+        self._short_plan = Plan(table, "Int64")
         self.columns = tuple(part.name for part in self._plan.columns) + tuple(
             column.name for column in self._plan.lineage
         )
@@ -59,10 +55,12 @@ class Decoder:
         self._overflow = overflow_behavior(self._plan)
         self._expects_faults = False
         self._check()
-        self._misread = self._make_look()
-
-    def _make_plan(self, widest_integer: str) -> Plan:
-        return Plan(self.table, widest_integer)
+        self._misread = MisreadObjects(
+            self._plan.types,
+            table.fractions == "cut",
+            table.unknown_fields == "refuse",
+            names_fields=table.format == "JSONEachRow",
+        )
 
     @cached_property
     def _sieves(self) -> dict[bool, Plan]:
@@ -70,23 +68,12 @@ class Decoder:
         integers = {True: "Int64", False: "Int256"}
         return {short: Plan(self.table, wide, clamps=True) for short, wide in integers.items()}
 
-    def _make_look(self) -> Look:
-        table = self.table
-        refuses_unknown = table.unknown_fields == "refuse"
-        return MisreadObjects(self._plan.types, table.fractions == "cut", refuses_unknown)
-
     def _check(self) -> None:
-        """Let the engine compile the queries."""
-        self._compile(b"", self._plan.fault_kinds)
-
-    def _compile(self, head: bytes, *also: Callable[[str, int], str]) -> None:
-        """Let the engine compile the strict queries, and these, on no rows.
-
-        :param head: what stands before all rows.
-        """
-        with memory_file(head) as path:
+        """Let the engine compile the queries, on no rows."""
+        plan = self._plan
+        with memory_file(b"") as path:
             try:
-                for query in (self._plan.strict, self._short_plan.strict, *also):
+                for query in (plan.strict, self._short_plan.strict, plan.fault_kinds):
                     run(query(path, 0), "Null")
             except (EngineError, TerminalError) as error:
                 raise TerminalError(
@@ -96,7 +83,7 @@ class Decoder:
 
     def watch(self, buffer: MessageBuffer) -> None:
         """See `sluice.decode.messages.port.TableDecoder`."""
-        if self.table.rows == "one":
+        if self._split is None:
             for look in self._misread.looks:
                 buffer.watch(look)
 
@@ -106,7 +93,7 @@ class Decoder:
         if split is not None:
             with split.rows:
                 return self._decode_split(buffer, split, origins)
-        body, faults = self._decode_rows(buffer, str(origins))
+        body, faults = self._decode_rows(buffer, str(origins), {})
         all_offsets = buffer.offsets
         offsets = all_offsets[without_faults(buffer.messages, faults)] if faults else all_offsets
         lineage = Lineage(origins, offsets)
@@ -114,7 +101,7 @@ class Decoder:
 
     def _decode_split(self, buffer: MessageBuffer, split: Split, origins: Origins) -> Decoded:
         """A message is all or nothing, unless bad rows are to be dropped."""
-        body, row_faults = self._decode_rows(split.rows, str(origins))
+        body, row_faults = self._decode_rows(split.rows, str(origins), split.bad_rows)
         numbers, faults = split.numbers, dict(split.faults)
         left_out = np.sort(np.fromiter(row_faults, np.int64, len(row_faults)))
         dropped = 0
@@ -135,15 +122,22 @@ class Decoder:
         kept = np.delete(np.arange(split.rows.messages), left_out)
         all_offsets, messages = buffer.offsets, split.message_of[kept]
         lineage = Lineage(origins, all_offsets[messages], numbers[kept])
-        made = np.unique(messages)
-        decoded = self._finished(body, lineage, bad_messages(faults, all_offsets), len(made))
-        accounted = np.concatenate((made, np.fromiter(faults, np.int64, len(faults))))
-        empty = all_offsets[np.setdiff1d(np.arange(buffer.messages), accounted)]
-        return replace(decoded, empty=tuple(map(int, empty)), dropped_rows=dropped)
+        is_empty = np.ones(buffer.messages, np.bool_)
+        is_empty[messages] = False
+        made = buffer.messages - int(np.count_nonzero(is_empty))
+        decoded = self._finished(body, lineage, bad_messages(faults, all_offsets), made)
+        is_empty[np.fromiter(faults, np.int64, len(faults))] = False
+        empty = tuple(all_offsets[is_empty].tolist())
+        return replace(decoded, empty=empty, dropped_rows=dropped)
 
-    def _decode_rows(self, buffer: MessageBuffer, where: str) -> tuple[Body, dict[int, Fault]]:
-        """All rows of a buffer of one row for each message, and what is wrong with the others."""
-        faults = self._structure_faults(buffer)
+    def _decode_rows(
+        self, buffer: MessageBuffer, where: str, known: dict[int, Fault]
+    ) -> tuple[Body, dict[int, Fault]]:
+        """All rows of a buffer of one row for each message, and what is wrong with the others.
+
+        :param known: what is wrong with some of them.
+        """
+        faults = self._structure_faults(buffer) | known
         faults = self._misread.faults(buffer) | faults
         faults |= self._long_digit_faults(buffer, faults)
         body, faults = self._rows_and_faults(buffer, faults)
@@ -191,7 +185,7 @@ class Decoder:
             faults = faults | found
             if body is None and (found or self._expects_faults):
                 body = self._rows_of(buffer, faults)
-        self._expects_faults = self._sifts and len(faults) > len(known)
+        self._expects_faults = len(faults) > len(known)
         return body, faults
 
     def _sifted(self, buffer: MessageBuffer, left: Indices) -> tuple[Body | None, dict[int, Fault]]:

@@ -1,6 +1,6 @@
 """Finding the bad messages of a block, so that they cost no neighbour.
 
-Messages whose structure is one object can be joined safely (boundaries.py), and after a
+Messages whose structure is one object can be joined safely (brackets.py), and after a
 parse error the next newline is the end of that message: raw newlines between tokens are
 written as spaces. That is what makes the engine's skipping of bad rows exact (tolerant.py).
 Whatever is left is decoded strictly afterwards; should that still fail, halving decides.

@@ -7,15 +7,14 @@ messages that have no field of the table.
 
 The verdict follows from the message and the types of its columns. JSON says which texts stand in
 quotes: 12 is a number of seconds, "12" the 12th of January. Messages that a quick look cannot clear
-are taken apart, all others are left to the engine. Lines: see cells.py.
+are taken apart, all others are left to the engine.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -31,7 +30,7 @@ from sluice.decode.engine.types import (
     scale_of,
 )
 from sluice.decode.engine.years import may_be_date
-from sluice.decode.messages.boundaries import Positions
+from sluice.decode.messages.brackets import Positions
 from sluice.decode.messages.buffer import MessageBuffer
 from sluice.decode.messages.fault import (
     CANNOT_PARSE,
@@ -148,13 +147,38 @@ def _may_be_misread(node: TypeNode) -> bool:
     ) or not takes_empty(node)
 
 
-class Look(ABC):
-    """Finds what the engine would read as something else than it says.
+class MisreadObjects:
+    """Finds what the engine would read as something else than it says, in messages of one JSON
+    object each. `looks`: what a buffer may look at when it takes messages.
 
-    `looks`: what a buffer may look at when it takes messages.
+    :param types: of all columns that are read from messages, by name.
+    :param cuts: digits of a second that a column does not keep may be cut.
+    :param refuses_unknown: a field that the table does not have is found elsewhere.
+    :param names_fields: messages say names of fields, one of which the table must have.
     """
 
-    looks: tuple[QuickLook, ...]
+    def __init__(
+        self,
+        types: Mapping[str, str],
+        cuts: bool = False,
+        refuses_unknown: bool = False,
+        names_fields: bool = True,
+    ) -> None:
+        self._types, self._cuts = types, cuts
+        self._refuses_unknown, self._names_fields = refuses_unknown, names_fields
+        nodes = {name: parse_type(text) for name, text in types.items()}
+        moments = {name: node for name, node in nodes.items() if holds_moment(node)}
+        looks: list[QuickLook] = [FilledFields(list(types))] if names_fields else []
+        if any(map(is_read_as_it_is, nodes.values())):
+            looks = [Everything()]
+        else:
+            if moments:
+                scales = [least_scale(node, cuts) for node in moments.values()]
+                looks.append(MomentFields(list(moments), scales))
+            if (empties := _empties(nodes)) is not None:
+                looks.append(empties)
+        self.looks = tuple(looks)
+        self._nodes = nodes
 
     def faults(self, buffer: MessageBuffer) -> dict[int, Fault]:
         """The messages with such a value, and what it says."""
@@ -172,42 +196,11 @@ class Look(ABC):
                 faults[index] = fault
         return faults
 
-    @abstractmethod
     def _judge(self, message: bytes) -> Fault | None:
         """What is wrong with a message that no quick look has cleared.
 
         :raises ValueError, RecursionError: it is no JSON.
         """
-
-
-class MisreadObjects(Look):
-    """Of messages of one JSON object each.
-
-    :param types: of all columns that are read from messages, by name.
-    :param cuts: digits of a second that a column does not keep may be cut.
-    :param refuses_unknown: a field that the table does not have is found elsewhere.
-    """
-
-    def __init__(
-        self, types: Mapping[str, str], cuts: bool = False, refuses_unknown: bool = False
-    ) -> None:
-        self._types, self._cuts = types, cuts
-        self._refuses_unknown = refuses_unknown
-        nodes = {name: parse_type(text) for name, text in types.items()}
-        moments = {name: node for name, node in nodes.items() if holds_moment(node)}
-        looks: list[QuickLook] = [FilledFields(list(types))]
-        if any(map(is_read_as_it_is, nodes.values())):
-            looks = [Everything()]
-        else:
-            if moments:
-                scales = [least_scale(node, cuts) for node in moments.values()]
-                looks.append(MomentFields("{", list(moments), scales))
-            if (empties := _empties(nodes)) is not None:
-                looks.append(empties)
-        self.looks = tuple(looks)
-        self._nodes = nodes
-
-    def _judge(self, message: bytes) -> Fault | None:
         document = _document(message)
         if not isinstance(document, Fields):
             return None
@@ -220,7 +213,7 @@ class MisreadObjects(Look):
             found = misread(value, node, self._cuts)
             if found is not None:
                 return found.fault(name, self._types[name])
-        if is_filled or (self._refuses_unknown and document):
+        if is_filled or not self._names_fields or (self._refuses_unknown and document):
             return None
         said = "the message has no field of the table"
         names = ", ".join(json.dumps(name, ensure_ascii=False) for name, _ in document)
@@ -245,7 +238,7 @@ def _empties(nodes: Mapping[str, TypeNode]) -> EmptyFields | None:
         if not all(map(takes_empty, scalars_in(node))):
             names.add(name)
             within |= _within(node, names)
-    return EmptyFields("{", sorted(names), within) if names else None
+    return EmptyFields(sorted(names), within) if names else None
 
 
 def _within(node: TypeNode, names: set[str]) -> int:
@@ -276,47 +269,6 @@ def _within(node: TypeNode, names: set[str]) -> int:
     for inner in inner_types(node):
         found |= _within(inner, names)
     return found
-
-
-class MisreadArrays(Look):
-    """Of messages of one JSON array each.
-
-    :param columns: names and types of the values, in their order; no type: no column takes it.
-    """
-
-    def __init__(self, columns: Sequence[tuple[str, str]], cuts: bool = False) -> None:
-        self._cuts = cuts
-        self._columns = [
-            (place, name, text, parse_type(text))
-            for place, (name, text) in enumerate(columns)
-            if text
-        ]
-        moments = [(place, node) for place, *_, node in self._columns if holds_moment(node)]
-        empties = [
-            place
-            for place, *_, node in self._columns
-            if not all(map(takes_empty, scalars_in(node)))
-        ]
-        looks: list[QuickLook] = []
-        if any(is_read_as_it_is(node) for *_, node in self._columns):
-            looks = [Everything()]
-        else:
-            if moments:
-                scales = [least_scale(node, cuts) for _, node in moments]
-                looks.append(MomentFields("[", [place for place, _ in moments], scales))
-            if empties:
-                looks.append(EmptyFields("[", empties))
-        self.looks = tuple(looks)
-
-    def _judge(self, message: bytes) -> Fault | None:
-        document = _document(message)
-        if not isinstance(document, list):
-            return None
-        for place, name, type_text, node in self._columns:
-            found = misread(document[place], node, self._cuts) if place < len(document) else None
-            if found is not None:
-                return found.fault(name, type_text)
-        return None
 
 
 def _document(message: bytes) -> Any:

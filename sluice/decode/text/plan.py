@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from sluice.core.errors import TerminalError
 from sluice.core.load_spec import Column, TableSpec
 from sluice.decode.engine.keys import Keys, check_default, filled_columns, lineage_of
 from sluice.decode.engine.scalars import Reader, default_of
 from sluice.decode.engine.session import declared, identifier, literal, settings_clause, unlike
-from sluice.decode.text.readers import NestedColumn, ReaderFactory
+from sluice.decode.text.readers import ReaderFactory
 
-#: Of rows that were read although others could not be: how many were read before. Of blocks that
-#: are to be merged: the place of each row, see `Plan.merge_into`.
+#: Of rows that were read although others could not be: how many were read before.
 PLACE_COLUMN = "_sluice_place"
-#: Of rows that carry a mark, see `Plan.strict_into`.
-MARK_COLUMN = "_sluice_mark"
 OUT_OF_RANGE = "a value does not fit its column"
-
-
-@dataclass(frozen=True, slots=True)
-class RowFormat:
-    """How rows stand in the file that the engine reads.
-
-    :param engine: its name for the engine.
-    :param formats: of the tables that are read like this.
-    :param settings: of every query that reads it, SQL literals by name.
-    """
-
-    engine: str
-    formats: frozenset[str]
-    settings: Mapping[str, object] = field(default_factory=dict)
-
-
-JSON_EACH_ROW = RowFormat("JSONEachRow", frozenset(("JSONEachRow",)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +32,6 @@ class Plan:
 
     :param widest_integer: what integers of up to 128 bits are read as. It must hold every
         number of the messages: Int64 is for those whose numbers are short.
-    :param rows: how the engine finds them in a file.
     :param clamps: for `tolerant_into`, which reads under "saturate": a moment at an end of its
         type is taken for one beyond it.
     :raises TerminalError: the text cannot be executed by this decoder.
@@ -64,25 +41,14 @@ class Plan:
         self,
         table: TableSpec,
         widest_integer: str = "Int256",
-        rows: RowFormat = JSON_EACH_ROW,
         clamps: bool = False,
     ) -> None:
         self.table = table
-        self._rows = rows
-        if table.format not in rows.formats:
-            raise TerminalError(
-                f"table {table.target}: format {table.format} is not read as {rows.engine}",
-                f'Use format = "{min(rows.formats)}".',
-            )
         self.lineage = lineage_of(table)
-        refuse_null, has_blanks = table.on_null == "dead-letter", rows.engine.startswith("CSV")
-        in_lines = "nested" if has_blanks else "all" if rows.engine.startswith("Tab") else "none"
-        factory = ReaderFactory(refuse_null, widest_integer, has_blanks, in_lines, clamps)
+        factory = ReaderFactory(table.on_null == "dead-letter", widest_integer, clamps)
         taken = filled_columns(table)
         self._rows_as = unlike("_sluice_row", (column.name for column in taken))
-        self._nested: dict[str, NestedColumn] = {}
-        if rows is JSON_EACH_ROW:
-            self._nested = factory.nested({column.name: column.type for column in taken})
+        self._nested = factory.nested({column.name: column.type for column in taken})
         read = tuple(PlannedColumn(column, self._reader(factory, column)) for column in taken)
         read += tuple(
             PlannedColumn(Column(group.head, group.type, "EPHEMERAL"), group.records)
@@ -93,7 +59,6 @@ class Plan:
         self._by_name = {part.name: part for part in read}
         self._unstored = [self._read_value(p.name) for p in read if p not in self.columns]
         self.structure = ", ".join(self._declaration(part, part.reader.wide) for part in read)
-        self._bare = declared((part.name, part.reader.wide) for part in read)
         self._loose = ", ".join(self._declaration(part, part.reader.loose) for part in read)
         self._settings = {
             "input_format_null_as_default": int(table.on_null == "default"),
@@ -101,8 +66,9 @@ class Plan:
             "input_format_json_ignore_unknown_keys_in_named_tuple": int(
                 table.unknown_fields == "ignore"
             ),
+            # In the brackets of lines, elements of tuples have no names.
+            "input_format_json_named_tuples_as_objects": int(table.format.startswith("JSON")),
             "session_timezone": literal(table.time_zone),
-            **rows.settings,
         }
         self._narrowed = self._narrowing()
         self.keys = Keys(table, tuple(part.name for part in self.columns), self.lineage)
@@ -184,21 +150,10 @@ class Plan:
         """
         return f"{self._select(path)} {self._block_clause(rows)}"
 
-    def bare(self, path: str) -> str:
-        """Read one row and do nothing with it, not even fill in what is absent.
-
-        What cannot be read fails as in `strict`, with the same words, at a third of the cost.
-        """
-        return f"SELECT * FROM {self._file(path, self._bare)} {self._block_clause(1)}"
-
-    def strict_into(self, target: str, path: str, rows: int, mark: str = "") -> str:
-        """The same, written to a file as Native: no copy of the block in the engine's memory.
-
-        :param mark: what stands before the row's number in a column MARK_COLUMN; throws where
-            it does not. "": there is no such column.
-        """
+    def strict_into(self, target: str, path: str, rows: int) -> str:
+        """The same, written to a file as Native: no copy of the block in the engine's memory."""
         clause = self._block_clause(rows, min_insert_block_size_rows=0)
-        select = self._select(path, mark)
+        select = self._select(path)
         return f"INSERT INTO FUNCTION file({literal(target)}, Native) {clause} {select}"
 
     def tolerant_into(self, target: str, path: str, rows: int, errors: str, overflow: str) -> str:
@@ -225,31 +180,12 @@ class Plan:
         select = self.keys.around(inner, (PLACE_COLUMN,))
         return f"INSERT INTO FUNCTION file({literal(target)}, Native) {clause} {select}"
 
-    def merge_into(self, target: str, paths: list[str], rows: int) -> str:
-        """Blocks in files as one, written to a file as `strict_into` does.
-
-        :param paths: of Native blocks with the columns of this plan and PLACE_COLUMN, which
-            says the place of each row among all.
-        """
-        names = ", ".join(identifier(part.name) for part in self.columns)
-        blocks = [f"SELECT {names}, {PLACE_COLUMN} FROM file({literal(p)}, Native)" for p in paths]
-        inner = f"SELECT {names} FROM ({' UNION ALL '.join(blocks)}) ORDER BY {PLACE_COLUMN}"
-        clause = self._block_clause(rows, min_insert_block_size_rows=0)
-        query = self.keys.around(inner)
-        return f"INSERT INTO FUNCTION file({literal(target)}, Native) {clause} {query}"
-
-    def _select(self, path: str, mark: str = "") -> str:
+    def _select(self, path: str) -> str:
         source = self._file(path, self.structure)
-        if mark:
-            marked = self._file(path, f"{MARK_COLUMN} String, {self.structure}")
-            expected = f"concat({literal(mark)}, toString(rowNumberInAllBlocks()))"
-            moved = f"throwIf({MARK_COLUMN} != {expected}, 'a row is not one message')"
-            source = f"(SELECT * FROM {marked} WHERE NOT {moved})"
-        inner = self._narrowed.replace("{source}", source)
-        return self.keys.around(inner)
+        return self.keys.around(self._narrowed.replace("{source}", source))
 
     def _file(self, path: str, structure: str) -> str:
-        return f"file({literal(path)}, {self._rows.engine}, {literal(structure)})"
+        return f"file({literal(path)}, JSONEachRow, {literal(structure)})"
 
     def _block_clause(self, rows: int, **more: object) -> str:
         return self._clause(max_block_size=max(rows + 1, 1024), **more)
@@ -258,21 +194,19 @@ class Plan:
         """The number of ClickHouse partitions of a Native block in a file."""
         return f"{self.keys.partitions_of(path)} {self._clause()}"
 
-    def fault_kinds(self, path: str, rows: int, errors: str = "", index: str = "") -> str:
+    def fault_kinds(self, path: str, rows: int, errors: str = "") -> str:
         """Of each row that can be read the kind of fault of each of `columns`, a byte for each.
 
         :param errors: as in `tolerant_into`; "": nobody asks.
-        :param index: the field of a UInt32, which stands in front of these bytes; "": none does.
         """
-        kinds = [self._read_value(index)] if index else []
+        kinds = []
         for part in self.columns:
             fault = part.reader.fault
             kind = "0" if fault is None else fault(self._read_value(part.name))
             kinds.append(f"toUInt8({kind})")
         # All are read whole: reading can fail, and a test may ask for no more than what is null.
         read = ", ".join(map(self._read_value, self._by_name))
-        structure = f"{identifier(index)} UInt32, {self._loose}" if index else self._loose
-        source = f"{self._file(path, structure)} AS {self._rows_as}"
+        source = f"{self._file(path, self._loose)} AS {self._rows_as}"
         more = {"input_format_record_errors_file_path": literal(errors)} if errors else {}
         query = f"SELECT {', '.join(kinds)} FROM {source} WHERE NOT ignore({read})"
         return f"{query} {self._lenient_clause(rows, **more)}"

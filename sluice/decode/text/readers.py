@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from sluice.decode.engine.bare_numbers import bare_number
 from sluice.decode.engine.lambdas import Lambdas, greatest, of_element
 from sluice.decode.engine.scalars import RANGE, Expression, Place, Reader, scalar_reader
 from sluice.decode.engine.session import declared, identifier, literal
@@ -29,19 +28,13 @@ class ReaderFactory:
     :param refuse_null: null in a non-nullable place is a fault; otherwise the engine puts
         the default there (setting input_format_null_as_default).
     :param widest_integer: what integers of up to 128 bits are read as.
-    :param has_blanks: blanks around numbers are none of them.
-    :param brackets: what is in brackets says by quotes what is a number: "none", "nested" if a
-        tuple that stands in no others has none (CSV), or "all" (TSV).
     :param clamps: see `Place`.
     """
 
     refuse_null: bool
     widest_integer: str = "Int256"
-    has_blanks: bool = False
-    brackets: str = "none"
     clamps: bool = False
     _lambdas: Lambdas = field(default_factory=Lambdas)
-    _depth: int = field(default=0)
 
     def of(self, type_text: str) -> Reader:
         """The reader of a column."""
@@ -73,22 +66,12 @@ class ReaderFactory:
             return self._recast(self._reader(parse_type(GEO_TYPES[node.name]), False, False), node)
         if node.name in ("Array", "Map", "Tuple", "Nested"):
             return self._container(node, nullable)
-        place = Place(
-            nullable, in_tuple, self.refuse_null, self.has_blanks, self._depth > 0, self.clamps
-        )
-        if self._depth and (bare := bare_number(node, place)) is not None:
-            return bare
+        place = Place(nullable, in_tuple, self.refuse_null, self.clamps)
         return scalar_reader(node, place, self.widest_integer)
 
     def _container(self, node: TypeNode, nullable: bool) -> Reader:
-        is_spread = node.name == "Tuple" and not nullable and self._depth == 0
-        has_brackets = self.brackets == "all" or not is_spread
-        deeper = int(has_brackets and self.brackets != "none")
-        self._depth += deeper
         make = {"Array": self._array, "Map": self._map}.get(node.name, self._tuple)
-        reader = make(node)
-        self._depth -= deeper
-        return _or_null(reader) if nullable else reader
+        return _or_null(make(node)) if nullable else make(node)
 
     @staticmethod
     def _recast(reader: Reader, node: TypeNode) -> Reader:

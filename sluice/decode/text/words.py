@@ -60,7 +60,10 @@ def unread_as_a_whole(plan: Plan, line: bytes) -> Fault:
     strange = [name for name in _document(line) if name not in known]
     if plan.table.unknown_fields == "refuse" and strange:
         return Fault(UNKNOWN_FIELD, f"the table has no column {strange[0]}", strange[0])
-    said = "the message cannot be read as JSON of this table"
+    noun = "JSON" if plan.table.format.startswith("JSON") else plan.table.format
+    said = f"the message cannot be read as {noun} of this table"
+    if noun != "JSON":
+        return Fault(CANNOT_PARSE, said)
     try:
         _AS_WRITTEN.decode(line.decode(errors="replace"))
     except (ValueError, RecursionError) as error:

@@ -13,8 +13,6 @@ import subprocess
 import sys
 import time
 
-from sluice.decode.text import isolate_lines
-from tests.decode.fuzz import attack as attacking_module
 from tests.decode.fuzz.attack import Attack, Tally
 from tests.decode.fuzz.subjects import ALL, subjects_of
 
@@ -40,13 +38,6 @@ def attack(table_format: str, mutants: int, seed: int) -> Tally:
     return tally
 
 
-def _explain_at_most(messages: int) -> None:
-    """So many unreadable messages of a block get the engine's own words; which ones are bad does
-    not depend on it, and most of a run's time would go into words."""
-    for module in (isolate_lines, attacking_module):
-        module.EXPLAINED_MAX = messages
-
-
 def _one_format(table_format: str, mutants: int, seed: int) -> int:
     tally = attack(table_format, mutants, seed)
     for failure in tally.failures:
@@ -56,12 +47,11 @@ def _one_format(table_format: str, mutants: int, seed: int) -> int:
     return 1 if tally.failures else 0
 
 
-def _all(formats: list[str], mutants: int, seed: int, explained: int) -> int:
+def _all(formats: list[str], mutants: int, seed: int) -> int:
     failed = 0
     for table_format in formats:
         command = [sys.executable, "-m", "tests.decode.fuzz", "--inside"]
         command += ["--format", table_format, "--mutants", str(mutants), "--seed", str(seed)]
-        command += ["--explained", str(explained)]
         began = time.monotonic()
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         seconds = time.monotonic() - began
@@ -87,16 +77,12 @@ def main() -> int:
     parser.add_argument("--mutants", type=int, default=10_000, help="of each format")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--format", action="append", choices=ALL, help="only this; may be repeated")
-    parser.add_argument(
-        "--explained", type=int, default=100, help="unreadable messages of a block with words"
-    )
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     formats = arguments.format or list(ALL)
     if arguments.inside:
-        _explain_at_most(arguments.explained)
         return _one_format(formats[0], arguments.mutants, arguments.seed)
-    return _all(formats, arguments.mutants, arguments.seed, arguments.explained)
+    return _all(formats, arguments.mutants, arguments.seed)
 
 
 if __name__ == "__main__":

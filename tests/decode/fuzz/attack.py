@@ -22,11 +22,8 @@ from tests.decode.fuzz.mutants import mutated
 from tests.decode.fuzz.subject import Subject
 from tests.decode.support import FIRST_OFFSET, fill
 
-#: What a message became: digests of its rows; or "bad" and, where so few of a block are bad that
-#: each is looked at singly, its reason; or "empty".
+#: What a message became: digests of its rows; or "bad" and its reason; or "empty".
 Outcome = tuple[str, ...]
-#: Beyond so many unreadable messages of a block the text formats give a general reason.
-EXPLAINED_MAX = 100
 
 
 @dataclass(slots=True)
@@ -78,7 +75,7 @@ class Attack:
         for bad in decoded.bad:
             assert not found[bad.index], "a message is in the block and among the dead letters"
             assert bad.reason and len(bad.error) <= 300 and "\n" not in bad.error
-            found[bad.index] = ["bad", bad.reason if len(decoded.bad) <= EXPLAINED_MAX else ""]
+            found[bad.index] = ["bad", bad.reason]
         assert all(found), "a message is nowhere"
         return [tuple(one) for one in found]
 
@@ -102,7 +99,7 @@ class Attack:
             return
         tally.became.update(_kind(together[p]) for p in range(size) if p not in good)
         for place, which in good.items():
-            if not _same(together[place], self._known[which]):
+            if together[place] != self._known[which]:
                 tally.failures.append(self._explained(values, place, "a good message suffers"))
                 return
         order = chance.sample(range(size), size)
@@ -111,7 +108,7 @@ class Attack:
         for part in () if self._subject.by_file else (order[:half], order[half:]):
             again = self.outcomes([values[place] for place in part])
             for place, outcome in zip(part, again, strict=True):
-                if not _same(outcome, together[place]):
+                if outcome != together[place]:
                     company = [values[other] for other in part]
                     tally.failures.append(
                         self._explained(company, part.index(place), "in half")
@@ -121,7 +118,7 @@ class Attack:
         picked = [place for place in range(size) if chance.randrange(self._alone_one_in) == 0]
         tally.alone += len(picked)
         for place in picked:
-            if not _same(self.outcomes([values[place]])[0], together[place]):
+            if self.outcomes([values[place]])[0] != together[place]:
                 tally.failures.append(self._explained(values, place, "alone"))
                 return
 
@@ -140,22 +137,16 @@ class Attack:
         def among(before: Sequence[bytes], behind: Sequence[bytes]) -> Outcome:
             return self.outcomes([*before, victim, *behind])[len(before)]
 
-        if _same(among(before, behind), alone):
+        if among(before, behind) == alone:
             return f"{words}: {victim!r} is {alone} as alone"
-        behind = shrunk(behind, lambda fewer: not _same(among(before, fewer), alone))
-        before = shrunk(before, lambda fewer: not _same(among(fewer, behind), alone))
+        behind = shrunk(behind, lambda fewer: among(before, fewer) != alone)
+        before = shrunk(before, lambda fewer: among(fewer, behind) != alone)
         became = among(before, behind)
         return f"{words}: {victim!r} alone {alone}, but {became} between {before!r} and {behind!r}"
 
 
 def _kind(outcome: Outcome) -> str:
     return outcome[0] if outcome[0] in ("bad", "empty") else "rows"
-
-
-def _same(one: Outcome, other: Outcome) -> bool:
-    if one[0] == other[0] == "bad":
-        return one[1] == other[1] or not one[1] or not other[1]
-    return one == other
 
 
 def shrunk(values: Sequence[bytes], fails: Callable[[Sequence[bytes]], bool]) -> list[bytes]:

@@ -1,19 +1,22 @@
-"""Values of lines that the engine reads as something else than they say: each is refused."""
+"""Rows of lines and arrays as JSON objects; and values that the engine reads as something else than
+they say, each of which is refused."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.core.load_spec import Column
-from sluice.decode.messages.framing import LINES
-from sluice.decode.messages.marked import buffer_of
-from sluice.decode.text.cells import LineCells, nested
-from sluice.decode.text.line_formats import Csv, Tsv
+from sluice.decode.messages.brackets import OBJECTS
+from sluice.decode.text.objects import Dialect, Layout, Parts, objects_of
+from tests.decode.slow_brackets import is_one_row
 from tests.decode.support import rows
 from tests.decode.text_support import decode_text, made, text_of
 
@@ -47,7 +50,7 @@ IN_BRACKETS = [
     ),
     *(("Array(Float64)", v) for v in ("[--1]", "[1,-+1]")),
     *(("Array(Decimal(9, 2))", v) for v in ("[+]", "[e]", "[1e]", "[1.2.3]", "[.]", "[1,abc]")),
-    *(("Array(Int256)", v) for v in ("[1.5]", "[1e3]", "[0x10]")),
+    ("Array(Int256)", "[0x10]"),
     ("Map(String, Int8)", "{'a':}"),
     ("Map(Int8, Int8)", "{:1}"),
     ("Array(Tuple(Int8, Decimal(9, 2)))", "[(1,-)]"),
@@ -75,7 +78,9 @@ def test_in_brackets(fmt: str, type_text: str, cell: str) -> None:
         ("Array(Decimal(76, 2))", f"[{10**74}]", RANGE),
         ("Array(UInt256)", f"[{2**256 - 1}]", [str(2**256 - 1)]),
         ("Array(UInt256)", f"[{2**256}]", RANGE),
-        ("Array(UInt256)", "[-1]", PARSE),
+        ("Array(UInt256)", "[-1]", RANGE),
+        ("Array(Int256)", "[1.5]", RANGE),
+        ("Array(Int256)", "[1e3]", RANGE),
         ("Array(Int256)", f"[-{2**255}]", [str(-(2**255))]),
         ("Array(Int256)", f"[-{2**255 + 1}]", RANGE),
         ("Array(UInt8)", "[256]", RANGE),
@@ -108,54 +113,109 @@ def test_two_signs_anywhere_in_json_arrays() -> None:
         assert outcomes.count([1, "--1"]) == len(messages) - 1
 
 
-WORDS = st.sampled_from(
-    [
-        "1",
-        "-1.5",
-        "-",
-        "+",
-        "--1",
-        "1e",
-        "1e5",
-        "",
-        "NULL",
-        "nan",
-        ".5",
-        "9" * 19,
-        "'12'",
-        "'a'",
-        "x",
-    ]
-)
-NESTS = st.recursive(
-    WORDS,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3).map(lambda some: f"[{','.join(some)}]"),
-        st.lists(inner, max_size=3).map(lambda some: f"({', '.join(some)})"),
-        st.lists(st.tuples(inner, inner), max_size=2).map(
-            lambda some: "{" + ",".join(f"{k}:{v}" for k, v in some) + "}"
-        ),
+def csv_rows(message: str) -> list[list[str | None]] | None:
+    """The rows as CSV has them, looked at one symbol after the other; None for a value that is
+    absent, for all of them if a quote is not closed. A value with something behind its quote is
+    GARBAGE."""
+    rows: list[list[str | None]] = [[]]
+    at = 0
+    while True:
+        value: str | None = ""
+        if message[at : at + 1] == '"':
+            at += 1
+            while message[at : at + 1] != '"' or message[at + 1 : at + 2] == '"':
+                if at >= len(message):
+                    return None
+                value += message[at]
+                at += 2 if message[at] == '"' else 1
+            at += 1
+            if message[at : at + 1] not in ("", ",", "\n"):
+                value = "GARBAGE"
+            while message[at : at + 1] not in ("", ",", "\n"):
+                at += 1
+        else:
+            while message[at : at + 1] not in ("", ",", "\n"):
+                value += message[at]
+                at += 1
+            value = value or None
+        rows[-1].append(value)
+        if at >= len(message):
+            return rows
+        if message[at] == "\n":
+            if at + 1 == len(message):
+                return rows
+            rows.append([])
+        at += 1
+
+
+NAMES = ("a", "b")
+PIECES = st.lists(st.sampled_from([*list('ab",,\n\n{}[]\\ '), '""', '"a"', ',"']), max_size=14)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(PIECES.map("".join).filter(str.strip), min_size=1, max_size=6))
+def test_objects_hold_what_csv_says(messages: list[str]) -> None:
+    expected: list[tuple[int, object]] = []
+    for number, message in enumerate(messages):
+        for row in csv_rows(message) or ():
+            document = {name: one for name, one in zip(NAMES, row, strict=False) if one is not None}
+            is_bad = len(row) != 2 or "GARBAGE" in row
+            expected.append((number, None if is_bad else document or None))
+    found = objects(messages, dict.fromkeys(NAMES, "String"), Dialect.CSV)
+    assert found == expected
+
+
+#: Bytes of every kind of value and of its edges.
+HOSTILE = st.lists(
+    st.sampled_from(
+        [*list("1.-+eN'\"\\,:;[](){} \tab\r\n"), "NULL", "true", "\\N", "[", "'a'", "]"]
     ),
-    max_leaves=5,
+    min_size=1,
+    max_size=16,
+).map("".join)
+HOSTILE_TYPES = ("UInt8", "Bool", "Array(String)", "Map(String, UInt8)", "JSON", "Variant(Int8)")
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(HOSTILE, min_size=1, max_size=5),
+    st.sampled_from(HOSTILE_TYPES),
+    st.sampled_from([Dialect.CSV, Dialect.TSV]),
 )
-TYPES = [
-    *("Int8", "Float64", "DateTime", "Array(Int8)", "Array(Nullable(Decimal(9, 2)))"),
-    *("Map(String, Int256)", "Tuple(Float64, DateTime)", "Array(Map(Int8, Decimal(76, 2)))"),
-]
+def test_whatever_a_line_says_its_object_is_one(
+    messages: list[str], type_text: str, dialect: Dialect
+) -> None:
+    """No value gets out of its place: what stands between the brackets of the row is its own."""
+    rows_of: list[int] = []
+    for owner, row in raw_objects(messages, {"a": type_text, "b": "String"}, dialect):
+        assert row.count(b"\n") == 0 and is_one_row(row, OBJECTS), row
+        rows_of.append(owner)
+    assert rows_of == sorted(rows_of)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.lists(NESTS, min_size=1, max_size=4), min_size=1, max_size=8), st.data())
-def test_quick_and_slow_agree(values: list[list[str]], data: st.DataObject) -> None:
-    columns = [(f"c{n}", data.draw(st.sampled_from(TYPES))) for n in range(4)]
-    for lines, delimiter in ((Csv(), ","), (Tsv(), "\t")):
-        cells = lines.look(columns, False)
-        assert isinstance(cells, LineCells)
-        quote = (lambda v: f'"{v}"' if "," in v else v) if delimiter == "," else str
-        messages = [delimiter.join(map(quote, row)).encode() or b"x" for row in values]
-        slow = {i: fault for i, row in enumerate(messages) if (fault := cells._judge(row))}
-        with buffer_of(messages, LINES) as buffer:
-            assert cells.faults(buffer) == slow
+def raw_objects(
+    messages: list[str], types: dict[str, str], dialect: Dialect
+) -> Iterator[tuple[int, bytes]]:
+    """The place of the message of each row, and its object."""
+    encoded = [message.encode() for message in messages]
+    ends = np.cumsum([len(one) + 1 for one in encoded], dtype=np.int64)
+    begins = np.concatenate(([0], ends[:-1]))
+    layout = Layout.of(tuple(types), types, dialect)
+    chosen = np.zeros(len(ends), np.int64)
+    text = b"\n".join([*encoded, b""])
+    parts = Parts(text, begins, ends - 1, chosen, [layout], chosen, {})
+    delimiter = b"," if dialect is Dialect.CSV else b"\t"
+    found = objects_of(parts, dialect, delimiter, b"\\N")
+    begin = 0
+    for owner, end in zip(found.owners.tolist(), found.ends.tolist(), strict=True):
+        yield owner, found.text[begin:end]
+        begin = end + 1
+
+
+def objects(messages: list[str], types: dict[str, str], dialect: Dialect) -> list[tuple[int, Any]]:
+    """The same as Python reads them; None for a row that is none."""
+    read = ((owner, json.loads(row)) for owner, row in raw_objects(messages, types, dialect))
+    return [(owner, document or None) for owner, document in read]
 
 
 @settings(max_examples=60, deadline=None)
@@ -180,8 +240,3 @@ def test_numbers_in_brackets_round_trip(decimals: list[Decimal], numbers: dict[s
         ((found_decimals, found_numbers),) = rows(decoded)
         assert [Decimal(one) for one in found_decimals] == decimals
         assert {key: int(number) for key, number in found_numbers.items()} == numbers
-
-
-def test_nests_are_taken_apart() -> None:
-    assert nested("[1, 'a\\'b', ('c'), {}]")[1:] == ["a'b", ["c"], ()]
-    assert nested("1]") is None

@@ -1,0 +1,277 @@
+"""Messages of CSV, TSV and JSON arrays, taken apart into rows that are JSON objects.
+
+A newline ends a row unless it is quoted (CSV) or behind a backslash (TSV). One newline, CR LF
+or CR at the end of a message belongs to the end of its last row, so does a CR before each
+newline. A byte order mark at a message's start, and a further CR at a row's end, are refused.
+
+Names of columns stand in the options, or in the message: in its first line (WithNames), or before
+each value (TSKV).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from sluice.core.errors import TerminalError
+from sluice.core.load_spec import TableSpec
+from sluice.core.text_options import SKIPPED
+from sluice.decode.engine.keys import filled_columns
+from sluice.decode.messages.brackets import ARRAYS
+from sluice.decode.messages.buffer import MessageBuffer
+from sluice.decode.messages.fault import CANNOT_PARSE, NO_COLUMN, NOT_ONE_ROW, UNKNOWN_FIELD, Fault
+from sluice.decode.messages.framing import BYTE_ORDER_MARK, JSON_OBJECTS
+from sluice.decode.messages.marked import Piece
+from sluice.decode.messages.splitting import PieceRows, Split, split_pieces
+from sluice.decode.text.objects import GARBAGE, Dialect, Layout, Parts, objects_of
+from sluice.decode.text.split_json import JsonSplitter
+
+#: So many lines of names are known at a time.
+_HEADS_MAX = 1024
+_MARKED = Fault(CANNOT_PARSE, "the message starts with a byte order mark")
+#: By `enum fault` of objects.c.
+_FAULTS = (
+    Fault("", ""),
+    Fault(NOT_ONE_ROW, "the message is empty"),
+    _MARKED,
+    Fault(CANNOT_PARSE, "a quoted value is not closed"),
+    Fault(CANNOT_PARSE, "a row ends with a backslash that escapes nothing"),
+    Fault(CANNOT_PARSE, "a row ends with more than one carriage return"),
+)
+
+
+def _all_of(piece: Piece, layout: Layout) -> Parts:
+    count = len(piece.ends)
+    begins, chosen = np.concatenate(([0], piece.ends[:-1])), np.zeros(count, np.int64)
+    return Parts(piece.text, begins, piece.ends - 1, np.arange(count), [layout], chosen, {})
+
+
+class LineRows:
+    """Takes messages of CSV and TSV apart whose values stand in the same order.
+
+    :param names: of the values of a row, in their order; None: the table's columns that an
+        insert without names fills, lineage left out. SKIPPED: no column takes the value.
+    :raises TerminalError: the table has no such column.
+    """
+
+    def __init__(
+        self,
+        table: TableSpec,
+        dialect: Dialect,
+        names: tuple[str, ...] | None = None,
+        delimiter: bytes = b"\t",
+        null: str = "",
+    ) -> None:
+        self.table, self.dialect = table, dialect
+        self.delimiter, self._null = delimiter, null.encode()
+        columns = filled_columns(table)
+        self.types = {column.name: column.type for column in columns}
+        own = tuple(column.name for column in columns if column.kind != "EPHEMERAL")
+        for name in names or ():
+            if name not in self.types and name != SKIPPED:
+                raise TerminalError(
+                    f"table {table.target} has no column {name} that a message could fill",
+                    f'Name columns of the table in option columns, or "{SKIPPED}" for a value '
+                    "that none takes.",
+                )
+        self.layout = self.layout_of(names or own)
+
+    def layout_of(self, names: Sequence[str]) -> Layout:
+        """The values of a row that have these names."""
+        return Layout.of(names, self.types, self.dialect)
+
+    def __call__(self, buffer: MessageBuffer) -> Split:
+        return split_pieces(buffer, JSON_OBJECTS, partial(self._rows, buffer))
+
+    def parts(self, buffer: MessageBuffer, piece: Piece) -> Parts:
+        """What of a piece of the buffer has rows."""
+        return _all_of(piece, self.layout)
+
+    def _rows(self, buffer: MessageBuffer, piece: Piece) -> PieceRows:
+        parts = self.parts(buffer, piece)
+        if not len(parts.owners):
+            nothing = np.zeros(0, np.int64)
+            return PieceRows(b"", nothing, nothing, parts.faults)
+        found = objects_of(parts, self.dialect, self.delimiter, self._null)
+        owners, faults = parts.owners[found.owners], parts.faults
+        for part in np.flatnonzero(found.faults).tolist():
+            faults.setdefault(int(parts.owners[part]), _FAULTS[found.faults[part]])
+        bad = {
+            int(row): self._bad_row(int(found.codes[row]), parts, int(found.owners[row]))
+            for row in np.flatnonzero(found.codes)
+        }
+        if self.table.rows == "one" and len(owners):
+            counts = np.bincount(owners)[owners]
+            for row in np.flatnonzero(counts != 1).tolist():
+                bad[row] = Fault(NOT_ONE_ROW, f"the message has {counts[row]} rows")
+        return PieceRows(found.text, found.ends, owners, faults, bad)
+
+    def _bad_row(self, code: int, parts: Parts, part: int) -> Fault:
+        if code == GARBAGE:
+            said = f"the row cannot be read as {self.table.format} of this table"
+            return Fault(CANNOT_PARSE, said)
+        values = "1 value" if code == 1 else f"{code} values"
+        expected = len(parts.layouts[int(parts.chosen[part])].values)
+        return Fault(CANNOT_PARSE, f"the row has {values}, not {expected}")
+
+
+class ArrayRows(LineRows):
+    """Takes messages of JSON arrays apart: one, or one after another."""
+
+    def __call__(self, buffer: MessageBuffer) -> Split:
+        split = super().__call__(buffer)
+        if self.table.rows == "one":
+            broken = np.array(buffer.faults, np.int64)
+            explained = map(buffer.framing.explain, buffer.iterate(broken))
+            split.faults.update(zip(broken.tolist(), explained, strict=True))
+        return split
+
+    def parts(self, buffer: MessageBuffer, piece: Piece) -> Parts:
+        """As the base says."""
+        if self.table.rows == "many":
+            found = JsonSplitter(ARRAYS).rows(piece)
+            begins = np.concatenate(([0], found.ends + 1))[: len(found.ends)]
+            chosen = np.zeros(len(begins), np.int64)
+            layouts = [self.layout]
+            return Parts(
+                found.text, begins, found.ends, found.owners, layouts, chosen, found.faults
+            )
+        whole = _all_of(piece, self.layout)
+        sound = np.isin(whole.owners + piece.first, buffer.faults, invert=True)
+        begins, ends, chosen = whole.begins[sound], whole.ends[sound], whole.chosen[sound]
+        return Parts(
+            piece.text, begins, ends, whole.owners[sound], whole.layouts, chosen, whole.faults
+        )
+
+
+class NamedRows(LineRows):
+    """Takes messages apart that begin with a line of names."""
+
+    def __init__(
+        self, table: TableSpec, dialect: Dialect, delimiter: bytes = b"\t", null: str = ""
+    ) -> None:
+        super().__init__(table, dialect, None, delimiter, null)
+        self._heads: dict[bytes, Layout | Fault] = {}
+
+    def parts(self, buffer: MessageBuffer, piece: Piece) -> Parts:
+        """As the base says."""
+        text: list[bytes] = []
+        owners: list[int] = []
+        chosen: list[int] = []
+        faults: dict[int, Fault] = {}
+        numbers: dict[bytes, int] = {}
+        layouts: list[Layout] = []
+        begin = 0
+        for place, end in enumerate(piece.ends.tolist()):
+            message, begin = piece.text[begin : end - 1], end
+            found = self._first_line(message)
+            if isinstance(found, Fault):
+                faults[place] = found
+                continue
+            head, rest = found
+            if not rest and head and not head.startswith(BYTE_ORDER_MARK):
+                if self.table.rows == "one":
+                    faults[place] = Fault(NOT_ONE_ROW, "the message has 0 rows")
+                continue
+            layout = self._layout_below(head)
+            if isinstance(layout, Fault):
+                faults[place] = layout
+                continue
+            text.append(rest)
+            owners.append(place)
+            number = numbers.setdefault(head, len(layouts))
+            layouts += [layout] if number == len(layouts) else []
+            chosen.append(number)
+        ends = np.cumsum([len(rest) + 1 for rest in text], dtype=np.int64)
+        begins = np.concatenate(([0], ends))[: len(ends)]
+        of = np.array(owners, np.int64), layouts, np.array(chosen, np.int64)
+        return Parts(b"\n".join([*text, b""]), begins, ends - 1, *of, faults)
+
+    def _first_line(self, message: bytes) -> tuple[bytes, bytes] | Fault:
+        """The line of names that a message begins with, and the rest."""
+        head, _, rest = message.partition(b"\n")
+        while self.dialect is Dialect.CSV and head.count(b'"') % 2 and rest:
+            more, _, rest = rest.partition(b"\n")
+            head += b"\n" + more
+        return head.removesuffix(b"\r"), rest
+
+    def _layout_below(self, head: bytes) -> Layout | Fault:
+        """Of rows below a line of names."""
+        found = self._heads.get(head)
+        if found is None:
+            if len(self._heads) >= _HEADS_MAX:
+                self._heads.clear()
+            found = self._heads[head] = self._named(head)
+        return found
+
+    def _named(self, head: bytes) -> Layout | Fault:
+        if head.startswith(BYTE_ORDER_MARK):
+            return _MARKED
+        if not head:
+            return Fault(NOT_ONE_ROW, "the message does not start with names")
+        try:
+            names = self._names(head.decode())
+        except UnicodeDecodeError:
+            return Fault(CANNOT_PARSE, "the line of names is not UTF-8")
+        unknown = [name for name in names if name not in self.types]
+        doubled = sorted({name for name in names if name in self.types and names.count(name) > 1})
+        if doubled:
+            return Fault(CANNOT_PARSE, f"column {doubled[0]} is named twice", doubled[0])
+        if len(unknown) == len(names):
+            return Fault(NO_COLUMN, "the first line names no column of the table")
+        if unknown and self.table.unknown_fields == "refuse":
+            return Fault(UNKNOWN_FIELD, f"the table has no column {unknown[0]}", unknown[0])
+        return self.layout_of(names)
+
+    def _names(self, head: str) -> list[str]:
+        if self.dialect is Dialect.TSV:
+            return [_UNESCAPED.sub(_unescape, name) for name in head.split("\t")]
+        try:
+            return next(
+                csv.reader(io.StringIO(head, newline=""), delimiter=self.delimiter.decode()), []
+            )
+        except csv.Error:
+            return []
+
+
+class TskvRows(NamedRows):
+    """Takes messages of TSKV apart. Names are taken out of the rows, and stand before them once."""
+
+    def _first_line(self, message: bytes) -> tuple[bytes, bytes] | Fault:
+        heads, rows, at, end = set[bytes](), b"", 0, b"\n"
+        names, values = list[bytes](), list[bytes]()
+        while at < len(message) or end == b"\t":
+            field = _FIELD.match(message, at)
+            if field is None:
+                return Fault(CANNOT_PARSE, "a field of the message is not name=value")
+            name, value, end = field.groups()
+            at = field.end()
+            if name is not None:
+                names.append(name)
+                values.append(value)
+            if end != b"\t":
+                heads.add(b"\t".join(names))
+                rows += b"\t".join(values) + b"\n"
+                names, values = [], []
+        if len(heads) > 1:
+            return Fault(NOT_ONE_ROW, "the rows of the message have different names")
+        return b"".join(heads), rows
+
+
+#: Of TSKV: name, value, and what ends it; or the word `tskv`, which means nothing. In a name stand
+#: only those escapes that `_unescape` reads as the engine does.
+_NAME = rb"[^\\\t\n=]*+(?:\\[\\=tnr][^\\\t\n=]*+)*+"
+_VALUE = rb"[^\\\t\n]*+(?:\\.[^\\\t\n]*+)*+"
+_FIELD = re.compile(rb"(?:(%b)=(%b)|tskv)(\t|\n|\Z)" % (_NAME, _VALUE), re.DOTALL)
+_UNESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_UNESCAPES = {"t": "\t", "n": "\n", "r": "\r", "0": "\0", "b": "\b", "f": "\f"}
+
+
+def _unescape(escaped: re.Match[str]) -> str:
+    """A symbol in a name of TSV, near enough for people."""
+    return _UNESCAPES.get(escaped[1], escaped[1])
