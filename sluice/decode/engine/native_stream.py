@@ -11,16 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sluice.core.errors import TerminalError, TransientError
 from sluice.decode.engine.native import read_varint
-from sluice.decode.engine.types import GEO_TYPES, TypeNode, decimal_shape, parse_type
+from sluice.decode.engine.types import GEO_TYPES, TypeNode, parse_type, size_of
 
-_BYTES = {
-    **dict.fromkeys(("UInt8", "Int8", "Bool", "Enum8", "Nothing"), 1),
-    **dict.fromkeys(("UInt16", "Int16", "Date", "Enum16", "BFloat16"), 2),
-    **dict.fromkeys(("UInt32", "Int32", "Float32", "DateTime", "Date32", "IPv4", "Time"), 4),
-    **dict.fromkeys(("UInt64", "Int64", "Float64", "DateTime64", "Time64"), 8),
-    **dict.fromkeys(("UInt128", "Int128", "UUID", "IPv6"), 16),
-    **dict.fromkeys(("UInt256", "Int256"), 32),
-}
 #: Of a LowCardinality's block: its own dictionary stands in it; one that is shared would not.
 _OWN_KEYS, _SHARED_KEYS = 1 << 9, 1 << 8
 
@@ -36,7 +28,7 @@ def can_be_cut(type_text: str) -> bool:
     node = _plain(parse_type(type_text))
     if node.name in ("Nullable", "LowCardinality", "Array", "Tuple"):
         return bool(node.parts()) and all(can_be_cut(part.text) for part in node.parts())
-    return node.name in _BYTES or node.name in ("String", "FixedString") or _is_decimal(node)
+    return node.name in ("String", "Nothing") or size_of(node) is not None
 
 
 def blocks(pieces: Iterable[bytes], columns: Sequence[str], rows: int) -> Iterator[bytes]:
@@ -204,23 +196,13 @@ def _skip_indexed(stream: _Stream, inner: TypeNode, rows: int) -> None:
 
 def _bytes_of(node: TypeNode) -> int:
     """Of one value."""
-    if node.name == "FixedString":
-        return int(node.arguments[0])
-    if _is_decimal(node):
-        precision, _ = decimal_shape(node)
-        return next(
-            size for size, most in ((4, 9), (8, 18), (16, 38), (32, 76)) if precision <= most
-        )
-    if node.name not in _BYTES:
+    size = 1 if node.name == "Nothing" else size_of(node)
+    if size is None:
         raise TerminalError(
             f"rows with a {node.text} cannot be read in blocks",
             "Build the key of other columns.",
         )
-    return _BYTES[node.name]
-
-
-def _is_decimal(node: TypeNode) -> bool:
-    return node.name.startswith("Decimal")
+    return size
 
 
 def _plain(node: TypeNode) -> TypeNode:

@@ -219,3 +219,17 @@ int64_t sluice_split_rows(const uint8_t *text, int64_t messages, const int64_t *
     }
     return rows;
 }
+
+/* Whether so many digits follow each other somewhere. Looked at from behind, few bytes are enough. */
+int64_t sluice_has_digits(const uint8_t *text, int64_t size, int64_t length)
+{
+    for (int64_t first = 0; first + length <= size;) {
+        int64_t at = first + length - 1;
+        while (at >= first && (uint8_t)(text[at] - '0') < 10)
+            at--;
+        if (at < first)
+            return 1;
+        first = at + 1;
+    }
+    return 0;
+}

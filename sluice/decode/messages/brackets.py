@@ -50,7 +50,8 @@ def _library() -> ctypes.CDLL:
     messages = (pointer, number, pointer, pointer, number)
     found.sluice_check_brackets.argtypes = [*messages, pointer]
     found.sluice_split_rows.argtypes = [*messages, *(pointer,) * 4]
-    for name in ("line_ends", "check_brackets", "split_rows"):
+    found.sluice_has_digits.argtypes = [pointer, number, number]
+    for name in ("line_ends", "check_brackets", "split_rows", "has_digits"):
         getattr(found, f"sluice_{name}").restype = number
     return found
 
@@ -65,6 +66,11 @@ def line_ends(text: bytes | memoryview, messages: int) -> Positions | None:
     ends = np.empty(messages, np.int64)
     found = _library().sluice_line_ends(address_of(text), len(text), messages, ends.ctypes.data)
     return ends if found else None
+
+
+def has_digits(text: bytes | memoryview, length: int) -> bool:
+    """Whether so many digits follow each other somewhere."""
+    return bool(_library().sluice_has_digits(address_of(text), len(text), length))
 
 
 def bracket_faults(

@@ -12,16 +12,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.decode.messages.brackets import address_of, line_ends
-from sluice.decode.messages.digits import has_long_run, is_overlong
+from sluice.decode.messages.brackets import address_of, has_digits, line_ends
+from sluice.decode.messages.digits import OVERLONG_DIGITS, has_long_run
 from sluice.decode.messages.facts import MessageFacts
 from sluice.decode.messages.framing import JSON_OBJECTS, Framing
 from sluice.decode.messages.memory import MemoryFile
 from sluice.decode.messages.moments import QuickLook
 
-#: So many messages are looked at together: numpy's temporaries stay in the cache.
-_INSPECTED_MESSAGES = 500
-#: The same in bytes, of text that is read again.
+#: So much is looked at together, of text that is read again: it stays in the cache.
 _INSPECTED_BYTES = 1 << 20
 #: So much is read at once where messages are taken one after the other: more than that would be
 #: read in vain where they are far apart.
@@ -165,15 +163,14 @@ class MessageBuffer(MemoryFile):
         ends: NDArray[np.int64],
         index: int,
     ) -> None:
-        """Note the messages with too long a number, a few hundred at a time."""
-        for first in range(0, len(ends), _INSPECTED_MESSAGES):
-            some = slice(first, first + _INSPECTED_MESSAGES)
-            begins, beyond = starts[some].tolist(), ends[some].tolist()
-            if not has_long_run(text[begins[0] : beyond[-1]]):
-                continue
-            self.short_numbers = False
-            for number, (a, b) in enumerate(zip(begins, beyond, strict=True), index + first):
-                if is_overlong(text[a:b]):
+        """Note the messages with too long a number."""
+        if not has_long_run(text):
+            return
+        self.short_numbers = False
+        if has_digits(text, OVERLONG_DIGITS):
+            places = zip(starts.tolist(), ends.tolist(), strict=True)
+            for number, (begin, end) in enumerate(places, index):
+                if has_digits(text[begin:end], OVERLONG_DIGITS):
                     self.long_digits.append(number)
 
     @property

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sluice.decode.engine.types import GEO_TYPES, TypeNode, decimal_shape, parse_type
+from sluice.decode.engine.types import GEO_TYPES, TypeNode, parse_type, size_of
 from sluice.decode.sequential.rows import NotRowsError, UnknownLengthError, Walk
 
 #: Over the value that begins at a place of a message, see rows.Walk: where it ends.
 _Step = Callable[[bytes, int], int]
 
-_SIZES = {
-    **dict.fromkeys(("Int8", "UInt8", "Bool", "Enum8"), 1),
-    **dict.fromkeys(("Int16", "UInt16", "Enum16", "Date", "BFloat16"), 2),
-    **dict.fromkeys(("Int32", "UInt32", "Float32", "Date32", "DateTime", "IPv4", "Time"), 4),
-    **dict.fromkeys(("Int64", "UInt64", "Float64", "DateTime64", "Time64"), 8),
-    **dict.fromkeys(("Int128", "UInt128", "UUID", "IPv6"), 16),
-    **dict.fromkeys(("Int256", "UInt256"), 32),
-}
 #: Types that are nested deeper are left to the engine: each level is two calls of a function.
 _DEPTH_MAX = 100
 
@@ -33,7 +25,7 @@ def _in_turn(nodes: list[TypeNode], depth: int = 0) -> _Step:
     jumps: list[tuple[int, _Step | None]] = []
     before = 0
     for node in nodes:
-        size = _size(node)
+        size = size_of(node)
         if size is None:
             jumps.append((before, None if node.name == "String" else _step(node, depth + 1)))
             before = 0
@@ -57,18 +49,6 @@ def _in_turn(nodes: list[TypeNode], depth: int = 0) -> _Step:
         return at + before
 
     return step
-
-
-def _size(node: TypeNode) -> int | None:
-    """Of a value in bytes, if all are equally long."""
-    if node.name == "FixedString":
-        return int(node.arguments[0])
-    if node.name.startswith("Decimal"):
-        digits, _ = decimal_shape(node)
-        return 4 if digits <= 9 else 8 if digits <= 18 else 16 if digits <= 38 else 32
-    if node.name.startswith("Interval"):
-        return 8
-    return _SIZES.get(node.name)
 
 
 def _step(node: TypeNode, depth: int) -> _Step:
@@ -116,7 +96,7 @@ def _nullable(inner: _Step) -> _Step:
 
 
 def _items(parts: list[TypeNode], inner: _Step) -> _Step:
-    sizes = [_size(part) for part in parts]
+    sizes = [size_of(part) for part in parts]
     size = sum(size for size in sizes if size) if None not in sizes else None
 
     def step(value: bytes, at: int) -> int:
