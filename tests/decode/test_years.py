@@ -125,7 +125,7 @@ def test_the_quick_look_lets_no_date_without_a_year_pass() -> None:
     texts = texts_of(2, 30_000)
     asked = [asks is True for asks, _ in judged(texts)]
     in_json = [json.dumps(text).encode() for text in texts]
-    fields = MomentFields(["a"], [9])
+    fields = MomentFields({"a": 9})
     for messages in (
         [b'{"b":7,"a":%b}' % one for one in in_json],
         [b'{"a":[1,{"x":%b}]}' % one for one in in_json],
@@ -150,7 +150,7 @@ def test_ordinary_dates_are_not_looked_at_twice() -> None:
     ):
         values = [message.format(text).encode() for text in ORDINARY]
         ends = np.cumsum([len(value) + 1 for value in values]) - 1
-        found = MomentFields(["at"], [3]).unclear(b"\n".join(values), ends)
+        found = MomentFields({"at": 3}).unclear(b"\n".join(values), ends)
         assert not len(found), [values[i] for i in found.tolist()]
 
 

@@ -12,9 +12,6 @@
 #include <emmintrin.h>
 #endif
 
-/* A key is looked for so near to where the message before had it. */
-#define NEAR 16
-#define KEYS_MAX 64
 /* In a scale: the value is a time of day. */
 #define TIME_OF_DAY 64
 
@@ -23,8 +20,8 @@ enum verdict { CLEAR = 0, UNCLEAR = 1 };
 struct keys {
     const uint8_t *text; /* each as JSON writes it, with its quotes */
     const int64_t *ends;
-    const int64_t *scales; /* how many digits of a second each keeps */
-    int64_t count;
+    const int64_t *scales; /* how many digits of a second each of the first ones keeps */
+    int64_t count, moments;
 };
 
 static int is_space(uint8_t symbol)
@@ -180,6 +177,18 @@ static int is_clear(const uint8_t *at, const uint8_t *end, int64_t scale)
 /* The quote that ends the string whose text begins here, or the end. */
 static const uint8_t *string_end(const uint8_t *at, const uint8_t *end)
 {
+#ifdef __SSE2__
+    const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\');
+    while (end - at >= 16) {
+        __m128i text = _mm_loadu_si128((const __m128i *)at);
+        __m128i found = _mm_or_si128(_mm_cmpeq_epi8(text, quote), _mm_cmpeq_epi8(text, backslash));
+        int places = _mm_movemask_epi8(found);
+        at += places ? __builtin_ctz(places) : 16;
+        if (places && *at == '"')
+            return at;
+        at += places ? 2 : 0;
+    }
+#endif
     while (at < end && *at != '"')
         at += *at == '\\' ? 2 : 1;
     return at < end ? at : end;
@@ -225,135 +234,68 @@ static enum verdict value_verdict(const uint8_t *at, const uint8_t *end, int64_t
     return CLEAR;
 }
 
-/* Every key of the outermost object, whatever its order. */
-static enum verdict walk_object(const uint8_t *at, const uint8_t *end, const struct keys *keys)
+/* Where a key in quotes is among those from one place to another; -1: nowhere. Looked for at a likely place
+ * first, and behind it. */
+static int64_t place_of(const uint8_t *key, int64_t size, const struct keys *keys, int64_t from,
+                        int64_t to, int64_t likely)
+{
+    int64_t place = likely >= from && likely < to ? likely : from;
+    for (int64_t k = from; k < to; k++, place = place + 1 < to ? place + 1 : from) {
+        int64_t begin = place ? keys->ends[place - 1] : 0;
+        if (keys->ends[place] - begin == size && !memcmp(keys->text + begin, key, size))
+            return place;
+    }
+    return -1;
+}
+
+/* Of the keys of the outermost object. *likely: the key that the next one is in most messages. */
+static enum verdict object_verdict(const uint8_t *at, const uint8_t *end, const struct keys *keys,
+                                   int is_filled, int64_t *likely)
 {
     int64_t depth = 0;
-    for (; at < end; at++) {
+    for (; at < end && !(is_filled && !keys->moments); at++) {
         if (*at == '{' || *at == '[') {
             depth++;
         } else if (*at == '}' || *at == ']') {
             depth--;
         } else if (*at == '"') {
             const uint8_t *close = string_end(at + 1, end);
-            const uint8_t *colon = close < end ? behind_space(close + 1, end) : end;
-            if (depth == 1 && colon < end && *colon == ':') {
-                int64_t size = close + 1 - at, begin = 0;
-                if (memchr(at, '\\', size))
-                    return UNCLEAR;
-                for (int64_t k = 0; k < keys->count; begin = keys->ends[k++])
-                    if (keys->ends[k] - begin == size && !memcmp(keys->text + begin, at, size) &&
-                        value_verdict(colon + 1, end, keys->scales[k]) == UNCLEAR)
+            const uint8_t *colon = depth == 1 && close < end ? behind_space(close + 1, end) : end;
+            if (colon < end && *colon == ':') {
+                int64_t size = close + 1 - at;
+                int64_t place = place_of(at, size, keys, 0, keys->moments, *likely);
+                if (place >= 0) {
+                    *likely = place + 1 < keys->moments ? place + 1 : 0;
+                    if (value_verdict(colon + 1, end, keys->scales[place]) == UNCLEAR)
                         return UNCLEAR;
+                } else if (memchr(at, '\\', size)) {
+                    return UNCLEAR;
+                }
+                is_filled |= place >= 0 ||
+                             place_of(at, size, keys, keys->moments, keys->count, keys->moments) >= 0;
             }
             at = close;
         }
     }
-    return CLEAR;
-}
-
-/* No bracket, no backslash, and no bar, which is next to them. */
-static int is_flat(const uint8_t *at, const uint8_t *end)
-{
-    uint8_t strange = 0;
-#ifdef __SSE2__
-    const __m128i bit = _mm_set1_epi8(0x20), first = _mm_set1_epi8(0x7b), two = _mm_set1_epi8(2);
-    if (end - at >= 16)
-        for (;;) {
-            __m128i from = _mm_or_si128(_mm_loadu_si128((const __m128i *)at), bit);
-            from = _mm_sub_epi8(from, first);
-            if (_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_min_epu8(from, two), from)))
-                return 0;
-            if (end - at == 16)
-                return 1;
-            at = end - at >= 32 ? at + 16 : end - 16;
-        }
-#endif
-    for (; at < end; at++)
-        strange |= (uint8_t)((*at | 0x20) - 0x7b) <= 2;
-    return !strange;
-}
-
-/* Where these bytes stand, at a place or around it, else anywhere. memmem would prepare itself for a
- * long search each time. */
-static const uint8_t *find(const uint8_t *begin, const uint8_t *end, int64_t place,
-                           const uint8_t *key, int64_t size)
-{
-    const uint8_t *last = end - size, *at = begin;
-    if (end - begin < size)
-        return NULL;
-#ifdef __SSE2__
-    if (place > NEAR)
-        at = begin + place - NEAR;
-    if (end - at > 2 * NEAR) {
-        const __m128i first = _mm_set1_epi8((char)key[0]), second = _mm_set1_epi8((char)key[1]);
-        uint32_t both = 0;
-        for (int i = 0; i < 2; i++) {
-            __m128i one = _mm_loadu_si128((const __m128i *)(at + i * NEAR));
-            __m128i next = _mm_loadu_si128((const __m128i *)(at + i * NEAR + 1));
-            one = _mm_and_si128(_mm_cmpeq_epi8(one, first), _mm_cmpeq_epi8(next, second));
-            both |= (uint32_t)_mm_movemask_epi8(one) << (i * NEAR);
-        }
-        for (; both; both &= both - 1) {
-            const uint8_t *here = at + __builtin_ctz(both);
-            if (here <= last && !memcmp(here, key, size))
-                return here;
-        }
-    }
-    at = begin;
-#endif
-    while (at <= last && (at = memchr(at, key[0], last + 1 - at)) != NULL) {
-        if (!memcmp(at, key, size))
-            return at;
-        at++;
-    }
-    return NULL;
-}
-
-/* Keys of flat messages are where the message before had them, or nearly. */
-static enum verdict object_verdict(const uint8_t *begin, const uint8_t *end,
-                                   const struct keys *keys, int64_t *places)
-{
-    const uint8_t *flat = begin + 1;
-    int64_t from = 0;
-    for (int64_t k = 0; k < keys->count; from = keys->ends[k++]) {
-        const uint8_t *key = keys->text + from;
-        int64_t size = keys->ends[k] - from;
-        const uint8_t *found = find(begin, end, places[k], key, size);
-        if (!found) {
-            if (memchr(begin, '\\', end - begin))
-                return walk_object(begin, end, keys);
-            continue;
-        }
-        if (found > flat) {
-            if (!is_flat(flat, found))
-                return walk_object(begin, end, keys);
-            flat = found;
-        }
-        const uint8_t *colon = behind_space(found + size, end);
-        if (colon == end || *colon != ':')
-            return walk_object(begin, end, keys);
-        places[k] = found - begin;
-        if (value_verdict(colon + 1, end, keys->scales[k]) == UNCLEAR)
-            return UNCLEAR;
-    }
-    return CLEAR;
+    return is_filled ? CLEAR : UNCLEAR;
 }
 
 /* Of messages with one byte between two of them. Writes a verdict for each; how many are unclear is
  * given back.
  *
- * names: the keys of objects; name_ends: where each of them ends in names, at most KEYS_MAX. scales: of
- * each, how many digits of a second are kept. */
-int64_t sluice_unclear_values(const uint8_t *text, int64_t messages, const int64_t *ends,
-                              const uint8_t *names, const int64_t *name_ends, const int64_t *scales,
-                              int64_t count, uint8_t *verdicts)
+ * names: the keys of objects; name_ends: where each of them ends in names. moments: how many of them, the
+ * first ones, hold dates; scales: of each of these, how many digits of a second are kept. is_filled: whether
+ * an object may have none of the keys. */
+int64_t sluice_unclear_fields(const uint8_t *text, int64_t messages, const int64_t *ends,
+                              const uint8_t *names, const int64_t *name_ends, int64_t count,
+                              const int64_t *scales, int64_t moments, int64_t is_filled,
+                              uint8_t *verdicts)
 {
-    struct keys keys = {names, name_ends, scales, count};
-    int64_t places[KEYS_MAX] = {0}, unclear = 0;
+    struct keys keys = {names, name_ends, scales, count, moments};
+    int64_t likely = 0, unclear = 0;
     const uint8_t *at = text;
     for (int64_t i = 0; i < messages; i++) {
-        verdicts[i] = object_verdict(at, text + ends[i], &keys, places);
+        verdicts[i] = object_verdict(at, text + ends[i], &keys, (int)is_filled, &likely);
         unclear += verdicts[i];
         at = text + ends[i] + 1;
     }
@@ -377,20 +319,6 @@ static const uint8_t *next_empty(const uint8_t *at, const uint8_t *end)
         if (at[0] == '"' && at[1] == '"')
             return at;
     return end;
-}
-
-/* Where a key in quotes is among others; -1: nowhere. */
-static int64_t place_of(const uint8_t *key, int64_t size, const struct keys *keys, int64_t likely)
-{
-    int64_t begin = likely ? keys->ends[likely - 1] : 0;
-    if (likely < keys->count && keys->ends[likely] - begin == size &&
-        !memcmp(keys->text + begin, key, size))
-        return likely;
-    begin = 0;
-    for (int64_t k = 0; k < keys->count; begin = keys->ends[k++])
-        if (keys->ends[k] - begin == size && !memcmp(keys->text + begin, key, size))
-            return k;
-    return -1;
 }
 
 /* What else an empty text is unclear as: an item of an array, a value of a map, a key of one. */
@@ -429,7 +357,7 @@ static enum verdict empties_verdict(const uint8_t *begin, const uint8_t *end, co
         while (open > begin && open[-1] != '"')
             open--;
         if (open == begin || memchr(open, '\\', close - open) || (open > begin + 1 && open[-2] == '\\') ||
-            place_of(open - 1, close - open + 1, keys, 0) >= 0)
+            place_of(open - 1, close - open + 1, keys, 0, keys->count, 0) >= 0)
             return UNCLEAR;
     }
     return CLEAR;
@@ -442,56 +370,11 @@ int64_t sluice_unclear_empties(const uint8_t *text, int64_t messages, const int6
                                const uint8_t *names, const int64_t *name_ends, int64_t count,
                                int64_t within, uint8_t *verdicts)
 {
-    struct keys keys = {names, name_ends, 0, count};
+    struct keys keys = {names, name_ends, 0, count, 0};
     int64_t unclear = 0;
     const uint8_t *at = text;
     for (int64_t i = 0; i < messages; i++) {
         verdicts[i] = empties_verdict(at, text + ends[i], &keys, within);
-        unclear += verdicts[i];
-        at = text + ends[i] + 1;
-    }
-    return unclear;
-}
-
-/* Whether an object has one of the keys. *likely: the one that the message before had first. */
-static enum verdict filled_verdict(const uint8_t *at, const uint8_t *end, const struct keys *keys,
-                                   int64_t *likely)
-{
-    int64_t depth = 0;
-    for (; at < end; at++) {
-        if (*at == '{' || *at == '[') {
-            depth++;
-        } else if (*at == '}' || *at == ']') {
-            depth--;
-        } else if (*at == '"') {
-            const uint8_t *close = string_end(at + 1, end);
-            if (depth == 1) {
-                const uint8_t *colon = close < end ? behind_space(close + 1, end) : end;
-                if (colon < end && *colon == ':') {
-                    int64_t place = place_of(at, close + 1 - at, keys, *likely);
-                    if (place >= 0) {
-                        *likely = place;
-                        return CLEAR;
-                    }
-                    if (memchr(at, '\\', close - at))
-                        return UNCLEAR;
-                }
-            }
-            at = close;
-        }
-    }
-    return UNCLEAR;
-}
-
-/* The same of objects that may have none of these keys. */
-int64_t sluice_unfilled(const uint8_t *text, int64_t messages, const int64_t *ends, const uint8_t *names,
-                        const int64_t *name_ends, int64_t count, uint8_t *verdicts)
-{
-    struct keys keys = {names, name_ends, 0, count};
-    int64_t unclear = 0, likely = 0;
-    const uint8_t *at = text;
-    for (int64_t i = 0; i < messages; i++) {
-        verdicts[i] = filled_verdict(at, text + ends[i], &keys, &likely);
         unclear += verdicts[i];
         at = text + ends[i] + 1;
     }

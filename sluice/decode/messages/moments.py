@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Protocol
 
@@ -17,8 +17,6 @@ import numpy as np
 from sluice.core.compiled import library
 from sluice.decode.messages.brackets import Positions
 
-#: So many of a message are looked at.
-_FIELDS_MAX = 64
 _NONE = np.zeros(0, np.int64)
 
 
@@ -28,9 +26,8 @@ def _library() -> ctypes.CDLL:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     text = (pointer, number, pointer)
     arguments = {
-        "sluice_unclear_values": (*(pointer,) * 3, number, pointer),
+        "sluice_unclear_fields": (pointer, pointer, number, pointer, number, number, pointer),
         "sluice_unclear_empties": (pointer, pointer, number, number, pointer),
-        "sluice_unfilled": (pointer, pointer, number, pointer),
     }
     for name, more in arguments.items():
         function = getattr(found, name)
@@ -86,16 +83,16 @@ class _Fields:
 
 
 class MomentFields(_Fields):
-    """The fields of objects that hold dates with a time.
+    """The fields of objects that hold dates with a time; and those of which an object has one.
 
-    :param scales: of each, how many digits of a second it keeps.
+    :param scales: by name, how many digits of a second each of the first keeps.
+    :param others: names of the second, besides; None: an object may have none.
     """
 
-    def __init__(self, names: Sequence[str], scales: Sequence[int]) -> None:
-        super().__init__("sluice_unclear_values", names)
-        self._scales = np.array(scales, np.int64)
-        self._more = self._scales.ctypes.data, len(names)
-        self._is_odd |= len(names) > _FIELDS_MAX
+    def __init__(self, scales: Mapping[str, int], others: Iterable[str] | None = None) -> None:
+        super().__init__("sluice_unclear_fields", [*scales, *(others or ())])
+        self._scales = np.array([*scales.values()], np.int64)
+        self._more += self._scales.ctypes.data, len(scales), others is None
 
 
 class EmptyFields(_Fields):
@@ -107,11 +104,4 @@ class EmptyFields(_Fields):
 
     def __init__(self, names: Sequence[str], within: int = 0) -> None:
         super().__init__("sluice_unclear_empties", names)
-        self._more = len(names), within
-
-
-class FilledFields(_Fields):
-    """The names of which a JSON object has one at least."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        super().__init__("sluice_unfilled", names)
+        self._more += (within,)

@@ -45,7 +45,6 @@ from sluice.decode.messages.moments import (
     TIME_OF_DAY,
     VALUES,
     EmptyFields,
-    FilledFields,
     MomentFields,
     QuickLook,
 )
@@ -168,13 +167,11 @@ class MisreadObjects:
         self._refuses_unknown, self._names_fields = refuses_unknown, names_fields
         nodes = {name: parse_type(text) for name, text in types.items()}
         moments = {name: node for name, node in nodes.items() if holds_moment(node)}
-        looks: list[QuickLook] = [FilledFields(list(types))] if names_fields else []
-        if any(map(is_read_as_it_is, nodes.values())):
-            looks = [Everything()]
-        else:
-            if moments:
-                scales = [least_scale(node, cuts) for node in moments.values()]
-                looks.append(MomentFields(list(moments), scales))
+        looks: list[QuickLook] = [Everything()]
+        if not any(map(is_read_as_it_is, nodes.values())):
+            scales = {name: least_scale(node, cuts) for name, node in moments.items()}
+            others = (name for name in types if name not in moments)
+            looks = [MomentFields(scales, others if names_fields else None)]
             if (empties := _empties(nodes)) is not None:
                 looks.append(empties)
         self.looks = tuple(looks)
