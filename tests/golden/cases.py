@@ -62,7 +62,10 @@ def cases_of(table_format: str) -> Iterator[Case]:
 
 def _no_facts(messages: int) -> MessageFacts:
     times: list[int | None] = [RECEIVED_MS] * messages
-    return MessageFacts(alone(TOPIC, PARTITION), [None] * messages, times, [()] * messages)
+    nothing: list[Headers] = [()] * messages
+    return MessageFacts(
+        alone(TOPIC, PARTITION), [None] * messages, times, nothing, [False] * messages
+    )
 
 
 def _examples(table_format: str) -> Iterator[Case]:
