@@ -323,9 +323,7 @@ class _Way(_Attempt):
                 stored: StagingTable | None = sealed
             else:
                 self.may_be_sealed = True
-                marker = self._marker()
-                mine = [each for each in found if each.attempt == marker.attempt]
-                stored = mine[0] if mine else None
+                stored = self._stored(self._marker(), found)
             if stored is None:
                 return
             name = self._claim(stored)
@@ -335,6 +333,23 @@ class _Way(_Attempt):
         raise OvertakenError(f"other attempts at {self._name} were quicker {_LOOKS} times")
 
     # Claiming and moving
+
+    def _stored(self, marker: Marker, found: list[StagingTable]) -> StagingTable | None:
+        """The stored block that a marker names; None: all of it was moved.
+
+        A server may list a table under neither name while it renames it [measured, 26.9]. So it is
+        gone only if several looks miss it, and what ran during one has ended before the next: an
+        attempt renames it once.
+
+        :param found: by the first look.
+        """
+        for _ in range(_LOOKS):
+            for each in found:
+                if each.attempt == marker.attempt:
+                    return each
+            wait_for_earlier(self._server, self.token, self._seconds, self._lease.check)
+            found = staging_tables(self._server, self._table.database, self._name)
+        return None
 
     def _claim(self, stored: StagingTable) -> str | None:
         """The stored block's new name; None: somebody was quicker. Then nobody else can begin to

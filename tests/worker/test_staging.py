@@ -9,8 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from sluice.clickhouse.http import Server
+from sluice.clickhouse.staging import StagingTable, staging_tables
 from sluice.core.errors import InDoubtError, TerminalError
 from sluice.core.lease import LeaseOverError
+from sluice.worker import staging
 from sluice.worker.errors import BlockRefusedError, OvertakenError, SealedError
 from tests.support.staged_loader import PARTITIONS, ROWS, Paused, StagedTable
 
@@ -102,6 +104,24 @@ def test_two_attempts_that_sleep_wake_in_either_order(
         table.attempt(number)
         expected += ROWS
         assert table.rows() == (expected, expected), (first, second)
+
+
+def test_a_stored_block_that_a_look_misses_is_not_gone(
+    table: StagedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may list a table under neither name while another attempt renames it."""
+    table.killed(_CLAIM, is_done=False)
+    looks = []
+
+    def look(server: Server, database: str, prefix: str) -> list[StagingTable]:
+        looks.append(staging_tables(server, database, prefix))
+        is_missed = len(looks) < 3
+        return [each for each in looks[-1] if each.name == prefix or not is_missed]
+
+    monkeypatch.setattr(staging, "staging_tables", look)
+    table.attempt()
+    assert table.rows() == (ROWS, ROWS)
+    assert len(looks) == 3
 
 
 def test_attempts_at_the_same_time(table: StagedTable) -> None:
